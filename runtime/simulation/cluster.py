@@ -4,39 +4,36 @@ A host performs the effects of its subtask machine as a production slot does: in
 FIFO per slot; the simulation loop chooses when to take a message. An abandoned attempt continues to run for a while.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Final
 
-from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.graph import JobGraph
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
-from runtime.core.job.key_groups import key_group_owner
-from runtime.core.job.messages import Message, Records
+from runtime.core.job.messages import Control, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import ControlMessage
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects, events
 from runtime.core.subtask.credits import Credits, ReceiverWindow
+from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
 from runtime.errors import EnvironmentFailure
-from runtime.simulation.invariants import ChannelChecker, check_subtask
+from runtime.simulation.channels import WINDOW_BYTES, Channel, RowPartitioner
+from runtime.simulation.invariants import check_subtask
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import (
     MAX_PARALLELISM,
     ROW_BYTES,
     WINDOW_MS,
     ModelOperator,
-    Row,
     Rows,
     SourceOperator,
-    group_of,
-    route,
 )
 from runtime.simulation.slots import Report, ReportFailed, ReportStarted, Slot
 from runtime.simulation.snapshots import (
@@ -53,28 +50,7 @@ from runtime.simulation.world import World
 from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs, replay_records
 
-WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders often wait for credit
 INITIAL_CREDIT_BYTES: Final = 4 * ROW_BYTES
-
-
-class Channel:
-    """A FIFO queue; `checker` checks every message that is pushed."""
-
-    def __init__(self, channel: ChannelId, *, charged: bool) -> None:
-        self.queue: deque[Message] = deque()
-        self.nbytes = 0
-        self.checker = ChannelChecker(channel, WINDOW_BYTES if charged else None)
-        self.bytes_before_step = 0  #: bytes queued when the sender's step began
-
-    def push(self, message: Message) -> None:
-        self.checker.check_message(message, self.bytes_before_step)
-        self.queue.append(message)
-        self.nbytes += message.nbytes if isinstance(message, Records) else 0
-
-    def pop(self) -> Message:
-        message = self.queue.popleft()
-        self.nbytes -= message.nbytes if isinstance(message, Records) else 0
-        return message
 
 
 class Attempt:
@@ -100,15 +76,16 @@ class Attempt:
                 host.poll_policy = self._poll_policy(host.subtask)
 
     def _poll_policy(self, source: SubtaskId) -> PollPolicy:
-        """As in a slot, but with the shortest lead before all windows: short inputs would never pause otherwise."""
-        panes_ms = dict.fromkeys(self.job.window_edges, WINDOW_MS // 4)  # less than a window: alignment takes effect
+        """As in a slot, but with a shorter permitted drift before windows: short inputs would never pause otherwise."""
         machines = {subtask: host.machine for subtask, host in self.hosts.items()}
-        waiting = waiting_edges(self.graph, source.operator, panes_ms)
-        pane_drifts = channel_drifts(self.graph, source, waiting, machines)
-        if (max_drift_ms := self.job.step(source.operator).max_drift_ms) is None:
-            return PollPolicy(pane_drifts, pane_drifts)
-        meeting = dict.fromkeys(meeting_edges(self.graph, source.operator), max_drift_ms)
-        return PollPolicy(channel_drifts(self.graph, source, meeting, machines), pane_drifts)
+        panes_ms = waiting_edges(self.graph, source.operator, dict.fromkeys(self.job.window_edges, WINDOW_MS))
+        drifts_ms = dict.fromkeys(panes_ms, WINDOW_MS // 4)
+        if (max_drift_ms := self.job.step(source.operator).max_drift_ms) is not None:
+            drifts_ms = dict.fromkeys(meeting_edges(self.graph, source.operator), max_drift_ms)
+        return PollPolicy(
+            channel_drifts(self.graph, source, drifts_ms, machines),
+            channel_drifts(self.graph, source, panes_ms, machines),
+        )
 
     def abandon(self, lingers: int) -> None:
         self.remaining_steps = lingers
@@ -123,7 +100,7 @@ class Attempt:
         if not ready:
             return False
         subtask, event = self.world.rng.choice(ready).down.pop()
-        self.hosts[subtask].handle(event)
+        self.hosts[subtask].on_master_event(event)
         return True
 
     def step(self) -> bool:
@@ -147,8 +124,13 @@ class SubtaskHost:
             self.machine.spec.regular_channels, INITIAL_CREDIT_BYTES, WINDOW_BYTES, ROW_BYTES, 3, 2
         )
         self.outputs = graph.outputs[subtask]
+        self.pane_ends = {
+            edge: PaneEndWatermarks(WINDOW_MS)
+            for edge in dict.fromkeys(channel.edge for channel in self.outputs)
+            if attempt.job.step(graph.edges[edge].target).pane_ends_only
+        }
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
-        self.next_target = 0
+        self.partitioner = RowPartitioner(graph, self.outputs)
         self.compaction_rng = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift other draws
         self.pending_compactions: list[Callable[[], None]] = []
         self.poll_policy = PollPolicy()
@@ -191,6 +173,9 @@ class SubtaskHost:
             self.started = True
             self.handle(events.SubtaskStarted())
             self.report(ReportStarted())
+            return True
+        if self.poll_policy.barrier_delay.due_in(self.world.now) == 0:
+            self._release_held_barrier()
             return True
         if not self.credits.runnable:
             return False
@@ -241,11 +226,12 @@ class SubtaskHost:
         return not self.machine.is_idle and self.poll_policy.is_throttled(self.world.now)
 
     def _poll(self) -> bool:
-        source = self.operator
+        source, delay = self.operator, self.poll_policy.barrier_delay
         if not self.machine.may_poll or self.is_throttled or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
-        rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
+        choice, max_rows = self.world.rng.randrange(8), self.world.rng.randint(1, 3)
+        rows = source.poll(choice, max(1, delay.limit_rows(max_rows)), self.world.now)
         if rows:
             self.poll_policy.on_batch(len(rows), 0, self.world.now, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
@@ -255,14 +241,32 @@ class SubtaskHost:
             self._emit(rows)
             watermark = source.watermark()
             if watermark is not None:
+                delay.on_batch(watermark, len(rows), self.world.now, source.max_disorder_ms)
                 self.handle(events.SourceAdvanced(watermark))
-        elif source.is_exhausted:
+            if delay.due_in(self.world.now) == 0:
+                self._release_held_barrier()
+            return True
+        self.poll_policy.on_empty()
+        if source.is_exhausted:
             self.handle(events.SourceExhausted())
         elif source.is_idle(self.world.now) and not self.machine.is_idle:
             self.handle(events.SourceIdle())
         else:
             return False
         return True
+
+    def on_master_event(self, event: events.SubtaskEvent) -> None:
+        """As in a task: a trigger may wait for the end of a pane. The order of the master's events stays."""
+        self._release_held_barrier()
+        delay, is_active = self.poll_policy.barrier_delay, self.machine.may_poll and not self.machine.is_idle
+        if isinstance(event, events.Triggered) and is_active and delay.hold(event.barrier, self.world.now):
+            self.world.note(f"{self.attempt.token}:{self.subtask}", f"holds {event.barrier}")
+        else:
+            self.handle(event)
+
+    def _release_held_barrier(self) -> None:
+        if (barrier := self.poll_policy.barrier_delay.release()) is not None:
+            self.handle(events.Triggered(barrier))
 
     def handle(self, event: events.SubtaskEvent) -> None:
         self.world.note(f"{self.attempt.token}:{self.subtask}", event)
@@ -293,8 +297,7 @@ class SubtaskHost:
             case effects.AdvanceWatermark(time):
                 self._emit(operator.advance(time))
             case effects.Broadcast(message):
-                for channel in self.outputs:
-                    self.attempt.channels[channel].push(message)
+                self._broadcast(message)
             case effects.PreparePreBarrier(checkpoint):
                 self._emit(operator.prepare(checkpoint))
             case effects.CaptureState():
@@ -326,40 +329,21 @@ class SubtaskHost:
             case effects.FlushLoop():
                 self._emit(self.operator.settle())
 
+    def _broadcast(self, message: Control) -> None:
+        forwarded = {edge: pane_ends.forwarded(message) for edge, pane_ends in self.pane_ends.items()}
+        for channel in self.outputs:
+            if (found := forwarded.get(channel.edge, message)) is not None:
+                self.attempt.channels[channel].push(found)
+
     def report(self, what: Report) -> None:
         self.slot.send_report(self.subtask, what)
 
     def _emit(self, rows: Rows) -> None:
-        for channel, part in self._partition(rows):
+        for channel, part in self.partitioner.parts(rows):
             nbytes = ROW_BYTES * len(part)
             self.attempt.channels[channel].push(Records(part, len(part), nbytes))
             if channel in self.charged:
                 self.credits.spend(channel, nbytes)
-
-    def _partition(self, rows: Rows) -> list[tuple[ChannelId, Rows]]:
-        parts: dict[ChannelId, Rows] = {}
-        by_edge: dict[int, list[ChannelId]] = {}
-        for channel in self.outputs:
-            by_edge.setdefault(channel.edge, []).append(channel)
-        for edge, channels in by_edge.items():
-            for row in rows:
-                for channel in self._targets(edge, channels, row):
-                    parts.setdefault(channel, []).append(row)
-        return list(parts.items())
-
-    def _targets(self, edge: int, channels: list[ChannelId], row: Row) -> list[ChannelId]:
-        match self.attempt.graph.edges[edge].partitioning:
-            case Partitioning.FORWARD:
-                return channels
-            case Partitioning.BROADCAST:
-                return channels
-            case Partitioning.HASH:
-                return [channels[key_group_owner(group_of(row[0]), MAX_PARALLELISM, len(channels))]]
-            case Partitioning.REBALANCE:
-                self.next_target += 1
-                return [channels[self.next_target % len(channels)]]
-            case Partitioning.CUSTOM:
-                return [channels[route(row[0], len(channels))]]
 
     # ------------------------------------------------------------ snapshots
 

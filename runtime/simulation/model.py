@@ -24,10 +24,12 @@ WINDOW_MS: Final = 10
 PAIR_MS: Final = 5
 ROW_BYTES: Final = 10
 MAX_HOPS: Final = 3
+LATE: Final = "late "  #: begins the key of a row that a window emits for a late record
 
 
 def group_of(name: str) -> int:
-    return key_group_of(crc32(name.encode()), MAX_PARALLELISM)
+    """The key group of a name or key. A straggler is in the group of the other rows of its key."""
+    return key_group_of(crc32(name.lower().encode()), MAX_PARALLELISM)
 
 
 def route(name: str, targets: int) -> int:
@@ -37,7 +39,10 @@ def route(name: str, targets: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a source's input, with event times in ascending order.
+    """A part of a source's input.
+
+    A row follows rows whose event times are later by `disorder_ms` at most. Exempt are *stragglers*, which may be late
+    at a window. Their key in lower case is that of their window. Without disorder, event times ascend.
 
     A split may pause: row `pauses_at` and all later rows become available at simulated time `resumes_ms`. The source
     is idle until then, so these rows must have later event times than all other rows of the job. After the pause, the
@@ -49,6 +54,13 @@ class Split:
     pauses_at: int | None = None
     resumes_ms: int = 0
     steady: bool = False
+    disorder_ms: int = 0
+
+    def watermark_before(self, position: int) -> int:
+        """The watermark of a reader whose next row is row `position`: just below all later rows but stragglers."""
+        if not self.disorder_ms:
+            return self.rows[position][1] - 1
+        return max(time for _, time in self.rows[: max(1, position)]) - self.disorder_ms - 1
 
     def available_rows(self, now: int) -> int:
         return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
@@ -146,6 +158,10 @@ class SourceOperator(ModelOperator):
         return self.keyed.get(group_of(split.name), {}).get(split.name, 0)
 
     @property
+    def max_disorder_ms(self) -> int:
+        return max((split.disorder_ms for split in self.splits), default=0)
+
+    @property
     def has_emitted_all(self) -> bool:
         return all(self.position(split) == len(split.rows) for split in self.splits)
 
@@ -174,7 +190,7 @@ class SourceOperator(ModelOperator):
         self._add(split.name, position - self.position(split))
 
     def watermark(self) -> int | None:
-        """A time just below the earliest unread row. A fully read unbounded split counts with its last row's time."""
+        """A time just below all unread rows but stragglers. A fully read unbounded split counts with its last time."""
         times = []
         for split in self.splits:
             position = self.position(split)
@@ -183,9 +199,9 @@ class SourceOperator(ModelOperator):
             elif split.steady and split.pauses_at is not None and position > split.pauses_at:
                 times.append(split.rows[split.pauses_at][1] - 1)
             elif position < len(split.rows):
-                times.append(split.rows[position][1] - 1)
+                times.append(split.watermark_before(position))
             elif not self.bounded:
-                times.append(split.rows[-1][1] if split.rows else 0)
+                times.append(max((time for _, time in split.rows), default=0))
         return min(times, default=None)
 
 
@@ -396,13 +412,20 @@ class WindowOperator(EventTimeOperator):
     """Counts per key and tumbling window; fires when the watermark reaches the end of the window."""
 
     def process(self, input: int, rows: Rows) -> Rows:
+        late: Rows = []
         for key, time in rows:
             start = time - time % WINDOW_MS
-            assert start + WINDOW_MS - 1 > self.watermark, f"a late record: {time} behind {self.watermark}"
-            per_window = self.keyed.setdefault(group_of(key), {})
-            name = f"{key}@{start}"
-            per_window[name] = per_window.get(name, 0) + 1
-        return []
+            name = f"{key.lower()}@{start}"
+            if start + WINDOW_MS - 1 > self.watermark:
+                per_window = self.keyed.setdefault(group_of(key), {})
+                per_window[name] = per_window.get(name, 0) + 1
+            else:
+                late.append(self.on_late(key, name))
+        return late
+
+    def on_late(self, key: str, name: str) -> Row:
+        """The row to emit for a late record of window `name`."""
+        raise AssertionError(f"a late record: {key} of {name} behind {self.watermark}")
 
     def advance(self, time: int) -> Rows:
         fired = super().advance(time)
@@ -410,6 +433,13 @@ class WindowOperator(EventTimeOperator):
             due = [name for name in rows if int(name.split("@")[1]) + WINDOW_MS - 1 <= time]
             fired += [(name, rows.pop(name)) for name in sorted(due)]
         return fired
+
+
+class StragglerWindowOperator(WindowOperator):
+    """A window that emits a row for each late straggler."""
+
+    def on_late(self, key: str, name: str) -> Row:
+        return (f"{LATE}{name}", 1) if key.isupper() else super().on_late(key, name)
 
 
 class SinkOperator(ModelOperator):

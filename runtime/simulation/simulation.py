@@ -22,19 +22,20 @@ from runtime.simulation.cuts import Cuts
 from runtime.simulation.driver import HEARTBEAT_TIMEOUT_MS
 from runtime.simulation.faults import Faults
 from runtime.simulation.invariants import Violation, check_output, require
-from runtime.simulation.jobs import (
-    Job,
-    Positions,
+from runtime.simulation.jobs import Job, Positions, count_late_rows
+from runtime.simulation.master import Master, RunEnding
+from runtime.simulation.model import SourceOperator
+from runtime.simulation.random_jobs import (
     random_job,
     random_parallelism,
+    with_disorder,
     with_drifts,
     with_list_state,
     with_pairs,
+    with_pane_ends,
     with_pooling,
     with_tees,
 )
-from runtime.simulation.master import Master, RunEnding
-from runtime.simulation.model import SourceOperator
 from runtime.simulation.slots import ReportFailed
 from runtime.simulation.snapshots import read_image
 from runtime.simulation.world import World
@@ -316,7 +317,7 @@ class Simulation:
 
     def _check_output(self, expected: Counter[tuple[str, str, int]]) -> None:
         """Checks the output: at-least-once mode may add duplicates, but must not lose a row."""
-        output = self.world.target.output()
+        output = count_late_rows(self.world.target.output())
         self.surplus = output - expected
         check_output(output if self.settings.mode is CheckpointMode.EXACTLY_ONCE else output & expected, expected)
 
@@ -367,7 +368,8 @@ def _job(shape: Random, seed: int) -> Job:
     job = with_pairs(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} pairs"))
     job = with_pooling(job, Random(f"{seed} unions"))
     job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
-    return with_drifts(job, Random(f"{seed} drifts"))
+    job = with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
+    return with_pane_ends(job, Random(f"{seed} panes"))
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:

@@ -15,10 +15,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
-from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
-from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, Message, Records, Watermark
+from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId, SubtaskId
+from runtime.core.job.messages import Control, Idle, Message, Records, Watermark
 from runtime.core.subtask.credits import Credits
+from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
 from runtime.dataflow.plan import PreAggregation
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.operators.column_difference import column_difference, columns_of
@@ -37,22 +38,9 @@ class _Edge:
     spec: EdgeSpec
     channels: tuple[ChannelId, ...]
     pre_aggregator: PreAggregator | None
-    pane_ms: int | None  #: forward watermarks at pane ends only; None: forward all
+    pane_ends: PaneEndWatermarks | None  #: None: all watermarks are forwarded
     sent_columns: list[int] | None = None  #: numbers of the columns to send, from the first batch on; None: all
     next_channel: int = 0
-    last_watermark: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
-
-    def watermark_for_receiver(self, message: Control) -> Control | None:
-        """Control message for the receiver; None for a watermark that closes no pane."""
-        if isinstance(message, Idle):
-            self.last_watermark = None
-        if self.pane_ms is None or not isinstance(message, Watermark):
-            return message
-        time = _last_pane_end(message.time, self.pane_ms)
-        if self.last_watermark is not None and time <= self.last_watermark:
-            return None
-        self.last_watermark = time
-        return Watermark(time)
 
 
 @dataclass
@@ -85,13 +73,8 @@ class Outputs:
         spec, folding = self.graph.edges[number], self.pre_aggregations.get(number)
         if folding is None:
             return _Edge(spec, channels, None, None)
-        pane_ms = folding.pane_ms if self._is_followed_by_sinks(spec.target) else None
-        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ms)
-
-    def _is_followed_by_sinks(self, uid: OperatorId) -> bool:
-        """Whether only sinks read the operator's output."""
-        behind = (self.graph.by_uid[edge.target] for edge in self.graph.edges if edge.source == uid)
-        return all(operator.role is Role.SINK for operator in behind)
+        pane_ends = PaneEndWatermarks(folding.pane_ms) if self.graph.is_followed_by_sinks(spec.target) else None
+        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ends)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.emit_to("", batch)
@@ -128,10 +111,10 @@ class Outputs:
                 time = message.time if isinstance(message, Watermark) else None
                 due = edge.pre_aggregator.flush if time is None else partial(edge.pre_aggregator.advance, time)
                 self._send_pre_aggregates(edge, due)
-            worded = edge.watermark_for_receiver(message)
-            if worded is not None:
+            forwarded = message if edge.pane_ends is None else edge.pane_ends.forwarded(message)
+            if forwarded is not None:
                 for channel in edge.channels:
-                    self.send(channel, worded)
+                    self.send(channel, forwarded)
 
     def _convert(self, batch: pa.RecordBatch, output: str) -> pa.RecordBatch:
         """Removes views and run ends from the types. Checks the schema here, where the operator is known."""
@@ -261,8 +244,3 @@ def _used_positions(schema: pa.Schema, used: frozenset[str]) -> list[int] | None
     """The numbers of the used columns; None: all. At least one, since a batch without columns has no rows."""
     found = [number for number, name in enumerate(schema.names) if name in used]
     return None if len(found) == len(schema) else found or [0]
-
-
-def _last_pane_end(time: int, pane_ms: int) -> int:
-    """Watermark up to which panes are complete at `time`. The minimum and maximum watermarks stay unchanged."""
-    return (time + 1) // pane_ms * pane_ms - 1 if MIN_WATERMARK < time < MAX_WATERMARK else time

@@ -3,8 +3,9 @@
 import pytest
 
 from runtime.core.job.graph import Partitioning
-from runtime.simulation.jobs import Job, with_steady_splits
+from runtime.simulation.jobs import Job
 from runtime.simulation.model import Split
+from runtime.simulation.random_jobs import with_steady_splits
 from runtime.simulation.simulation import SeedViolation, SimulationPlan, simulate
 
 SEEDS = range(25, 41)  #: in the first, one way is slower than the other

@@ -28,7 +28,7 @@ from runtime.simulation import cluster, master
 from runtime.simulation.__main__ import main
 from runtime.simulation.cluster import SubtaskHost
 from runtime.simulation.driver import Driver
-from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator
+from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator, Split
 from runtime.simulation.simulation import SeedViolation, simulate
 from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
 from runtime.state.files.segment_log import PendingSegment
@@ -295,6 +295,11 @@ def probe_past_what_an_operator_holds_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HoldingOperator, "settle", lambda operator: [])
 
 
+def emit_the_watermark_of_the_newest_row(patch: pytest.MonkeyPatch) -> None:
+    """Rows that follow within the disorder are late."""
+    patch.setattr(Split, "watermark_before", lambda split, place: max(t for _, t in split.rows[: max(1, place)]))
+
+
 #: Each with a seed that finds it at once; after a change of the simulator the seeds behind it are tried as well.
 PLANTED: dict[Plant, int] = {
     skip_alignment: 8,
@@ -303,7 +308,7 @@ PLANTED: dict[Plant, int] = {
     abort_prepared_output_of_a_failed_checkpoint: 7,
     skip_the_pending_commits_of_a_finished_operator: 16,
     drop_the_last_batch_at_drain: 5,
-    emit_behind_the_barrier: 29,
+    emit_behind_the_barrier: 37,
     lose_list_state: 47,
     restore_event_time_by_key_group_alone: 175,
     lose_union_lists: 8,
@@ -317,7 +322,7 @@ PLANTED: dict[Plant, int] = {
     clean_what_a_manifest_still_names: 8,
     clean_what_another_sink_prepared: 9,
     know_what_is_committed_by_its_file: 5,
-    resume_without_a_word: 21,
+    resume_without_a_word: 26,
     fire_before_the_successors_count_again: 151,
     end_time_over_the_head_of_an_idle_channel: 68,
     hold_back_time_when_all_are_idle: 39,
@@ -328,6 +333,7 @@ PLANTED: dict[Plant, int] = {
     align_on_back_edges: 20,
     end_a_loop_without_probing: 0,
     probe_past_what_an_operator_holds_back: 0,
+    emit_the_watermark_of_the_newest_row: 1,
     keep_all_files_while_a_manifest_is_unreadable: 30,
     delete_what_an_unreadable_manifest_may_name: 66,
     blame_slots_for_the_time_in_which_the_master_was_stopped: 10,

@@ -168,6 +168,10 @@ class JobGraph:
         """Whether `channel` leads back into the head of a loop."""
         return self.edges[channel.edge].feedback
 
+    def is_followed_by_sinks(self, uid: OperatorId) -> bool:
+        """Whether only sinks read the output of operator `uid`."""
+        return all(self.by_uid[edge.target].role is Role.SINK for edge in self.edges if edge.source == uid)
+
     def to_json(self) -> dict[str, Any]:
         """The graph as the console stores and draws it."""
         return {

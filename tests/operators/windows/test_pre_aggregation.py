@@ -111,6 +111,26 @@ def _passed(found: dict[Any, Any], watermark: int) -> dict[Any, Any]:
     return {where: value for where, value in found.items() if where[1] + PANE_MS - 1 <= watermark}
 
 
+def entries(disorder_ms: int, barrier_at: int | None) -> int:
+    """The entries sent for ten keys in six panes, with a barrier before the row of time `barrier_at`."""
+    made, out = combiner(), list[pa.RecordBatch]()
+    for time in range(6 * PANE_MS):
+        if time == barrier_at:
+            out += made.flush()
+        out += made.add(batch("close", [(key, time, 1) for key in range(10)]))
+        out += made.advance(time - disorder_ms - 1)
+    return sum(part.num_rows for part in [*out, *made.flush()])
+
+
+@pytest.mark.parametrize("disorder_ms", [0, PANE_MS, PANE_MS + 5])
+def test_a_barrier_at_any_pane_end_of_the_newest_rows_sends_no_entry_twice(disorder_ms: int) -> None:
+    """So sources whose barriers are a pane apart send no more entries than sources that agree."""
+    without = entries(disorder_ms, None)
+    assert without == 60
+    assert [entries(disorder_ms, barrier_at) for barrier_at in (2 * PANE_MS, 3 * PANE_MS)] == [without, without]
+    assert entries(disorder_ms, 2 * PANE_MS + 5) == without + 10
+
+
 def test_a_pane_goes_when_its_end_is_reached_and_not_before() -> None:
     made = combiner()
     assert made.add(batch("close", [(1, 0, 1), (1, 9, 1), (2, 10, 1)])) == []

@@ -21,13 +21,13 @@ from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
 from tests.console.ui import every_page, logs, numbers
 from tests.console.ui.browsing import Open
+from tests.console.ui.palette import reduce_colours
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 FOLDER = Path(__file__).parents[3] / "docs/screens"
 README_PICTURES = FOLDER.parent / "images"
 MAIN_PAGES = ("jobs", "job", "job-slow", "run", "checkpoint", "restore")  #: also dark, and at the width of a telephone
-COLOURS = 256
 WIDTH, NARROW = 1440, 390
 README_WIDTH = 1120  #: a page on the web shows the picture at some 900 px, so that its texts stay legible
 MARGIN = 16  #: below the last section of the picture in README
@@ -87,11 +87,10 @@ RENAME_FOLDERS = """([from, to]) => {
 
 
 def take(page: Page, name: str, folder: Path = FOLDER, clip: FloatRect | None = None) -> None:
-    """Saves the whole page, or a part of it, with few colours, which halves its size. Rare colours have meanings."""
+    """Saves the whole page, or a part of it."""
     page.evaluate(RENAME_FOLDERS, [str(settings.WEIR_VAR), "/srv/weir"])
     with Image.open(BytesIO(page.screenshot(full_page=True, clip=clip))) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        few.save(folder / f"{name}.png", optimize=True)
+        reduce_colours(picture).save(folder / f"{name}.png", optimize=True)
 
 
 def listing(paths: Mapping[str, str]) -> str:

@@ -1,12 +1,18 @@
-"""Events of a job on the time axis: restarts, failures, savepoints, new versions and operations. A single query."""
+"""Events of a job on the time axis: restarts, failures, savepoints, new versions and operations. A single query.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+A mark has a label of a few words beside it where the axis has room; those of restarts and failures may also stand
+below it. The server does not know the width of the axis: labels are placed for `_AXIS_PX`, and the stylesheet hides
+them on narrower pages.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import connection
 from django.urls import reverse
+from django.utils.text import Truncator
 
 from console.jobs.models import Job
 from console.operations.models import JOB_OPERATIONS, OperationKind
@@ -15,36 +21,62 @@ from console.ui.plots.window import Window
 MAX_MARKS: Final = 60  #: newest events of a kind that are drawn
 #: Operations that change the run; savepoints have marks of their own.
 _OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
-#: Kind, time, reference and words of each event. Django would take longer to compile the query than Postgres to run it.
+#: Kind, time, reference, words and restored checkpoint of each event. Django would take longer to compile the query
+#: than Postgres to run it.
 _EVENTS: Final = """
-(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state FROM weir_operation
+(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, NULL::bigint FROM weir_operation
     WHERE job_id = %(job)s AND kind = ANY(%(operations)s) AND created_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'version', created_at AS at, number::text, '' FROM weir_job_version
+UNION ALL (SELECT 'version', created_at AS at, number::text, '', NULL FROM weir_job_version
     WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text, number || ' ' || status FROM weir_checkpoint
+UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text, number || ' ' || status, NULL FROM weir_checkpoint
     WHERE job_id = %(job)s AND kind <> 'checkpoint' AND triggered_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason
-    FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id CROSS JOIN LATERAL (
+UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason, restored.number
+    FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id
+    LEFT JOIN weir_checkpoint restored ON restored.id = a.restored_checkpoint_id CROSS JOIN LATERAL (
         SELECT reason FROM weir_attempt WHERE run_id = a.run_id AND token < a.token ORDER BY token DESC LIMIT 1
     ) AS earlier
     WHERE r.job_id = %(job)s AND a.started_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', '') FROM weir_run
+UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', ''), NULL FROM weir_run
     WHERE job_id = %(job)s AND state = 'failed' AND ended_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
 """
 
 
+#: Kinds in the order in which they get the room for labels.
+_LABEL_ORDER: Final = ("failure", "restart", "savepoint", "version", "operation")
+_AXIS_PX: Final = 800
+_LETTER: Final = 7.2 / _AXIS_PX * 100  #: width of a letter of a label in percent of the axis, in a wide font
+_HALF_MARK: Final = 10 / _AXIS_PX * 100  #: of a mark, with the space to its label
+_MAX_LABEL: Final = 64  #: letters
+_MAX_LABELS: Final = 60  #: to place, of a crowded axis
+
+_Extent = tuple[float, float]  #: from, to, in percent of the axis
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a label: on the left of its mark or on the right, beside the mark or below it."""
+
+    is_left: bool
+    is_below: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event. `at` is a percentage of the axis, `has_rule`: it is drawn through all plots."""
+    """An event. `at` is a percentage of the axis, `has_rule`: it is drawn through all plots.
+
+    `place`: of the label; None: there is no room for it.
+    """
 
     kind: str
     at: float
     time: datetime
     about: str
+    label: str
     href: str
+    place: Place | None = None
 
     @property
     def has_rule(self) -> bool:
@@ -52,26 +84,63 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """Text and address of a kind of event, from the reference and the words of a row."""
+class _Event:
+    """A row of `_EVENTS`. `restored`: number of the checkpoint that a restart began with."""
 
-    about: Callable[[str, str], str]
-    href: Callable[[str, str], str]
+    kind: str
+    at: datetime
+    ref: str
+    words: str
+    restored: int | None
+
+    @property
+    def cause(self) -> str:
+        """The first clause of a reason."""
+        return self.words.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Text, label and address of a kind of event."""
+
+    about: Callable[[_Event], str]
+    label: Callable[[_Event], str]
+    href: Callable[[_Event], str]
+
+
+def _restart(event: _Event) -> str:
+    restored = "" if event.restored is None else f" from checkpoint {event.restored}"
+    return f"Run {event.ref} restarted{restored}" + (f": {event.words}" if event.words else "")
+
+
+def _restart_label(event: _Event) -> str:
+    restored = "restarted" if event.restored is None else f"restored checkpoint {event.restored}"
+    return f"{event.cause}: {restored}" if event.cause else restored
+
+
+def _savepoint(event: _Event) -> str:
+    return f"savepoint {event.words.replace('_', ' ')}"
 
 
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "operation": _Kind(lambda _, words: words.capitalize(), lambda ref, _: reverse("ui:operation", args=[ref])),
-    "version": _Kind(lambda ref, _: f"Version {ref} created", lambda *_: "#version-head"),
+    "operation": _Kind(
+        lambda event: event.words.capitalize(),
+        lambda event: event.words.partition(",")[0],
+        lambda event: reverse("ui:operation", args=[event.ref]),
+    ),
+    "version": _Kind(
+        lambda event: f"Version {event.ref} created", lambda event: f"version {event.ref}", lambda _: "#version-head"
+    ),
     "savepoint": _Kind(
-        lambda _, words: f"Savepoint {words.replace('_', ' ')}", lambda ref, _: reverse("ui:checkpoint", args=[ref])
+        lambda event: _savepoint(event).capitalize(),
+        lambda event: _savepoint(event).removesuffix(" completed"),
+        lambda event: reverse("ui:checkpoint", args=[event.ref]),
     ),
-    "restart": _Kind(
-        lambda ref, words: f"Run {ref} restarted" + (f": {words}" if words else ""),
-        lambda ref, _: reverse("ui:run", args=[ref]),
-    ),
+    "restart": _Kind(_restart, _restart_label, lambda event: reverse("ui:run", args=[event.ref])),
     "failure": _Kind(
-        lambda ref, words: f"Run {ref} failed" + (f": {words}" if words else ""),
-        lambda ref, _: reverse("ui:run", args=[ref]),
+        lambda event: f"Run {event.ref} failed" + (f": {event.words}" if event.words else ""),
+        lambda event: f"run failed: {event.cause}" if event.cause else "run failed",
+        lambda event: reverse("ui:run", args=[event.ref]),
     ),
 }
 
@@ -83,8 +152,35 @@ def marks(job: Job, window: Window) -> tuple[Mark, ...]:
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(_EVENTS, values)
-        found = sorted(cursor.fetchall(), key=lambda row: (row[1], row[0]))
-    return tuple(
-        Mark(name, window.percent(at), at, _KINDS[name].about(ref, words), _KINDS[name].href(ref, words))
-        for name, at, ref, words in found
-    )
+        found = sorted((_Event(*row) for row in cursor.fetchall()), key=lambda event: (event.at, event.kind))
+    return tuple(place_labels([_mark(event, window) for event in found]))
+
+
+def _mark(event: _Event, window: Window) -> Mark:
+    kind = _KINDS[event.kind]
+    label = Truncator(kind.label(event)).chars(_MAX_LABEL)
+    return Mark(event.kind, window.percent(event.at), event.at, kind.about(event), label, kind.href(event))
+
+
+def place_labels(found: Sequence[Mark]) -> Iterator[Mark]:
+    """The marks, in the same order, with the places of their labels. A label covers no other label and no mark.
+
+    Labels of restarts and failures are placed first, and the newest before older ones.
+    """
+    beside = [(mark.at - _HALF_MARK, mark.at + _HALF_MARK) for mark in found]
+    below: list[_Extent] = []
+    order = sorted(range(len(found)), key=lambda at: (_LABEL_ORDER.index(found[at].kind), -found[at].at))
+    places = {at: _free_place(found[at], beside, below) for at in order[:_MAX_LABELS]}
+    return (replace(mark, place=places.get(at)) for at, mark in enumerate(found))
+
+
+def _free_place(mark: Mark, beside: list[_Extent], below: list[_Extent]) -> Place | None:
+    """The first free place of the label, which is then taken."""
+    breadth = len(mark.label) * _LETTER
+    for taken in (beside, below) if mark.has_rule else (beside,):
+        for left in (mark.at + _HALF_MARK, mark.at - _HALF_MARK - breadth):
+            right = left + breadth
+            if left >= 0 and right <= 100 and not any(left < end and begin < right for begin, end in taken):
+                taken.append((left, right))
+                return Place(is_left=left < mark.at, is_below=taken is below)
+    return None

@@ -159,6 +159,10 @@ class Timeline:
         return marks(self._page.job, self.window)
 
     @property
+    def has_labels_below(self) -> bool:
+        return any(mark.place is not None and mark.place.is_below for mark in self.marks)
+
+    @property
     def lines_grid(self) -> tuple[int, int]:
         """Begin and step of lines and bars, in ms."""
         return _ms(self.window.lines.begin), self.window.lines.step_s * 1000

@@ -98,7 +98,7 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 LATE = "no acknowledgement from join/0, join/1, parquet/0, parquet/1, window/0 and 1 more"
-LOST_SLOT = {"code": "attempt-failed", "message": "slot 1 was lost: its control connection closed", "failures": 1}
+LOST_SLOT = {"code": "attempt-failed", "message": "slot 1 is gone: the other side closed the connection", "failures": 1}
 
 
 def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def attempts(of: Run, story: Story | None = None) -> None:
     if story.failed_at is not None:
         Attempt.objects.create(
             run=of, token=of.token - 1, started_at=began, ended_at=story.failed_at, outcome="failed",
-            reason="slot 1 was lost: its control connection closed", detail=LOST_SLOT,
+            reason="slot 1 is gone: the other side closed the connection", detail=LOST_SLOT,
         )  # fmt: skip
         began = story.failed_at + timedelta(seconds=2)
     outcome = {"finished": "ended", "failed": "failed", "restarting": ""}.get(of.state, "running")
@@ -323,7 +323,7 @@ def history(of: Run, upto: int = 214, story: Story | None = None) -> list[Checkp
         kind = "savepoint" if number in (upto - 40, upto - 6) or each.reason == "expired" else "checkpoint"
         if each.status == "failed":
             more |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
-                     "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
+                     "detail": LATE if each.reason == "expired" else "slot 1 is gone"}  # fmt: skip
         elif each.took_ms is not None:
             more |= {"operators": operators_of(each.took_ms)}
             more |= {"acknowledgements": acknowledgements(of=more["operators"])}

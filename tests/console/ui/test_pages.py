@@ -138,7 +138,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "log: /scratch/app-20261122121314-0000/4/stderr" in said
     assert "412 MiB of 512 MiB" in said
     assert "Late records 0" in said
-    assert "slot 1 was lost: its control connection closed" in said
+    assert "slot 1 is gone: the other side closed the connection" in said
 
 
 def test_micro_batches_are_counted_by_cause_with_their_mean_size(at_console: Client, running: Run) -> None:

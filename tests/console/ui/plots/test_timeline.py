@@ -62,7 +62,7 @@ def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, 
     known = [value for value in timeline.numbers["records_in_per_s"] if value is not None]
     assert 80_000 < min(known) < max(known) < 600_000, "of five sources"
     assert len(timeline.table) <= 32
-    assert "restarted: slot 1 was lost: its control connection closed" in blocks.text(page)
+    assert "restarted from checkpoint 187: slot 1 is gone: the other side closed the connection" in blocks.text(page)
     assert "Savepoint 174 completed" in blocks.text(page)
 
 

@@ -1,0 +1,46 @@
+"""The labels of events: words beside a mark where the axis has room."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.test import Client
+
+from console.ui.plots.marks import Mark, Place, place_labels
+from tests.console.ui import blocks, numbers
+
+AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
+BESIDE, BESIDE_LEFT = Place(is_left=False, is_below=False), Place(is_left=True, is_below=False)
+BELOW, BELOW_LEFT = Place(is_left=False, is_below=True), Place(is_left=True, is_below=True)
+
+
+def places(*marks: tuple[str, float, str]) -> list[Place | None]:
+    """The places of marks of (kind, place on the axis in percent, label)."""
+    return [mark.place for mark in place_labels([Mark(kind, at, AT, "", label, "") for kind, at, label in marks])]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ([("savepoint", 50.0, "savepoint 7")], [BESIDE]),
+        ([("savepoint", 95.0, "savepoint 7")], [BESIDE_LEFT]),
+        ([("savepoint", 50.0, "a" * 64)], [None]),
+        ([("savepoint", 40.0, "savepoint 7"), ("savepoint", 45.0, "savepoint 8")], [BESIDE_LEFT, BESIDE]),
+        ([("operation", 40.0, "stop"), ("operation", 41.0, "start")], [BESIDE_LEFT, BESIDE]),
+        ([("savepoint", 40.0, "savepoint 7"), ("restart", 39.0, "slot 1 is gone")], [BESIDE, BESIDE_LEFT]),
+        ([("savepoint", 35.0, "a" * 40), ("restart", 40.0, "a" * 40), ("savepoint", 45.0, "a")], [None, BELOW, BESIDE]),
+        ([("savepoint", 75.0, "a" * 9), ("restart", 90.0, "a" * 40)], [BESIDE, BELOW_LEFT]),
+    ],
+)  # fmt: skip
+def test_a_label_covers_no_mark_and_no_other_label(
+    marks: list[tuple[str, float, str]], expected: list[Place | None]
+) -> None:
+    assert places(*marks) == expected
+
+
+def test_the_page_names_the_loss_of_a_slot_and_the_restored_checkpoint(at_console: Client, operator: object) -> None:
+    """A reader sees what failed and what the job came back from, without a pointer over the mark."""
+    run = numbers.run_with_story("flights-delays", "running", 214)
+    plots = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["plots"]
+    assert ">slot 1 is gone: restored checkpoint 187</text>" in plots
+    assert ">savepoint 174</text>" in plots
+    assert "event-lane two-rows" in plots, "savepoints before and the end of the axis after it leave no room beside it"

@@ -85,7 +85,7 @@ class _Runs(Collector):
         yield from _health()
         # A plain savepoint is no recovery point. The subquery reads one row of the index per run.
         points = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
-        recovery = points.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("completed_at")[:1]
+        recovery = points.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("triggered_at")[:1]
         runs = list(
             Run.objects.exclude(state__in=TERMINAL_STATES)
             .annotate(recovery_at=Subquery(recovery), attempt_count=Count("attempts"))
@@ -158,7 +158,7 @@ def _of_runs(runs: Iterable[_Part]) -> Iterator[Metric]:
     )
     yield gauge(
         "weir_last_recovery_point_timestamp_seconds",
-        "Completion of the newest checkpoint, to which a failure goes back.",
+        "Trigger of the newest completed checkpoint, to which a failure goes back.",
         lambda run: _timestamp(run["recovery_at"]),
     )
     yield counter("weir_restarts", "Restarts of the run.", lambda run: max(0, run["attempt_count"] - 1))

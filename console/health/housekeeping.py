@@ -70,7 +70,7 @@ def _store(found: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
             sentence=verdict.sentence,
             since=verdict.since,
             findings=[encode(finding) for finding in verdict.findings],
-            recovery_at=None if run.is_terminal else facts.recovery_point,
+            recovery_at=None if run.is_terminal else facts.replays_from,
             is_final=run.is_terminal,
             checked_at=facts.now,
         )

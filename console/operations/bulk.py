@@ -233,8 +233,8 @@ def _effect(act: BulkAct, run: Run, committed: Checkpoint | None, now: datetime)
             return f"{name} leaves the queue; it has not started"
         case _ if run.version.is_batch:
             return f"{name} ends at once; no output of it is committed"
-        case _ if committed is None or committed.completed_at is None:
+        case _ if committed is None:
             return f"{name} ends at once; it has completed no checkpoint, so all of its work is lost"
         case _:
-            age = formats.duration((now - committed.completed_at).total_seconds() * 1000)
+            age = formats.duration((now - committed.triggered_at).total_seconds() * 1000)
             return f"{name} ends at once; output since {committed}, {age} ago, is not committed"

@@ -46,7 +46,7 @@ _LIST_RUN_COLUMNS = (
     "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
     "version__graph", "version__settings",
 )  # fmt: skip
-_LIST_CHECKPOINT_COLUMNS = ("kind", "number", "completed_at", "duration_ms")
+_LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
 SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate")  #: of the list of jobs, besides name and urgency
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
@@ -139,7 +139,7 @@ def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
             default=Coalesce(Subquery(newest_rate(OuterRef("latest_run"), now)), 0.0),
         ),
         "checkpoint": Coalesce(
-            Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("completed_at")), never
+            Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("triggered_at")), never
         ),
     }
     found: FoundJobs = jobs.annotate(**{column: values[column]})

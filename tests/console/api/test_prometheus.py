@@ -117,7 +117,7 @@ def test_each_number_has_its_base_unit(api: APIClient, make_run: MakeRun, make_c
     run = make_run(RunState.RUNNING, token=1, live=live)
     for token in (1, 2, 3):
         Attempt.objects.create(run=run, token=token)
-    make_checkpoint(run, 1, completed_at="2026-01-01T00:00:00Z")
+    make_checkpoint(run, 1, triggered_at="2026-01-01T00:00:00Z", completed_at="2026-01-01T00:00:09Z")
     make_checkpoint(run, 2, kind="savepoint", completed_at="2026-01-02T00:00:00Z")
     make_checkpoint(run, 3, status="failed")
     found = {name: samples[0][1] for name, samples in scrape(api).items()}

@@ -126,7 +126,7 @@ def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
     monkeypatch.setattr("console.ui.paging.NAMES_PER_PAGE", 2)
     for name, parallelism, restarts in (("alpha", 2, 0), ("beta", 8, 3), ("gamma", 4, 1), ("delta", 8, 0)):
         run = rows.run(rows.job(name), parallelism=parallelism, live=rows.live(restarts=restarts))
-        rows.checkpoint(run, 1, completed_at=timezone.now() - timedelta(hours=restarts), is_stored=False)
+        rows.checkpoint(run, 1, triggered_at=timezone.now() - timedelta(hours=restarts), is_stored=False)
     rows.job("never")
 
     def listed(sort: str) -> list[str]:

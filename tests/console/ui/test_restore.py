@@ -268,7 +268,7 @@ def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stop
 
 def test_snapshots_have_absolute_times_and_are_found_by_name_and_number(at_console: Client, stopped: Run) -> None:
     taken = datetime(2026, 11, 20, 6, 30, 5, tzinfo=UTC)
-    Checkpoint.objects.filter(number=3).update(name="before the move", completed_at=taken)
+    Checkpoint.objects.filter(number=3).update(name="before the move", triggered_at=taken)
     rows.checkpoint(stopped, 14, kind="savepoint", name="of Friday")
     path = f"/jobs/{stopped.job_id}/restore/"
 

@@ -71,10 +71,10 @@ class ReviewState(StrEnum):
 
 
 class Concern(StrEnum):
-    """Why a checkpoint needs a look. A trigger of Postgres sets the concerns (`migrations/0010`).
+    """Why a checkpoint needs a look. A trigger of Postgres sets the concerns (`migrations/0014`).
 
-    `slow` and `oversized` compare with the medians of the latest checkpoints of the job. `unverified` savepoints and
-    pinned checkpoints have had no successful restore drill.
+    `slow` and `oversized` compare with the medians of the latest checkpoints of the job, and name the first checkpoint
+    of an episode. `unverified` savepoints and pinned checkpoints have had no successful restore drill.
     """
 
     FAILED = "failed"

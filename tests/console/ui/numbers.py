@@ -2,6 +2,7 @@
 
 import math
 from datetime import UTC, datetime, timedelta
+from statistics import fmean
 from typing import Any
 
 from django.db import connection
@@ -56,8 +57,7 @@ def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minut
         end = datetime.fromtimestamp(int(story.present.timestamp()) // step_s * step_s, UTC)
         count = min(length, end - began) // step
         for at in (end - n * step for n in range(count, 0, -1)):
-            if not story.is_down(at):
-                made += _interval(run, story, at, step_s, [one for one in taken if at <= _ended(one) < at + step])
+            made += _interval(run, story, at, step_s, [one for one in taken if at <= _ended(one) < at + step])
     made += _interval(run, story, began + timedelta(seconds=4), FINE, [])[-1:]  # the slots begin to work
     columns = [field.attname for field in Metrics._meta.concrete_fields]
     with connection.cursor() as cursor, cursor.copy(f"COPY weir_metrics ({', '.join(columns)}) FROM STDIN") as copy:
@@ -73,7 +73,12 @@ def _ended(one: Taken) -> datetime:
 
 
 def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Taken]) -> list[Metrics]:
-    sick, full = story.sickness(at), story.rate(at) / RATE
+    """The rows of an interval, means over the time that the run was up in it; none if it was down."""
+    moments = [at + timedelta(seconds=s) for s in range(0, step_s, FINE)]
+    up = [moment for moment in moments if not story.is_down(moment)]
+    if not up:
+        return []
+    sick, full = fmean(map(story.sickness, up)), fmean(map(story.rate, up)) / RATE
     operators = [one for one in _operators(run) if _calm(run, one["uid"])["state"] == "running"]
     slow = min(SLOW, len(operators) // 2)
     found = []

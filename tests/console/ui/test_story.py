@@ -8,6 +8,7 @@ from django.test import Client
 
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
+from console.metrics.models import WHOLE_RUN, Metrics
 from tests.console.ui import blocks, every_page, numbers
 from tests.console.ui.story import TIMEOUT
 
@@ -73,6 +74,17 @@ def test_rates_of_the_graph_are_those_of_the_plots(at_console: Client, run: Run)
     ):
         newest = [value for value in shown["timeline"].numbers[column] if value is not None][-1]
         assert newest == pytest.approx(rate, rel=0.1), column
+
+
+def test_rates_of_minutes_are_the_means_of_finer_rates(run: Run) -> None:
+    """The lines in the list of jobs and the plots of hours read minutes, the plot of 15 min finer rows."""
+    of_run = Metrics.objects.filter(run_id=run.pk, operator=WHOLE_RUN)
+    minutes = list(of_run.filter(step_s=60).order_by("-at")[:12])
+    assert min(row.records_in for row in minutes) < 0.8 * max(row.records_in for row in minutes), "the run was slow"
+    for row in minutes:
+        finer = of_run.filter(step_s=5, at__gte=row.at, at__lt=row.at + timedelta(minutes=1))
+        per_s = [each.records_in / 5 for each in finer]
+        assert row.records_in / 60 == pytest.approx(sum(per_s) / len(per_s), rel=0.02), row.at
 
 
 def test_records_to_replay_are_the_rate_times_the_age_of_the_recovery_point(at_console: Client, run: Run) -> None:

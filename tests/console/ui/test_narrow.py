@@ -1,0 +1,40 @@
+"""The top of a page at the width of a telephone: a line of places, and a menu for the rest, without scripts."""
+
+import pytest
+from playwright.sync_api import expect
+
+from console.jobs.models import Run
+from tests.console.ui.browsing import Open
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+NARROW = 390
+MAX_LINE_PX = 48
+
+
+def test_the_places_are_a_line_and_the_rest_is_in_a_menu(signed_in: Open, running: Run) -> None:
+    with signed_in(NARROW, java_script_enabled=False) as page:
+        page.goto("/jobs/")
+        line = page.get_by_role("banner")
+        box = line.bounding_box()
+        assert box is not None
+        assert box["height"] <= MAX_LINE_PX
+        for place in ("Jobs", "Operations", "Reviews"):
+            expect(line.get_by_role("link", name=place)).to_be_in_viewport(ratio=1)
+        expect(page.get_by_role("button", name="Sign out")).to_be_hidden()
+        page.get_by_role("button", name="Menu").click()
+        page.get_by_role("button", name="Dark").click()
+        expect(page.locator("html[data-theme=dark]")).to_be_attached()
+        page.get_by_role("button", name="Menu").click()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_wide_page_has_no_menu(signed_in: Open, running: Run) -> None:
+    with signed_in(1024) as page:
+        page.goto("/jobs/")
+        expect(page.get_by_role("button", name="Menu")).to_be_hidden()
+        box = page.get_by_role("banner").bounding_box()
+        assert box is not None
+        assert box["height"] <= MAX_LINE_PX + 8
+        expect(page.get_by_role("button", name="Sign out")).to_be_in_viewport(ratio=1)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console import formats
-from console.formats import Quantity
 from console.health.models import JobHealth
-from console.jobs.models import Run
 from console.metrics.live import Live
 from console.metrics.recent import RecentNumbers
 from console.operations.selectors import JobRow
+from console.ui.flow import Flow, flow_of
 from console.ui.jobhealth import HealthLine, health_line, silent_since
 from console.ui.jobpage import desired_state, live_metrics, state_since
 from console.ui.sparkline import Sparkline, sparkline
@@ -31,19 +30,13 @@ LABELS = {"running": "Running", "moving": "In transition", "attention": "Restart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine(JobRow):
-    """A job in the list.
-
-    `rate_in` is the sources' output and `rate_out` the sinks' input. `watermark` is the lowest of any operator, at the
-    time of the report. All are None without recent metrics.
-    """
+    """A job in the list. `flow`: None without recent metrics."""
 
     live: Live
     wanted: str
     since: datetime | None  #: begin of the state of the run
     health: HealthLine
-    rate_in: float | None
-    rate_out: float | None
-    watermark: Quantity | None
+    flow: Flow | None
     rates: Sparkline | None
     checkpoints: Sparkline | None
 
@@ -67,9 +60,6 @@ def _group(state: str | None) -> str:
 
 def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
-    is_old = silent_since(row.run, now) is not None
-    has = bool(numbers.operators) and row.run is not None and numbers.flowing and not is_old
-    sources, sinks = _endpoints(row.run) if has else ([], [])
     active = (row.active,) if row.active else ()
     return JobLine(
         job=row.job,
@@ -81,24 +71,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         wanted=desired_state(row.run, active),
         since=state_since(row.run, row.failed_at, active),
         health=health_line(row.run, health, now),
-        rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
-        rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
-        watermark=_watermark(numbers) if has else None,
+        flow=flow_of(row.run, numbers, is_silent=silent_since(row.run, now) is not None),
         rates=sparkline("Records read", recent.rates, formats.rate) if recent else None,
         checkpoints=sparkline("Longest checkpoint", recent.checkpoint_ms, formats.duration) if recent else None,
-    )
-
-
-def _watermark(numbers: Live) -> Quantity | None:
-    known = [o.watermark for o in numbers.operators.values() if o.watermark is not None and not o.finished]
-    return formats.watermark(min(known), numbers.at) if known and numbers.at else None
-
-
-def _endpoints(run: Run | None) -> tuple[list[str], list[str]]:
-    """The uids of sources and of sinks."""
-    graph = (run.version.graph if run else None) or {}
-    operators = graph.get("operators", [])
-    return (
-        [o["uid"] for o in operators if o["role"] == "source"],
-        [o["uid"] for o in operators if o["role"] == "sink" or o.get("commits")],
     )

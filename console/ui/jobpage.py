@@ -20,6 +20,7 @@ from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions
 from console.ui.failures import NO_REASON, FailureDetail, failure_detail
+from console.ui.flow import Flow, flow_of
 from console.ui.graph.compact import MIN_OPERATORS
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health, silent_since
@@ -76,6 +77,7 @@ class JobView:
     checkpoints: TablePage[Checkpoint]
     newest_restorable: Checkpoint | None  #: of the strip, without its figures by operator
     acts: actions.JobActs
+    flow: Flow | None
     silent_since: datetime | None  #: last report of a job master that is silent
     since: datetime | None  #: begin of the state of the run
     wanted: str
@@ -127,7 +129,7 @@ def job_view(
     failure = run_failure(run, schema)
     health = job_health(page.job, run, page.restarts_ms, now)
     findings, skew = (health.verdict.findings, health.skew) if health else ((), {})
-    is_compact = is_large and not is_detailed
+    is_compact, silent = is_large and not is_detailed, silent_since(run, now)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
         page=page,
@@ -148,7 +150,8 @@ def job_view(
         failure=failure,
         suggestion=suggestion,
         health=health,
-        silent_since=silent_since(run, now),
+        flow=flow_of(run, numbers, is_silent=silent is not None),
+        silent_since=silent,
         since=state_since(run, next((row.ended_at for row in page.attempts if row.ended_at), None), page.active),
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),

@@ -226,7 +226,7 @@ def test_old_numbers_say_so_and_keep_the_last_known_sickness(at_console: Client,
     assert re.search(rf"marks as of {moment}", job)
     assert ("old numbers" in job) is not reports
     (line,) = at_console.get("/jobs/").context["lines"]
-    assert (line.rate_in is not None) is reports, "an old rate is no rate"
+    assert (line.flow is not None) is reports, "an old rate is no rate"
 
 
 @pytest.mark.parametrize("path", ["/jobs/", "/cluster/", "/jobs/{job}/", "/runs/{run}/"])

@@ -37,7 +37,7 @@ WRITES: dict[str, Callable[[Run], object]] = {
     "discard": lambda run: Checkpoint.objects.filter(status="completed").update(discarded_at=timezone.now()),
     "version": lambda run: JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="rejected", error={}),
     "pipeline": lambda run: Pipeline.objects.update(schema={"properties": {"input": {"title": "Folder"}}}),
-    "job": lambda run: Job.objects.update(pipeline="other"),
+    "job": lambda run: Job.objects.update(runbook="https://wiki.example/other"),
     "verdict": lambda run: JobHealth.objects.create(
         job=run.job, run_id=run.pk, level=2, checked_at=timezone.now(),
         findings=[{"rule": "no-checkpoint", "since": timezone.now().isoformat()}],

@@ -14,7 +14,9 @@ from console.operations.rescale_plan import rescale_plan
 
 
 class ExpectedDurationSerializer(serializers.Serializer[Any]):
-    """Durations of the last successful operations of the job, from request to end."""
+    """Durations of the last successful operations of the job, from request to end. Without any, a restore has those of
+    starts or restarts, and a stop has the duration of the newest checkpoint: then `count` is 0.
+    """
 
     median_ms = serializers.FloatField()
     longest_ms = serializers.FloatField()

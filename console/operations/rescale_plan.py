@@ -11,13 +11,14 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable, newest_of
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import require_parallelism
+from console.operations.expected_times import ExpectedDuration, expected_duration
 from console.operations.legality import ending_operations, run_conflict
 from console.operations.models import OperationKind
 from console.operations.new_runs import version_of
 from console.operations.origin import Origin
 from console.operations.params import RescaleParams
 from console.operations.restore import require_mapping
-from console.operations.selectors import ExpectedDuration, expected_duration, latest_run
+from console.operations.selectors import latest_run
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct
 
 _OTHER_RUN: Final = "The run of this job is no longer the one that was shown. Nothing was done: read the new plan."
@@ -28,7 +29,7 @@ _SAME: Final = "The run has this parallelism and version already. Choose another
 class RescaleCost:
     """`slots_elsewhere`: of runs of other jobs, which hold or wait for as many as their parallelism.
 
-    `stop` and `restore` are durations of earlier operations of the job.
+    `stop` and `restore` are expected durations.
     """
 
     newest: Checkpoint | None
@@ -103,9 +104,10 @@ def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, in
 
 def rescale_cost(job: Job, run: Run | None) -> RescaleCost:
     others = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
+    newest = newest_of(run)
     return RescaleCost(
-        newest=newest_of(run),
-        stop=expected_duration(job.pk, OperationKind.STOP),
+        newest=newest,
+        stop=expected_duration(job.pk, OperationKind.STOP, newest),
         restore=expected_duration(job.pk, OperationKind.RESTORE),
         slots_elsewhere=int(others.aggregate(slots=Sum("parallelism", default=0))["slots"]),
     )

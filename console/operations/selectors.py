@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from statistics import median
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -32,7 +31,7 @@ from console.checkpoints.selectors import batch_output, newest_kept
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.metrics.recent import newest_rate
 from console.operations.lines import AttemptLine, RunLine, attempt_lines, run_lines
-from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind, OperationState
+from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
@@ -50,7 +49,6 @@ _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
 SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate")  #: of the list of jobs, besides name and urgency
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
-_HISTORY = 20  #: operations behind an expected duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +85,6 @@ class JobPage:
     oldest_point: RestorePoint | None
     newest_figures: NewestFigures | None
     restarts_ms: Sequence[float]  #: times of the newest restarts
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedDuration:
-    """Durations of the last `count` successful operations of a kind, from request to end."""
-
-    median_ms: float
-    shortest_ms: float
-    longest_ms: float
-    count: int
 
 
 def find_jobs(search: str = "", *, tag: str = "", owner: str = "", archived: bool = False) -> FoundJobs:
@@ -252,25 +240,6 @@ def runs_of(job: Job | int) -> QuerySet[Run]:
     attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").values(number=Count("pk"))
     counted = related.annotate(attempt_count=Coalesce(Subquery(attempts), 0))  # a join would count those of all runs
     return counted.defer(*large_columns("restore_checkpoint")).order_by("-pk")
-
-
-def expected_duration(job_id: int, kind: str) -> ExpectedDuration | None:
-    """The durations of the job's last successful operations of a kind. None without a history."""
-    return expected_durations(job_id, kind).get(kind)
-
-
-def expected_durations(job_id: int, *kinds: str) -> dict[str, ExpectedDuration]:
-    """The durations of the job's last successful operations of some kinds, by kind. A query."""
-    earlier = Operation.objects.filter(
-        job=job_id, kind__in=kinds, state=OperationState.SUCCEEDED, ended_at__isnull=False
-    )
-    took_ms: dict[str, list[float]] = {}
-    for kind, created, ended in earlier.order_by("-created_at").values_list("kind", "created_at", "ended_at")[
-        :_HISTORY
-    ]:
-        if ended is not None:
-            took_ms.setdefault(kind, []).append((ended - created) / timedelta(milliseconds=1))
-    return {kind: ExpectedDuration(median(ms), min(ms), max(ms), len(ms)) for kind, ms in took_ms.items()}
 
 
 def active_operations(job: Job) -> QuerySet[Operation]:

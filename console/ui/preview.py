@@ -6,15 +6,14 @@ from datetime import datetime
 from typing import Final
 
 from console import formats
-from console.checkpoints.restart_times import restarts_ms
 from console.checkpoints.selectors import RunProgress
 from console.health.collection import collect
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.jobs.models import Run
 from console.metrics import live as metrics
 from console.metrics.selectors import newest_in_flight_bytes
+from console.operations.expected_times import expected_duration
 from console.operations.models import OperationKind
-from console.operations.selectors import expected_duration
 from runtime.core.job.lifecycle import FLOWING_STATES
 
 #: Result of an operator -> its term, its fate in a drain, and its fate in a savepoint or a stop.
@@ -39,28 +38,20 @@ class Number:
 
 
 def preview(kind: str, run: Run | None, reached: RunProgress, now: datetime) -> tuple[Number, ...]:
-    """The numbers of an operation on a streaming run whose records flow; else none. At most seven queries."""
+    """The numbers of an operation on a streaming run whose records flow; else none. At most nine queries."""
     if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
         return ()
     if kind in WITH_SAVEPOINT:
         return tuple(_savepoint(kind, run, reached))
     if kind == OperationKind.CANCEL:
-        restarts = Run.objects.filter(pk=run.pk).values_list(restarts_ms(run.job_id), flat=True).get()
-        return tuple(_cancel(reached, recovery_horizon(run, collect([run], now)[run.pk], restarts or ())))
+        return tuple(_cancel(run, reached, recovery_horizon(run, collect([run], now)[run.pk], ())))
     return ()
 
 
 def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
     newest = reached.newest
-    expected = expected_duration(run.job_id, kind)
-    if expected is not None:
-        spread = f"{formats.duration(expected.shortest_ms)} to {formats.duration(expected.longest_ms)}"
-        many = f"the last {expected.count} of this job took {spread}"
-        note = many if expected.count > 1 else "as the last of this job"
-        yield Number("Expected time", str(formats.duration(expected.median_ms)), note)
-    elif newest is not None and newest.duration_ms is not None:
-        note = f"the time of {newest}: no operation of this kind has ended yet"
-        yield Number("Expected time", str(formats.duration(newest.duration_ms)), note)
+    if expected := expected_duration(run.job_id, kind, newest):
+        yield Number("Expected time", str(formats.duration(expected.median_ms)), expected.note)
     if newest is not None and newest.size_bytes is not None:
         note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
         yield Number("To write", str(formats.size(newest.size_bytes)), note)
@@ -87,14 +78,12 @@ def _open_results(kind: str, run: Run) -> Iterator[Number]:
             yield Number(term, str(formats.count(sum(count for _, count in parts))), f"{note}: {where}")
 
 
-def _cancel(reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[Number]:
+def _cancel(run: Run, reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[Number]:
     if horizon is None:
         return
     since = f"since {reached.continuable}" if reached.continuable else "since the run began"
     if horizon.records is not None:
         note = f"read {since}; a restore reads them again"
         yield Number("Records not covered", f"about {formats.count(horizon.records)}", note)
-    if horizon.restart_ms is not None:
-        many = f"median of the last {horizon.restarts} restarts of this job"
-        note = many if horizon.restarts > 1 else "as the last restart of this job"
-        yield Number("Time of a later restore", f"about {formats.duration(horizon.restart_ms)}", note)
+    if expected := expected_duration(run.job_id, OperationKind.RESTORE):
+        yield Number("Time of a later restore", f"about {formats.duration(expected.median_ms)}", expected.note)

@@ -22,18 +22,13 @@ from console.checkpoints.selectors import FoundCheckpoints, continuable, restora
 from console.jobs.differences import Difference, differences
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import parallelism_limit, pipeline_schema, ready_versions, require_parallelism
+from console.operations.expected_times import ExpectedDuration, expected_duration
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report, run_to_end
-from console.operations.selectors import (
-    ExpectedDuration,
-    active_operations,
-    expected_durations,
-    latest_run,
-    rows_of_restore,
-)
+from console.operations.selectors import active_operations, latest_run, rows_of_restore
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, by_number, text, whole_number
 from console.ui.revision import revision
@@ -55,7 +50,7 @@ class RestorePlan:
     """A choice and its effects. `refusal` rules the restore out.
 
     Without `report` the checkpoint is unreadable or the parallelism is out of bounds. `changes`: from the version of
-    the latest run `base` to the chosen version. `expected`: duration of earlier operations of `expected_kind`.
+    the latest run `base` to the chosen version.
     """
 
     checkpoint: Checkpoint
@@ -66,7 +61,6 @@ class RestorePlan:
     refusal: Refused | None
     base: Run | None
     changes: tuple[Difference, ...]
-    expected_kind: OperationKind
     expected: ExpectedDuration | None
 
     @property
@@ -235,7 +229,6 @@ def _plan(
         refusal = found.refusal
     except Refused as refused:
         refusal = refused
-    expected_kind, expected = _expectation(job)
     return RestorePlan(
         checkpoint=checkpoint,
         version=version,
@@ -247,16 +240,8 @@ def _plan(
         changes=differences(run.version, version, pipeline_schema(job.pipeline))
         if run and run.version_id != version.pk
         else (),
-        expected_kind=expected_kind,
-        expected=expected,
+        expected=expected_duration(job.pk, OperationKind.RESTORE),
     )
-
-
-def _expectation(job: Job) -> tuple[OperationKind, ExpectedDuration | None]:
-    """The durations of the job's earlier restores; without restores, those of its starts."""
-    found = expected_durations(job.pk, OperationKind.RESTORE, OperationKind.START)
-    kind = OperationKind.RESTORE if OperationKind.RESTORE in found else OperationKind.START
-    return kind, found.get(kind)
 
 
 def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) -> tuple[Snapshots, ...]:

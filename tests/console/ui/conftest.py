@@ -68,7 +68,7 @@ def running(transactional_db: None) -> Run:
     run = rows.run(job)
     rows.attempts(run)
     rows.history(run)
-    rows.savepoint_operations(run, user)
+    rows.operations_of(run, user)
     for state in ("succeeded", "running"):
         rows.state_query(Checkpoint.objects.get(number=213), state)
     return run

@@ -83,7 +83,7 @@ def pages_of_other_states() -> dict[str, str]:
         failure = FAILURE if state == "failed" else None
         changes = {"token": 10 * token, "failure": failure, "live": rows.live(None, operators=operators)}
         run = numbers.run_with_story(f"flights-{state}", state, 189 if state == "restarting" else 214, **changes)
-        rows.savepoint_operations(run, User.objects.latest("pk"))
+        rows.operations_of(run, User.objects.latest("pk"))
         found |= {f"job-{state}": f"/jobs/{run.job_id}/", f"run-{state}": f"/runs/{run.pk}/"}
     never = rows.job("flights-new")
     return {**found, "job-new": f"/jobs/{never.pk}/", "jobs-none": "/jobs/?q=no-such-job"}

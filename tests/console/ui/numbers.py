@@ -218,7 +218,7 @@ def slow_run() -> Run:
     story = story_of_slow_run(run)
     rows.attempts(run, story)
     rows.history(run, number, story)
-    rows.savepoint_operations(run, User.objects.earliest("pk"))
+    rows.operations_of(run, User.objects.earliest("pk"))
     record(run, story)
     SubtaskMetrics.objects.filter(run_id=run.pk).delete()
     backpressure(run, "join", ("flights", "prepared"), story.present)

@@ -345,8 +345,10 @@ def history(of: Run, upto: int = 214, story: Story | None = None) -> list[Checkp
     return made
 
 
-def savepoint_operations(of: Run, user: User) -> None:
-    """The operations that took the savepoints of a history."""
+def operations_of(of: Run, user: User) -> None:
+    """The operations that started a run and took the savepoints of its history."""
+    operation(of.job, "start", run=of, requested_by=user, created_at=of.created_at, started_at=of.created_at,
+              ended_at=of.started_at)  # fmt: skip
     for row in of.checkpoints.exclude(kind="checkpoint").order_by("number"):
         is_done = row.status == "completed"
         ended = {"result": {"checkpoint": row.number}, "phase": "completed"} if is_done else {

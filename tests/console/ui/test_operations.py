@@ -46,7 +46,7 @@ def test_an_operation_shows_phase_progress_and_what_is_usual(at_console: Client,
     response = at_console.get(f"/operations/{found.pk}/")
     said = blocks.text(response)
     assert "Waiting for acknowledgements: 3 of 10 subtasks have acknowledged." in said
-    assert "Earlier operations of this kind took 2.0 s." in said
+    assert "Expected time: 2.0 s ; as the last savepoint of this job." in said
     assert '<progress value="3" max="10"' in response.content.decode()
     assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 200
 

@@ -120,6 +120,7 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_cons
 def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:
     newest = running.checkpoints.filter(status="completed").first()
     assert newest is not None
+    rows.operation(running.job, "start")
     at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk)
     with CaptureQueriesContext(connection) as counted:
         assert at_console.get(at).status_code == 200

@@ -18,7 +18,7 @@ def test_the_expected_time_of_a_stop_is_that_of_earlier_stops(at_console: Client
     rows.operation(run.job, "stop", "failed", created_at=now, ended_at=now + timedelta(hours=1))
     numbers.record(run, hours=0.1, fine_minutes=1)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
-    assert "Expected time 4.0 s · the last 3 of this job took 2.0 s to 9.0 s" in said
+    assert "Expected time 4.0 s · the last 3 stops of this job took 2.0 s to 9.0 s" in said
     assert re.search(r"In flight [0-9.]+ (B|KiB|MiB) · processed before the savepoint completes", said)
 
 

@@ -257,7 +257,7 @@ def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stop
         rows.operation(stopped.job, kind, created_at=begun, ended_at=begun + timedelta(seconds=seconds))
 
     ended("start", 9)
-    assert "Expected time until the run is running: 9.0 s, as the last start" in blocks.text(
+    assert "Expected time until the run is running: 9.0 s ; as the last start of this job." in blocks.text(
         at_console.get(path, chosen)
     )
     for seconds in (4, 6, 14):

@@ -3,7 +3,7 @@
 `console.operations.legality` decides whether an operation is legal; this module only provides the texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -13,6 +13,7 @@ from console import formats
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
+from console.jobs.operator_names import operator_names
 from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
@@ -152,7 +153,7 @@ def _texts(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Conf
         case OperationKind.STOP:
             return _stop(where)
         case OperationKind.DRAIN:
-            return _drain(where, live)
+            return _drain(where, live, operator_names(run.version.graph if run else None))
         case _:
             return _cancel_batch(where) if run and run.version.is_batch else _cancel(where, reached)
 
@@ -214,8 +215,8 @@ def _stop(where: str) -> Confirmation:
     )
 
 
-def _drain(where: str, live: Live) -> Confirmation:
-    finished = [uid for uid, numbers in live.operators.items() if numbers.finished]
+def _drain(where: str, live: Live, names: Mapping[str, str]) -> Confirmation:
+    finished = [names.get(uid, uid) for uid, numbers in live.operators.items() if numbers.finished]
     already = f" Already finished: {', '.join(finished)}." if finished else ""
     return Confirmation(
         title="Drain and finish",

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from hashlib import blake2s
 from typing import Any
@@ -21,6 +21,7 @@ from django.utils.safestring import SafeString, mark_safe
 from console import formats
 from console.formats import Quantity
 from console.jobs.models import Job
+from console.jobs.operator_names import operator_names
 from console.operations.maintenance import shown_maintenance
 from console.operations.models import Maintenance
 from console.ui.graph import svg
@@ -71,6 +72,21 @@ register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_
 def sentence(text: str) -> SafeString:
     """A sentence on the health of a job, with the names in backticks as code."""
     return mark_safe(_NAME.sub(r"<code>\1</code>", escape(text)))  # noqa: S308
+
+
+@register.filter
+def operators(uids: Iterable[str], graph: Any) -> str:
+    """The names of operators, as the graph shows them. A graph of another version may lack some: then their uids."""
+    names = operator_names(graph or None)
+    return ", ".join(names.get(uid, uid) for uid in uids)
+
+
+@register.filter
+def operator(uid: str, graph: Any) -> SafeString:
+    """The name of an operator, with its uid below if that differs."""
+    name = operator_names(graph or None).get(uid, uid)
+    below = "" if name == uid else format_html('<span class="under mono">{}</span>', uid)
+    return format_html("{}{}", name, below)
 
 
 @register.filter

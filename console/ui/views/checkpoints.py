@@ -261,8 +261,8 @@ def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ..
     """Measures and their distribution: min, average, percentiles, max."""
     return (
         ("Duration", tuple(formats.duration(ms) for ms in _values(summary.duration_ms))),
-        ("Full checkpoint data size", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.state_bytes))),
-        ("Checkpointed data size", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.written_bytes))),
+        ("Full size", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.state_bytes))),
+        ("Written", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.written_bytes))),
         ("Longest alignment", tuple(formats.duration(ms) for ms in _values(summary.alignment_ms))),
     )
 

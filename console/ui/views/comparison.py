@@ -63,8 +63,8 @@ def compare(request: HttpRequest, pk: int) -> HttpResponse:
         return page(request, "checkpoints/compare.html", {**context, "refusal": refused.detail})
     figures = [
         ("Duration", cell("duration_ms", found.duration_ms), formats.duration(found.duration_ms.base)),
-        ("Full checkpoint data size", cell("state_bytes", found.state_bytes), _size(found.state_bytes.base)),
-        ("Checkpointed data size", cell("written_bytes", found.written_bytes), _size(found.written_bytes.base)),
+        ("Full size", cell("state_bytes", found.state_bytes), _size(found.state_bytes.base)),
+        ("Written", cell("written_bytes", found.written_bytes), _size(found.written_bytes.base)),
     ]
     context |= {
         "comparison": found,

@@ -78,6 +78,16 @@ class NodePicture:
         return _PAD + self.busy_width
 
     @property
+    def busy_fill(self) -> float:
+        """Width of the tint for busy time, which fills the whole node like a gauge."""
+        return round(self.busy_width / self.bar_width * self.box.width, 1)
+
+    @property
+    def pressed_fill(self) -> float:
+        """Width of the tint for backpressured time, to the right of `busy_fill`."""
+        return round(self.backpressured_width / self.bar_width * self.box.width, 1)
+
+    @property
     def busy(self) -> Quantity:
         return formats.percent(self.numbers.busy if self.numbers and self.flowing else None)
 

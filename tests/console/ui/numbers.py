@@ -11,7 +11,7 @@ from console.accounts.models import User
 from console.jobs.models import Job, Run
 from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
-from tests.console.ui.story import LASTED, RATE, Story, Taken, story_of, story_of_slow_run
+from tests.console.ui.story import LASTED, RATE, Story, Taken, story_of, story_of_recovered_run, story_of_slow_run
 
 FINE, COARSE = 5, 60
 NAMES = (
@@ -85,7 +85,7 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
     for index, operator in enumerate(operators):
         calm = _calm(run, operator["uid"])
         wave = 1 + 0.1 * math.sin(at.timestamp() / 7 + index)
-        busy, blocked = calm["busy"] * wave, calm["backpressured"] * wave
+        busy, blocked = min(calm["busy"] * wave * max(full, 1.0), 1.0), calm["backpressured"] * wave
         if index == slow:
             busy += (0.99 - busy) * sick
         elif index < slow:
@@ -222,6 +222,19 @@ def slow_run() -> Run:
     record(run, story)
     SubtaskMetrics.objects.filter(run_id=run.pk).delete()
     backpressure(run, "join", ("flights", "prepared"), story.present)
+    return run
+
+
+def recovered_run() -> Run:
+    """A running job that is up to date again, after its join became slow and one of its slots was killed."""
+    number = 2_131
+    under_way = {"number": number, "acknowledged": 6, "subtasks": 10, "kind": "checkpoint"}
+    run = rows.run(rows.job("flights"), token=9_201, live=rows.live(attempt_s=396, checkpoint=under_way))
+    story = story_of_recovered_run(run)
+    rows.attempts(run, story)
+    rows.history(run, number, story)
+    rows.operations_of(run, User.objects.earliest("pk"))
+    record(run, story)
     return run
 
 

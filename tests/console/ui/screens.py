@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 FOLDER = Path(__file__).parents[3] / "docs/screens"
 README_PICTURES = FOLDER.parent / "images"
-MAIN_PAGES = ("jobs", "job", "job-slow", "run", "checkpoint", "restore")  #: also dark, and at the width of a telephone
+#: Also dark, and at the width of a telephone.
+MAIN_PAGES = ("jobs", "job", "job-recovered", "job-slow", "run", "checkpoint", "restore")
 WIDTH, NARROW = 1440, 390
 README_WIDTH = 1120  #: a page on the web shows the picture at some 900 px, so that its texts stay legible
 MARGIN = 16  #: below the last section of the picture in README
@@ -50,7 +51,9 @@ def test_take_pictures(signed_in: Open, running: Run, monkeypatch: pytest.Monkey
     User.objects.update(username="ada")  # "operator" is also the word for a step of a job
     numbers.record(running)
     paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states()
-    paths = {"job-slow": f"/jobs/{numbers.slow_run().job_id}/"} | paths
+    paths = {name: f"/jobs/{run.job_id}/" for name, run in (
+        ("job-recovered", numbers.recovered_run()), ("job-slow", numbers.slow_run()),
+    )} | paths  # fmt: skip
     for run in Run.objects.all():
         logs.write(run)
     for moment in (now - timedelta(minutes=4), now):
@@ -66,7 +69,7 @@ def test_take_pictures(signed_in: Open, running: Run, monkeypatch: pytest.Monkey
             take(page, f"{name}-dark")
     with signed_in(README_WIDTH) as page:
         page.clock.set_fixed_time(now)
-        page.goto(paths["job-slow"])
+        page.goto(paths["job-recovered"])
         history = page.locator("section", has=page.get_by_role("heading", name="History")).bounding_box()
         assert history is not None
         height = history["y"] + history["height"] + MARGIN

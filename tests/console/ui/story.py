@@ -19,7 +19,6 @@ RATE = 84_211.4  #: records that the sources read per second
 STATE_BYTES = 1_258_942
 _RAMP = timedelta(seconds=110)  #: until the slow operator is 100 % busy
 _RESTART = timedelta(seconds=8)  #: from the failure to the first checkpoint of the next attempt
-_CATCH_UP = timedelta(seconds=60)  #: until the restarted run is up to date again
 _STUCK = timedelta(seconds=62)  #: before the failure; since then no checkpoint completes
 _BEFORE = timedelta(seconds=70)  #: of the checkpoints before the operator became slow
 _MILLISECOND = timedelta(milliseconds=1)
@@ -41,12 +40,17 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """`failed_at`: None: no attempt has failed, and the operator is still slow. `worst_ms`: its slowest checkpoint."""
+    """`failed_at`: None: no attempt has failed, and the operator is still slow. `worst_ms`: its slowest checkpoint.
+
+    The restarted run reads up to `surge` faster, and is up to date again after `catches_up`.
+    """
 
     present: datetime
     slow_at: datetime
     failed_at: datetime | None
     worst_ms: int
+    surge: float = 0.3
+    catches_up: timedelta = timedelta(seconds=60)
 
     @property
     def resumed_at(self) -> datetime | None:
@@ -66,18 +70,18 @@ class Story:
         """1 at the restart, 0 once the run is up to date again."""
         if self.resumed_at is None or at < self.resumed_at:
             return 0.0
-        return max(0.0, 1 - (at - self.resumed_at) / _CATCH_UP)
+        return max(0.0, 1 - (at - self.resumed_at) / self.catches_up)
 
     def rate(self, at: datetime) -> float:
         wave = 1 + 0.03 * math.sin(at.timestamp() / 60) + 0.01 * math.sin(at.timestamp())
-        return RATE * wave * (1 - 0.75 * self.sickness(at)) * (1 + 0.3 * self.catch_up(at))
+        return RATE * wave * (1 - 0.75 * self.sickness(at)) * (1 + self.surge * self.catch_up(at))
 
     def lag_ms(self, at: datetime) -> int:
         """How far the watermark is behind the newest record."""
         slow_until = min(at, self.failed_at) if self.failed_at else at
         lost = max(timedelta(), slow_until - self.slow_at) * 0.6
         is_past = self.failed_at is not None and at >= self.failed_at
-        behind = lost * self.catch_up(at) if is_past else lost
+        behind = lost * self.catch_up(at) ** 2 if is_past else lost  # the surge decays
         return round(870 + 90 * math.sin(at.timestamp() / 7) + behind / _MILLISECOND)
 
     def state_bytes(self, at: datetime) -> int:
@@ -107,6 +111,13 @@ def story_of(run: Run) -> Story:
     assert present is not None
     end = present + timedelta(seconds=122) if run.state == "restarting" else present
     return Story(present, end - timedelta(seconds=300), end - timedelta(seconds=128), 4_200)
+
+
+def story_of_recovered_run(run: Run) -> Story:
+    """The surplus of the catch-up, 0.64 at first and 0 after 356 s, is the lag of 115 s at the failure."""
+    assert run.live_at is not None
+    slow_at, failed_at = (run.live_at - timedelta(seconds=s) for s in (590, 398))
+    return Story(run.live_at, slow_at, failed_at, 4_200, surge=0.64, catches_up=timedelta(seconds=356))
 
 
 def story_of_slow_run(run: Run) -> Story:

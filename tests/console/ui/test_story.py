@@ -12,7 +12,7 @@ from console.metrics.models import WHOLE_RUN, Metrics
 from tests.console.ui import blocks, every_page, numbers
 from tests.console.ui.story import TIMEOUT
 
-STATES = ("running", "slow", "restarting", "failed", "finished")
+STATES = ("running", "slow", "recovered", "restarting", "failed", "finished")
 
 
 @pytest.fixture(params=STATES)
@@ -22,6 +22,8 @@ def run(request: pytest.FixtureRequest, operator: Any) -> Run:
         return numbers.run_with_story("flights-delays", "running", 214)
     if request.param == "slow":
         return numbers.slow_run()
+    if request.param == "recovered":
+        return numbers.recovered_run()
     every_page.pages_of_other_states()
     return Run.objects.get(state=request.param)
 

@@ -30,6 +30,18 @@ def test_the_places_are_a_line_and_the_rest_is_in_a_menu(signed_in: Open, runnin
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
+def test_a_choice_stands_in_the_line_of_its_words(signed_in: Open, running: Run) -> None:
+    """Words that need two lines do not move below their button."""
+    with signed_in(NARROW) as page:
+        page.goto(f"/jobs/{running.job_id}/restore/?checkpoint={running.checkpoints.get(number=210).pk}")
+        for way in ("Stop it with a savepoint", "Cancel it at once"):
+            button, words = page.get_by_label(way), page.locator("label", has_text=way)
+            beside, text = button.bounding_box(), words.bounding_box()
+            assert beside is not None
+            assert text is not None
+            assert text["y"] <= beside["y"] + beside["height"] / 2 <= text["y"] + text["height"]
+
+
 def test_a_wide_page_has_no_menu(signed_in: Open, running: Run) -> None:
     with signed_in(1024) as page:
         page.goto("/jobs/")

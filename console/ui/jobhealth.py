@@ -12,7 +12,7 @@ from console.health.housekeeping import verdicts
 from console.health.models import JobHealth
 from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.health.rules import workers
-from console.health.rules.attempts import attempt_number
+from console.health.rules.attempts import restart_number
 from console.health.rules.checkpoints import SLOW
 from console.health.rules.flow import BACKPRESSURE
 from console.jobs.models import Job, Run
@@ -28,13 +28,13 @@ _UNKNOWN_LEVEL: Final = 1.5  #: jobs of `UNKNOWN_HEALTH` come before jobs that a
 class HealthView:
     """The health of a run on its job's page. `first` gives the sentence; `others` are less severe.
 
-    `attempt`: the attempt that is being started, while the run restarts after failures that count; else "". `skew`:
-    by operator, while records flow.
+    `restart`: the number of the restart that is under way, if the failures before it count; else "". `skew`: by
+    operator, while records flow.
     """
 
     verdict: Verdict
     horizon: RecoveryHorizon | None
-    attempt: str = ""
+    restart: str = ""
     skew: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -79,9 +79,9 @@ def job_health(job: Job, run: Run | None, restarts_ms: Sequence[float], now: dat
         return None
     run.job = job
     ((_, facts, verdict),) = verdicts([run], now)
-    attempt = attempt_number(facts) if run.run_state is RunState.RESTARTING else ""
+    restart = restart_number(facts) if run.run_state is RunState.RESTARTING else ""
     return HealthView(
-        verdict=verdict, horizon=recovery_horizon(run, facts, restarts_ms), attempt=attempt, skew=facts.skew
+        verdict=verdict, horizon=recovery_horizon(run, facts, restarts_ms), restart=restart, skew=facts.skew
     )
 
 

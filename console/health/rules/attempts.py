@@ -100,12 +100,15 @@ def restart_loop(facts: RunFacts) -> Iterator[Finding]:
     )
 
 
-def attempt_number(facts: RunFacts) -> str:
-    """The attempt that follows the newest failure: attempt 3 of 10, or attempt 3 without a limit; "" if unknown."""
+def restart_number(facts: RunFacts) -> str:
+    """The restart that follows the newest failure: restart 3 of 10, or restart 3 without a limit; "" if unknown.
+
+    Restarts count failures in a row. An attempt is named by its token.
+    """
     failures = facts.attempts[0].failures if facts.attempts else None
     if failures is None:
         return ""
-    return f"attempt {failures}" + (f" of {facts.max_restarts}" if facts.max_restarts is not None else "")
+    return f"restart {failures}" + (f" of {facts.max_restarts}" if facts.max_restarts is not None else "")
 
 
 def restarting(facts: RunFacts) -> Iterator[Finding]:
@@ -116,7 +119,7 @@ def restarting(facts: RunFacts) -> Iterator[Finding]:
     where = f"{facts.operator(newest.operator)}: " if newest.operator else ""
     since = formats.duration(facts.ms_since(newest.ended_at))
     yield Finding(
-        sentence=f"An attempt failed {since} ago, and {attempt_number(facts) or 'the next'} is being started. "
+        sentence=f"An attempt failed {since} ago, and {restart_number(facts) or 'a restart'} is under way. "
         f"{where}{newest.message.rstrip('.')}.",
         operator=newest.operator,
         since=newest.ended_at,

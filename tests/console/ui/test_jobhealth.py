@@ -98,19 +98,19 @@ def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(
 
 @pytest.mark.parametrize(
     ("chosen", "said"),
-    [({"restart_attempts": 5}, "attempt 3 of 5"), ({"restart_strategy": "exponential_delay"}, "attempt 3")],
+    [({"restart_attempts": 5}, "restart 3 of 5"), ({"restart_strategy": "exponential_delay"}, "restart 3")],
 )
-def test_a_restart_shows_which_attempt_it_is_and_why_other_operations_are_refused(
+def test_a_restart_shows_its_number_and_why_other_operations_are_refused(
     at_console: Client, chosen: dict[str, Any], said: str
 ) -> None:
     run, now = rows.run(rows.job(version={"settings": {"checkpoint_interval_ms": 5_000, **chosen}})), timezone.now()
     detail = {"code": "attempt-failed", "message": "slot 1 was lost", "failures": 3}
     Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="failed", detail=detail)
-    assert "attempt 3" not in page(at_console, run)
+    assert "restart 3" not in page(at_console, run)
     Run.objects.update(state=RunState.RESTARTING)
     response = at_console.get(f"/jobs/{run.job_id}/")
     assert f"Restarting {said} for" in blocks.text(response)
-    assert f"and {said} is being started" in blocks.text(response)
+    assert f"and {said} is under way" in blocks.text(response)
     assert "Drain and finish</button>: The run is restarting" in blocks.live(response)["refused-acts"]
 
 

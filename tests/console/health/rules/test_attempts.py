@@ -19,14 +19,12 @@ def test_a_restart_loop_names_its_common_cause() -> None:
 
 @pytest.mark.parametrize(
     ("failures", "max_restarts", "said"),
-    [(3, 10, "attempt 3 of 10 is"), (3, None, "attempt 3 is"), (None, 10, "the next is")],
+    [(3, 10, "restart 3 of 10"), (3, None, "restart 3"), (None, 10, "a restart")],
 )
-def test_a_restart_has_the_number_of_the_attempt_and_its_limit(
-    failures: int | None, max_restarts: int | None, said: str
-) -> None:
+def test_a_restart_has_its_number_and_its_limit(failures: int | None, max_restarts: int | None, said: str) -> None:
     attempts = (failed_attempt(4, failures=failures, operator="join"),)
     text = sentence("restarting", state=RunState.RESTARTING, attempts=attempts, max_restarts=max_restarts)
-    assert text == f"An attempt failed 4.0 s ago, and {said} being started. `join`: KeyError: 'x'."
+    assert text == f"An attempt failed 4.0 s ago, and {said} is under way. `join`: KeyError: 'x'."
 
 
 @pytest.mark.parametrize(("times", "is_found"), [((1, 2, 600), True), ((1, 2, 601), False), ((1, 2), False)])

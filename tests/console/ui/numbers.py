@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from django.db import connection
+from django.utils import timezone
 
 from console.accounts.models import User
 from console.jobs.models import Job, Run
@@ -225,17 +226,36 @@ def slow_run() -> Run:
     return run
 
 
-def recovered_run() -> Run:
-    """A running job that is up to date again, after its join became slow and one of its slots was killed."""
-    number = 2_131
+def recovered_run(days: int = 0) -> Run:
+    """A running job that is up to date again, after its join became slow and one of its slots was killed.
+
+    An earlier run of the job has a checkpoint in each hour of the `days` before.
+    """
+    number, job = 2_131, rows.job("flights")
     under_way = {"number": number, "acknowledged": 6, "subtasks": 10, "kind": "checkpoint"}
-    run = rows.run(rows.job("flights"), token=9_201, live=rows.live(attempt_s=396, checkpoint=under_way))
+    if days:
+        _earlier_run(job, days)
+    run = rows.run(job, token=9_201, live=rows.live(attempt_s=396, checkpoint=under_way))
     story = story_of_recovered_run(run)
     rows.attempts(run, story)
     rows.history(run, number, story)
     rows.operations_of(run, User.objects.earliest("pk"))
     record(run, story)
     return run
+
+
+def _earlier_run(job: Job, days: int) -> None:
+    """A run that was stopped four hours ago. Its state and its checkpoints grow from day to day, and some expire."""
+    ended, hour = timezone.now() - timedelta(hours=4), timedelta(hours=1)
+    began = ended - timedelta(days=days)
+    run = rows.run(job, "stopped", token=9_191, created_at=began, started_at=began, ended_at=ended, live=None)
+    for n in range(days * 24):
+        grown, wave = 1 + n / (days * 24), 1 + 0.2 * math.sin(n / 3)
+        figures: dict[str, Any] = {"duration_ms": round(180 * grown * wave), "size_bytes": round(6e5 * grown)}
+        if n % 50 == 30:
+            figures = {"status": "failed", "reason": "expired", "duration_ms": 60_000}
+        at = began + n * hour
+        rows.checkpoint(run, 1_000 + n, triggered_at=at, discarded_at=at + hour, is_stored=False, **figures)
 
 
 def wide_run() -> Run:

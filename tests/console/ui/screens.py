@@ -51,9 +51,9 @@ def test_take_pictures(signed_in: Open, running: Run, monkeypatch: pytest.Monkey
     User.objects.update(username="ada")  # "operator" is also the word for a step of a job
     numbers.record(running)
     paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states()
-    paths = {name: f"/jobs/{run.job_id}/" for name, run in (
-        ("job-recovered", numbers.recovered_run()), ("job-slow", numbers.slow_run()),
-    )} | paths  # fmt: skip
+    recovered, slow = numbers.recovered_run(days=6).job_id, numbers.slow_run().job_id
+    paths = {"job-recovered": f"/jobs/{recovered}/", "job-slow": f"/jobs/{slow}/"} | paths
+    paths["trend"] = f"/jobs/{recovered}/checkpoints/trend/?days=7"
     for run in Run.objects.all():
         logs.write(run)
     for moment in (now - timedelta(minutes=4), now):

@@ -24,26 +24,25 @@ _OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not Opera
 #: Kind, time, reference, words and restored checkpoint of each event. Django would take longer to compile the query
 #: than Postgres to run it.
 _EVENTS: Final = """
-(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, NULL::bigint FROM weir_operation
+(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, '' FROM weir_operation
     WHERE job_id = %(job)s AND kind = ANY(%(operations)s) AND created_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'version', created_at AS at, number::text, '', NULL FROM weir_job_version
+UNION ALL (SELECT 'version', created_at AS at, number::text, '', '' FROM weir_job_version
     WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text, number || ' ' || status, NULL FROM weir_checkpoint
+UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text, number || ' ' || status, '' FROM weir_checkpoint
     WHERE job_id = %(job)s AND kind <> 'checkpoint' AND triggered_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason, restored.number
+UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason,
+        coalesce(CASE restored.kind WHEN 'checkpoint' THEN 'checkpoint ' ELSE 'savepoint ' END || restored.number, '')
     FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id
     LEFT JOIN weir_checkpoint restored ON restored.id = a.restored_checkpoint_id CROSS JOIN LATERAL (
         SELECT reason FROM weir_attempt WHERE run_id = a.run_id AND token < a.token ORDER BY token DESC LIMIT 1
     ) AS earlier
     WHERE r.job_id = %(job)s AND a.started_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', ''), NULL FROM weir_run
+UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', ''), '' FROM weir_run
     WHERE job_id = %(job)s AND state = 'failed' AND ended_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
 """
-
-
 #: Kinds in the order in which they get the room for labels.
 _LABEL_ORDER: Final = ("failure", "restart", "savepoint", "version", "operation")
 _AXIS_PX: Final = 800
@@ -85,13 +84,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A row of `_EVENTS`. `restored`: number of the checkpoint that a restart began with."""
+    """A row of `_EVENTS`. `restored`: the checkpoint or savepoint that a restart began with; else ""."""
 
     kind: str
     at: datetime
     ref: str
     words: str
-    restored: int | None
+    restored: str
 
     @property
     def cause(self) -> str:
@@ -109,13 +108,13 @@ class _Kind:
 
 
 def _restart(event: _Event) -> str:
-    restored = "" if event.restored is None else f" from checkpoint {event.restored}"
+    restored = f" from {event.restored}" if event.restored else ""
     return f"Run {event.ref} restarted{restored}" + (f": {event.words}" if event.words else "")
 
 
 def _restart_label(event: _Event) -> str:
-    restored = "restarted" if event.restored is None else f"restored checkpoint {event.restored}"
-    return f"{event.cause}: {restored}" if event.cause else restored
+    outcome = f"restored {event.restored}" if event.restored else "restarted"
+    return f"{event.cause}: {outcome}" if event.cause else outcome
 
 
 def _savepoint(event: _Event) -> str:

@@ -24,6 +24,12 @@ class BulkRequest(StrictSerializer):
 
     kind = serializers.ChoiceField(choices=BULK_ACTS)
     jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Ids of jobs, at most 100.")
+    runs = serializers.ListField(
+        child=serializers.IntegerField(),
+        required=False,
+        default=list,
+        help_text="Ids of the runs that the act is for. If given, a job is refused when another run is its latest.",
+    )
     tags = serializers.ListField(child=serializers.CharField(), required=False, default=list)
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
 
@@ -84,7 +90,7 @@ class BulkActs(StrictView):
             request_id=request_id_of(request._request),
             idempotency_key=request.headers.get("Idempotency-Key"),
         )
-        row = carry_out(act, lines, tags, asked)
+        row = carry_out(act, lines, tags, asked, given["runs"])
         return location_response("api:bulk-result", row.pk, BulkResults(row).data, HTTPStatus.OK)
 
 

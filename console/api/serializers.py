@@ -357,11 +357,12 @@ class CheckpointDetailSerializer(CheckpointSerializer):
 class OperationRequest(StrictSerializer):
     """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
     allow_unmapped?}, where `path` is the folder of a savepoint. A rescale takes {parallelism?, version?,
-    allow_unmapped?, plan_hash?}. Savepoint, stop and drain take {name?, note?, pin?, target?} of their savepoint. Copy
-    takes {checkpoint, target}. Discard, pin, unpin and verify take {checkpoint}, label {checkpoint, name?, note?};
-    `checkpoint` is the id of a row. Assign takes {checkpoint, user}, comment {checkpoint, text} and review {checkpoint,
-    state, note?}. Schedule takes {every_hours | daily_at, operation?, keep?, name?} and unschedule {operation?}, where
-    `operation` is "savepoint" or "drill". Cancel takes none.
+    allow_unmapped?, plan_hash?}. Savepoint, stop and drain take {name?, note?, pin?, target?} of their savepoint, and
+    with cancel {run?}: the request is refused if another run is the latest by then. Copy takes {checkpoint, target}.
+    Discard, pin, unpin and verify take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of
+    a row. Assign takes {checkpoint, user}, comment {checkpoint, text} and review {checkpoint, state, note?}. Schedule
+    takes {every_hours | daily_at, operation?, keep?, name?} and unschedule {operation?}, where `operation` is
+    "savepoint" or "drill".
     """
 
     kind = serializers.CharField()

@@ -4,7 +4,7 @@ The results are recorded as a `BulkOperation`, so that they have an address.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from console import formats
-from console.accounts.refusals import InvalidField, Refused
+from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import AnyUser, define_refusal, require_define, require_operate
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.editing import change_tags, checked_tags
@@ -110,11 +110,16 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
 
 
 def carry_out(
-    act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], asked: services.OperationRequestContext
+    act: BulkAct,
+    lines: Sequence[BulkLine],
+    tags: Sequence[str],
+    asked: services.OperationRequestContext,
+    runs: Collection[int] = (),
 ) -> BulkOperation:
     """A request for each job. The idempotency key of `asked` is that of all of them together.
 
-    A repetition is recorded as the same `BulkOperation`: it requests again what was refused, and nothing else.
+    `runs`: the runs that the user confirmed. If any are given, a job is refused when another run is its latest. A
+    repetition is recorded as the same `BulkOperation`: it requests again what was refused, and nothing else.
 
     Raises:
         Forbidden: the user may not request this act on any job.
@@ -122,7 +127,8 @@ def carry_out(
     """
     require_define(asked.user) if act.is_of_tags else require_operate(asked.user)
     services.check_texts(asked)
-    done = [_carry_out(act, line, tags, asked) for line in lines]
+    confirmed = dict(Run.objects.filter(pk__in=runs).values_list("job", "pk")) if runs else None
+    done = [_carry_out(act, line, tags, asked, confirmed) for line in lines]
     facts = {
         "kind": act.value, "tags": [tag.strip() for tag in tags], "requested_by": asked.user, "reason": asked.reason,
         "results": [_result(line) for line in done],
@@ -166,15 +172,30 @@ def _request_id(
     return UUID(bytes=hashlib.sha256(parts.encode()).digest()[:16])
 
 
-def _carry_out(act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext) -> BulkLine:
+def _carry_out(
+    act: BulkAct,
+    line: BulkLine,
+    tags: Sequence[str],
+    asked: services.OperationRequestContext,
+    confirmed: Mapping[int, int] | None,
+) -> BulkLine:
+    """`confirmed`: the confirmed run of each job."""
     try:
         if act.is_of_tags:
             return _change_tags(act, line, checked_tags(tags), asked)
         own = replace(asked, idempotency_key=_key_for(asked.idempotency_key, line.job))
-        operation = services.request(own, line.job, act.value).operation
+        params = {} if confirmed is None else {"run": _confirmed_run(line.job, confirmed)}
+        operation = services.request(own, line.job, act.value, params).operation
     except Refused as refused:
         return replace(line, refusal=refused.detail)
     return replace(line, refusal="", operation=operation)
+
+
+def _confirmed_run(job: Job, confirmed: Mapping[int, int]) -> int:
+    """Raises Conflict if the job had no run when the user confirmed the act."""
+    if job.pk not in confirmed:
+        raise Conflict("run-changed", f"The request names no run of {job.name}.")
+    return confirmed[job.pk]
 
 
 def _change_tags(

@@ -22,7 +22,7 @@ from console.jobs.models import Job, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations import services
 from console.operations.models import Operation, OperationKind, OperationState
-from console.operations.params import NoParams
+from console.operations.params import RunParams
 from console.operations.passes import for_each_active
 
 LIMIT: Final = timedelta(minutes=30)  #: a clone without a checkpoint after this time ends as a failure
@@ -75,7 +75,7 @@ def _cancel(row: Operation, run: Run) -> None:
     request = Operation(job=run.job, kind=OperationKind.CANCEL, requested_by=row.requested_by, reason="Restore drill")
     try:
         with transaction.atomic():
-            services.accept(request, NoParams())
+            services.accept(request, RunParams(run=run.pk))
     except Refused as refused:
         log.info("the clone of a drill is ending", run=run.pk, reason=refused.detail)
 

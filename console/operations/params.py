@@ -17,11 +17,13 @@ Id = Annotated[int, Meta(ge=1, le=MAX_BIGINT)]
 Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of cancel: none."""
+class RunParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of cancel. `run`: the request is refused if another run is the latest of the job by then."""
+
+    run: Id | None = None
 
 
-class SavepointParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SavepointParams(RunParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Name, note and pin of the savepoint that a savepoint, stop or drain takes, and the folder to copy it to.
 
     A trigger of Postgres writes them to the savepoint when the operation succeeds (`operations/migrations`).
@@ -195,6 +197,7 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.SAVEPOINT: SavepointParams,
     OperationKind.STOP: SavepointParams,
     OperationKind.DRAIN: SavepointParams,
+    OperationKind.CANCEL: RunParams,
     OperationKind.DISCARD: CheckpointParams,
     OperationKind.PIN: CheckpointParams,
     OperationKind.UNPIN: CheckpointParams,
@@ -225,4 +228,4 @@ def parse_params(kind: OperationKind, given: dict[str, Any]) -> Any:
     Raises:
         Refused: names the parameter at fault.
     """
-    return convert_input(given, _PARAMS.get(kind, NoParams), "params")
+    return convert_input(given, _PARAMS[kind], "params")

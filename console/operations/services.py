@@ -29,10 +29,10 @@ from console.operations.models import ACTIVE_STATES, REVIEW_OPERATIONS, Operatio
 from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target
 from console.operations.origin import Origin
 from console.operations.params import (
-    NoParams,
     RescaleParams,
     RestoreParams,
     RollbackParams,
+    RunParams,
     SavepointParams,
     StartParams,
     parse_kind,
@@ -173,7 +173,7 @@ def _end_run(row: Operation, run: Run, act: RunAct, **resolved: Any) -> Operatio
     row.phase = act.value
     row.params = {**row.params, **resolved}
     row.save(force_insert=True)
-    _delegate_to_master(part(row, OperationKind(act)), act)
+    _delegate_to_master(part(row, OperationKind(act)), act, run.pk)
     row.refresh_from_db()
     return row
 
@@ -184,14 +184,14 @@ def _save(row: Operation, wanted: SavepointParams) -> Operation:
     if wanted.target is not None:
         _require_no_maintenance(OperationKind.COPY)
         target_folder(wanted.target)
-    accepted = _delegate_to_master(row, RunAct(row.kind))
+    accepted = _delegate_to_master(row, RunAct(row.kind), wanted.run)
     if wanted.target is not None:
         copies.queue_copy(part(accepted, OperationKind.COPY, target=wanted.target))
     return accepted
 
 
-def _cancel(row: Operation, wanted: NoParams) -> Operation:
-    return _delegate_to_master(row, RunAct.CANCEL)
+def _cancel(row: Operation, wanted: RunParams) -> Operation:
+    return _delegate_to_master(row, RunAct.CANCEL, wanted.run)
 
 
 def part(whole: Operation, kind: OperationKind, **params: Any) -> Operation:
@@ -213,9 +213,16 @@ def _start(row: Operation, wanted: StartParams) -> Operation:
     return new_run(row, version, parallelism)
 
 
-def _delegate_to_master(row: Operation, act: RunAct) -> Operation:
-    """Leaves a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run ends at once."""
+def _delegate_to_master(row: Operation, act: RunAct, wanted_run: int | None) -> Operation:
+    """Leaves a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run ends at once.
+
+    Raises:
+        Conflict: the latest run is not `wanted_run`, or its state does not allow the act.
+    """
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
+    if run is not None and wanted_run not in (None, run.pk):
+        detail = f"The request is for run {wanted_run}, but the latest run of the job is run {run.pk}."
+        raise Conflict("run-changed", detail, "params.run", run=run.pk)
     if found := run_conflict(run, act, ending_operations(run)):
         raise _name_blockers(row.job, found)
     assert run is not None, "a job that never ran has a conflict"

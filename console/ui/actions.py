@@ -101,6 +101,7 @@ class Confirmation:
     restores: bool = False  #: the page offers a restore first
     repeats: bool = False  #: repeated output must be accepted
     saves: bool = False  #: takes a savepoint, which can be named and pinned
+    run: int | None = None  #: the request is for this run, and refused for a later run
 
 
 def job_acts(
@@ -142,7 +143,8 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, n
     if since := silent_since(run, now):
         silence = formats.duration((now - since) / timedelta(milliseconds=1))
         found = replace(found, sentences=(*found.sentences, _SILENCE.format(silence)))
-    return replace(found, numbers=preview(kind, run, reached, now), saves=kind in WITH_SAVEPOINT)
+    numbers, own = preview(kind, run, reached, now), run.pk if run else None
+    return replace(found, numbers=numbers, saves=kind in WITH_SAVEPOINT, run=own)
 
 
 def _texts(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:

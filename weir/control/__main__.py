@@ -15,6 +15,7 @@ from weir.control import bulk, changes, definition, maintenance, plans, snapshot
 from weir.control.command import (
     FAILED,
     confirm,
+    confirmed_run,
     copied_to,
     copy_option,
     end,
@@ -239,7 +240,7 @@ def drain(console: Console, /, job: str, folder: str | None, yes: bool, **asked:
     """Ends JOB for good: every window and timer fires now, then a last savepoint is taken."""
     found = console.job(job)
     confirm(f"Every open window and timer of {job} fires early, and the run ends. Drain it?", yes)
-    operate(console, found, "drain", copied_to(folder), **asked)
+    operate(console, found, "drain", {**confirmed_run(found), **copied_to(folder)}, **asked)
 
 
 @main.command()
@@ -251,7 +252,7 @@ def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
     """Ends JOB without a savepoint."""
     found = console.job(job)
     confirm(f"{job} ends without a savepoint (`weirctl stop` takes one). Cancel it?", yes)
-    operate(console, found, "cancel", {}, **asked)
+    operate(console, found, "cancel", confirmed_run(found), **asked)
 
 
 @main.command()

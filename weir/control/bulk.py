@@ -29,9 +29,11 @@ def bulk(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Takes savepoints of JOBS, or stops, drains or cancels them. A refusal stops no other job."""
+    found, unknown = _find(console, jobs)
     if kind != "savepoint":
         confirm(f"{kind.capitalize()} {', '.join(jobs)}?", yes)
-    results = _request(console, jobs, {"kind": kind, "reason": reason})
+    runs = [job["latest_run"] for job in found if job["latest_run"]]
+    results = [*_request(console, found, {"kind": kind, "runs": runs, "reason": reason}), *unknown]
     if wait:
         deadline = time.monotonic() + timeout
         results = [_await(console, result, deadline) for result in results]
@@ -48,25 +50,33 @@ def _tags_command(kind: str, text: str) -> click.Command:
     @json_option
     @with_console
     def command(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
-        _write(_request(console, jobs, {"kind": kind, "tags": tags.split(","), "reason": reason}), as_json=as_json)
+        found, unknown = _find(console, jobs)
+        changed = _request(console, found, {"kind": kind, "tags": tags.split(","), "reason": reason})
+        _write([*changed, *unknown], as_json=as_json)
 
     return command
 
 
-def _request(console: Console, names: Sequence[str], asked: Row) -> list[Row]:
-    """The results of REST. A name without a job is refused, and stops no other job."""
-    jobs: list[int] = []
+def _find(console: Console, names: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """The jobs, and a refusal for each name without a job."""
+    found: list[Row] = []
     unknown: list[Row] = []
     for name in dict.fromkeys(names):
         try:
-            jobs.append(console.job(name)["id"])
+            found.append(console.job(name))
         except Refused as error:
             result = {"job": None, "name": name, "state": "refused", "operation": None, "operation_state": None}
             unknown.append({**result, "detail": str(error)})
+    return found, unknown
+
+
+def _request(console: Console, jobs: Sequence[Row], asked: Row) -> list[Row]:
+    """The results of REST."""
     if not jobs:
-        return unknown
-    answer = console.post("jobs/bulk/", {**asked, "jobs": jobs}, {"Idempotency-Key": str(uuid4())})
-    return [*answer["results"], *unknown]
+        return []
+    body = {**asked, "jobs": [job["id"] for job in jobs]}
+    results: list[Row] = console.post("jobs/bulk/", body, {"Idempotency-Key": str(uuid4())})["results"]
+    return results
 
 
 def _await(console: Console, result: Row, deadline: float) -> Row:

@@ -76,6 +76,11 @@ def confirm(question: str, yes: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def confirmed_run(job: Row) -> Row:
+    """The parameter that binds an operation to the run that was the latest when the question was asked."""
+    return {"run": job["latest_run"]} if job["latest_run"] else {}
+
+
 def operate(
     console: Console, job: Row, kind: str, params: Row, *, wait: bool, timeout: float, reason: str, as_json: bool
 ) -> None:

@@ -25,6 +25,7 @@ from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.ui.actions import Confirmation, confirmation, start_confirmation
 from console.ui.jobpage import live_metrics
+from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
@@ -93,17 +94,17 @@ def confirm(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
     """
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
-        return _request_and_redirect(request, job, kind, _savepoint_params(request))
+        return _request_and_redirect(request, job, kind, _run_params(request))
     return _confirmation_page(
         request, job, kind, lambda run: confirmation(kind, run, run_progress(run), live_metrics(run), timezone.now())
     )
 
 
-def _savepoint_params(request: HttpRequest) -> dict[str, Any]:
-    """The name, note, target folder and pin in the form that are not empty."""
+def _run_params(request: HttpRequest) -> dict[str, Any]:
+    """The run that the page showed, and the name, note, target folder and pin in the form that are not empty."""
     texts = {name: request.POST.get(name, "").strip() for name in ("name", "note", "target")}
-    pin = {"pin": True} if request.POST.get("pin") == "on" else {}
-    return {name: text for name, text in texts.items() if text} | pin
+    facts = {"run": whole_number(request.POST.get("run")), "pin": request.POST.get("pin") == "on"}
+    return {name: value for name, value in {**texts, **facts}.items() if value}
 
 
 def _confirmation_page(

@@ -74,7 +74,8 @@ def bulk(request: HttpRequest) -> HttpResponse:
             idempotency_key=request.POST.get("key") or None,
         )
         lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
-        return redirect("ui:bulk_result", carry_out(act, lines, tags, asked).pk)
+        runs = {number for text in given.getlist("run") if (number := whole_number(text)) is not None}
+        return redirect("ui:bulk_result", carry_out(act, lines, tags, asked, runs).pk)
     except Refused as refused:
         problem = {"title": _TITLES[act], "problem": refused.detail}
         return page(request, "jobs/bulk.html", problem, status=refused.status)

@@ -70,6 +70,7 @@ def test_tags_of_jobs(weirctl: Commands, job: Job) -> None:
 
 
 def test_a_bulk_cancels(weirctl: Commands, make_run: MakeRun) -> None:
-    make_run(RunState.RUNNING)
+    run = make_run(RunState.RUNNING)
     rows = weirctl.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")
     assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted")]
+    assert Operation.objects.get().params == {"run": run.pk}, "the run that was there at the question"

@@ -62,12 +62,14 @@ def test_a_refusal_has_its_reason_and_exit_code(weirctl: Commands, job: Job, mak
 
 
 def test_what_cannot_be_undone_asks_first(weirctl: Commands, make_run: MakeRun) -> None:
-    make_run(RunState.RUNNING)
+    """The answer is for the run that was there at the question."""
+    run = make_run(RunState.RUNNING)
     for act in ("drain", "cancel"):
         assert "Nobody can answer here: --yes accepts." in weirctl(act, "daily sums", code=2).stderr
     assert not Operation.objects.exists()
-    weirctl("cancel", "daily sums", "--yes", "--no-wait")
-    assert Operation.objects.get().kind == "cancel"
+    for act in ("drain", "cancel"):
+        weirctl(act, "daily sums", "--yes", "--no-wait")
+        assert Operation.objects.get(kind=act).params == {"run": run.pk}
 
 
 def test_a_queued_request_is_withdrawn(weirctl: Commands, make_run: MakeRun) -> None:

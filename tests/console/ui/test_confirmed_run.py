@@ -1,0 +1,85 @@
+"""An act is on the run that its user confirmed. A later run of the job is left alone."""
+
+import re
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from console.jobs.models import Run
+from console.operations.models import Operation
+from tests.console.ui import blocks, rows
+
+
+def form_of(page: Any) -> dict[str, list[str]]:
+    """The hidden fields of a confirmation, by name."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page.content.decode()):
+        found[name].append(value)
+    return found
+
+
+def replace_run(run: Run) -> Run:
+    """The run ends and a later run begins, as by a restore of another user."""
+    Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now())
+    return rows.run(run.job)
+
+
+@pytest.mark.parametrize("act", ["savepoint", "stop", "drain", "cancel"])
+def test_a_confirmed_act_leaves_a_later_run_alone(at_console: Client, act: str) -> None:
+    run = rows.run(rows.job())
+    path = f"/jobs/{run.job_id}/{act}/"
+    form = form_of(at_console.get(path))
+    later = replace_run(run)
+    said = blocks.text(at_console.post(path, form, follow=True))
+    assert f"The request is for run {run.pk}, but the latest run of the job is run {later.pk}." in said
+    assert not Operation.objects.exists()
+    later.refresh_from_db()
+    assert later.state == "running"
+    at_console.post(path, form_of(at_console.get(path)))
+    assert (Operation.objects.get().run, Operation.objects.get().params) == (later, {"run": later.pk})
+
+
+def test_a_poll_shows_the_later_run_and_confirms_it(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    path = f"/jobs/{run.job_id}/cancel/"
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    later = replace_run(run)
+    poll = at_console.get(path, headers={"HX-Request": "true", "X-Blocks": known})
+    assert f"The subtasks of run {later.pk} end at once" in blocks.text(poll)
+    assert form_of(poll)["run"] == [str(later.pk)]
+
+
+def test_a_confirmed_act_on_several_jobs_leaves_later_runs_alone(at_console: Client) -> None:
+    same, replaced = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
+    idle = rows.job("gamma")
+    chosen: dict[str, Any] = {"kind": "cancel", "job": [same.job_id, replaced.job_id, idle.pk]}
+    form = form_of(at_console.get("/jobs/bulk/", chosen))
+    later = replace_run(replaced)
+    rows.run(idle)
+    for _ in range(2):  # a form that is sent twice has the result of the first
+        said = blocks.text(at_console.post("/jobs/bulk/", form, follow=True))
+        assert "1 of 3 requests accepted." in said
+        assert f"The request is for run {replaced.pk}, but the latest run of the job is run {later.pk}." in said
+        assert "The request names no run of gamma." in said
+    assert [row.run for row in Operation.objects.all()] == [same]
+
+
+def test_rest_refuses_an_act_on_an_earlier_run(api: APIClient) -> None:
+    run = rows.run(rows.job())
+    later = replace_run(run)
+    path = f"/api/v1/jobs/{run.job_id}/operations/"
+    for kind in ("savepoint", "stop", "drain", "cancel"):
+        answer = api.post(path, {"kind": kind, "params": {"run": run.pk}}, format="json")
+        problem = answer.json()
+        assert (answer.status_code, problem["code"], problem["run"]) == (409, "run-changed", later.pk), kind
+    bulk = {"kind": "cancel", "jobs": [run.job_id], "runs": [run.pk]}
+    (refused,) = api.post("/api/v1/jobs/bulk/", bulk, format="json").json()["results"]
+    assert (refused["state"], f"run {later.pk}" in refused["detail"]) == ("refused", True)
+    assert not Operation.objects.exists()
+    (accepted,) = api.post("/api/v1/jobs/bulk/", {**bulk, "runs": [later.pk]}, format="json").json()["results"]
+    assert accepted["state"] == "accepted"
+    assert api.post(path, {"kind": "cancel", "params": {"run": 0}}, format="json").status_code == 422

@@ -24,6 +24,7 @@ from console.accounts.refusals import Conflict, Refused
 from console.advisory_lock import try_lock
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Status
+from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.legality import copy_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
@@ -48,6 +49,7 @@ def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
         Refused: the job has no such checkpoint, or the folder is not allowed.
         Conflict: it is no savepoint, or its files do not exist.
     """
+    lock_job(row.job)  # the savepoint must not be discarded meanwhile
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     if refused := copy_conflict(checkpoint):
         raise refused

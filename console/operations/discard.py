@@ -9,7 +9,7 @@ from django.db.models.functions import Coalesce, Now
 
 from console.accounts.refusals import Conflict
 from console.checkpoints import storage
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import Checkpoint, ReviewState
 from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.legality import discard_conflict
@@ -24,14 +24,16 @@ def accept(row: Operation, wanted: CheckpointParams) -> Operation:
 
     Raises:
         Refused: the job has no such savepoint.
-        Conflict: the savepoint is not completed, is already discarded, or a run or checkpoint depends on it.
+        Conflict: the savepoint is not completed, is already discarded, is pinned or in review, or a run, a checkpoint
+            or an operation depends on it.
     """
     lock_job(row.job)
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     if refused := discard_conflict(checkpoint):
         raise refused
-    if not Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None, held_by=None).update(discarded_at=Now()):
-        detail = f"{str(checkpoint).capitalize()} was pinned, or chosen for a rollback, meanwhile."
+    free = Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None, held_by=None)
+    if not free.exclude(review_state=ReviewState.IN_REVIEW).update(discarded_at=Now()):
+        detail = f"{str(checkpoint).capitalize()} was pinned, taken into review, or chosen for a rollback meanwhile."
         raise Conflict("conflict", detail, storage.CHECKPOINT_FIELD)
     row.phase = "deleting files"
     row.save(force_insert=True)

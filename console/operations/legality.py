@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from django.db.models import Q
+
 from console.accounts.refusals import Conflict
 from console.accounts.rights import AnyUser, operate_refusal
 from console.checkpoints import storage
-from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
 from console.checkpoints.selectors import restorable
 from console.jobs.models import Job, Run
 from console.jobs.services import archived_conflict, newest_ready
@@ -22,6 +24,7 @@ from console.operations.models import (
     JOB_OPERATIONS,
     NEW_RUN_KINDS,
     REVIEW_OPERATIONS,
+    SUCCESSION_KINDS,
     Operation,
     OperationKind,
 )
@@ -34,6 +37,7 @@ _RIVALS: Mapping[RunAct, tuple[RunAct, ...]] = {
     RunAct.DRAIN: (RunAct.STOP, RunAct.DRAIN),
     RunAct.CANCEL: (RunAct.CANCEL,),
 }
+_READING_KINDS = (OperationKind.COPY, OperationKind.VERIFY)  #: operations that read the files of a snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,8 @@ def run_conflict(run: Run | None, act: RunAct, ending: Sequence[Operation]) -> C
 
 def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
     """Why a checkpoint cannot be discarded; None if it can be."""
-    reason = _discard_reason(checkpoint) or _run_dependency(checkpoint) or _checkpoint_dependency(checkpoint)
+    reason = _discard_reason(checkpoint) or _run_dependency(checkpoint) or _operation_dependency(checkpoint)
+    reason = reason or _checkpoint_dependency(checkpoint)
     return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
 
 
@@ -238,8 +243,11 @@ def _discard_reason(checkpoint: Checkpoint) -> str | None:
         return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
     if checkpoint.discarded_at:
         return f"{name} is already discarded."
-    pinned = f"{name} is pinned. Unpin it first." if checkpoint.is_pinned else None
-    return hold_reason(checkpoint) or pinned
+    if checkpoint.is_pinned:
+        return f"{name} is pinned. Unpin it first."
+    if checkpoint.review_state == ReviewState.IN_REVIEW:
+        return f"{name} is in review. End its review first."
+    return hold_reason(checkpoint)
 
 
 def _run_dependency(checkpoint: Checkpoint) -> str | None:
@@ -253,6 +261,16 @@ def _run_dependency(checkpoint: Checkpoint) -> str | None:
     if begins and not own.exists():
         return f"Run {run.pk} was restored from this savepoint and has not completed a checkpoint yet."
     return None
+
+
+def _operation_dependency(checkpoint: Checkpoint) -> str | None:
+    """The refusal if an active operation reads the savepoint's files, or will restore the savepoint."""
+    needing = Q(kind__in=_READING_KINDS, params__checkpoint=checkpoint.pk)
+    needing |= Q(kind=OperationKind.COPY, part_of__result__checkpoint=checkpoint.number)
+    if checkpoint.kind == Kind.STOP:
+        needing |= Q(kind__in=SUCCESSION_KINDS, run=checkpoint.run_id)
+    row = Operation.objects.filter(needing, job=checkpoint.job_id, state__in=ACTIVE_STATES).first()
+    return f"Operation {row.pk} ({row.kind}) needs the savepoint's files until it ends." if row else None
 
 
 def _checkpoint_dependency(checkpoint: Checkpoint) -> str | None:

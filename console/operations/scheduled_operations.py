@@ -12,9 +12,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from console.accounts.refusals import Conflict, Refused
-from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
 from console.checkpoints.selectors import continuable
-from console.jobs.models import Job
+from console.jobs.models import Job, ReviewPolicy
 from console.jobs.services import lock_job, require_present
 from console.operations import services
 from console.operations.blackouts import is_blacked_out
@@ -94,13 +94,15 @@ def _miss(schedule: Schedule, due: datetime, reason: str) -> None:
 
 
 def _discard_surplus(schedule: Schedule) -> None:
-    """Discards the savepoints of the schedule beyond the newest `keep`. Pinned savepoints stay and do not count.
+    """Discards the savepoints of the schedule beyond the newest `keep`.
 
-    A savepoint whose files a checkpoint still needs is tried again at the next pass.
+    Savepoints that are pinned or in review stay and do not count. A savepoint whose files a checkpoint or an operation
+    still needs is tried again at the next pass.
     """
-    left = Checkpoint.objects.filter(
+    taken = Checkpoint.objects.filter(
         job=schedule.job_id, kind=Kind.SAVEPOINT, status=Status.COMPLETED, discarded_at=None, pinned_at=None
-    ).order_by("-number")
+    )
+    left = taken.exclude(review_state=ReviewState.IN_REVIEW).order_by("-number")
     numbers = list(left.values_list("number", flat=True))
     if len(numbers) <= (schedule.keep or 0):
         return
@@ -108,10 +110,19 @@ def _discard_surplus(schedule: Schedule) -> None:
         job=schedule.job_id, idempotency_key__startswith=schedule.key_prefix, result__checkpoint__in=numbers
     )
     own = {row.result["checkpoint"] for row in made.only("result") if row.result}
-    surplus = left.filter(number__in=own)[schedule.keep :]
+    needed = _reviewed_savepoint(schedule.job)
+    surplus = [found for found in left.filter(number__in=own)[schedule.keep :] if found != needed]
     asked = services.OperationRequestContext(user=schedule.owner, reason=_reason(schedule))
     for checkpoint in surplus:
         try:
             services.request(asked, schedule.job, OperationKind.DISCARD, {"checkpoint": checkpoint.pk})
         except Refused as refused:
             log.info("an older scheduled savepoint stays", checkpoint=checkpoint.pk, reason=refused.detail)
+
+
+def _reviewed_savepoint(job: Job) -> Checkpoint | None:
+    """The savepoint that the review policy of the job needs for a restore; None if the policy refuses no restore."""
+    if job.review_policy != ReviewPolicy.REFUSE:
+        return None
+    savepoints = continuable(job).exclude(kind=Kind.CHECKPOINT)  # retention discards reviewed checkpoints
+    return savepoints.filter(review_state=ReviewState.REVIEWED).first()

@@ -21,6 +21,7 @@ from console.accounts.refusals import Conflict
 from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root, pin
+from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
 from console.operations.params import CheckpointParams
@@ -149,6 +150,7 @@ def accept_verify(row: Operation, wanted: CheckpointParams) -> Operation:
         Refused: the job has no such checkpoint.
         Conflict: the checkpoint has no files, or its check is under way.
     """
+    lock_job(row.job)  # the checkpoint must not be discarded meanwhile
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     if not checkpoint.is_restorable:
         raise Conflict("not-verifiable", read_manifest(checkpoint).fault, "params.checkpoint")

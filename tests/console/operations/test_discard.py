@@ -79,6 +79,36 @@ def test_it_is_refused_while_a_run_begins_from_it_or_ends_with_it(api: APIClient
     assert "is still ending with this savepoint" in ask(api, savepoint).json()["detail"]
 
 
+def test_it_is_refused_while_its_review_is_under_way(api: APIClient, browser: Client, savepoint: Checkpoint) -> None:
+    Checkpoint.objects.filter(pk=savepoint.pk).update(review_state="in_review")
+    assert ask(api, savepoint).json()["detail"] == "Savepoint 5 is in review. End its review first."
+    assert "is in review" in browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
+    Checkpoint.objects.filter(pk=savepoint.pk).update(review_state="reviewed")
+    assert ask(api, savepoint).status_code == 202
+
+
+def test_it_is_refused_while_an_operation_reads_its_files(api: APIClient, savepoint: Checkpoint) -> None:
+    """A copy that a savepoint asked for has no parameter with the checkpoint; its whole has the number."""
+    job, reads = savepoint.job, {"checkpoint": savepoint.pk}
+    whole = rows.operation(job, "savepoint", run=savepoint.run, result={"checkpoint": savepoint.number})
+    for kind, more in (("copy", {"params": reads}), ("copy", {"part_of": whole}), ("verify", {"params": reads})):
+        row = rows.operation(job, kind, "queued", **more)
+        answer = ask(api, savepoint)
+        assert (answer.status_code, answer.json()["code"]) == (409, "cannot-discard")
+        assert f"Operation {row.pk} ({kind}) needs the savepoint's files" in answer.json()["detail"]
+        row.delete()
+    rows.operation(job, "copy", params=reads)
+    assert ask(api, savepoint).status_code == 202
+
+
+def test_it_is_refused_while_a_rescale_restores_it(api: APIClient, savepoint: Checkpoint) -> None:
+    """Its run has ended, and the run that restores it does not exist yet."""
+    Run.objects.filter(pk=savepoint.run_id).update(state=RunState.STOPPED)
+    Checkpoint.objects.filter(pk=savepoint.pk).update(kind="stop")
+    rescale = rows.operation(savepoint.job, "rescale", "running", run=savepoint.run)
+    assert f"Operation {rescale.pk} (rescale)" in ask(api, savepoint).json()["detail"]
+
+
 def test_a_checkpoint_is_retentions_and_one_of_another_job_is_unknown(api: APIClient, run: Run) -> None:
     assert "is not a savepoint" in ask(api, rows.checkpoint(run, 6)).json()["detail"]
     body = {"kind": "discard", "params": {"checkpoint": 999_999}}

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.accounts.refusals import InvalidField
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import Run
+from console.jobs.models import Job, Run
 from console.operations.blackouts import is_blacked_out
 from console.operations.models import Operation, Schedule
 from console.operations.scheduled_operations import run_schedules
@@ -92,6 +92,45 @@ def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: A
     schedule = Schedule.objects.get()
     assert due + timedelta(hours=5) < schedule.next_at <= due + timedelta(hours=6)
     assert api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/").json()["missed_at"] is None
+
+
+def take_scheduled(run: Run, number: int, **changes: Any) -> Checkpoint:
+    make_due()
+    run_schedules()
+    made = succeed(run, number)
+    Checkpoint.objects.filter(pk=made.pk).update(**changes)
+    run_schedules()
+    return made
+
+
+def left(run: Run) -> list[int]:
+    found = Checkpoint.objects.filter(job=run.job_id, discarded_at=None).order_by("number")
+    return list(found.values_list("number", flat=True))
+
+
+def test_a_savepoint_in_review_stays_and_does_not_count(api: APIClient, run: Run) -> None:
+    ask(api, run, "schedule", every_hours=6, keep=1, name="nightly")
+    reviewed = take_scheduled(run, 2, review_state="in_review")
+    for number in (3, 4):
+        take_scheduled(run, number)
+    assert left(run) == [2, 4]
+    Checkpoint.objects.filter(pk=reviewed.pk).update(review_state="waived")
+    run_schedules()
+    assert left(run) == [4]
+
+
+def test_the_newest_reviewed_savepoint_stays_if_the_policy_refuses_all_others(api: APIClient, run: Run) -> None:
+    """No snapshot could be restored without it."""
+    ask(api, run, "schedule", every_hours=6, keep=1, name="nightly")
+    Job.objects.filter(pk=run.job_id).update(review_policy="refuse")
+    for number in (2, 3):
+        take_scheduled(run, number, review_state="reviewed")
+    take_scheduled(run, 4)
+    take_scheduled(run, 5)
+    assert left(run) == [3, 5]
+    Job.objects.filter(pk=run.job_id).update(review_policy="warn")
+    run_schedules()
+    assert left(run) == [5]
 
 
 def test_a_missed_savepoint_is_shown_with_its_reason(api: APIClient, browser: Client, run: Run) -> None:

@@ -88,6 +88,34 @@ def test_a_savepoint_may_be_asked_for_with_a_name(api: APIClient, run: Run) -> N
     assert api.post(path, {"kind": "cancel", "params": {"name": "x"}}, format="json").status_code == 422
 
 
+def succeed(operation: Operation, savepoint: Checkpoint) -> Checkpoint:
+    """The job master ends the operation that took the savepoint."""
+    operation.state, operation.result = "succeeded", {"checkpoint": savepoint.number}
+    operation.save()
+    savepoint.refresh_from_db()
+    return savepoint
+
+
+def test_the_end_of_a_stop_keeps_the_label_that_another_user_has_set(api: APIClient, savepoint: Checkpoint) -> None:
+    """The savepoint is on record before the operation ends: the output is committed in between."""
+    ada = rows.operator_user("ada")
+    given = {"name": "nightly", "note": "", "pin": False}
+    stop = rows.operation(savepoint.job, "stop", "running", run=savepoint.run, params=given, requested_by=ada)
+    ask(api, savepoint, "pin")
+    ask(api, savepoint, "label", name="before the upgrade", note="keep for the audit")
+    ended = succeed(stop, savepoint)
+    assert (ended.name, ended.note, ended.is_pinned) == ("before the upgrade", "keep for the audit", True)
+    assert ended.pinned_by != ada
+
+
+def test_the_end_of_a_savepoint_labels_and_pins_it(savepoint: Checkpoint) -> None:
+    ada = rows.operator_user("ada")
+    given = {"name": " nightly ", "note": "of ada", "pin": True}
+    asked = rows.operation(savepoint.job, "savepoint", "running", run=savepoint.run, params=given, requested_by=ada)
+    ended = succeed(asked, savepoint)
+    assert (ended.name, ended.note, ended.is_pinned, ended.pinned_by) == ("nightly", "of ada", True, ada)
+
+
 def test_readers_may_change_neither(savepoint: Checkpoint, client: Client) -> None:
     reader = rows.reader()
     assert ask(api_as(reader), savepoint, "pin").status_code == 403

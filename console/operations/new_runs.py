@@ -73,13 +73,15 @@ def waiting_starts() -> QuerySet[Operation]:
     return Operation.objects.filter(kind=OperationKind.START, run=None, state__in=ACTIVE_STATES)
 
 
-def compiling_version(job: Job, wanted: StartParams) -> JobVersion | None:
-    """The version that a start has to wait for; None if it need not or must not wait. Default: the newest version."""
+def awaited_version(job: Job, wanted: StartParams) -> JobVersion | None:
+    """The version whose compilation a start awaits, in any state. None: the start awaits none, or it does not exist.
+
+    Default: the newest version. A start that awaits it never starts an older version, also if it was rejected already.
+    """
     if not wanted.when_ready:
         return None
     named = job.versions.filter(pk=wanted.version) if wanted.version else job.versions.order_by("-number")
-    version = named.first()
-    return version if version and version.state == VersionState.COMPILING else None
+    return named.first()
 
 
 def accept_waiting(row: Operation, version: JobVersion) -> Operation:

@@ -19,14 +19,14 @@ from console.accounts.rights import require_operate
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import CHECKPOINT_FIELD, target_folder
 from console.jobs.changes import MAX_REASON_LENGTH
-from console.jobs.models import Job, Run
+from console.jobs.models import Job, Run, VersionState
 from console.jobs.services import lock_job, require_present
 from console.jobs.tags import require_match
 from console.operations import clones, copies, discard, labels, reviews, schedules, verification
 from console.operations.legality import ending_operations, hold_reason, run_conflict, start_conflict
 from console.operations.maintenance import active_maintenance, maintenance_conflict
 from console.operations.models import ACTIVE_STATES, REVIEW_OPERATIONS, Operation, OperationKind, OperationState
-from console.operations.new_runs import accept_waiting, compiling_version, new_run, new_run_target
+from console.operations.new_runs import accept_waiting, awaited_version, new_run, new_run_target
 from console.operations.origin import Origin
 from console.operations.params import (
     RescaleParams,
@@ -203,9 +203,11 @@ def part(whole: Operation, kind: OperationKind, **params: Any) -> Operation:
 
 
 def _start(row: Operation, wanted: StartParams) -> Operation:
-    if compiling := compiling_version(row.job, wanted):
-        _require_startable(row.job)
-        return accept_waiting(row, compiling)
+    if awaited := awaited_version(row.job, wanted):
+        if awaited.state == VersionState.COMPILING:
+            _require_startable(row.job)
+            return accept_waiting(row, awaited)
+        wanted = msgspec.structs.replace(wanted, version=awaited.pk)
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     if not wanted.accept_repeated_output:

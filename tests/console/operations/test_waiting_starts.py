@@ -58,6 +58,18 @@ def test_a_start_ends_with_the_rejection_of_its_version(operator: User, job: Job
     assert not Run.objects.exists()
 
 
+def test_a_start_does_not_fall_back_from_a_version_that_is_rejected_already(
+    operator: User, job: Job, version: JobVersion, compiling: JobVersion
+) -> None:
+    """The compilation may end before the request arrives; an older version, which is ready, must not start instead."""
+    definitions.store_rejection(compiling.pk, {"code": "no-source", "field": "job", "detail": "has no source"})
+    with pytest.raises(Conflict, match="version 7 was rejected with no-source, job: has no source") as refused:
+        ask(operator, job)
+    assert refused.value.code == "version-not-ready"
+    assert not Run.objects.exists()
+    assert ask(operator, job, version=version.pk).run == Run.objects.get(version=version)
+
+
 def test_a_waiting_start_is_the_only_one_and_can_be_withdrawn(operator: User, job: Job, compiling: JobVersion) -> None:
     row = ask(operator, job)
     with pytest.raises(Conflict, match="already waits"):

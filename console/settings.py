@@ -340,6 +340,7 @@ CELERY_TASK_ROUTES = {
     "console.operations.tasks.reconcile": {"queue": "housekeeping"},
     "console.health.tasks.store_verdicts": {"queue": "housekeeping"},
     "console.metrics.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
+    "console.operations.tasks.run_file_work": {"queue": "stages"},  # large folders take their time
     "console.operations.tasks.run_verifications": {"queue": "stages"},  # reads files of up to 256 MiB
     "console.operations.tasks.run_copies": {"queue": "stages"},  # large savepoints take their time
     "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
@@ -368,6 +369,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "console.operations.tasks.run_schedules",
         "schedule": schedule(15),
         "options": {"expires": 15},
+    },
+    "run-file-work": {
+        "task": "console.operations.tasks.run_file_work",
+        "schedule": schedule(5),
+        "options": {"expires": 5},
     },
     "run-copies": {
         "task": "console.operations.tasks.run_copies",

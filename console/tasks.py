@@ -11,7 +11,7 @@ from console.health import housekeeping as health
 from console.health import passes
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
-from console.operations import copies, lineage_folders, reconciler, scheduled_operations, verification
+from console.operations import copies, file_work, lineage_folders, reconciler, scheduled_operations, verification
 from console.runs import run_supervisor, stage_supervisor
 
 shared_task(name=wakeups.SUPERVISE_TASK)(run_supervisor.supervise)
@@ -23,6 +23,7 @@ shared_task(name="console.health.tasks.store_verdicts")(passes.record_passes("ve
 shared_task(name="console.metrics.tasks.maintain")(housekeeping.maintain)
 shared_task(name="console.operations.tasks.reconcile")(passes.record_passes("reconciler", reconciler.reconcile))
 shared_task(name="console.operations.tasks.run_schedules")(scheduled_operations.run_schedules)
+shared_task(name="console.operations.tasks.run_file_work")(file_work.run_file_work)
 shared_task(name="console.operations.tasks.run_verifications")(verification.run_verifications)
 shared_task(name="console.operations.tasks.run_copies")(copies.run_copies)
 shared_task(name="console.operations.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)

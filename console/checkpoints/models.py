@@ -139,7 +139,7 @@ class Checkpoint(models.Model):
     note = models.TextField(default="", db_default="", blank=True)
     pinned_at = models.DateTimeField(null=True)  #: neither retention nor a user discards a pinned checkpoint
     pinned_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
-    held_by = models.UUIDField(null=True)  #: id of the rollback that will restore it; held as a pinned checkpoint is
+    held_by = models.UUIDField(null=True)  #: id of the rollback or drill that will restore it; as a pin meanwhile
 
     objects = CheckpointManager()
 

@@ -6,25 +6,27 @@ sinks is left out: it describes output that the clone must neither commit nor cl
 
 import itertools
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Final
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 
-from console.accounts.models import User
-from console.accounts.refusals import Conflict
+from console.accounts.refusals import Conflict, Refused
 from console.checkpoints import storage
+from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, require_name
 from console.operations.labels import record_success
-from console.operations.legality import drill_conflict
-from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.models import Operation, OperationKind
 from console.operations.new_runs import new_run, new_run_target, require_isolable
-from console.operations.origin import Origin
+from console.operations.origin import Origin, find_checkpoint, require_restorable_row
 from console.operations.params import CloneParams, RestoreParams
 from console.operations.restore import require_mapping
 from console.runs import run_store
@@ -33,32 +35,103 @@ from runtime.core.snapshot.clone_manifest import clone_manifest
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest, manifest_folder
 
+_PIN_RENEWAL_S: Final = 60.0
 
-def accept_clone(row: Operation, wanted: CloneParams) -> Operation:
-    """Creates the clone and its run. The operation succeeds at once; the restore is an operation of the clone.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedClone:
+    """A clone whose savepoint is in its storage. Its job, whose id is reserved, and its version are not saved yet."""
+
+    job: Job
+    version: JobVersion
+    parallelism: int
+    manifest: Manifest
+    allow_unmapped: bool
+
+    @property
+    def restored_bytes(self) -> int:
+        """The size of the state that its run restores."""
+        return sum(segment.nbytes for segment in self.manifest.segments())
+
+
+@contextmanager
+def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClone]:
+    """Writes the savepoint of a clone. Its files are removed if the body of the `with` raises an exception.
+
+    Nothing is locked, so the job takes checkpoints meanwhile. A pin keeps the files of a checkpoint from retention;
+    from then on the clone needs none of them.
+
+    Raises:
+        Refused: the snapshot cannot be restored, the version cannot be cloned, the name is taken, or the storage fails.
+    """
+    version, parallelism, snapshot = clone_target(row.job, wanted)
+    storage.pin(snapshot)
+    origin = Origin.from_row(row.job, snapshot)
+    clone, copy = _copy_definition(row, version, wanted.name, snapshot)
+    operators = (version.graph or {})["operators"]
+    sinks = {each["uid"] for each in operators if each["role"] == Role.SINK or each.get("commits")}
+    manifest, origins = clone_manifest(origin.manifest, str(clone.pk), sinks)
+    own = Origin(manifest=manifest, path=manifest_folder(manifest))
+    require_mapping(clone, own, copy, parallelism, allow_unmapped=wanted.allow_unmapped)
+    try:
+        _write_savepoint(snapshot, clone, manifest, origins)
+        yield PreparedClone(
+            job=clone, version=copy, parallelism=parallelism, manifest=manifest, allow_unmapped=wanted.allow_unmapped
+        )
+    except BaseException:
+        shutil.rmtree(storage.job_root(clone.pk), ignore_errors=True)
+        raise
+
+
+def clone_target(job: Job, wanted: CloneParams) -> tuple[JobVersion, int, Checkpoint]:
+    """The version, the parallelism and the snapshot of a clone, as far as their rows allow it. No file is read.
 
     Raises:
         Refused: the snapshot cannot be restored, the version cannot be cloned, or the name is taken.
     """
-    clone = create_clone(row, wanted, "clone")
-    return record_success(row, {"job": clone.run.job_id, "run": clone.run.pk})
+    given = RestoreParams(checkpoint=wanted.checkpoint, version=wanted.version, parallelism=wanted.parallelism)
+    version, parallelism = new_run_target(job, given)
+    snapshot = find_checkpoint(wanted.checkpoint)
+    require_restorable_row(job, snapshot)
+    require_isolable(version)
+    if wanted.name:
+        _require_free(require_name(wanted.name))
+    return version, parallelism, snapshot
 
 
-def accept_drill(row: Operation, wanted: CloneParams) -> Operation:
-    """Creates the clone; `console.operations.drills` does the rest.
+def create_clone(row: Operation, prepared: PreparedClone, purpose: str) -> Run:
+    """Writes the rows of a clone for the operation `row`. The restore is an operation of the clone.
 
     Raises:
-        Refused: as `create_clone`.
-        Conflict: another drill of the job has not ended.
+        Conflict: another job has taken the name meanwhile.
     """
-    if refused := drill_conflict(row.job):
-        raise refused
-    clone = create_clone(row, wanted, "drill")
-    row.state, row.phase, row.started_at = OperationState.RUNNING.value, "waiting for a worker", Now()
-    row.result = {"job": clone.run.job_id, "run": clone.run.pk, "restored_bytes": clone.restored_bytes}
-    row.save(force_insert=True)
-    row.refresh_from_db()  # reads the times that Postgres has set
-    return row
+    lock_job(row.job)  # serialises default names
+    clone, manifest = prepared.job, prepared.manifest
+    clone.name = clone.name or _default_name(row.job, purpose)
+    _require_free(clone.name)
+    clone.save(force_insert=True)
+    prepared.version.save(force_insert=True)
+    run_store.reserve_ids_above(clone, manifest.checkpoint, manifest.token)
+    folder = manifest_folder(manifest)
+    restore = Operation(
+        job=clone, kind=OperationKind.RESTORE, params={"path": folder}, requested_by=row.requested_by,
+        reason=row.reason, request_id=row.request_id,
+    )  # fmt: skip
+    new_run(
+        restore, prepared.version, prepared.parallelism, restore_path=folder, allow_unmapped=prepared.allow_unmapped
+    )
+    assert restore.run is not None, "a restore is written with its run"
+    return restore.run
+
+
+def accept_clone(row: Operation, prepared: PreparedClone) -> Operation:
+    """Creates the clone and its run. The operation succeeds at once; the restore is an operation of the clone.
+
+    Raises:
+        Conflict: as `create_clone`.
+    """
+    run = create_clone(row, prepared, "clone")
+    return record_success(row, {"job": run.job_id, "run": run.pk})
 
 
 def drills_of(job: Job) -> QuerySet[Operation]:
@@ -66,48 +139,9 @@ def drills_of(job: Job) -> QuerySet[Operation]:
     return Operation.objects.filter(job=job, kind=OperationKind.DRILL)
 
 
-@dataclass(frozen=True, slots=True)
-class Clone:
-    """A clone: its queued run, and the size of the state that the run restores."""
-
-    run: Run
-    restored_bytes: int
-
-
-def create_clone(row: Operation, wanted: CloneParams, purpose: str) -> Clone:
-    """Creates a clone for the operation `row`. The restore is an operation of the clone.
-
-    Raises:
-        Refused: as `accept_clone`.
-    """
-    lock_job(row.job)  # the snapshot must not be discarded meanwhile
-    given = RestoreParams(checkpoint=wanted.checkpoint, version=wanted.version, parallelism=wanted.parallelism)
-    version, parallelism = new_run_target(row.job, given)
-    origin = Origin.from_params(row.job, given)
-    require_isolable(version)
-    name = require_name(wanted.name or _default_name(row.job, purpose))
+def _require_free(name: str) -> None:
     if Job.objects.filter(name=name).exists():
         raise Conflict("name-taken", f"name: another job is called {name!r}.", field="params.name")
-    clone, copy = _copy_definition(row.requested_by, row.job, version, name, origin)
-    sinks = {row["uid"] for row in (version.graph or {})["operators"] if row["role"] == Role.SINK or row.get("commits")}
-    manifest, origins = clone_manifest(origin.manifest, str(clone.pk), sinks)
-    folder = manifest_folder(manifest)
-    own = Origin(manifest=manifest, path=folder)
-    require_mapping(clone, own, copy, parallelism, allow_unmapped=wanted.allow_unmapped)
-    run_store.reserve_ids_above(clone, manifest.checkpoint, manifest.token)
-    restore = Operation(
-        job=clone, kind=OperationKind.RESTORE, params={"path": folder}, requested_by=row.requested_by,
-        reason=row.reason, request_id=row.request_id,
-    )  # fmt: skip
-    try:
-        _write_savepoint(row.job, clone, manifest, origins)
-        with transaction.atomic():
-            new_run(restore, copy, parallelism, restore_path=folder, allow_unmapped=wanted.allow_unmapped)
-    except BaseException:
-        shutil.rmtree(storage.job_root(clone.pk), ignore_errors=True)
-        raise
-    assert restore.run is not None, "a restore is written with its run"
-    return Clone(restore.run, sum(segment.nbytes for segment in manifest.segments()))
 
 
 def _default_name(job: Job, purpose: str) -> str:
@@ -118,35 +152,55 @@ def _default_name(job: Job, purpose: str) -> str:
     return next(name for count in itertools.count(number) if (name := f"{prefix}{count}") not in taken)
 
 
-def _copy_definition(
-    user: User | None, job: Job, version: JobVersion, name: str, origin: Origin
-) -> tuple[Job, JobVersion]:
-    description = f"Clone of {job.name}, restored from {origin.name.lower()}. Its output is discarded."
-    clone = Job.objects.create(
-        name=name, pipeline=job.pipeline, description=description, owner=job.owner, tags=job.tags,
-        runbook=job.runbook, created_by=user, discards_output=True, cloned_from=origin.checkpoint,
+def _copy_definition(row: Operation, version: JobVersion, name: str, snapshot: Checkpoint) -> tuple[Job, JobVersion]:
+    """The job and the version of a clone, not saved. `name` "": the default name, which is chosen later."""
+    job = row.job
+    description = f"Clone of {job.name}, restored from {snapshot}. Its output is discarded."
+    clone = Job(
+        pk=_reserved_id(), name=name.strip(), pipeline=job.pipeline, description=description, owner=job.owner,
+        tags=job.tags, runbook=job.runbook, created_by=row.requested_by, discards_output=True, cloned_from=snapshot,
     )  # fmt: skip
-    copy = JobVersion.objects.create(
+    copy = JobVersion(
         job=clone, number=1, parallelism=version.parallelism, max_parallelism=version.max_parallelism,
         params=version.params, settings=version.settings, state=VersionState.READY, graph=version.graph,
-        message=f"Version {version.number} of {job.name}", created_by=user,
+        message=f"Version {version.number} of {job.name}", created_by=row.requested_by,
     )  # fmt: skip
     return clone, copy
 
 
-def _write_savepoint(job: Job, clone: Job, manifest: Manifest, origins: Mapping[str, Segment]) -> None:
-    """Writes the savepoint into the clone's storage, its manifest last."""
-    source, target = storage.job_root(job.pk), storage.job_root(clone.pk)
-    for segment in {segment.path: segment for segment in manifest.segments()}.values():  # subtasks share files
-        origin, file = origins.get(segment.path, segment), target / segment.path
+def _reserved_id() -> int:
+    """The id of a further job: the manifest of its savepoint names it before its row exists."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval(pg_get_serial_sequence('weir_job', 'id'))")
+        (found,) = cursor.fetchone()
+    return int(found)
+
+
+def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origins: Mapping[str, Segment]) -> None:
+    """Writes the savepoint into the clone's storage, its manifest last.
+
+    Raises:
+        Refused: the storage fails.
+    """
+    source, target = storage.job_root(snapshot.job_id), storage.job_root(clone.pk)
+    renewal = time.monotonic() + _PIN_RENEWAL_S
+    try:
+        for segment in {segment.path: segment for segment in manifest.segments()}.values():  # subtasks share files
+            if time.monotonic() > renewal:
+                storage.pin(snapshot)
+                renewal = time.monotonic() + _PIN_RENEWAL_S
+            origin, file = origins.get(segment.path, segment), target / segment.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if origin.is_inline:
+                file.write_bytes(origin.content)
+            else:
+                _link(source / origin.path, file)
+        file = target / manifest_folder(manifest) / MANIFEST_FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        if origin.is_inline:
-            file.write_bytes(origin.content)
-        else:
-            _link(source / origin.path, file)
-    file = target / manifest_folder(manifest) / MANIFEST_FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(encode_manifest(manifest, settings.WEIR_MANIFEST_KEYS))
+        file.write_bytes(encode_manifest(manifest, settings.WEIR_MANIFEST_KEYS))
+    except OSError as error:
+        detail = f"The files of {snapshot} cannot be copied for a clone: {error}. Nothing was changed; try again."
+        raise Refused("not-cloned", detail, status=HTTPStatus.SERVICE_UNAVAILABLE) from error
 
 
 def _link(source: Path, target: Path) -> None:

@@ -7,8 +7,8 @@ A restore by folder accepts it, as the check before the rename has shown.
 The manifest of a savepoint of a running job names output that is not committed yet; the job master removes it from the
 manifest soon afterwards. A copy waits for that: a later restore of it would look for output that is long committed.
 
-A console makes one copy at a time, so large copies leave the other workers of their queue to compilations. Files are
-copied outside any transaction. If the worker dies, Postgres releases its lock, and the next pass begins the copy anew.
+A console makes one copy at a time. Files are copied outside any transaction. If the worker dies, Postgres releases its
+lock, and the next pass begins the copy anew.
 """
 
 import shutil
@@ -29,14 +29,13 @@ from console.operations.labels import checkpoint_of
 from console.operations.legality import copy_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
-from console.operations.passes import PhaseReport
+from console.operations.passes import FILE_WORK_LOCK, PhaseReport
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
 from runtime.durable import make_folder, sync_path, write_file
 from runtime.errors import EnvironmentFailure, JobRejected
 
-_LOCK: Final = 0x57454952_434F5059  #: key of the advisory lock: a copy at a time
 _WAITS: Final = "waiting for the commit of its output"
 _COPIES: Final = "copying files"
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -72,7 +71,7 @@ def queue_copy(row: Operation) -> None:
 
 def run_copies() -> None:
     """A pass over the copies whose savepoint has been taken, oldest first, unless another pass is under way."""
-    with try_lock(_LOCK) as is_free:
+    with try_lock(FILE_WORK_LOCK) as is_free:
         if not is_free:
             return
         active = Operation.objects.filter(kind=OperationKind.COPY, state__in=ACTIVE_STATES)

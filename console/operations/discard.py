@@ -10,9 +10,10 @@ from django.db.models.functions import Coalesce, Now
 from console.accounts.refusals import Conflict
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, ReviewState
+from console.jobs.models import Job, Run
 from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
-from console.operations.legality import discard_conflict
+from console.operations.legality import discard_conflict, recorded_discard_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CheckpointParams
 
@@ -20,17 +21,24 @@ log = structlog.get_logger(__name__)
 
 
 def accept(row: Operation, wanted: CheckpointParams) -> Operation:
-    """Marks a savepoint as discarded, so that it cannot be restored; the reconciler deletes its files.
+    """Marks a savepoint as discarded, so that it cannot be restored; `console.operations.file_work` deletes its files.
 
     Raises:
         Refused: the job has no such savepoint.
         Conflict: the savepoint is not completed, is already discarded, is pinned or in review, or a run, a checkpoint
             or an operation depends on it.
     """
+    newest_run = _newest_run(row.job)
+    if refused := discard_conflict(checkpoint_of(row.job, wanted.checkpoint)):
+        raise refused  # manifests were read: the row of the job, which its master updates, is not locked yet
     lock_job(row.job)
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
-    if refused := discard_conflict(checkpoint):
+    if refused := recorded_discard_conflict(checkpoint):
         raise refused
+    if _newest_run(row.job) != newest_run:
+        raise Conflict(
+            "conflict", f"A run has begun that may need the files of {checkpoint}.", storage.CHECKPOINT_FIELD
+        )
     free = Checkpoint.objects.filter(pk=checkpoint.pk, pinned_at=None, held_by=None)
     if not free.exclude(review_state=ReviewState.IN_REVIEW).update(discarded_at=Now()):
         detail = f"{str(checkpoint).capitalize()} was pinned, taken into review, or chosen for a rollback meanwhile."
@@ -38,6 +46,10 @@ def accept(row: Operation, wanted: CheckpointParams) -> Operation:
     row.phase = "deleting files"
     row.save(force_insert=True)
     return row
+
+
+def _newest_run(job: Job) -> int | None:
+    return Run.objects.filter(job=job).order_by("-pk").values_list("pk", flat=True).first()
 
 
 def delete_discarded_files() -> None:

@@ -1,12 +1,12 @@
 """Restore drills: a snapshot is restored as a clone beside its job, measured until its first checkpoint, and removed.
 
-`console.operations.clones` accepts a drill and creates its clone, which discards its output. The operation of the drill
-is the evidence: its result has the measurements. Each pass reads the rows alone, so a console that dies continues with
-the next pass.
+`console.operations.drill_starts` accepts a drill and creates its clone, which discards its output. The operation of the
+drill is the evidence: its result has the measurements. Each pass reads the rows alone, so a console that dies continues
+with the next pass. `console.operations.file_work` deletes the clone's files.
 """
 
 import shutil
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -21,11 +21,12 @@ from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations import services
+from console.operations.drill_starts import LIMIT
 from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.params import RunParams
 from console.operations.passes import for_each_active
+from runtime.core.job.lifecycle import TERMINAL_STATES
 
-LIMIT: Final = timedelta(minutes=30)  #: a clone without a checkpoint after this time ends as a failure
 _MEASURED: Final = "first_checkpoint_ms"
 
 log = structlog.get_logger(__name__)
@@ -37,20 +38,21 @@ def advance_drills() -> None:
 
 
 def _advance(row: Operation) -> None:
-    now = timezone.now()
+    if row.started_at is None:
+        return  # it has no clone yet
     result: dict[str, Any] = row.result or {}
     run = Run.objects.select_related("job").get(pk=result["run"])
     first = Checkpoint.objects.filter(run=run, status=Status.COMPLETED).order_by("number").first()
     if first is not None and _MEASURED not in result:
         row.result = result = {**result, **_measurements(run, first)}
     if run.is_terminal:
-        _end(row, run)
-    elif first is not None or now - row.created_at > LIMIT:
+        _archive(row, run)
+    elif first is not None or timezone.now() - row.started_at > LIMIT:
         row.phase = "ending the clone"
         _cancel(row, run)
     else:
         row.phase = run.state
-    row.save(update_fields=("result", "phase", "state", "ended_at", "error"))
+    row.save(update_fields=("result", "phase"))
 
 
 def _measurements(run: Run, first: Checkpoint) -> dict[str, Any]:
@@ -80,17 +82,38 @@ def _cancel(row: Operation, run: Run) -> None:
         log.info("the clone of a drill is ending", run=run.pk, reason=refused.detail)
 
 
+def _archive(row: Operation, run: Run) -> None:
+    """Archives the job of the clone, so that no run of it begins any more. A user may have started another run."""
+    other = Run.objects.filter(job=run.job_id).exclude(state__in=TERMINAL_STATES).first()
+    if other is not None:
+        row.phase = f"waiting for the end of run {other.pk}"
+    elif Job.objects.filter(pk=run.job_id, archived_at=None).update(archived_at=Now()):
+        row.phase = "deleting files"
+
+
+def delete_clones() -> None:
+    """Deletes the storage of archived clones and ends their drills. If storage is unreachable, the next pass retries.
+
+    The clone's rows stay.
+    """
+    for row in Operation.objects.filter(kind=OperationKind.DRILL, state=OperationState.RUNNING):
+        run = Run.objects.select_related("job").get(pk=(row.result or {})["run"])
+        if not run.is_terminal or run.job.archived_at is None:
+            continue
+        Checkpoint.objects.filter(job=run.job, discarded_at=None).update(discarded_at=Now())
+        try:
+            shutil.rmtree(storage.job_root(run.job_id))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("the clone of a drill is not deleted yet", run=run.pk, error=str(error))
+            Operation.objects.filter(pk=row.pk).update(phase=f"waiting for storage: {error}")
+            continue
+        with transaction.atomic():
+            _end(Operation.objects.select_for_update(no_key=True).get(pk=row.pk), run)
+
+
 def _end(row: Operation, run: Run) -> None:
-    """Removes the clone's storage and records the outcome. The clone's rows stay, in an archived job."""
-    try:
-        shutil.rmtree(storage.job_root(run.job_id))
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        row.phase = f"waiting for storage: {error}"
-        return
-    Checkpoint.objects.filter(job=run.job, discarded_at=None).update(discarded_at=Now())
-    Job.objects.filter(pk=run.job_id).update(archived_at=Now())
     row.phase, row.ended_at = "", timezone.now()
     if row.result and _MEASURED in row.result:
         row.state = OperationState.SUCCEEDED.value
@@ -100,3 +123,4 @@ def _end(row: Operation, run: Run) -> None:
         why = f": {run.failure['message']}" if run.failure else "."
         message = f"The clone ended ({run.state}) before its first checkpoint{why}"
         row.state, row.error = OperationState.FAILED.value, {"code": "drill-failed", "message": message}
+    row.save(update_fields=("phase", "state", "ended_at", "error"))

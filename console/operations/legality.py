@@ -118,18 +118,23 @@ def run_conflict(run: Run | None, act: RunAct, ending: Sequence[Operation]) -> C
 
 
 def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
-    """Why a checkpoint cannot be discarded; None if it can be."""
+    """Why a checkpoint cannot be discarded; None if it can be. Reads the manifests of later checkpoints."""
+    return recorded_discard_conflict(checkpoint) or _cannot_discard(_checkpoint_dependency(checkpoint))
+
+
+def recorded_discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
+    """Why a checkpoint cannot be discarded according to rows alone; None if they allow it."""
     reason = _discard_reason(checkpoint) or _run_dependency(checkpoint) or _operation_dependency(checkpoint)
-    reason = reason or _checkpoint_dependency(checkpoint)
-    return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
+    return _cannot_discard(reason)
 
 
 def hold_reason(checkpoint: Checkpoint) -> str | None:
-    """Why a checkpoint that a rollback restores cannot be discarded, or chosen for another rollback."""
+    """Why a checkpoint that a rollback or a drill restores cannot be discarded, or chosen for another of them."""
     if checkpoint.held_by is None:
         return None
     name = str(checkpoint).capitalize()
-    return f"{name} is restored by a rollback that is under way, operation {checkpoint.held_by}."
+    kind = Operation.objects.values_list("kind", flat=True).get(pk=checkpoint.held_by)
+    return f"{name} is restored by a {kind} that is under way, operation {checkpoint.held_by}."
 
 
 def allowed_clone(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
@@ -191,6 +196,10 @@ def _pin_reason(checkpoint: Checkpoint, *, pins: bool) -> str | None:
     if pins == checkpoint.is_pinned:
         return f"{name} is already pinned." if pins else f"{name} is not pinned."
     return None
+
+
+def _cannot_discard(reason: str | None) -> Conflict | None:
+    return Conflict("cannot-discard", reason, storage.CHECKPOINT_FIELD) if reason else None
 
 
 def _sentence(found: Conflict | None) -> str:

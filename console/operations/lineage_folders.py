@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
+from uuid import uuid4
 
 import structlog
 from django.conf import settings
@@ -22,9 +23,11 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run, StandingStage
 from console.jobs.services import lock_job
+from console.operations.passes import FILE_WORK_LOCK
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 RUN_END_GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet
@@ -34,13 +37,17 @@ log = structlog.get_logger(__name__)
 
 
 def remove_unused_folders() -> int:
-    """Removes the folders that are no longer needed. Returns their number; the next call retries after an error."""
+    """Removes the folders that are no longer needed, unless other file work is under way. Returns their number.
+
+    The next call retries after an error.
+    """
     count = 0
-    for job in Job.objects.order_by("pk").iterator():
-        try:
-            count += _remove_job_folders(job)
-        except OSError as error:
-            log.warning("folders of old lineages are not removed yet", job=job.pk, error=str(error))
+    with try_lock(FILE_WORK_LOCK) as is_free:
+        for job in Job.objects.order_by("pk").iterator() if is_free else ():
+            try:
+                count += _remove_job_folders(job)
+            except OSError as error:
+                log.warning("folders of old lineages are not removed yet", job=job.pk, error=str(error))
     return count
 
 
@@ -109,9 +116,8 @@ def _uids(folder: Path) -> set[str]:
 
 
 def _set_aside(folder: Path) -> Path:
-    aside = folder.with_name(f"{_REMOVED_PREFIX}{folder.name}")
-    if aside.exists():  # an earlier removal was interrupted
-        shutil.rmtree(aside)
+    """Renames the folder. The name is new: an earlier removal may have been interrupted."""
+    aside = folder.with_name(f"{_REMOVED_PREFIX}{folder.name}-{uuid4().hex}")
     folder.rename(aside)
     log.info("removing a folder that no checkpoint and no run needs", folder=str(folder))
     return aside

@@ -42,11 +42,7 @@ class Origin:
         """
         if params.path is not None:
             return cls.from_folder(job, params.path)
-        checkpoint = Checkpoint.objects.filter(pk=params.checkpoint or 0).select_related("job").first()
-        if checkpoint is None:
-            detail = f"params.checkpoint: there is no checkpoint with the id {params.checkpoint}."
-            raise Refused("unknown-checkpoint", detail, field=storage.CHECKPOINT_FIELD)
-        return cls.from_row(job, checkpoint)
+        return cls.from_row(job, find_checkpoint(params.checkpoint or 0))
 
     @classmethod
     def from_row(cls, job: Job, checkpoint: Checkpoint) -> Self:
@@ -55,17 +51,7 @@ class Origin:
         Raises:
             Refused: the checkpoint belongs to another job, did not complete, is discarded, or its files are damaged.
         """
-        name = str(checkpoint).capitalize()
-        if checkpoint.job_id != job.pk:
-            raise Refused(
-                "other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.CHECKPOINT_FIELD
-            )
-        if checkpoint.status != Status.COMPLETED:
-            status = checkpoint.status.replace("_", " ")
-            detail = f"{name} is {status}; only a completed checkpoint can be restored."
-            raise Conflict("not-completed", detail, storage.CHECKPOINT_FIELD)
-        if checkpoint.discarded_at is not None:
-            raise Conflict("discarded", f"The files of {name} have been removed.", storage.CHECKPOINT_FIELD)
+        require_restorable_row(job, checkpoint)
         return cls(manifest=storage.load_manifest(checkpoint), checkpoint=checkpoint)
 
     @classmethod
@@ -83,3 +69,29 @@ class Origin:
         known = Checkpoint.objects.filter(job=job, number=manifest.checkpoint, token=manifest.token).first()
         home = storage.job_root(job.pk) / manifest_folder(manifest)
         return cls(manifest=manifest, checkpoint=known, path=home.name if folder == home.resolve() else str(folder))
+
+
+def find_checkpoint(checkpoint_id: int) -> Checkpoint:
+    """The checkpoint with this id. Raises Refused if there is none."""
+    found = Checkpoint.objects.filter(pk=checkpoint_id).select_related("job").first()
+    if found is None:
+        detail = f"params.checkpoint: there is no checkpoint with the id {checkpoint_id}."
+        raise Refused("unknown-checkpoint", detail, field=storage.CHECKPOINT_FIELD)
+    return found
+
+
+def require_restorable_row(job: Job, checkpoint: Checkpoint) -> None:
+    """Checks by its row that a checkpoint can be restored; its files are not looked at.
+
+    Raises:
+        Refused: the checkpoint belongs to another job, did not complete, or is discarded.
+    """
+    name = str(checkpoint).capitalize()
+    if checkpoint.job_id != job.pk:
+        raise Refused("other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.CHECKPOINT_FIELD)
+    if checkpoint.status != Status.COMPLETED:
+        status = checkpoint.status.replace("_", " ")
+        detail = f"{name} is {status}; only a completed checkpoint can be restored."
+        raise Conflict("not-completed", detail, storage.CHECKPOINT_FIELD)
+    if checkpoint.discarded_at is not None:
+        raise Conflict("discarded", f"The files of {name} have been removed.", storage.CHECKPOINT_FIELD)

@@ -8,6 +8,9 @@ from django.db import transaction
 
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind
 
+#: Key of the advisory lock of passes that copy or delete large folders. A console runs one at a time, so they leave the
+#: other workers of the queue `stages` to compilations.
+FILE_WORK_LOCK: Final = 0x57454952_46494C45
 _REPORT_S: Final = 1.0  #: between two updates of a phase
 
 

@@ -4,7 +4,7 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.checkpoints import state_queries
-from console.operations import discard, drills, orphaned_operations, successions, waiting_starts
+from console.operations import drills, orphaned_operations, successions, waiting_starts
 from console.runs import lost_leases, standing_stages
 
 log = structlog.get_logger(__name__)
@@ -23,6 +23,5 @@ def reconcile() -> None:
     orphaned_operations.end_orphaned_operations()
     successions.advance_successions()
     drills.advance_drills()
-    discard.delete_discarded_files()
     checkpoints.fail_orphaned_checkpoints()
     state_queries.reconcile()

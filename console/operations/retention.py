@@ -156,7 +156,7 @@ def _reasons(row: Checkpoint, plan: RetentionPlan, policy: RetentionPolicy, run:
         KeepReason.SAVEPOINT: "Only a user discards a savepoint.",
         KeepReason.PINNED: f"It is pinned{by}.",
         KeepReason.IN_REVIEW: "It is in review.",
-        KeepReason.HELD: "A rollback that is under way restores it.",
+        KeepReason.HELD: "A rollback or drill that is under way restores it.",
         KeepReason.RESTORED: f"Run {run.pk if run else 0} was restored from it and has no checkpoint of its own yet.",
     }
     return tuple(sentences[reason] for reason in plan.kept[row.number])

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from console.accounts.refusals import Conflict, Refused
@@ -28,15 +29,24 @@ log = structlog.get_logger(__name__)
 
 
 def run_schedules() -> None:
-    """A pass over all schedules. During maintenance no files are deleted."""
+    """A pass over the schedules that are due. A schedule that fails stops no other."""
     now = timezone.now()
     for pk, job in Schedule.objects.filter(next_at__lte=now).values_list("pk", "job"):
-        with transaction.atomic():
-            lock_job(Job(pk=job))  # before the schedule, as a change of it does
-            found = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
-            due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
-            if due is not None:
-                _request(due, timezone.now())  # the lock may have taken a while
+        try:
+            with transaction.atomic():
+                lock_job(Job(pk=job))  # before the schedule, as a change of it does
+                found = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
+                due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
+                if due is not None:
+                    _request(due, timezone.now())  # the lock may have taken a while
+        except Exception as error:
+            log.exception("a schedule failed, the next pass tries it again", schedule=pk, job=job)
+            why = f"The request failed: {error}"
+            Schedule.objects.filter(pk=pk).update(missed_at=F("next_at"), missed_reason=why)
+
+
+def discard_surplus() -> None:
+    """A pass over the savepoints of all schedules, which reads their files. During maintenance it does nothing."""
     if active_maintenance() is not None:
         return
     succeeded = Schedule.objects.filter(
@@ -50,7 +60,8 @@ def _request(schedule: Schedule, now: datetime) -> None:
     """Requests the operation, or records why it is missed."""
     due, schedule.next_at = schedule.next_at, next_time(schedule, schedule.next_at, now)
     if now - due > MISSED_AFTER:
-        _miss(schedule, due, "No worker of the console requested it within 10 minutes.")
+        failure = schedule.missed_reason if schedule.missed_at == due else ""
+        _miss(schedule, due, failure or "No worker of the console requested it within 10 minutes.")
     elif is_blacked_out(now, schedule.blackouts):
         _miss(schedule, due, "No worker of the console requested it before a blackout window began.")
     else:

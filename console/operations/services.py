@@ -6,6 +6,7 @@ claims new runs; the run's master carries out all other operations.
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,14 +17,14 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
-from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import CHECKPOINT_FIELD, target_folder
+from console.checkpoints.storage import target_folder
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.models import Job, Run, VersionState
 from console.jobs.services import lock_job, require_present
 from console.jobs.tags import require_match
-from console.operations import clones, copies, discard, labels, reviews, schedules, verification
-from console.operations.legality import ending_operations, hold_reason, run_conflict, start_conflict
+from console.operations import clones, copies, discard, drill_starts, labels, reviews, schedules, verification
+from console.operations.holds import hold
+from console.operations.legality import ending_operations, run_conflict, start_conflict
 from console.operations.maintenance import active_maintenance, maintenance_conflict
 from console.operations.models import ACTIVE_STATES, REVIEW_OPERATIONS, Operation, OperationKind, OperationState
 from console.operations.new_runs import accept_waiting, awaited_version, new_run, new_run_target
@@ -88,11 +89,11 @@ def request(
         return earlier
     _require_no_maintenance(wanted)
     try:
-        with transaction.atomic():
+        with _prepare(row, typed) as ready, transaction.atomic():
             if asked.if_match is not None:
                 lock_job(job)
                 require_match(job, asked.if_match)
-            accepted = AcceptedOperation(accept(row, typed))
+            accepted = AcceptedOperation(accept(row, ready))
             _require_no_maintenance(wanted)  # it may have begun while the request waited for the lock of the job
             return accepted
     except (IntegrityError, Refused) as error:
@@ -102,6 +103,15 @@ def request(
         if isinstance(error, Refused):
             raise
         raise _name_blockers(job, Conflict("conflict", "A concurrent request was accepted first.")) from None
+
+
+def _prepare(row: Operation, typed: Any) -> AbstractContextManager[Any]:
+    """The parameters for `accept`. A clone writes its files before the transaction, so that no row is locked meanwhile.
+
+    Raises:
+        Refused: as `request`.
+    """
+    return clones.prepared_clone(row, typed) if row.kind == OperationKind.CLONE else nullcontext(typed)
 
 
 def _require_no_maintenance(kind: OperationKind) -> None:
@@ -147,10 +157,8 @@ def _rescale(row: Operation, wanted: RescaleParams) -> Operation:
 def _rollback(row: Operation, wanted: RollbackParams) -> Operation:
     """Ends the run; `console.operations.successions` then restores the chosen snapshot, which is held until the end.
 
-    The update of the row and that of retention are conditional: a snapshot is either held or discarded, as with a pin.
-    A single rollback holds it: the end of another would release it.
+    Files are read before the row of the job is locked, since the run takes checkpoints meanwhile.
     """
-    lock_job(row.job)
     run, act = latest_run(row.job), RunAct(wanted.end_run)
     if found := run_conflict(run, act, ending_operations(run)):
         raise _name_blockers(row.job, found)
@@ -160,10 +168,8 @@ def _rollback(row: Operation, wanted: RollbackParams) -> Operation:
     plan = require_restorable(row.job, origin, version, parallelism, wanted, ends=run)
     snapshot = origin.checkpoint
     assert snapshot is not None, "a rollback has no path"
-    if not Checkpoint.objects.filter(pk=snapshot.pk, discarded_at=None, held_by=None).update(held_by=row.pk):
-        held = hold_reason(snapshot)
-        detail = held or f"The files of {origin.name} have been removed."
-        raise Conflict("held" if held else "discarded", detail, CHECKPOINT_FIELD)
+    lock_job(row.job)
+    hold(snapshot, row)
     return _end_run(row, run, act, version=version.pk, parallelism=parallelism, plan_hash=plan.plan_hash)
 
 
@@ -255,7 +261,7 @@ _ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = 
     OperationKind.SCHEDULE: schedules.accept_schedule,
     OperationKind.UNSCHEDULE: schedules.accept_unschedule,
     OperationKind.CLONE: clones.accept_clone,
-    OperationKind.DRILL: clones.accept_drill,
+    OperationKind.DRILL: drill_starts.accept_drill,
     OperationKind.VERIFY: verification.accept_verify,
     OperationKind.COPY: copies.accept_copy,
     OperationKind.ASSIGN: reviews.accept_assign,

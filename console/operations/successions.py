@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.operations import services
+from console.operations.holds import release
 from console.operations.models import ACTIVE_STATES, SUCCESSION_KINDS, Operation, OperationKind, OperationState
 from console.operations.params import RestoreParams
 from runtime.core.job.lifecycle import RunState
@@ -92,4 +93,4 @@ def _end_unrestored(row: Operation, savepoint: Checkpoint | None, code: str, why
 def end(row: Operation, state: OperationState, **facts: object) -> None:
     """Ends a rescale or rollback, and releases the snapshot that it holds."""
     Operation.objects.filter(pk=row.pk).update(state=state, phase="", ended_at=Now(), **facts)
-    Checkpoint.objects.filter(pk=row.params.get("checkpoint"), held_by=row.pk).update(held_by=None)
+    release(row)

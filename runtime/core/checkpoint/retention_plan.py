@@ -25,7 +25,7 @@ class KeepReason(StrEnum):
     SAVEPOINT = "savepoint"  #: only a user discards a savepoint
     PINNED = "pinned"
     IN_REVIEW = "in_review"
-    HELD = "held"  #: a rollback under way restores it
+    HELD = "held"  #: a rollback or drill under way restores it
     RESTORED = "restored"  #: the run began with it and has not completed a checkpoint of its own
 
 

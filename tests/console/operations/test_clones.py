@@ -1,5 +1,6 @@
 """Clones and restore drills: a snapshot restored beside its job, with its output discarded."""
 
+from errno import ENOSPC
 from typing import Any
 
 import pytest
@@ -7,11 +8,12 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from console.accounts.models import User
-from console.accounts.refusals import Conflict
+from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Run
 from console.operations import drills
+from console.operations.file_work import run_file_work
 from console.operations.models import Operation, OperationKind
 from console.operations.restore_proof import latest_proof, proof_of
 from console.operations.services import OperationRequestContext, request
@@ -33,6 +35,14 @@ def snapshot(db: None) -> Checkpoint:
 def ask(user: User, snapshot: Checkpoint, kind: str = "clone", **params: Any) -> Operation:
     asked = OperationRequestContext(user=user, reason="a trial")
     return request(asked, snapshot.job, kind, {"checkpoint": snapshot.pk, **params}).operation
+
+
+def ask_drill(user: User, snapshot: Checkpoint, **params: Any) -> Operation:
+    """A drill whose clone a worker has created."""
+    found = ask(user, snapshot, "drill", **params)
+    run_file_work()
+    found.refresh_from_db()
+    return found
 
 
 def folder_of_clone(snapshot: Checkpoint) -> str:
@@ -80,14 +90,15 @@ def test_what_cannot_be_isolated_or_named_is_refused_and_leaves_nothing(operator
 
 
 def advance(run: Run, state: str) -> Operation:
-    """The drill after a pass, with its clone in `state`."""
+    """The drill after the passes, with its clone in `state`."""
     Run.objects.filter(pk=run.pk).update(state=state, started_at=timezone.now())
     drills.advance_drills()
+    run_file_work()
     return Operation.objects.get(kind=OperationKind.DRILL)
 
 
 def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User, snapshot: Checkpoint) -> None:
-    found = ask(operator, snapshot, "drill")
+    found = ask_drill(operator, snapshot)
     run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
     with pytest.raises(Conflict, match="Another restore drill"):
         ask(operator, snapshot, "drill")
@@ -114,7 +125,7 @@ def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User,
 
 
 def test_a_drill_that_drops_state_verifies_nothing(operator: User, snapshot: Checkpoint) -> None:
-    found = ask(operator, snapshot, "drill", allow_unmapped=True)
+    found = ask_drill(operator, snapshot, allow_unmapped=True)
     run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
     Checkpoint.objects.create(
         job=run.job, run=run, number=8, token=2, kind="checkpoint", status="completed", size_bytes=1_000,
@@ -131,12 +142,12 @@ def test_a_drill_that_drops_state_verifies_nothing(operator: User, snapshot: Che
 def test_a_drill_takes_a_name_that_no_other_job_has(operator: User, snapshot: Checkpoint) -> None:
     taken = f"{snapshot.job.name}, drill 1"
     rows.job(taken)
-    found = ask(operator, snapshot, "drill")
+    found = ask_drill(operator, snapshot)
     assert Run.objects.get(pk=found.result["run"]).job.name == f"{snapshot.job.name}, drill 2"  # type: ignore[index]
 
 
 def test_a_drill_whose_clone_fails_says_why(operator: User, snapshot: Checkpoint) -> None:
-    found = ask(operator, snapshot, "drill")
+    found = ask_drill(operator, snapshot)
     run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
     Run.objects.filter(pk=run.pk).update(failure={"message": "the folder /data/flights is missing"})
     ended = advance(run, "failed")
@@ -169,3 +180,42 @@ def test_small_state_in_the_manifest_becomes_files_of_the_savepoint(operator: Us
     manifest = decode_manifest((root / folder_of_clone(snapshot) / MANIFEST_FILE).read_bytes(), "manifest")
     assert manifest.segments() == manifest.files() != ()
     assert {(root / segment.path).read_bytes() for segment in manifest.segments()} == {b"12345"}
+
+
+def test_the_storage_of_a_clone_stays_while_a_user_runs_it_again(operator: User, snapshot: Checkpoint) -> None:
+    """The drill would delete the files of the other run."""
+    found = ask_drill(operator, snapshot)
+    first = Run.objects.select_related("job").get(pk=found.result["run"])  # type: ignore[index]
+    Run.objects.filter(pk=first.pk).update(state="failed")
+    other = rows.run(first.job)
+    drills.advance_drills()
+    run_file_work()
+    found.refresh_from_db()
+    assert (found.state, found.phase) == ("running", f"waiting for the end of run {other.pk}")
+    assert job_root(first.job_id).exists()
+    Run.objects.filter(pk=other.pk).update(state="canceled")
+    assert advance(first, "failed").state == "failed"
+    assert not job_root(first.job_id).exists()
+
+
+def test_a_drill_ends_with_the_reason_if_its_clone_cannot_be_created(operator: User, snapshot: Checkpoint) -> None:
+    (job_root(snapshot.job_id) / snapshot.path / MANIFEST_FILE).write_bytes(b"damaged")
+    found = ask_drill(operator, snapshot)
+    assert (found.state, (found.error or {})["code"]) == ("failed", "corrupt-checkpoint")
+    snapshot.refresh_from_db()
+    assert (snapshot.held_by, Job.objects.count()) == (None, 1)
+
+
+def test_a_clone_without_room_is_refused_and_leaves_nothing(
+    operator: User, snapshot: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    folders = {*job_root(snapshot.job_id).parent.iterdir()}
+    monkeypatch.setattr("os.link", fail)
+    monkeypatch.setattr("shutil.copyfile", fail)
+    with pytest.raises(Refused, match="No space left on device") as refused:
+        ask(operator, snapshot)
+    assert (refused.value.code, refused.value.status) == ("not-cloned", 503)
+    assert ({*job_root(snapshot.job_id).parent.iterdir()}, Job.objects.count()) == (folders, 1)

@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import Run
-from console.operations import discard, reconciler
+from console.operations.file_work import run_file_work
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
@@ -43,7 +43,7 @@ def test_a_savepoint_is_discarded_over_the_api_and_the_act_is_kept(api: APIClien
     assert ask(api, savepoint).status_code == 202
     savepoint.refresh_from_db()
     assert not savepoint.is_restorable, "at once: nobody restores what is being deleted"
-    reconciler.reconcile()
+    run_file_work()
     assert not folder(savepoint).exists()
     assert folder(other).exists()
     (operation,) = Operation.objects.all()
@@ -65,7 +65,7 @@ def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepo
     assert "Checkpoint 7 needs the savepoint's files" in answer.json()["detail"]
     (folder(newer) / "manifest.json").write_bytes(b"damaged")
     assert "Checkpoint 7 cannot be read" in ask(api, savepoint).json()["detail"]
-    discard.delete_discarded_files()
+    run_file_work()
     assert folder(savepoint).exists()
     assert not Operation.objects.exists()
 
@@ -122,7 +122,7 @@ def test_a_damaged_savepoint_can_be_discarded_from_its_page(browser: Client, sav
     asked = browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
     assert "Discard savepoint 5?" in asked
     assert browser.post(f"/checkpoints/{savepoint.pk}/discard/").status_code == 302
-    reconciler.reconcile()
+    run_file_work()
     assert not folder(savepoint).exists()
     assert f"/checkpoints/{savepoint.pk}/discard/" not in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
 
@@ -137,7 +137,7 @@ def test_storage_that_is_away_is_tried_again(
 
     with monkeypatch.context() as broken:
         broken.setattr("console.checkpoints.storage.shutil.rmtree", away)
-        reconciler.reconcile()
+        run_file_work()
     assert "Input/output error" in Operation.objects.get().phase
-    reconciler.reconcile()
+    run_file_work()
     assert Operation.objects.get().state == "succeeded"

@@ -14,8 +14,9 @@ from django.db import connection
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
-from console.operations.copies import _LOCK, run_copies
+from console.operations.copies import run_copies
 from console.operations.models import Operation
+from console.operations.passes import FILE_WORK_LOCK
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -116,5 +117,5 @@ def test_a_copy_of_a_killed_worker_fails_if_its_savepoint_is_gone(
 def _wait_for_release() -> None:
     """Postgres sees the end of a killed client a moment later; the periodic pass simply comes again."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
-        cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
+        cursor.execute("SELECT pg_advisory_lock(%s)", [FILE_WORK_LOCK])
+        cursor.execute("SELECT pg_advisory_unlock(%s)", [FILE_WORK_LOCK])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from console.runs import run_store
 from runtime.connectors.names import encode_name
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from tests.console.operations.test_file_work import WAIT_S, in_thread, take_next_number
 from tests.console.ui import rows
 from tests.contracts.files import Reading
 from tests.contracts.test_epochs import COLUMNS, ids, write
@@ -148,6 +152,26 @@ def test_a_removal_that_was_cut_short_is_completed(job: Job) -> None:
     assert lineage_folders.remove_unused_folders() == 0
     assert left(run) == ["orders"]
     assert not list(streams.glob(".removed-*"))
+
+
+def test_the_job_is_not_locked_while_a_folder_is_deleted(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal that was cut short left the folder with whose name the next one begins."""
+    run = new_run(job, "orders")
+    end(run)
+    streams, delete = run_store.streams_folder(run), shutil.rmtree
+    deleted: list[Path] = []
+    streams.with_name(f".removed-{streams.name}").mkdir()
+
+    def delete_meanwhile(folder: Path) -> None:
+        with ThreadPoolExecutor(1) as master:
+            master.submit(in_thread, partial(take_next_number, job)).result(WAIT_S)
+        deleted.append(folder)
+        delete(folder)
+
+    monkeypatch.setattr("shutil.rmtree", delete_meanwhile)
+    assert lineage_folders.remove_unused_folders() == 2
+    assert len(deleted) == 3
+    assert left(run) == []
 
 
 def test_storage_that_is_away_stops_no_other_job(job: Job) -> None:

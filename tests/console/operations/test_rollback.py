@@ -314,7 +314,7 @@ def test_a_snapshot_that_is_held_is_neither_discarded_nor_proposed_by_retention(
     found = preview_retention(running.job, RetentionPolicy(1))
     assert [line.checkpoint.number for line in found.discarded] == [2]
     assert next(line.reasons for line in found.kept if line.checkpoint.number == 1) == (
-        "A rollback that is under way restores it.",
+        "A rollback or drill that is under way restores it.",
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
+from errno import ENOSPC
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,10 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import job_root
 from console.jobs.models import Job, Run
 from console.operations import drills
+from console.operations.file_work import run_file_work
 from console.operations.models import Operation, Schedule
 from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_times
@@ -30,9 +33,10 @@ def ask(api: APIClient, run: Run, kind: str, **params: Any) -> Any:
 
 
 def pass_due() -> Schedule:
-    """A pass with a due schedule of drills."""
+    """A pass with a due schedule of drills, whose clone a worker then creates."""
     Schedule.objects.filter(operation="drill").update(next_at=timezone.now() - timedelta(seconds=5))
     run_schedules()
+    run_file_work()
     return Schedule.objects.get(operation="drill")
 
 
@@ -50,6 +54,7 @@ def end_drill(state: str) -> Operation:
         )  # fmt: skip
     Run.objects.filter(pk=clone.pk).update(state=state, failure={"message": "the input is missing"})
     drills.advance_drills()
+    run_file_work()
     return drill()
 
 
@@ -79,6 +84,36 @@ def test_a_drill_that_cannot_be_requested_is_missed_with_its_reason(api: APIClie
     end_drill("canceled")
     Job.objects.filter(pk=run.job_id).update(archived_at=timezone.now())
     assert "archived" in pass_due().missed_reason
+
+
+def test_a_drill_waits_for_storage_and_names_its_error(
+    api: APIClient, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are copied outside the pass of the schedules, so that other schedules are served."""
+
+    def fail(*_: Any) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    snapshot = rows.checkpoint(run, 7)
+    folders = {*job_root(run.job_id).parent.iterdir()}
+    ask(api, run, "schedule", every_hours=24)
+    ask(api, run, "schedule", operation="savepoint", every_hours=6)
+    Schedule.objects.update(next_at=timezone.now() - timedelta(seconds=5))
+    with monkeypatch.context() as full:
+        full.setattr("os.link", fail)
+        full.setattr("shutil.copyfile", fail)
+        run_schedules()
+        run_file_work()
+        assert Operation.objects.filter(kind="savepoint").exists()
+        assert (drill().state, "No space left" in drill().phase) == ("queued", True)
+        snapshot.refresh_from_db()
+        assert snapshot.held_by == drill().pk, "retention keeps its files"
+        Operation.objects.filter(pk=drill().pk).update(created_at=timezone.now() - timedelta(minutes=31))
+        run_file_work()
+    assert (drill().state, "No space left" in (drill().error or {})["message"]) == ("failed", True)
+    assert Checkpoint.objects.get(pk=snapshot.pk).held_by is None
+    assert Job.objects.get() == run.job
+    assert {*job_root(run.job_id).parent.iterdir()} == folders, "no file is left"
 
 
 def test_a_job_has_a_schedule_of_each_operation(api: APIClient, run: Run) -> None:

@@ -15,6 +15,7 @@ from console.accounts.refusals import InvalidField
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
 from console.operations.blackouts import is_blacked_out
+from console.operations.file_work import run_file_work
 from console.operations.models import Operation, Schedule
 from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_time
@@ -86,9 +87,8 @@ def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: A
         assert made.name == f"nightly {due:%Y-%m-%d %H:%M}"
         if number == 2:
             Checkpoint.objects.filter(pk=made.pk).update(pinned_at=timezone.now())
-    run_schedules()
-    left = Checkpoint.objects.filter(discarded_at=None).order_by("number").values_list("number", flat=True)
-    assert list(left) == [by_hand.number, 2, 5, 6], "the pinned savepoint, the savepoint of a user, and the newest two"
+        run_file_work()
+    assert left(run) == [by_hand.number, 2, 5, 6], "the pinned savepoint, the savepoint of a user, and the newest two"
     schedule = Schedule.objects.get()
     assert due + timedelta(hours=5) < schedule.next_at <= due + timedelta(hours=6)
     assert api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/").json()["missed_at"] is None
@@ -99,7 +99,7 @@ def take_scheduled(run: Run, number: int, **changes: Any) -> Checkpoint:
     run_schedules()
     made = succeed(run, number)
     Checkpoint.objects.filter(pk=made.pk).update(**changes)
-    run_schedules()
+    run_file_work()
     return made
 
 
@@ -115,7 +115,7 @@ def test_a_savepoint_in_review_stays_and_does_not_count(api: APIClient, run: Run
         take_scheduled(run, number)
     assert left(run) == [2, 4]
     Checkpoint.objects.filter(pk=reviewed.pk).update(review_state="waived")
-    run_schedules()
+    run_file_work()
     assert left(run) == [4]
 
 
@@ -129,7 +129,7 @@ def test_the_newest_reviewed_savepoint_stays_if_the_policy_refuses_all_others(ap
     take_scheduled(run, 5)
     assert left(run) == [3, 5]
     Job.objects.filter(pk=run.job_id).update(review_policy="warn")
-    run_schedules()
+    run_file_work()
     assert left(run) == [5]
 
 
@@ -168,6 +168,20 @@ def test_a_late_pass_requests_nothing_within_a_blackout(api: APIClient, run: Run
     make_due(timedelta(minutes=3))
     run_schedules()
     assert Operation.objects.filter(kind="savepoint").count() == 1
+
+
+def test_a_schedule_that_fails_stops_no_other(api: APIClient, run: Run) -> None:
+    """The later schedules were never reached, and then missed because of a worker that had been there."""
+    ask(api, run, "schedule", every_hours=6, name="nightly")
+    other = rows.run(rows.job("other"))
+    ask(api, other, "schedule", every_hours=6, name="nightly")
+    Schedule.objects.filter(job=run.job_id).update(blackouts=["someday"])
+    due = make_due()
+    run_schedules()
+    assert Operation.objects.get(kind="savepoint").run == other
+    failed = Schedule.objects.get(job=run.job_id)
+    assert (failed.next_at, failed.missed_at) == (due, due), "the next pass tries it again"
+    assert failed.missed_reason.startswith("The request failed: ")
 
 
 def test_the_page_saves_and_removes_the_schedule_by_operations(browser: Client, run: Run) -> None:

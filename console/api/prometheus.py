@@ -30,7 +30,7 @@ from rest_framework.views import APIView
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.health.models import JobHealth
 from console.jobs.models import Job, Run
-from console.operations.models import ACTIVE_STATES, Operation, OperationState
+from console.operations.models import ACTIVE_STATES, Operation, OperationState, Schedule
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 _Part = Mapping[str, Any]
@@ -97,7 +97,7 @@ class _Runs(Collector):
 
 
 class _Console(Collector):
-    """The console's own numbers, in three queries."""
+    """The console's own numbers, in four queries."""
 
     def collect(self) -> Iterator[Metric]:
         operations = GaugeMetricFamily(
@@ -111,6 +111,14 @@ class _Console(Collector):
         yield operations
         queued = Operation.objects.filter(state=OperationState.QUEUED).aggregate(at=Min("created_at"))["at"]
         yield _moment("weir_operation_queued_timestamp_seconds", "Request of the oldest queued operation.", queued)
+        missed = GaugeMetricFamily(
+            "weir_schedule_missed_timestamp_seconds",
+            "Time of a schedule at which its operation could not be requested, until a later request is accepted.",
+            labels=["job_name", "operation"],
+        )
+        late = Schedule.objects.exclude(missed_at=None).values_list("job__name", "operation", "missed_at")
+        _add(missed, (([name, operation], _timestamp(at)) for name, operation, at in late))
+        yield missed
         passed = Run.objects.exclude(state__in=TERMINAL_STATES).aggregate(at=Max("observed_at"))["at"]
         yield _moment(
             "weir_reconciler_pass_timestamp_seconds", "Newest pass of the reconciler over a run under way.", passed

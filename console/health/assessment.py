@@ -9,7 +9,7 @@ from typing import Final
 from console import formats
 from console.health.facts import RunFacts
 from console.health.findings import Finding, Level, Rule, Verdict
-from console.health.rules import attempts, checkpoints, code, flow, workers
+from console.health.rules import attempts, checkpoints, code, flow, schedules, workers
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 
 _S = RunState
@@ -88,6 +88,10 @@ RULES: Final = (
     Rule(
         "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,
         "Open the failed savepoint, and take another one once its cause is gone.",
+    ),
+    Rule(
+        "schedule-missed", _ACTIVE, schedules.missed_time,
+        "Remove the cause, or change the schedule; its next time ends this finding if it is not missed.",
     ),
     Rule(
         "other-code", _EXECUTING, code.other_code,

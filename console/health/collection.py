@@ -59,7 +59,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
         report, row = live.parse(run.live, run.live_at), rows.get(run.pk, {})
         own, last_hours = _samples(row.get("samples")), hours.read_hours(row.get("hours"))
         known = past.read_past(row, run, last_hours[WHOLE_RUN].checkpoint_ms) if row else past.NO_PAST
-        lost_at, failed, checkpoints, savepoint = known
+        lost_at, failed, checkpoints, savepoint, missed = known
         failure, failed_operator = _failure(run, schemas)
         found[run.pk] = RunFacts(
             now=now,
@@ -79,6 +79,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             held_places=tuple(places[:MAX_NAMED]),
             checkpoints=checkpoints,
             failed_savepoint=savepoint,
+            missed=missed,
             attempts=failed,
             stages=tuple(stages.get(run.pk, ())),
             operators=_operators(run, report, own, last_hours),

@@ -152,6 +152,15 @@ class FailedSavepoint:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MissedTime:
+    """A time of a schedule at which its operation could not be requested. `noun`: savepoint or restore drill."""
+
+    noun: str
+    at: datetime
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:
     """An attempt that failed, as `runtime.master.failover` recorded it.
@@ -194,6 +203,7 @@ class RunFacts:
         queued_at: since when a queued run has waited for a worker.
         held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
         failed_savepoint: None if the newest savepoint has completed, or there is none.
+        missed: the last time of each schedule, if it was missed during the run.
         attempts: failed attempts of the last hour, newest first, at most 20.
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
         flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
@@ -219,6 +229,7 @@ class RunFacts:
     held_places: tuple[str, ...] = ()
     checkpoints: CheckpointFacts = CheckpointFacts()
     failed_savepoint: FailedSavepoint | None = None
+    missed: tuple[MissedTime, ...] = ()
     attempts: tuple[FailedAttempt, ...] = ()
     stages: tuple[StageFacts, ...] = ()
     operators: Mapping[str, OperatorFacts] = field(default_factory=dict)

@@ -1,11 +1,14 @@
-"""The attempts and checkpoints of a run, as the rules of health see them: a part of the query of `collection`."""
+"""The attempts, checkpoints and missed times of a run, as the rules of health see them: a part of a query.
+
+`collection` has the query.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from console.checkpoints.models import NOT_FAILURES
-from console.health.facts import CheckpointFacts, CompletedCheckpoint, FailedAttempt, FailedSavepoint
+from console.health.facts import CheckpointFacts, CompletedCheckpoint, FailedAttempt, FailedSavepoint, MissedTime
 from console.health.fetching import decode
 from console.health.rules.attempts import MAX_ATTEMPTS
 from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
@@ -13,11 +16,12 @@ from console.jobs.models import Run
 from runtime.core.job.settings import CoordinatorSettings
 
 _RECENT: Final = 5  #: completed checkpoints whose durations count
+_NOUNS: Final = {"savepoint": "savepoint", "drill": "restore drill"}  #: by operation of a schedule
 
 COLUMNS: Final = """
     attempts.*, newest.id AS newest_pk, newest.number AS newest_number, newest.completed_at AS newest_completed_at,
     newest.duration_ms AS newest_ms, newest.operators AS newest_operators, recent.recent_ms, failed.*, begun.*, saved.*,
-    lost.ended_at AS lost_at
+    lost.ended_at AS lost_at, missed.missed
 """
 #: Joins to a run `r`.
 JOINS: Final = """
@@ -61,15 +65,23 @@ LEFT JOIN LATERAL (
         ORDER BY number DESC LIMIT 1) AS newest_savepoint
     WHERE status = 'failed'
 ) AS saved ON true
+LEFT JOIN LATERAL (
+    SELECT jsonb_agg(
+        jsonb_build_array(operation, extract(epoch FROM missed_at), missed_reason) ORDER BY operation) AS missed
+    FROM weir_schedule WHERE job_id = r.job_id AND missed_at >= r.created_at
+) AS missed ON true
 """
 LIMITS: Final[Mapping[str, Any]] = {
     "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
     "not_failures": [str(reason) for reason in NOT_FAILURES],
 }  # fmt: skip
 
-#: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed.
-Past = tuple[datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None]
-NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None)
+#: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed,
+#: missed times of schedules.
+Past = tuple[
+    datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None, tuple[MissedTime, ...]
+]
+NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None, ())
 
 
 def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Past:
@@ -90,7 +102,8 @@ def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Pas
         acknowledged=row["acknowledged"] or 0,
         subtasks=row["subtasks"] or 0,
     )
-    return row["lost_at"], _attempts(row["attempts"]), checkpoints, _failed_savepoint(row)
+    attempts, savepoint, missed = _attempts(row["attempts"]), _failed_savepoint(row), _read_misses(row["missed"])
+    return row["lost_at"], attempts, checkpoints, savepoint, missed
 
 
 def _newest_checkpoint(row: Mapping[str, Any]) -> CompletedCheckpoint | None:
@@ -114,6 +127,14 @@ def _failed_savepoint(row: Mapping[str, Any]) -> FailedSavepoint | None:
         triggered_at=row["saved_at"],
         reason=row["saved_reason"],
         detail=row["saved_detail"],
+    )
+
+
+def _read_misses(encoded: Any) -> tuple[MissedTime, ...]:
+    """Missed times from an array of (operation, time in seconds, reason)."""
+    return tuple(
+        MissedTime(_NOUNS[operation], datetime.fromtimestamp(float(at_s), UTC), reason)
+        for operation, at_s, reason in decode(encoded) or ()
     )
 
 

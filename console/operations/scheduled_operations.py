@@ -5,6 +5,7 @@ repeated message, therefore request one operation.
 """
 
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -22,8 +23,11 @@ from console.operations.blackouts import is_blacked_out
 from console.operations.maintenance import active_maintenance
 from console.operations.models import Operation, OperationKind, OperationState, Schedule, ScheduledOperation
 from console.operations.schedules import next_time
+from console.operations.selectors import latest_run
 
 MISSED_AFTER: Final = timedelta(minutes=10)  #: a later pass skips the operation: its time has passed
+#: A refusal that may pass is repeated for so long. It ends before `MISSED_AFTER`, so that a miss has its true reason.
+_RETRIED_FOR: Final = timedelta(minutes=9)
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +61,7 @@ def discard_surplus() -> None:
 
 
 def _request(schedule: Schedule, now: datetime) -> None:
-    """Requests the operation, or records why it is missed."""
+    """Requests the operation, or records why it is missed. The next pass repeats a request that may succeed soon."""
     due, schedule.next_at = schedule.next_at, next_time(schedule, schedule.next_at, now)
     if now - due > MISSED_AFTER:
         failure = schedule.missed_reason if schedule.missed_at == due else ""
@@ -74,8 +78,19 @@ def _request(schedule: Schedule, now: datetime) -> None:
             schedule.last_operation = services.request(asked, schedule.job, schedule.operation, params).operation
             schedule.missed_at, schedule.missed_reason = None, ""
         except Refused as refused:
+            if now - due < _RETRIED_FOR and _may_pass(refused, schedule.job):
+                log.info("a scheduled operation is requested again", schedule=schedule.pk, reason=refused.detail)
+                return
             _miss(schedule, due, refused.detail)
     schedule.save()
+
+
+def _may_pass(refused: Refused, job: Job) -> bool:
+    """Whether the next pass may succeed: an unfinished run restarts, or storage is unreachable."""
+    if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return True
+    run = latest_run(job)
+    return refused.code == "illegal-state" and run is not None and not run.is_terminal
 
 
 def _drill(job: Job) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from rest_framework.test import APIClient
 
+from console.accounts.models import User
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Attempt, Run
-from console.operations.models import Operation
+from console.operations.models import Operation, Schedule
 from console.runs import lost_leases
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
@@ -160,6 +161,17 @@ def test_the_console_has_numbers_of_its_own(api: APIClient, make_run: MakeRun) -
 
 
 @pytest.mark.django_db
+def test_a_missed_time_of_a_schedule_is_a_sample(api: APIClient, make_run: MakeRun, operator: User) -> None:
+    job, missed_at = make_run(RunState.RUNNING, token=1).job, timezone.now()
+    rule = {"job": job, "owner": operator, "every_hours": 6, "next_at": missed_at}
+    Schedule.objects.create(operation="savepoint", name="nightly", keep=3, missed_at=missed_at, **rule)
+    Schedule.objects.create(operation="drill", **rule)
+    ((labels, value),) = scrape(api)["weir_schedule_missed_timestamp_seconds"]
+    assert labels == {"job_name": job.name, "operation": "savepoint"}
+    assert value == pytest.approx(missed_at.timestamp())
+
+
+@pytest.mark.django_db
 def test_a_scrape_needs_a_login_and_few_queries(api: APIClient, client: Client, make_run: MakeRun) -> None:
     """With a token as the rest of the API, or a browser session."""
     make_run(RunState.RUNNING, token=1)
@@ -167,9 +179,11 @@ def test_a_scrape_needs_a_login_and_few_queries(api: APIClient, client: Client, 
     with CaptureQueriesContext(connection) as captured:
         scrape(api)
     tables = re.findall(
-        r'FROM "(weir_job|weir_run|weir_job_health|weir_operation)"', " ".join(query["sql"] for query in captured)
+        r'FROM "(weir_job|weir_run|weir_job_health|weir_operation|weir_schedule)"',
+        " ".join(query["sql"] for query in captured),
     )
-    assert sorted(tables) == ["weir_job", "weir_job_health", *["weir_operation"] * 2, *["weir_run"] * 2]
+    twice = [*["weir_operation"] * 2, *["weir_run"] * 2]
+    assert sorted(tables) == ["weir_job", "weir_job_health", *twice, "weir_schedule"]
 
 
 @pytest.mark.django_db

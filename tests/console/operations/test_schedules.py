@@ -1,5 +1,6 @@
 """Schedules of savepoints and drills: times, requests once each, misses with reasons, and the number that is kept."""
 
+import re
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
@@ -150,7 +151,13 @@ def test_a_missed_savepoint_is_shown_with_its_reason(api: APIClient, browser: Cl
     User.objects.update(is_active=False)
     make_due()
     run_schedules()
-    assert "permission" in Schedule.objects.get().missed_reason
+    reason = Schedule.objects.get().missed_reason
+    assert "permission" in reason
+    User.objects.update(is_active=True)
+    said = blocks.text(browser.get(f"/jobs/{run.job_id}/"))
+    assert re.search(rf"The savepoint of [0-9: -]+ UTC was missed: {re.escape(reason)}", said)
+    Run.objects.update(created_at=timezone.now() + timedelta(minutes=1))
+    assert "was missed" not in blocks.text(browser.get(f"/jobs/{run.job_id}/")), "a later run has not missed it"
     assert not Operation.objects.filter(kind="savepoint").exists()
 
 
@@ -168,6 +175,32 @@ def test_a_late_pass_requests_nothing_within_a_blackout(api: APIClient, run: Run
     make_due(timedelta(minutes=3))
     run_schedules()
     assert Operation.objects.filter(kind="savepoint").count() == 1
+
+
+def test_a_savepoint_waits_for_a_run_that_restarts(api: APIClient, run: Run) -> None:
+    """A moment's restart cost the savepoint of the whole period."""
+    ask(api, run, "schedule", every_hours=24, name="nightly")
+    due = make_due()
+    for state in ("restarting", "waiting"):
+        Run.objects.update(state=state)
+        run_schedules()
+        schedule = Schedule.objects.get()
+        assert (schedule.next_at, schedule.missed_at) == (due, None), state
+    Run.objects.update(state="running")
+    run_schedules()
+    run_schedules()
+    assert Operation.objects.get(kind="savepoint").params["name"] == f"nightly {due:%Y-%m-%d %H:%M}"
+    assert Schedule.objects.get().next_at > due + timedelta(hours=23)
+
+
+def test_a_savepoint_of_a_run_that_restarts_for_long_is_missed_with_that_reason(api: APIClient, run: Run) -> None:
+    ask(api, run, "schedule", every_hours=24, name="nightly")
+    Run.objects.update(state="restarting")
+    due = make_due(timedelta(minutes=9, seconds=1))
+    run_schedules()
+    schedule = Schedule.objects.get()
+    assert (schedule.missed_at, "restarting" in schedule.missed_reason) == (due, True)
+    assert schedule.next_at > due
 
 
 def test_a_schedule_that_fails_stops_no_other(api: APIClient, run: Run) -> None:

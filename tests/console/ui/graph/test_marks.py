@@ -18,6 +18,7 @@ WITHOUT_OPERATOR = {
     "silent-slot",
     "other-code",
     "savepoint-failed",
+    "schedule-missed",
     "checkpoints-overdue",
     "unreadable",
 }

@@ -3,7 +3,7 @@
     class Numbers(weir.spi.SourceReader): ...
 
 - A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
-  `KnowsEventTime` and `ReleasesInput` are optional.
+  `KnowsEventTime`, `ReadsAlone` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
   commit). `ChecksColumns` and `ExpiringOutput` are optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
@@ -33,6 +33,7 @@ from runtime.ports import (
     Operator,
     OperatorContext,
     OutputEpoch,
+    ReadsAlone,
     ReleasesInput,
     Sink,
     SinkCommitter,
@@ -64,6 +65,7 @@ __all__ = [
     "Operator",
     "OperatorContext",
     "OutputEpoch",
+    "ReadsAlone",
     "ReleasesInput",
     "Scan",
     "ScannedFormat",

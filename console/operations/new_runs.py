@@ -33,7 +33,7 @@ def new_run(row: Operation, version: JobVersion, parallelism: int, **restore: An
 
 
 def require_isolable(version: JobVersion) -> None:
-    """Raises Conflict if a run of `version` cannot discard its output."""
+    """Raises Conflict if a run of `version` cannot discard its output, or disturbs another run of the version."""
     reason = ""
     if version.is_batch:
         reason = "runs in BATCH"
@@ -42,6 +42,10 @@ def require_isolable(version: JobVersion) -> None:
     if reason:
         detail = f"Version {version.number} {reason}. It cannot run with its output discarded."
         raise Conflict("cannot-discard-output", detail, "params.version")
+    operators = (version.graph or {}).get("operators", ())
+    if alone := [operator["uid"] for operator in operators if operator.get("exclusive")]:
+        detail = f"The input of {', '.join(alone)} may have a single reader: another run would stop the reading run."
+        raise Conflict("exclusive-source", f"{detail} Version {version.number} cannot be cloned.", "params.version")
 
 
 def version_of(job: Job, version_id: int | None) -> JobVersion:

@@ -27,6 +27,7 @@ from runtime.ports import (
     LeavesOutColumns,
     ListsInput,
     Operator,
+    ReadsAlone,
     Sink,
     Source,
     SourceReader,
@@ -68,6 +69,7 @@ class Step:
             bounded=self.bounded,
             guarantee=self.guarantee,
             durations=tuple(self.durations.items()),
+            exclusive=isinstance(self.code, ReadsAlone) and self.code.exclusive,
         )
 
 

@@ -110,6 +110,17 @@ class KnowsEventTime(Protocol):
 
 
 @runtime_checkable
+class ReadsAlone(Protocol):
+    """A source whose input may have a single reader, such as a replication slot. A clone must not read beside the run.
+
+    Otherwise several runs may read the input at a time.
+    """
+
+    @property
+    def exclusive(self) -> bool: ...
+
+
+@runtime_checkable
 class ListsInput(Protocol):
     """A source whose subtasks must agree on its input. The job master lists the input once, before the first attempt.
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.formats.lines import LineFormat
+from runtime.connectors.postgres.changes import PostgresChanges
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.connectors.sources.directory import DirectorySource
@@ -30,6 +31,15 @@ class Socket(Numbers):
 
 class Boastful(Numbers):
     guarantee = "every-time"
+
+
+def test_the_graph_names_sources_with_a_single_reader() -> None:
+    flow = Dataflow("changes", required_guarantee="none")
+    flow.source("numbers", Numbers(total=1)).sink("shown", PrintSink())
+    changes = PostgresChanges("postgresql://weir@db/shop", "orders", "orders", "orders")
+    flow.source("changes", changes).sink("printed", PrintSink())
+    found = {operator.uid: operator.exclusive for operator in flow.compile(1).graph.operators}
+    assert found == {"numbers": False, "shown": False, "changes": True, "printed": False}
 
 
 def test_the_graph_carries_what_each_end_of_the_job_promises(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDAT
 from runtime.ports import OperatorContext
 
 _MESSAGES_PER_PEEK: Final = 10_000
+_MAX_HELD_MS: Final = 60_000  #: how long another session may hold the slot, as an earlier attempt that has not ended
 _NOW_QUERY: Final = (
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::int8"
 )
@@ -74,6 +75,7 @@ class PostgresChanges:
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = False
+    exclusive: ClassVar[bool] = True  #: a slot has a single reader
 
     url: str = field(repr=False)
     publication: str
@@ -143,6 +145,7 @@ class ChangesReader(EventClockReader):
         self._window_end = self._window_size = 0
         self._limit = _MESSAGES_PER_PEEK
         self._peeked_at: int | None = None
+        self._held_since: int | None = None  #: since when another session has held the slot
         self._pause_ms = source.poll_interval_ms
         self._relations: dict[int, pgoutput.Relation] = {}  #: of this table only
         self._places: dict[int, tuple[int, ...]] = {}  #: relation -> places of the columns
@@ -332,6 +335,7 @@ class ChangesReader(EventClockReader):
         """Opens a window on the messages behind the slot's position. False if it is too early, or none is new.
 
         A peek decodes all messages since the slot's position anew. It is therefore repeated after as long a pause.
+        While another session holds the slot, no message is known.
         """
         now = self._context.now_ms()
         if self._peeked_at is not None and 0 <= now - self._peeked_at < self._pause_ms:
@@ -345,7 +349,15 @@ class ChangesReader(EventClockReader):
             return False
         window = connection.cursor("weir_changes", withhold=True, binary=True)
         publication = sql.Identifier(self._source.publication).as_string(connection)
-        window.execute(_PEEK, [self._source.slot, end, self._limit, publication])
+        try:
+            window.execute(_PEEK, [self._source.slot, end, self._limit, publication])
+        except psycopg.errors.ObjectInUse:
+            window.close()
+            self._held_since = now if self._held_since is None else self._held_since
+            if now - self._held_since > _MAX_HELD_MS:
+                raise
+            return False
+        self._held_since = None
         self._peeked_at = self._context.now_ms()
         self._pause_ms = max(self._source.poll_interval_ms, self._peeked_at - now)
         self._window, self._window_end, self._window_size = window, end, 0

@@ -57,6 +57,7 @@ class OperatorSpec:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and committers; the checkpoint mode decides for state
     commits: bool = False  #: the operator has a committer although it is no sink: two-phase commit in mid-stream
     durations: tuple[tuple[str, int], ...] = ()  #: (name, ms) that its state depends on; see `core.restore.durations`
+    exclusive: bool = False  #: for sources: a second run must not read the input meanwhile; see `ports.ReadsAlone`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,7 @@ class JobGraph:
             "operators": [
                 {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
                  "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK,
-                 "durations": dict(o.durations)}
+                 "durations": dict(o.durations), "exclusive": o.exclusive}
                 for o in self.operators
             ],
             "edges": [

@@ -5,6 +5,7 @@ import decimal
 import os
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -21,6 +22,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading
 from tests.manual_clock import ManualClock
 from tests.postgres import address_without_password
+from tests.waiting import until
 
 NUMBERS = count()
 
@@ -72,6 +74,22 @@ def database(database_url: str) -> Iterator[Database]:
     made = Database(database_url)
     yield made
     made.close()
+
+
+@contextmanager
+def held(database: Database, slot: str) -> Iterator[None]:
+    """Another session reads the slot, as the server shows."""
+    other = psycopg.connect(database.url, replication="database", autocommit=True)
+    active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    try:
+        options = f"proto_version '1', publication_names '{database.name}'"
+        other.pgconn.send_query(f"START_REPLICATION SLOT {slot} LOGICAL 0/0 ({options})".encode())
+        other.pgconn.flush()
+        until(lambda: database.run(active)[0][0])
+        yield
+    finally:
+        other.close()
+    until(lambda: not database.run(active)[0][0])
 
 
 def complete(reading: Reading, checkpoint: int) -> None:
@@ -302,6 +320,25 @@ def test_a_checkpoint_whose_log_is_gone_is_refused(database: Database) -> None:
     assert refused.value.code == "slot-has-advanced"
     with pytest.raises(JobRejected, match="of the slot"):
         Reading(database.source(database.slot()), store=reading.store, snapshots=[older])
+
+
+def test_a_slot_that_another_session_holds_is_read_once_it_is_free(database: Database) -> None:
+    """A session of an ended attempt may live on for a moment. Each look at the slot then ended the next attempt."""
+    slot = database.slot()
+    reading = Reading(database.source(slot))
+    database.run(f"INSERT INTO {database.name} VALUES (1, 'a')")
+    with held(database, slot):
+        assert reading.rows() == []
+        reading.clock.advance(59_000)
+        assert reading.rows() == []
+    assert [row["id"] for row in reading.rows()] == [1]
+    database.run(f"INSERT INTO {database.name} VALUES (2, 'b')")
+    with held(database, slot):
+        assert reading.rows() == []
+        reading.clock.advance(61_000)
+        with pytest.raises(EnvironmentFailure, match="is active for PID"):
+            reading.rows()
+    reading.reader.close()
 
 
 def test_what_the_server_lacks_is_named_with_the_command(database: Database) -> None:

@@ -89,6 +89,18 @@ def test_what_cannot_be_isolated_or_named_is_refused_and_leaves_nothing(operator
     assert not Operation.objects.exists()
 
 
+@pytest.mark.parametrize("kind", ["clone", "drill"])
+def test_a_source_with_a_single_reader_is_not_read_by_a_clone(operator: User, snapshot: Checkpoint, kind: str) -> None:
+    """A clone peeked into the replication slot of the job, whose run ended with an error then."""
+    first, *rest = rows.GRAPH["operators"]
+    graph = {**rows.GRAPH, "operators": [{**first, "exclusive": True}, *rest]}
+    version = JobVersion.objects.create(job=snapshot.job, number=2, parallelism=2, state="ready", graph=graph)
+    with pytest.raises(Conflict, match=r"The input of flights may have a single reader.*Version 2 cannot be cloned"):
+        ask(operator, snapshot, kind, version=version.pk)
+    assert Job.objects.count() == 1
+    assert not Operation.objects.exists()
+
+
 def advance(run: Run, state: str) -> Operation:
     """The drill after the passes, with its clone in `state`."""
     Run.objects.filter(pk=run.pk).update(state=state, started_at=timezone.now())

@@ -251,11 +251,13 @@ def _earlier_run(job: Job, days: int) -> None:
     run = rows.run(job, "stopped", token=9_191, created_at=began, started_at=began, ended_at=ended, live=None)
     for n in range(days * 24):
         grown, wave = 1 + n / (days * 24), 1 + 0.2 * math.sin(n / 3)
-        figures: dict[str, Any] = {"duration_ms": round(180 * grown * wave), "size_bytes": round(6e5 * grown)}
+        at = began + n * hour
+        figures: dict[str, Any] = {
+            "duration_ms": round(180 * grown * wave), "size_bytes": round(6e5 * grown), "discarded_at": at + hour
+        }  # fmt: skip
         if n % 50 == 30:
             figures = {"status": "failed", "reason": "expired", "duration_ms": 60_000}
-        at = began + n * hour
-        rows.checkpoint(run, 1_000 + n, triggered_at=at, discarded_at=at + hour, is_stored=False, **figures)
+        rows.checkpoint(run, 1_000 + n, triggered_at=at, is_stored=False, **figures)
 
 
 def wide_run() -> Run:

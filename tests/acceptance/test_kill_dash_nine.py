@@ -86,6 +86,23 @@ def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
     survive(words, known)
 
 
+def test_sigkill_of_the_job_master_and_of_the_reconciler_within_a_rollback(words: WordCount) -> None:
+    """The next attempt takes the stop, and the next pass requests the restore. No input comes, so no output repeats."""
+    chosen, before = words.api.checkpoints(words.job)[-1], words.run["id"]
+    params = {"checkpoint": chosen["id"], "accept_repeated_output": True}
+    asked = words.api.post(f"jobs/{words.job}/operations/", {"kind": "rollback", "params": params})
+    os.kill(master_pid(words), signal.SIGKILL)
+    os.kill(words.checkout.row("housekeeping")["pid"], signal.SIGKILL)
+    until(lambda: words.api.get(f"operations/{asked['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
+    whole = words.api.get(f"operations/{asked['id']}/")
+    assert (whole["state"], whole["error"]) == ("succeeded", None)
+    run = words.run
+    assert (run["id"], run["restore_checkpoint"]) == (whole["result"]["run"], chosen["id"])
+    assert run["id"] > before
+    words.feed(5)
+    until(words.is_exact, PATIENCE_S)
+
+
 def test_then_rescale_to_3_and_drain(words: WordCount) -> None:
     """S0-28, S0-29, S3-19: with everything that befell it, the job stops, goes on at another parallelism, and ends."""
     before = words.run["id"]

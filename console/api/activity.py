@@ -10,11 +10,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts.middleware import request_id_of
-from console.api import serializers
 from console.api.base import IF_MATCH, RETRY_AFTER_S, ScopedView, StrictView, location_response
 from console.api.filters import OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
+from console.api.serializers.base import Problem
+from console.api.serializers.checkpoints import CheckpointDetailSerializer, CheckpointSerializer
+from console.api.serializers.operations import OperationRequest, OperationSerializer
+from console.api.serializers.runs import RunDetailSerializer, RunSerializer
 from console.checkpoints.filters import CheckpointFilter
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
@@ -31,7 +34,7 @@ class Runs(ScopedView, generics.ListAPIView[Run]):
     """The runs of a job, newest first."""
 
     queryset = Run.objects.select_related("version").defer("live")
-    serializer_class = serializers.RunSerializer
+    serializer_class = RunSerializer
     filterset_class = RunFilter
 
 
@@ -39,14 +42,14 @@ class RunDetail(StrictView, generics.RetrieveAPIView[Run]):
     """A run with its state, live metrics and attempts, and the operations that are legal now."""
 
     queryset = Run.objects.select_related("version", "job__health").prefetch_related("attempts", "standing_stages")
-    serializer_class = serializers.RunDetailSerializer
+    serializer_class = RunDetailSerializer
 
 
 class Checkpoints(ScopedView, generics.ListAPIView[Checkpoint]):
     """The checkpoints of a job, newest first."""
 
     queryset = Checkpoint.objects.all()
-    serializer_class = serializers.CheckpointSerializer
+    serializer_class = CheckpointSerializer
     filterset_class = CheckpointFilter
     pagination_class = NewestNumberFirst
 
@@ -61,7 +64,7 @@ class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
     """A checkpoint, with the acknowledgements of its subtasks."""
 
     queryset = Checkpoint.objects.defer(None)
-    serializer_class = serializers.CheckpointDetailSerializer
+    serializer_class = CheckpointDetailSerializer
 
 
 class Operations(ScopedView, generics.ListAPIView[Operation]):
@@ -69,21 +72,18 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
 
     conditional = True
     queryset = Operation.objects.all()
-    serializer_class = serializers.OperationSerializer
+    serializer_class = OperationSerializer
     filterset_class = OperationFilter
     pagination_class = NewestOperationFirst
 
     @extend_schema(
-        request=serializers.OperationRequest,
+        request=OperationRequest,
         parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, required=False), IF_MATCH],
-        responses={
-            202: serializers.OperationSerializer, 403: serializers.Problem, 409: serializers.Problem,
-            412: serializers.Problem, 422: serializers.Problem,
-        },
-    )  # fmt: skip
+        responses={202: OperationSerializer, 403: Problem, 409: Problem, 412: Problem, 422: Problem},
+    )
     def post(self, request: Request, job: int) -> Response:
         """Requests an operation. The response is always 202: poll Location, or read it with `?wait=30`."""
-        given = self.body(serializers.OperationRequest)
+        given = self.body(OperationRequest)
         asked = services.OperationRequestContext(
             user=self.user,
             reason=given["reason"],
@@ -92,7 +92,7 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
             if_match=request.headers.get("If-Match"),
         )
         accepted = services.request(asked, self.parent(), given["kind"], given.get("params"))
-        body = serializers.OperationSerializer(accepted.operation).data
+        body = OperationSerializer(accepted.operation).data
         response = location_response("api:operation", accepted.operation.pk, body)
         if accepted.replayed:
             response["Idempotent-Replay"] = "true"
@@ -103,9 +103,9 @@ class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):
     """The withdrawal of a request that no job master has begun, or of a rescale or rollback before its restore."""
 
     queryset = Operation.objects.all()
-    serializer_class = serializers.OperationSerializer
+    serializer_class = OperationSerializer
 
-    @extend_schema(request=None, responses={200: serializers.OperationSerializer, 409: serializers.Problem})
+    @extend_schema(request=None, responses={200: OperationSerializer, 409: Problem})
     def post(self, request: Request, pk: UUID) -> Response:
         """Ends the operation as failed; its error names the consequence. The stop or cancel of a rollback goes on."""
         row = self.get_object()
@@ -137,4 +137,4 @@ class OperationDetail(AwaitedView):
     """An operation."""
 
     queryset = Operation.objects.all()
-    serializer_class = serializers.OperationSerializer
+    serializer_class = OperationSerializer

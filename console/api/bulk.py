@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import InvalidField
 from console.api.base import StrictView, location_response
-from console.api.serializers import Problem, StrictSerializer
+from console.api.serializers.base import Problem, StrictSerializer
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.operations.bulk import BULK_ACTS, BULK_STATES, BulkAct, bulk_lines, carry_out, result_lines
 from console.operations.models import BulkOperation

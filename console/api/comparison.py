@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from console.api.base import ScopedView
 from console.api.parsing import whole_number
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.checkpoints.comparison import MEASURES, OperatorChange
 from console.checkpoints.filters import MAX_BIGINT
 from console.operations.comparisons import FIELDS, load_comparison

@@ -18,10 +18,22 @@ from console.accounts.middleware import request_id_of
 from console.accounts.models import all_scopes
 from console.accounts.refusals import InvalidField, Refused
 from console.accounts.throttling import LoginThrottle
-from console.api import serializers
 from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
+from console.api.serializers.base import Problem
+from console.api.serializers.definitions import (
+    DifferenceSerializer,
+    DifferencesSerializer,
+    JobChange,
+    JobRequest,
+    JobSerializer,
+    ListedJobSerializer,
+    PipelineSerializer,
+    VersionRequest,
+    VersionSerializer,
+)
+from console.api.serializers.tokens import LoginRequest, LoginResponse
 from console.jobs import editing, services
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.jobs.planned_differences import planned_differences
@@ -40,11 +52,11 @@ class Login(StrictView):
     authentication_classes = ()
     permission_classes = (AllowAny,)
     throttle_classes = (LoginThrottle,)
-    serializer_class = serializers.LoginRequest
+    serializer_class = LoginRequest
 
-    @extend_schema(responses={200: serializers.LoginResponse, 401: serializers.Problem}, auth=[])
+    @extend_schema(responses={200: LoginResponse, 401: Problem}, auth=[])
     def post(self, request: Request) -> Response:
-        given = self.body(serializers.LoginRequest)
+        given = self.body(LoginRequest)
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
             raise Refused("wrong-credentials", "The user name or password is wrong.", status=HTTPStatus.UNAUTHORIZED)
@@ -60,7 +72,7 @@ class Pipelines(StrictView, generics.ListAPIView[Pipeline]):
     """Pipelines for jobs, with the JSON schema of their parameters."""
 
     queryset = Pipeline.objects.all()
-    serializer_class = serializers.PipelineSerializer
+    serializer_class = PipelineSerializer
     pagination_class = ByName
     query = frozenset({"limit", "cursor"})
 
@@ -76,12 +88,12 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
     """Jobs, newest first, with their health."""
 
     queryset = jobs_with_latest().select_related("health")
-    serializer_class = serializers.ListedJobSerializer
+    serializer_class = ListedJobSerializer
     filterset_class = JobFilter
 
-    @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
+    @extend_schema(request=JobRequest, responses={201: JobSerializer, 409: Problem})
     def post(self, request: Request) -> Response:
-        given = self.body(serializers.JobRequest)
+        given = self.body(JobRequest)
         version, starts, like = given.pop("version", None), given.pop("start"), given.pop("duplicate_of", None)
         if starts and version is None and like is None:
             raise InvalidField("start", "needs a version")
@@ -95,7 +107,7 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
             if starts:
                 asked = OperationRequestContext(user=self.user, request_id=request_id_of(request._request))
                 request_operation(asked, job, OperationKind.START, {"when_ready": True})
-        return location_response("api:job", job.pk, serializers.JobSerializer(job).data, HTTPStatus.CREATED)
+        return location_response("api:job", job.pk, JobSerializer(job).data, HTTPStatus.CREATED)
 
 
 def _version_to_duplicate(pk: int) -> JobVersion:
@@ -110,7 +122,7 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
 
     conditional = True
     queryset = jobs_with_latest()
-    serializer_class = serializers.JobSerializer
+    serializer_class = JobSerializer
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         job = self.get_object()
@@ -120,13 +132,13 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
         return Response(self.get_serializer(job).data, headers={"ETag": tag})
 
     @extend_schema(
-        request=serializers.JobChange,
+        request=JobChange,
         parameters=[IF_MATCH],
-        responses={200: serializers.JobSerializer, 409: serializers.Problem, 412: serializers.Problem},
+        responses={200: JobSerializer, 409: Problem, 412: Problem},
     )
     def patch(self, request: Request, pk: int) -> Response:
         """Changes facts of the job, or archives it. Nothing changes if one of the facts is refused."""
-        job, given = self.get_object(), self.body(serializers.JobChange)
+        job, given = self.get_object(), self.body(JobChange)
         archived = given.pop("archived", None)
         with transaction.atomic():
             services.lock_job(job)
@@ -144,57 +156,57 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
     conditional = True
 
     queryset = JobVersion.objects.select_related("job")
-    serializer_class = serializers.VersionSerializer
+    serializer_class = VersionSerializer
     filterset_class = VersionFilter
 
     @extend_schema(
-        request=serializers.VersionRequest,
+        request=VersionRequest,
         parameters=[IF_MATCH],
-        responses={202: serializers.VersionSerializer, 412: serializers.Problem, 422: serializers.Problem},
+        responses={202: VersionSerializer, 412: Problem, 422: Problem},
     )
     def post(self, request: Request, job: int) -> Response:
         """Adds a version. It is compiled in the background: poll Location until its state is ready or rejected."""
-        given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
+        given, if_match = self.body(VersionRequest), request.headers.get("If-Match")
         version = services.create_version(self.user, self.parent(), **given, if_match=if_match)
-        return location_response("api:version", version.pk, serializers.VersionSerializer(version).data)
+        return location_response("api:version", version.pk, VersionSerializer(version).data)
 
 
 class VersionDifferences(ScopedView):
     """The changes that a version would make. It is validated, but not created."""
 
-    serializer_class = serializers.VersionRequest
+    serializer_class = VersionRequest
 
     @extend_schema(
-        request=serializers.VersionRequest,
-        responses={200: serializers.DifferencesSerializer, 403: serializers.Problem, 422: serializers.Problem},
+        request=VersionRequest,
+        responses={200: DifferencesSerializer, 403: Problem, 422: Problem},
     )
     def post(self, request: Request, job: int) -> Response:
-        given = self.body(serializers.VersionRequest)
+        given = self.body(VersionRequest)
         values = {name: given[name] for name in _VALUES if name in given}
         found = planned_differences(self.user, self.parent(), values)
-        return Response({"differences": serializers.DifferenceSerializer(found, many=True).data})
+        return Response({"differences": DifferenceSerializer(found, many=True).data})
 
 
 class EqualVersion(StrictView):
     """The values of an earlier version as a new version of its job."""
 
     queryset = JobVersion.objects.select_related("job")
-    serializer_class = serializers.VersionSerializer
+    serializer_class = VersionSerializer
 
-    @extend_schema(request=None, responses={202: serializers.VersionSerializer, 409: serializers.Problem})
+    @extend_schema(request=None, responses={202: VersionSerializer, 409: Problem})
     def post(self, request: Request, pk: int) -> Response:
         """Adds a version that is equal to this version. If the newest is equal already, it is returned."""
         version = editing.make_equal(self.user, self.get_object())
-        return location_response("api:version", version.pk, serializers.VersionSerializer(version).data)
+        return location_response("api:version", version.pk, VersionSerializer(version).data)
 
 
 class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):
     """A version, with its graph once it is ready."""
 
     queryset = JobVersion.objects.select_related("job")
-    serializer_class = serializers.VersionSerializer
+    serializer_class = VersionSerializer
 
-    @extend_schema(responses={204: None, 409: serializers.Problem})
+    @extend_schema(responses={204: None, 409: Problem})
     def delete(self, request: Request, pk: int) -> Response:
         """Deletes a version that was rejected and never ran."""
         editing.delete_version(self.user, self.get_object())

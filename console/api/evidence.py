@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from console.accounts.refusals import InvalidField
 from console.api.base import StrictView
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.checkpoints.models import Checkpoint
 from console.operations.evidence import evidence_pack
 from console.operations.evidence_seal import check_seal

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView, StrictView
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
 from console.operations.new_runs import new_run_target

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from console.accounts.refusals import InvalidField
 from console.api.base import ScopedView
 from console.api.parsing import whole_number
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.jobs.models import Run
 from console.metrics import selectors
 from console.metrics.gaps import RunTime, find_gaps

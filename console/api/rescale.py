@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.operations.params import RescaleParams
 from console.operations.rescale_plan import rescale_plan
 

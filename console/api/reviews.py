@@ -4,9 +4,10 @@ from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from rest_framework import generics
 
-from console.api import serializers
 from console.api.base import StrictView
 from console.api.pagination import NewestFirst, NewestOperationFirst
+from console.api.serializers.checkpoints import CheckpointSerializer
+from console.api.serializers.operations import OperationSerializer
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.review_queue import ReviewFilter, review_queue
 from console.operations.models import Operation
@@ -17,7 +18,7 @@ class Reviews(StrictView, generics.ListAPIView[Checkpoint]):
     """The checkpoints of all jobs that need a look and whose review is open, newest first."""
 
     queryset = review_queue()
-    serializer_class = serializers.CheckpointSerializer
+    serializer_class = CheckpointSerializer
     filterset_class = ReviewFilter
     pagination_class = NewestFirst
 
@@ -26,7 +27,7 @@ class ReviewHistory(StrictView, generics.ListAPIView[Operation]):
     """Assignments, comments and outcomes of the review of a checkpoint, as operations, newest first."""
 
     queryset = Operation.objects.none()
-    serializer_class = serializers.OperationSerializer
+    serializer_class = OperationSerializer
     pagination_class = NewestOperationFirst
     query = frozenset({"limit", "cursor"})
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.operations.models import Schedule, ScheduledOperation
 from console.operations.schedules import SHOWN_TIMES, next_times
 

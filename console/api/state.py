@@ -14,7 +14,7 @@ from console.accounts.refusals import Conflict
 from console.api.activity import AwaitedView
 from console.api.base import ScopedView, StrictView, location_response
 from console.api.filters import StateQueryFilter
-from console.api.serializers import Problem, StrictSerializer
+from console.api.serializers.base import Problem, StrictSerializer
 from console.checkpoints import state_queries
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.checkpoints.tables import csv_response

@@ -11,7 +11,9 @@ from rest_framework.response import Response
 
 from console.api.base import ScopedView
 from console.api.parsing import whole_number
-from console.api.serializers import AttemptSerializer, CheckpointSerializer, Problem
+from console.api.serializers.base import Problem
+from console.api.serializers.checkpoints import CheckpointSerializer
+from console.api.serializers.runs import AttemptSerializer
 from console.checkpoints import selectors
 from console.checkpoints.filters import MAX_BIGINT
 from console.checkpoints.models import CHECKPOINT_KINDS

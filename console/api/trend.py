@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from console.api.base import ScopedView
 from console.api.parsing import number_between
-from console.api.serializers import Problem
+from console.api.serializers.base import Problem
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.trend import daily_trend
 

@@ -1,0 +1,102 @@
+"""Runs as JSON, with their attempts, standing stages and possible operations."""
+
+from typing import Any, cast
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from console.api.serializers.definitions import schema_of
+from console.api.serializers.health import HealthSerializer, health_of
+from console.health.facts import RunFacts
+from console.health.findings import Verdict
+from console.health.housekeeping import encode, verdicts
+from console.jobs.models import Attempt, Run, StandingStage
+from console.operations.legality import AllowedOperation, allowed_operations
+from console.operations.models import JOB_OPERATIONS
+from console.operations.selectors import latest_run
+from runtime.redaction import redact_json
+
+
+class ActSerializer(serializers.Serializer[AllowedOperation]):
+    act = serializers.ChoiceField(choices=[kind.value for kind in JOB_OPERATIONS])
+    enabled = serializers.BooleanField()
+    reason = serializers.CharField(allow_blank=True)
+
+
+class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    class Meta:
+        model = Attempt
+        fields = ("token", "started_at", "ended_at", "outcome", "reason", "detail", "restored_checkpoint")
+
+
+class StandingStageSerializer(serializers.ModelSerializer[StandingStage]):
+    """A PySpark stage that runs beside an operator. `live` is its newest report."""
+
+    live = serializers.JSONField(read_only=True, allow_null=True)
+
+    class Meta:
+        model = StandingStage
+        fields = ("operator", "verb", "state", "token", "lease_owner", "deaths", "reason", "live", "live_at")
+
+
+class RunSerializer(serializers.ModelSerializer[Run]):
+    """A run in a list, without live metrics."""
+
+    version_number = serializers.IntegerField(source="version.number", read_only=True)
+    failure = serializers.SerializerMethodField()
+
+    @extend_schema_field(serializers.JSONField(allow_null=True))
+    def get_failure(self, run: Run) -> Any:
+        return run.failure and redact_json(run.failure, run.version.params, schema_of(self, run.version))
+
+    class Meta:
+        model = Run
+        fields: tuple[str, ...] = (
+            "id", "job", "version", "version_number", "parallelism", "state", "restore_checkpoint", "restore_path",
+            "allow_unmapped", "token", "lease_owner", "releases", "failure", "created_at", "started_at", "ended_at",
+            "created_by",
+        )  # fmt: skip
+
+
+class RunDetailSerializer(RunSerializer):
+    """A run with its live metrics, its health, its attempts, and the operations that are possible now."""
+
+    attempts = AttemptSerializer(many=True, read_only=True)
+    standing_stages = StandingStageSerializer(many=True, read_only=True)
+    acts = serializers.SerializerMethodField()
+    health = serializers.SerializerMethodField()
+    skew = serializers.SerializerMethodField(
+        help_text="By uid of an operator: the records of its busiest subtask, divided by the mean of all; 1 is even. "
+        "Operators with one subtask or without records have none. Empty unless records flow."
+    )
+
+    class Meta(RunSerializer.Meta):
+        fields = (
+            *RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts", "health", "skew",
+        )  # fmt: skip
+
+    @extend_schema_field(HealthSerializer)
+    def get_health(self, run: Run) -> Any:
+        """The health now. Rules that hold until a lower limit know the stored findings."""
+        facts, verdict = self._assess(run)
+        return health_of(verdict, verdict.level, facts.now, [encode(finding) for finding in verdict.findings])
+
+    @extend_schema_field(serializers.DictField(child=serializers.FloatField()))
+    def get_skew(self, run: Run) -> Any:
+        facts, _ = self._assess(run)
+        return facts.skew
+
+    def _assess(self, run: Run) -> tuple[RunFacts, Verdict]:
+        """The facts and the verdict, read once per run."""
+        found = cast(dict[str, Any], self.context).setdefault("assessed", {})
+        if run.pk not in found:
+            ((_, facts, verdict),) = verdicts([run], timezone.now())
+            found[run.pk] = facts, verdict
+        assessed: tuple[RunFacts, Verdict] = found[run.pk]
+        return assessed
+
+    @extend_schema_field(ActSerializer(many=True))
+    def get_acts(self, run: Run) -> Any:
+        found = allowed_operations(run.job, latest_run(run.job), self.context["request"].user)
+        return [ActSerializer(act).data for act in found]

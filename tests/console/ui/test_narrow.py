@@ -43,7 +43,7 @@ def test_a_choice_stands_in_the_line_of_its_words(signed_in: Open, running: Run)
 
 
 def test_a_wide_page_has_no_menu(signed_in: Open, running: Run) -> None:
-    with signed_in(1024) as page:
+    with signed_in(1120) as page:
         page.goto("/jobs/")
         expect(page.get_by_role("button", name="Menu")).to_be_hidden()
         box = page.get_by_role("banner").bounding_box()

@@ -1,5 +1,6 @@
 """People, and a job with everything that a run can have."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from django.contrib.auth.models import Permission
 from django.core.cache import cache, caches
 from django.test import Client
 from pytest_django.fixtures import Settings
+from pytest_django.live_server_helper import LiveServer
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
@@ -25,6 +28,8 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
 from tests.console.stored import store
 from tests.console.world import World, world
+from weir.control import console as client
+from weir.control.__main__ import main
 
 GRAPH = {
     "max_parallelism": 128,
@@ -173,3 +178,30 @@ def _cheap_clients(settings: Settings) -> None:
     """A good hash takes a quarter of a second, by design; to know all static files takes each new client as long."""
     settings.WHITENOISE_AUTOREFRESH = True
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(client, "_RETRY_AFTER_S", 0.0)
+    return tmp_path
+
+
+class Commands:
+    """`weirctl` with the address of the console and a token in its environment."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._env = {"WEIR_URL": url, "WEIR_TOKEN": token}
+
+    def __call__(self, *arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, arguments, env=self._env)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def weirctl(home: Path, live_server: LiveServer, operator: User) -> Commands:
+    return Commands(live_server.url, tokens.issue(operator))

@@ -12,7 +12,7 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.control import CheckpointAborted
 from runtime.core.subtask.barrier_delay import MAX_HOLD_MS
 from runtime.core.subtask.events import Triggered
-from runtime.core.subtask.poll_policy import POLL_INTERVAL_MS, PollPolicy
+from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, ChannelDrift
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.errors import DataRejected, OperatorFailure
@@ -92,7 +92,7 @@ def far_ahead() -> tuple[PollPolicy, WatermarkValve]:
     heard.advance(own, 1_000)
     reading = PollPolicy([ChannelDrift(WindowStub(heard), own, 10)])
     for _ in range(MIN_DRIFT_BATCHES):
-        reading.on_batch(1, reading.max_rows, -100.0, 0.0)
+        reading.on_batch(1, reading.max_rows, 0.0)
     heard.advance(other, 50)
     return reading, heard
 
@@ -111,14 +111,7 @@ def before_an_end(sent: list[Message], clock: ManualClock) -> tuple[Task, Reader
 
 def bring(source: Task, reader: Reader, time: int) -> None:
     reader.ready, reader.time = [BATCH], time
-    next_step(source)
-
-
-def next_step(source: Task) -> bool:
-    """A step after the rest of a source with few rows."""
-    assert isinstance(source.clock, ManualClock)
-    source.clock.advance(int(POLL_INTERVAL_MS))
-    return source.step()
+    source.step()
 
 
 def of(sent: list[Message]) -> list[str]:
@@ -162,9 +155,9 @@ def test_a_barrier_waits_for_nothing_where_no_more_lies_ready() -> None:
     sent: list[Message] = []
     source, _ = before_an_end(sent, ManualClock(1_000))
     source.on_master_event(Triggered(BARRIER))
-    next_step(source)
+    source.step()
     assert (sent, source.barrier_in_ms) == ([], 0)
-    next_step(source)
+    source.step()
     assert of(sent) == ["Barrier"]
 
 
@@ -183,7 +176,7 @@ def test_a_source_that_has_nothing_more_ends_before_a_barrier_that_waits() -> No
     source.on_master_event(Triggered(BARRIER))
     reader.over = True
     for _ in range(2):
-        next_step(source)
+        source.step()
     assert of(sent) == ["Watermark", "EndOfData", "Barrier"]
 
 
@@ -200,7 +193,7 @@ def test_an_idle_source_is_set_aside_until_just_before_its_next_records() -> Non
     reader.ready, reader.time = [BATCH], 7
     assert source.step()
     assert sent[1:] == [Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes), Watermark(7)]
-    next_step(source)
+    source.step()
     assert sent[4:] == [Idle()]
 
 
@@ -217,7 +210,7 @@ def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
     assert source.step()
     assert sent == [Idle(), Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes)]
     assert not source.step(), "now others wait for it, and it for them"
-    assert (source.wants_polling, source.poll_in_ms) == (False, None)
+    assert not source.wants_polling
 
 
 def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_its_end() -> None:
@@ -267,4 +260,4 @@ def test_a_source_that_changes_its_columns_is_named() -> None:
     reader.ready = [BATCH, what]
     source.step()
     with pytest.raises(OperatorFailure, match=r"operator 'a', subtask 0, in poll: .*'value' was int64 and is string"):
-        next_step(source)
+        source.step()

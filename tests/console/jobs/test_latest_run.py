@@ -47,10 +47,10 @@ def test_a_deleted_run_leaves_the_newest_of_the_others() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_the_migration_finds_the_latest_run_of_each_job() -> None:
     job, unused = rows.job(), rows.job(name="unused")
+    rows.run(job, state="stopped")
+    newest = rows.run(job)
     try:
         call_command("migrate", "jobs", "0012", verbosity=0)
-        rows.run(job, state="stopped")
-        newest = rows.run(job)
     finally:
         call_command("migrate", "jobs", verbosity=0)
     assert (latest(job), latest(unused)) == (newest.pk, None)

@@ -134,14 +134,14 @@ def test_a_savepoint_with_a_copy_shows_its_command(at_console: Client, settings:
 def test_requests_by_curl_are_accepted(at_console: Client, operator: User) -> None:
     """Each is sent as the page shows it, with a token in WEIR_TOKEN."""
     run = rows.run(rows.job(name="daily sums"))
-    snapshot = rows.checkpoint(run, 7, "savepoint")
+    snapshot, spare = (rows.checkpoint(run, number, "savepoint") for number in (7, 6))
     ended = rows.run(rows.job(name="ended"), "stopped")
     newest = rows.checkpoint(ended, 3, "stop")
     api, own, job = APIClient(), f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
     api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(operator)}")
     pages = {
         own: ["pin", "review"], f"{own}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"],
-        f"{own}discard/": ["discard"], f"{job}savepoint/": ["savepoint"], f"{job}stop/": ["stop"],
+        f"/checkpoints/{spare.pk}/discard/": ["discard"], f"{job}savepoint/": ["savepoint"], f"{job}stop/": ["stop"],
         f"{job}cancel/": ["cancel"], f"/jobs/{ended.job_id}/restore/?checkpoint={newest.pk}": ["restore"],
     }  # fmt: skip
     shown = {path: curls_in(at_console.get(path)) for path in pages}

@@ -6,16 +6,17 @@ from runtime.core.subtask.coalescing import (
     MAX_COALESCED_BYTES,
     MAX_COALESCED_ROWS,
     MAX_COALESCING_MS,
+    MIN_LAST_ROWS,
     is_more_wanted,
 )
 
-SMALL = {"first_rows": 10, "last_rows": 5, "rows": 15, "nbytes": 1, "took_ms": 0.0}
+SMALL = {"last_rows": MIN_LAST_ROWS, "rows": MIN_LAST_ROWS, "nbytes": 1, "took_ms": 0.0}
 
 
 @pytest.mark.parametrize(
     "bound",
     [
-        {"last_rows": 4},
+        {"last_rows": MIN_LAST_ROWS - 1},
         {"rows": MAX_COALESCED_ROWS},
         {"nbytes": MAX_COALESCED_BYTES},
         {"took_ms": MAX_COALESCING_MS},

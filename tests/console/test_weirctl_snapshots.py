@@ -8,8 +8,7 @@ from pytest_django.fixtures import Settings
 from console.jobs.models import Job, JobVersion
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
-from tests.console.conftest import MakeCheckpoint, MakeRun
-from tests.console.weirctl.conftest import Commands
+from tests.console.conftest import Commands, MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

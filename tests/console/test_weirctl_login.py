@@ -11,8 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 from console.accounts import tokens
 from console.accounts.models import User
 from runtime.core.job.lifecycle import RunState
-from tests.console.conftest import MakeRun
-from tests.console.weirctl.conftest import Commands
+from tests.console.conftest import Commands, MakeRun
 from weir.control.__main__ import main
 from weir.control.login import credentials_path
 

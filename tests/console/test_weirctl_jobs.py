@@ -6,8 +6,7 @@ from console.accounts.models import User
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
-from tests.console.conftest import MakeCheckpoint, MakeRun
-from tests.console.weirctl.conftest import Commands
+from tests.console.conftest import Commands, MakeCheckpoint, MakeRun
 from weir.control import console as client
 
 pytestmark = pytest.mark.django_db(transaction=True)

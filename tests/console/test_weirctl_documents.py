@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from console.jobs.models import Job, JobVersion, Pipeline
-from tests.console.weirctl.conftest import Commands
+from tests.console.conftest import Commands
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

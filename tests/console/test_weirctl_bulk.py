@@ -9,8 +9,7 @@ from rest_framework.test import APIClient
 from console.jobs.models import Job
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
-from tests.console.conftest import MakeRun
-from tests.console.weirctl.conftest import Commands
+from tests.console.conftest import Commands, MakeRun
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

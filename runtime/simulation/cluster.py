@@ -233,7 +233,7 @@ class SubtaskHost:
         choice, max_rows = self.world.rng.randrange(8), self.world.rng.randint(1, 3)
         rows = source.poll(choice, max(1, delay.limit_rows(max_rows)), self.world.now)
         if rows:
-            self.poll_policy.on_batch(len(rows), 0, self.world.now, self.world.now)
+            self.poll_policy.on_batch([len(rows)], 0, self.world.now, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
             if self.machine.is_idle:
                 self.handle(events.SourceResumed())

@@ -193,12 +193,12 @@ class Task:
             return False
         if self.poll_policy.rests(now):
             return False
-        batches = self._poll_batches(reader, max_rows)
-        rows = sum(batch.num_rows for batch in batches)
+        batches, polled = self._poll_batches(reader, max_rows)
+        rows = sum(polled)
         if not batches:
             self.poll_policy.on_empty()
         else:
-            self.poll_policy.on_batch(rows, max_rows, now, self.clock.monotonic_ms())
+            self.poll_policy.on_batch(polled, max_rows, now, self.clock.monotonic_ms())
             if self.machine.is_idle:
                 self.handle(SourceResumed())
             for batch in concat_alike(batches):
@@ -212,19 +212,22 @@ class Task:
                 self._release_held_barrier()
         return bool(batches) or self._check_source_end(reader)
 
-    def _poll_batches(self, reader: SourceReader, max_rows: int) -> list[pa.RecordBatch]:
-        """A batch, or small batches that the source has at hand: about `max_rows` rows."""
-        batches, rows, nbytes, began = list[pa.RecordBatch](), 0, 0, self.clock.monotonic_ms()
+    def _poll_batches(self, reader: SourceReader, max_rows: int) -> tuple[list[pa.RecordBatch], list[int]]:
+        """A batch, or small batches that the source has at hand: about `max_rows` rows; and the rows of each poll."""
+        batches, polled, nbytes, began = list[pa.RecordBatch](), list[int](), 0, self.clock.monotonic_ms()
         coalesces = self.poll_policy.coalesces(began)
-        while rows < max_rows and (batch := self._call("poll", reader.poll, max_rows - rows)) is not None:
+        while (rows := sum(polled)) < max_rows:
+            batch = self._call("poll", reader.poll, max_rows - rows)
+            polled.append(0 if batch is None else batch.num_rows)
+            if batch is None:
+                break
             batches.append(batch)
-            if not coalesces:
-                break
-            rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+            nbytes += batch.nbytes
+            is_first_after_rest = len(polled) == 1 and self.poll_policy.has_few_rows
             took_ms = self.clock.monotonic_ms() - began
-            if not is_more_wanted(batches[0].num_rows, batch.num_rows, rows, nbytes, took_ms):
+            if not is_first_after_rest and not (coalesces and is_more_wanted(polled[-1], sum(polled), nbytes, took_ms)):
                 break
-        return batches
+        return batches, polled
 
     def _check_source_end(self, reader: SourceReader) -> bool:
         if self._call("exhausted", lambda: reader.exhausted):

@@ -49,7 +49,7 @@ def test_one_program_reads_bounded_and_unbounded_input(tmp_path: Path, jobs: Job
     assert {o.finished for m in run.manifests for o in m.operators.values()} == {FinishedState.RUNNING}
 
 
-@pytest.mark.parametrize("batch", [1, 7, 50])
+@pytest.mark.parametrize("batch", [1, 10, 50])
 def test_results_follow_the_arrival_of_records_one_by_one(tmp_path: Path, jobs: Jobs, batch: int) -> None:
     """S0-02: each record updates the state of its key, and results leave in the order of arrival.
 

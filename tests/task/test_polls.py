@@ -11,6 +11,7 @@ from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Messag
 from runtime.core.subtask.batch_size import FAST_BATCH_MS
 from runtime.core.subtask.coalescing import MAX_COALESCED_ROWS
 from runtime.core.subtask.events import Triggered
+from runtime.core.subtask.poll_policy import POLL_INTERVAL_MS
 from runtime.ports import OperatorContext, SourceReader
 from runtime.task.source_operator import SourceOperator
 from tests.core.builders import chain, subtask
@@ -83,6 +84,8 @@ def sent_for(
             task.on_master_event(Triggered(Barrier(CheckpointId(step + 1), CheckpointKind.CHECKPOINT, 0)))
         task.outputs.credits.repay(next(iter(task.outputs.graph.outputs[task.id])), 10**9)
         task.step()
+        if task.poll_policy.rests(clock.monotonic_ms()):
+            clock.advance(int(POLL_INTERVAL_MS))
     return sent, reader
 
 
@@ -106,6 +109,21 @@ def test_rows_wait_for_no_others() -> None:
     assert batch_rows([Poll(10)] * 3) == [10, 10, 10]
     assert batch_rows([Poll(100), Poll(10), Poll(100)]) == [110, 100]
     assert batch_rows([Poll(100, ms=3)] * 4) == [200, 200]
+
+
+def test_a_source_that_runs_out_of_rows_rests() -> None:
+    clock = ManualClock(1_000)
+    reader = Reader([Poll(10), Poll(4), Poll(10)], clock)
+    sent: list[Message] = []
+    task = opened(chain(), subtask("a/0"), SourceOperator(reader), clock, lambda _, message: sent.append(message))
+    task.start()
+    assert task.step()
+    assert task.step()
+    assert not task.step(), "it rests"
+    assert task.poll_in_ms == POLL_INTERVAL_MS
+    clock.advance(int(POLL_INTERVAL_MS))
+    assert task.step()
+    assert [message.rows for message in sent if isinstance(message, Records)] == [10, 4, 10]
 
 
 def test_batches_that_take_long_are_not_made_longer() -> None:

@@ -92,7 +92,7 @@ def far_ahead() -> tuple[PollPolicy, WatermarkValve]:
     heard.advance(own, 1_000)
     reading = PollPolicy([ChannelDrift(WindowStub(heard), own, 10)])
     for _ in range(MIN_DRIFT_BATCHES):
-        reading.on_batch(1, reading.max_rows, 0.0)
+        reading.on_batch([1], reading.max_rows, 0.0, 0.0)
     heard.advance(other, 50)
     return reading, heard
 
@@ -210,7 +210,7 @@ def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
     assert source.step()
     assert sent == [Idle(), Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes)]
     assert not source.step(), "now others wait for it, and it for them"
-    assert not source.wants_polling
+    assert (source.wants_polling, source.poll_in_ms) == (False, None)
 
 
 def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_its_end() -> None:

@@ -12,6 +12,7 @@ from runtime.core.subtask.watermark_alignment import ChannelDrift, WatermarkAlig
 MAX_STALLED_SIBLING_MS: Final = 1_000
 POLL_INTERVAL_MS: Final = 2.0  #: between polls of a source that has few rows
 FEW_ROWS: Final = 1_024
+MIN_SHARE: Final = 0.5  #: of the rows of the poll before; a poll with fewer shows that few rows are left at hand
 MAX_IDLE_POLL_MS: Final = 10.0  #: between polls of a source that has had no rows for longer
 
 
@@ -30,7 +31,8 @@ class PollPolicy:
         self._stalled_watermarks: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
         self._stalled_since = 0.0
         self._last_rows_at = -math.inf  #: when the last poll with rows began
-        self._had_few_rows = False
+        self._last_rows = 0
+        self.has_few_rows = False  #: the source has run out of rows, and rests
 
     @property
     def max_rows(self) -> int:
@@ -56,12 +58,12 @@ class PollPolicy:
         return now - self._stalled_since < MAX_STALLED_SIBLING_MS
 
     def rests(self, now: float) -> bool:
-        """Whether a source that had few rows is not to be polled yet.
+        """Whether a source that has run out of rows is not to be polled yet.
 
         A loop that handled a few rows per turn would be busy all the time. It would keep the processor and the
         interpreter's lock from the threads that move its batches.
         """
-        return self._had_few_rows and now - self._last_rows_at < POLL_INTERVAL_MS
+        return self.has_few_rows and now - self._last_rows_at < POLL_INTERVAL_MS
 
     def next_poll_ms(self, now: float) -> float:
         """Milliseconds until the next poll of a source without rows at hand.
@@ -72,12 +74,14 @@ class PollPolicy:
         since = now - self._last_rows_at
         return POLL_INTERVAL_MS - since if self.rests(now) else min(MAX_IDLE_POLL_MS, max(POLL_INTERVAL_MS, since))
 
-    def on_batch(self, rows: int, asked: int, began: float, now: float) -> None:
-        """Polls from `began` to `now` for `asked` rows returned `rows`.
+    def on_batch(self, polled: Sequence[int], asked: int, began: float, now: float) -> None:
+        """Polls from `began` to `now` for `asked` rows returned `polled` rows each; the last one may be empty.
 
         A poll shortened by a held barrier does not tune the batch size.
         """
-        self._last_rows_at, self._had_few_rows = began, rows < min(FEW_ROWS, asked)
+        rows, before = sum(polled), polled[0] if len(polled) > 1 else self._last_rows
+        self.has_few_rows = rows < min(FEW_ROWS, asked) and polled[-1] < MIN_SHARE * before
+        self._last_rows_at, self._last_rows = began, rows
         if asked < self._batch_size.rows:
             self._batch_size.on_gap()
         else:

@@ -37,7 +37,9 @@ def test_a_source_with_few_rows_rests_and_is_then_polled_after_as_long_as_it_has
     policy = PollPolicy()
     assert not policy.rests(0)
     assert policy.next_poll_ms(0) == MAX_IDLE_POLL_MS, "no rows yet"
-    policy.on_batch(50, policy.max_rows, began=1_000, now=1_000.5)
+    policy.on_batch([50], policy.max_rows, began=999, now=999.5)
+    assert not policy.rests(999.5), "more rows may be at hand"
+    policy.on_batch([24], policy.max_rows, began=1_000, now=1_000.5)
     assert policy.rests(1_000.5)
     assert policy.next_poll_ms(1_000.5) == POLL_INTERVAL_MS - 0.5
     assert not policy.rests(1_000 + POLL_INTERVAL_MS)
@@ -49,9 +51,16 @@ def test_a_source_with_few_rows_rests_and_is_then_polled_after_as_long_as_it_has
     assert policy.next_poll_ms(1_060) == MAX_IDLE_POLL_MS
 
 
-def test_a_source_with_many_rows_at_hand_does_not_rest() -> None:
+def test_a_source_with_more_rows_at_hand_does_not_rest() -> None:
     policy = PollPolicy()
-    policy.on_batch(FEW_ROWS, policy.max_rows, began=0, now=0.5)
-    assert not policy.rests(0.5)
-    policy.on_batch(64, 64, began=0, now=0.5)
-    assert not policy.rests(0.5), "it returned as many rows as it was asked for"
+    for polled, asked in (([8_192], 8_192), ([FEW_ROWS], 8_192), ([64], 64), ([10, 5], 8_192), ([10], 8_192)):
+        policy.on_batch(polled, asked, began=0, now=0.5)
+        assert not policy.rests(0.5)
+
+
+def test_a_poll_with_far_fewer_rows_than_the_one_before_shows_that_few_are_left() -> None:
+    for steps in ([[10], [4]], [[100, 2]], [[10, 0]]):
+        policy = PollPolicy()
+        for polled in steps:
+            policy.on_batch(polled, policy.max_rows, began=0, now=0.5)
+        assert policy.rests(0.5)

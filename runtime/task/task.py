@@ -214,18 +214,19 @@ class Task:
 
     def _poll_batches(self, reader: SourceReader, max_rows: int) -> tuple[list[pa.RecordBatch], list[int]]:
         """A batch, or small batches that the source has at hand: about `max_rows` rows; and the rows of each poll."""
-        batches, polled, nbytes, began = list[pa.RecordBatch](), list[int](), 0, self.clock.monotonic_ms()
+        batches, polled, rows, nbytes = list[pa.RecordBatch](), list[int](), 0, 0
+        began = self.clock.monotonic_ms()
         coalesces = self.poll_policy.coalesces(began)
-        while (rows := sum(polled)) < max_rows:
+        while rows < max_rows:
             batch = self._call("poll", reader.poll, max_rows - rows)
             polled.append(0 if batch is None else batch.num_rows)
             if batch is None:
                 break
             batches.append(batch)
-            nbytes += batch.nbytes
-            is_first_after_rest = len(polled) == 1 and self.poll_policy.has_few_rows
-            took_ms = self.clock.monotonic_ms() - began
-            if not is_first_after_rest and not (coalesces and is_more_wanted(polled[-1], sum(polled), nbytes, took_ms)):
+            rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+            if len(polled) == 1 and self.poll_policy.has_few_rows:
+                continue  # the second poll shows whether the source has run out again
+            if not coalesces or not is_more_wanted(polled[-1], rows, nbytes, self.clock.monotonic_ms() - began):
                 break
         return batches, polled
 

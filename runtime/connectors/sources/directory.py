@@ -1,8 +1,8 @@
 """A folder of files as a source, bounded or watched continuously.
 
 A split is a file, or a part of a large file. Each split belongs to a key group: that of its path and first byte, or in
-a bounded source that which `deal` assigns. Positions (split, next row) are therefore keyed state and move with their
-key groups at a rescale. Each subtask reads its own splits in the order of path and first byte.
+a bounded source that of `assign_groups`. Positions (split, next row) are therefore keyed state and move with their key
+groups at a rescale. Each subtask reads its own splits in the order of path and first byte.
 
 A file is read as soon as it is seen, so writers must rename finished files into the folder. Names that begin with "."
 or "_" are ignored: unfinished files can have such names. A file that was read to its end is never opened again.
@@ -248,7 +248,7 @@ class DirectoryReader(EventClockReader):
             self._source.listing,
             self._source.discovery_interval_ms,
         )
-        if self._positions.are_dealt and not self._source.bounded:
+        if self._positions.are_assigned and not self._source.bounded:
             detail = "the restored state is that of a bounded source, which cannot become a watched one"
             raise JobRejected("bounded-state", "bounded", f"{detail}: keep bounded=True, or choose another uid")
         self._has_begun_file = len(self._positions) > 0

@@ -1,9 +1,10 @@
 """How far each split of a source's files has been read, as keyed state.
 
 A split is a file or a byte range of a large file. Its position has a key group, with which it moves at a rescale: that
-of path and first byte in a watched folder. The splits of a listing are dealt to key groups (`deal`); a third key
-column, the salt, puts the position there. Broadcast state holds facts about the whole source, which every subtask
-writes alike: whether the positions are a complete listing, the size of splits, and the types of partition columns.
+of path and first byte in a watched folder. The splits of a listing are assigned to key groups (`assign_groups`); a
+third key column, the salt, puts the position there. Broadcast state holds facts about the whole source, which every
+subtask writes alike: whether the positions are a complete listing, the size of splits, and the types of partition
+columns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from runtime.connectors.sources.deal import deal
+from runtime.connectors.sources.split_groups import assign_groups
 from runtime.ports import OperatorContext
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes, salts_for
 from runtime.state.keyed_table import KeyedTable
@@ -90,8 +91,8 @@ class FilePositions:
         return bool(self._facts.get(_LISTED))
 
     @property
-    def are_dealt(self) -> bool:
-        """Whether the splits of a listing were dealt, so that paths do not reveal their subtasks."""
+    def are_assigned(self) -> bool:
+        """Whether the splits of a listing were assigned, so that paths do not reveal their subtasks."""
         return bool(self._salts)
 
     def complete_listing(self, partition_types: dict[str, str]) -> None:
@@ -113,9 +114,9 @@ class FilePositions:
     # ------------------------------------------------------------ splits
 
     def own_of_listing(self, splits: Sequence[Split], sizes: Mapping[str, int]) -> list[Split]:
-        """The splits of a listing, in reading order, that are dealt to the subtask's key groups.
+        """The splits of a listing, in reading order, assigned to the subtask's key groups.
 
-        Every subtask of the attempt deals alike. A restored source without a listing, from an older version, has
+        Every subtask of the attempt assigns alike. A restored source without a listing, from an older version, has
         positions by path and first byte, and goes on so.
 
         Args:
@@ -127,7 +128,7 @@ class FilePositions:
             return []
         context = self._context
         lengths = [(split.stop or sizes[split.path]) - split.start for split in splits]
-        groups = deal(lengths, context.parallelism, context.max_parallelism)
+        groups = assign_groups(lengths, context.parallelism, context.max_parallelism)
         salts = salts_for(hash_columns(_key_columns(splits)), groups, context.max_parallelism)
         own = np.flatnonzero(np.isin(groups, context.key_groups)).tolist()
         self._salts |= {splits[number]: int(salts[number]) for number in own}

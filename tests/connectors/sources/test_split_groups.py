@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.connectors.formats import JsonLinesFormat, LineFormat
-from runtime.connectors.sources.deal import deal
 from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.split_groups import assign_groups
 from runtime.core.job.key_groups import key_group_owner
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -28,7 +28,7 @@ def owners(groups: list[int], parallelism: int) -> list[int]:
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 9))
 def test_each_subtask_gets_its_share_up_to_a_split_at_any_point_of_the_listing(lengths: list[int], slots: int) -> None:
-    groups = deal(lengths, slots, MAX_PARALLELISM).tolist()
+    groups = assign_groups(lengths, slots, MAX_PARALLELISM).tolist()
     loads = [0] * slots
     for owner, length in zip(owners(groups, slots), lengths, strict=True):
         loads[owner] += length
@@ -37,7 +37,7 @@ def test_each_subtask_gets_its_share_up_to_a_split_at_any_point_of_the_listing(l
 
 @pytest.mark.parametrize(("slots", "later"), [(2, 4), (2, 3), (4, 2), (8, 16), (8, 3), (1, 2)])
 def test_any_rest_of_the_listing_is_spread_at_another_parallelism(slots: int, later: int) -> None:
-    found = owners(deal([1] * 200, slots, MAX_PARALLELISM).tolist(), later)
+    found = owners(assign_groups([1] * 200, slots, MAX_PARALLELISM).tolist(), later)
     for start in range(0, 200, 20):
         counts = np.bincount(found[start:], minlength=later)
         assert max(counts) - min(counts) <= 4, (start, counts)

@@ -18,7 +18,7 @@ from runtime.core.job.key_groups import key_group_range
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2  #: its multiples, modulo 1, fill an interval evenly
 
 
-def deal(lengths: Sequence[int], parallelism: int, max_parallelism: int) -> npt.NDArray[np.int64]:
+def assign_groups(lengths: Sequence[int], parallelism: int, max_parallelism: int) -> npt.NDArray[np.int64]:
     """A key group for each split of `lengths` (bytes, in reading order)."""
     groups = np.empty(len(lengths), dtype=np.int64)
     ranges = [key_group_range(index, max_parallelism, parallelism) for index in range(parallelism)]

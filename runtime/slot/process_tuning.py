@@ -29,7 +29,7 @@ import pyarrow as pa
 _YOUNG_THRESHOLD: Final = 10_000  #: allocations minus deallocations before a collection; Python's default is 700
 MAX_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _FULL_COLLECTION_EVERY: Final = 10  #: every tenth collection covers all objects that the job has created
-SWITCH_INTERVAL_S: Final = 0.0005
+SWITCH_INTERVAL_S: Final = 0.002
 _M_TRIM_THRESHOLD: Final = -1  #: glibc's names and numbers (malloc.h)
 _M_MMAP_THRESHOLD: Final = -3
 TRIM_THRESHOLD_BYTES: Final = 128 * 1024 * 1024  #: kept free at the end of the heap

@@ -1,9 +1,11 @@
 """Runs, checkpoints and operations."""
 
+import threading
 import time
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.request import Request
@@ -27,6 +29,8 @@ from console.operations.withdrawal import withdraw_operation
 
 MAX_WAIT_S = 60
 _POLL_S = 0.25
+#: A waiting request holds a place and a connection, so that the other places stay free for pages.
+_WAITING_PLACES = threading.BoundedSemaphore(max(1, settings.WEIR_WEB_CONNECTIONS // 4))
 WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {MAX_WAIT_S}")
 
 
@@ -115,22 +119,33 @@ class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):
 
 
 class AwaitedView(StrictView, generics.RetrieveAPIView[Any]):
-    """A row that is active for a while. With `?wait=` the response comes once it is inactive, or after that time."""
+    """A row that is active for a while. With `?wait=` the response comes once it is inactive, or after that time.
+
+    A quarter of the places for requests may wait. A further request is answered at once, with `Retry-After`.
+    """
 
     query = frozenset({"wait"})
 
     @extend_schema(parameters=[WAIT])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         wait_s = whole_number("wait", request.query_params.get("wait", "0"), MAX_WAIT_S)
-        deadline = time.monotonic() + wait_s
         row = self.get_object()
-        while row.is_active and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            row = self.get_object()
+        if row.is_active and wait_s and _WAITING_PLACES.acquire(blocking=False):
+            try:
+                row = self._wait(row, wait_s)
+            finally:
+                _WAITING_PLACES.release()
         response = Response(self.get_serializer(row).data)
         if row.is_active:
             response["Retry-After"] = str(RETRY_AFTER_S)
         return response
+
+    def _wait(self, row: Any, wait_s: int) -> Any:
+        deadline = time.monotonic() + wait_s
+        while row.is_active and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            row = self.get_object()
+        return row
 
 
 class OperationDetail(AwaitedView):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import structlog
 from django.db.models import F, Q
 from django.utils.dateparse import parse_datetime
 
@@ -16,6 +17,8 @@ from console.health.findings import Finding, Verdict
 from console.health.models import JobHealth
 from console.jobs.models import Job, Run
 
+log = structlog.get_logger(__name__)
+
 MAX_PASS_S: Final = 1.0
 _RUNS_AT_A_TIME: Final = 50
 _COLUMNS: Final = ("run_id", "level", "sentence", "since", "findings", "recovery_at", "is_final", "checked_at")
@@ -25,6 +28,10 @@ def store_verdicts(now: datetime | None = None) -> None:
     """Stores the verdicts on all runs under way, and once on each run that has ended. `now`: the time by default.
 
     The oldest verdicts come first, and a pass lasts about `MAX_PASS_S`: the reconciler shares its worker.
+
+    Raises:
+        Exception: no verdict on any run of a group could be stored. A single run without one is logged, and stops no
+            other.
     """
     unknown = Q(health=None) | ~Q(health__run_id=F("latest_run")) | Q(health__is_final=False)
     jobs = Job.objects.exclude(latest_run=None).filter(unknown)
@@ -33,9 +40,27 @@ def store_verdicts(now: datetime | None = None) -> None:
     deadline = time.monotonic() + MAX_PASS_S
     for start in range(0, len(pks), _RUNS_AT_A_TIME):
         runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job__health")
-        _store(verdicts(list(runs), now or datetime.now(UTC)))
+        _store_verdicts_on(list(runs), now or datetime.now(UTC))
         if time.monotonic() > deadline:
             break
+
+
+def _store_verdicts_on(runs: Sequence[Run], now: datetime) -> None:
+    try:
+        _store(verdicts(runs, now))
+    except Exception:
+        stored = [_is_stored_alone(run, now) for run in runs]
+        if not any(stored):
+            raise
+
+
+def _is_stored_alone(run: Run, now: datetime) -> bool:
+    try:
+        _store(verdicts([run], now))
+    except Exception:
+        log.exception("no verdict on a run", run=run.pk)
+        return False
+    return True
 
 
 def verdicts(runs: Sequence[Run], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:

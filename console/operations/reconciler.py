@@ -1,5 +1,8 @@
 """The reconciler: a pass over lost leases, lost wake-ups, and orphaned operations and checkpoints."""
 
+from collections.abc import Callable
+from typing import Final
+
 import structlog
 
 from console.checkpoints import services as checkpoints
@@ -11,17 +14,38 @@ log = structlog.get_logger(__name__)
 
 
 def reconcile() -> None:
+    """A pass. An error of a step stops no other step.
+
+    Raises:
+        ExceptionGroup: the errors of all steps that failed.
+    """
+    errors = []
+    for step in _STEPS:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("steps of the reconciler failed", errors)
+
+
+def _release_lost_leases() -> None:
     lost_leases.observe_leases()
     for run_id in lost_leases.release_lost_runs():
         log.warning("lease lost, run given back", run=run_id)
     for stage_id in lost_leases.release_lost_stages():
         log.warning("lease lost, standing stage given back", stage=stage_id)
-    standing_stages.end_orphaned_stages()
-    lost_leases.resend_wake_ups()
-    waiting_starts.advance_waiting_starts()
-    orphaned_operations.update_start_operations()
-    orphaned_operations.end_orphaned_operations()
-    successions.advance_successions()
-    drills.advance_drills()
-    checkpoints.fail_orphaned_checkpoints()
-    state_queries.reconcile()
+
+
+_STEPS: Final[tuple[Callable[[], object], ...]] = (
+    _release_lost_leases,
+    standing_stages.end_orphaned_stages,
+    lost_leases.resend_wake_ups,
+    waiting_starts.advance_waiting_starts,
+    orphaned_operations.update_start_operations,
+    orphaned_operations.end_orphaned_operations,
+    successions.advance_successions,
+    drills.advance_drills,
+    checkpoints.fail_orphaned_checkpoints,
+    state_queries.reconcile,
+)

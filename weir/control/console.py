@@ -127,7 +127,10 @@ class Console:
             left_s = deadline - time.monotonic()
             if operation["state"] not in ACTIVE_STATES or left_s <= 0:
                 return operation
+            asked_at = time.monotonic()
             operation = self.get(f"operations/{operation['id']}/", wait=min(_WAIT_S, max(1, int(left_s))))
+            if operation["state"] in ACTIVE_STATES:  # a busy console answers at once
+                time.sleep(max(0.0, asked_at + _RETRY_AFTER_S - time.monotonic()))
 
     # ------------------------------------------------------------ requests
 

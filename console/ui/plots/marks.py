@@ -25,7 +25,8 @@ _OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not Opera
 #: than Postgres to run it.
 _EVENTS: Final = """
 (SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, '' FROM weir_operation
-    WHERE job_id = %(job)s AND kind = ANY(%(operations)s) AND created_at BETWEEN %(begin)s AND %(end)s
+    WHERE job_id = %(job)s AND part_of_id IS NULL AND kind = ANY(%(operations)s)
+        AND created_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
 UNION ALL (SELECT 'version', created_at AS at, number::text, '', '' FROM weir_job_version
     WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)

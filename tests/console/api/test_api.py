@@ -13,6 +13,7 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts.models import ApiToken, User
+from console.api import activity
 from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Pipeline, Run
@@ -409,6 +410,20 @@ def test_waiting_for_nothing_ends_in_time_and_says_when_to_ask_again(api: APICli
     shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
     assert (shown.json()["state"], shown["Retry-After"]) == ("queued", "1")
     check_problem(api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "long"}), 422, "invalid-field", "/wait")
+
+
+def test_a_request_that_finds_no_place_to_wait_is_answered_at_once(
+    api: APIClient, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting requests leave three quarters of the places to pages."""
+    operation = Operation.objects.create(job=make_run(RunState.RUNNING).job, kind="savepoint")
+    places = threading.BoundedSemaphore(1)
+    monkeypatch.setattr(activity, "_WAITING_PLACES", places)
+    with places:
+        shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "60"})
+        assert (shown.json()["state"], shown["Retry-After"]) == ("queued", "1")
+    api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
+    assert places.acquire(blocking=False), "a place is given back"
 
 
 # ---------------------------------------------------------------- documents and health

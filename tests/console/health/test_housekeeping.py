@@ -1,5 +1,6 @@
 """Stored verdicts: what they cost, that they last, and where they are shown: list, API, admin."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,11 +11,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from console.health import housekeeping
 from console.health.collection import collect
+from console.health.facts import RunFacts
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
-from console.jobs.models import Run
+from console.jobs.models import Job, Run
 from console.metrics.models import Metrics, SubtaskMetrics
 from console.metrics.partitions import create_partitions
 from tests.console.ui import blocks, rows
@@ -60,6 +63,22 @@ def test_a_verdict_lasts_since_it_was_first_found_and_ends_with_its_run() -> Non
     assert (Level(last.level), last.findings, last.is_final) == (Level.NONE, [], True)
     store_verdicts(timezone.now() + timedelta(hours=1))
     assert JobHealth.objects.get().checked_at == last.checked_at, "a run that has ended is not checked again"
+
+
+def test_a_run_whose_verdict_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, late = sick("broken", 5), sick("late", 5)
+
+    def collect_others(runs: Sequence[Run], *arguments: Any) -> Mapping[int, RunFacts]:
+        if broken in runs:
+            raise KeyError("rows_in")
+        return collect(runs, *arguments)
+
+    monkeypatch.setattr(housekeeping, "collect", collect_others)
+    store_verdicts()
+    assert JobHealth.objects.get().run_id == late.pk
+    Job.objects.filter(pk=late.job_id).update(latest_run=None)
+    with pytest.raises(KeyError):
+        store_verdicts()
 
 
 def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:

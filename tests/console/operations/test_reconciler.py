@@ -52,6 +52,19 @@ def test_a_claim_is_won_once(make_run: MakeRun) -> None:
     assert run.attempts.get().outcome == "running"
 
 
+def test_a_step_that_fails_stops_no_other(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr(reconciler, "_STEPS", (fail, *reconciler._STEPS))
+    run = claimed(make_run)
+    seen_silent(run)
+    with pytest.raises(ExceptionGroup, match="steps of the reconciler failed"):
+        reconciler.reconcile()
+    run.refresh_from_db()
+    assert run.state == "queued"
+
+
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.QUEUED])
 def test_only_a_queued_run_is_claimed(make_run: MakeRun, state: RunState) -> None:
     assert run_store.claim(make_run(state).pk, "worker-1") is None

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from django.test import Client
 
+from console.operations.models import Operation
 from console.ui.plots.marks import Mark, Place, place_labels
-from tests.console.ui import blocks, numbers
+from tests.console.ui import blocks, numbers, rows
 
 AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 BESIDE, BESIDE_LEFT = Place(is_left=False, is_below=False), Place(is_left=True, is_below=False)
@@ -44,3 +45,13 @@ def test_the_page_names_the_loss_of_a_slot_and_the_restored_checkpoint(at_consol
     assert ">slot 1 is gone: restored checkpoint 187</text>" in plots
     assert ">savepoint 174</text>" in plots
     assert "event-lane two-rows" in plots, "savepoints before and the end of the axis after it leave no room beside it"
+
+
+def test_a_rescale_is_one_mark(at_console: Client) -> None:
+    """Its stop and its restore are parts of it."""
+    job = rows.run(rows.job("rescaled")).job
+    whole = Operation.objects.create(job=job, kind="rescale", state="succeeded")
+    Operation.objects.create(job=job, kind="stop", state="succeeded", part_of=whole)
+    plots = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["plots"]
+    assert "rescale, succeeded" in plots
+    assert "stop, succeeded" not in plots

@@ -81,6 +81,7 @@ def readable_manifest(checkpoint: Checkpoint) -> Manifest | None:
     except Refused as refused:
         if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise
+        _require_mounted(job_root(checkpoint.job_id))
         return None
 
 
@@ -126,9 +127,24 @@ def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
 
 
 def delete_savepoint(checkpoint: Checkpoint) -> None:
-    """Deletes the folder of a savepoint. Idempotent. Raises OSError."""
+    """Deletes the folder of a savepoint, as `_delete`."""
     assert parse_folder(checkpoint.path) is not None, "Weir names the folders of savepoints"
-    folder = job_root(checkpoint.job_id) / checkpoint.path
+    root = job_root(checkpoint.job_id)
+    _delete(root / checkpoint.path, beside=root)
+
+
+def delete_clone(clone_id: int, cloned_id: int) -> None:
+    """Deletes the storage of a clone of the job `cloned_id`, as `_delete`."""
+    _delete(job_root(clone_id), beside=job_root(cloned_id))
+
+
+def _delete(folder: Path, beside: Path) -> None:
+    """Deletes a folder in the storage of Weir. Idempotent.
+
+    Raises:
+        OSError: among other faults, `beside` is not there: while storage is not mounted, no folder counts as deleted.
+    """
+    beside.stat()
     if folder.exists():
         shutil.rmtree(folder)
 

@@ -5,6 +5,7 @@ run restored from a savepoint may need the savepoint's files until compaction ha
 """
 
 import structlog
+from django.db.models import QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from console.accounts.refusals import Conflict
@@ -24,7 +25,7 @@ def accept(row: Operation, wanted: CheckpointParams) -> Operation:
     """Marks a savepoint as discarded, so that it cannot be restored; `console.operations.file_work` deletes its files.
 
     Raises:
-        Refused: the job has no such savepoint.
+        Refused: the job has no such savepoint, or the storage cannot be read at the moment.
         Conflict: the savepoint is not completed, is already discarded, is pinned or in review, or a run, a checkpoint
             or an operation depends on it.
     """
@@ -50,6 +51,12 @@ def accept(row: Operation, wanted: CheckpointParams) -> Operation:
 
 def _newest_run(job: Job) -> int | None:
     return Run.objects.filter(job=job).order_by("-pk").values_list("pk", flat=True).first()
+
+
+def discards_under_way(savepoint: Checkpoint) -> QuerySet[Operation]:
+    """The discard of a savepoint whose files are not deleted yet, with its user."""
+    active = Operation.objects.filter(job=savepoint.job_id, kind=OperationKind.DISCARD, state__in=ACTIVE_STATES)
+    return active.filter(params__checkpoint=savepoint.pk).select_related("requested_by")
 
 
 def delete_discarded_files() -> None:

@@ -5,7 +5,6 @@ drill is the evidence: its result has the measurements. Each pass reads the rows
 with the next pass. `console.operations.file_work` deletes the clone's files.
 """
 
-import shutil
 from datetime import datetime
 from typing import Any, Final
 
@@ -102,9 +101,7 @@ def delete_clones() -> None:
             continue
         Checkpoint.objects.filter(job=run.job, discarded_at=None).update(discarded_at=Now())
         try:
-            shutil.rmtree(storage.job_root(run.job_id))
-        except FileNotFoundError:
-            pass
+            storage.delete_clone(run.job_id, row.job_id)
         except OSError as error:
             log.warning("the clone of a drill is not deleted yet", run=run.pk, error=str(error))
             Operation.objects.filter(pk=row.pk).update(phase=f"waiting for storage: {error}")

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from django.db.models import Q
 
-from console.accounts.refusals import Conflict
+from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import AnyUser, operate_refusal
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
@@ -76,9 +76,11 @@ def allowed_operation(
 
 
 def allowed_discard(checkpoint: Checkpoint, user: AnyUser) -> AllowedOperation:
-    return AllowedOperation(
-        OperationKind.DISCARD, request_refusal(OperationKind.DISCARD, user) or _sentence(discard_conflict(checkpoint))
-    )
+    try:
+        reason = request_refusal(OperationKind.DISCARD, user) or _sentence(discard_conflict(checkpoint))
+    except Refused as refused:
+        reason = refused.detail
+    return AllowedOperation(OperationKind.DISCARD, reason)
 
 
 def request_refusal(kind: OperationKind, user: AnyUser) -> str:
@@ -118,7 +120,11 @@ def run_conflict(run: Run | None, act: RunAct, ending: Sequence[Operation]) -> C
 
 
 def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
-    """Why a checkpoint cannot be discarded; None if it can be. Reads the manifests of later checkpoints."""
+    """Why a checkpoint cannot be discarded; None if it can be. Reads the manifests of later checkpoints.
+
+    Raises:
+        Refused: the storage cannot be read at the moment.
+    """
     return recorded_discard_conflict(checkpoint) or _cannot_discard(_checkpoint_dependency(checkpoint))
 
 

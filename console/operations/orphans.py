@@ -65,6 +65,8 @@ def find_orphans(job: Job) -> Orphans:
         names = sorted(_checkpoint_folders(root))
         named = _named(job, names)
         restorable = _restorable(job)
+        if restorable:
+            root.stat()  # while it is not mounted, no file counts as missing
         stored = {row.pk for row in restorable if (root / row.path / MANIFEST_FILE).exists()}
         missing = _still_restorable([row for row in restorable if row.pk not in stored])
         naming = [row for row in restorable if row.pk in stored]

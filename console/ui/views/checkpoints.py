@@ -24,6 +24,7 @@ from console.jobs.models import Attempt, Job, Run
 from console.metrics.selectors import mean_load
 from console.operations.clones import drills_of
 from console.operations.copies import copies_of
+from console.operations.discard import discards_under_way
 from console.operations.legality import allowed_copy, allowed_discard, allowed_pin
 from console.operations.lineage import restored_runs
 from console.operations.models import OperationKind
@@ -87,6 +88,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         only = text(request.GET.get("operator"))
         drills = tuple(drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS])
         copies = tuple(copies_of(found).select_related("requested_by")[:_COPIES]) if is_savepoint else ()
+        discards = tuple(discards_under_way(found)) if is_savepoint and found.discarded_at else ()
         context: dict[str, Any] = {
             "checkpoint": found,
             "job": found.job,
@@ -98,6 +100,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "pin": allowed_pin(found, request.user),
             "copy": allowed_copy(found, request.user) if is_savepoint else None,
             "copies": copies,
+            "discards": discards,
             "target_roots": target_roots(),
             "label_refusal": operate_refusal(request.user),
             "users": user_names(),
@@ -110,15 +113,15 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "newer": _beside(found, number__gt=found.number, order="number"),
             "older": _beside(found, number__lt=found.number, order="-number"),
         }
-        is_used = any(row.is_active for row in (*drills, *copies))
+        is_used = any(row.is_active for row in (*drills, *copies, *discards))
         return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_used)
 
     def load_revision() -> str:
         drills = drills_of(found.job).filter(params__checkpoint=pk)
         history = review_history(found)
         own, run = rows.filter(pk=pk), Run.objects.filter(pk=found.run_id)
-        copies = [(copies_of(found), _COPIES)] if is_savepoint else []
-        return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), *copies, (history, _REVIEW_ENTRIES)])
+        files = [(copies_of(found), _COPIES), (discards_under_way(found), 1)] if is_savepoint else []
+        return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), *files, (history, _REVIEW_ENTRIES)])
 
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
 

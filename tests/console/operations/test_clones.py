@@ -1,11 +1,13 @@
 """Clones and restore drills: a snapshot restored beside its job, with its output discarded."""
 
 from errno import ENOSPC
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone
 from msgspec.structs import replace
+from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
@@ -208,6 +210,20 @@ def test_the_storage_of_a_clone_stays_while_a_user_runs_it_again(operator: User,
     Run.objects.filter(pk=other.pk).update(state="canceled")
     assert advance(first, "failed").state == "failed"
     assert not job_root(first.job_id).exists()
+
+
+def test_the_storage_of_a_clone_is_not_deleted_while_it_is_not_mounted(
+    operator: User, snapshot: Checkpoint, settings: Settings, tmp_path: Path
+) -> None:
+    """The drill ended, and the files of its clone stayed."""
+    found = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path
+    waiting = advance(run, "failed")
+    assert (waiting.state, waiting.phase.startswith("waiting for storage: [Errno 2]")) == ("running", True)
+    settings.WEIR_STORAGE = mounted
+    assert advance(run, "failed").state == "failed"
+    assert not job_root(run.job_id).exists()
 
 
 def test_a_drill_ends_with_the_reason_if_its_clone_cannot_be_created(operator: User, snapshot: Checkpoint) -> None:

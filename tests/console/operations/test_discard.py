@@ -1,9 +1,11 @@
 """Discarding a savepoint: over the API and on its page, refused while something depends on it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
@@ -14,7 +16,7 @@ from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from tests.console.stored import store
-from tests.console.ui import rows
+from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -125,6 +127,40 @@ def test_a_damaged_savepoint_can_be_discarded_from_its_page(browser: Client, sav
     run_file_work()
     assert not folder(savepoint).exists()
     assert f"/checkpoints/{savepoint.pk}/discard/" not in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
+
+
+@pytest.mark.parametrize("below", ["", "missing"])
+def test_a_discard_waits_for_storage_that_is_not_mounted(
+    api: APIClient, browser: Client, savepoint: Checkpoint, settings: Settings, tmp_path: Path, below: str
+) -> None:
+    """The mount point is empty or missing. The savepoint was recorded as deleted, and its files stayed."""
+    ask(api, savepoint)
+    mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path / below
+    run_file_work()
+    operation = Operation.objects.get()
+    assert (operation.state, operation.ended_at) == ("queued", None)
+    assert operation.phase.startswith("waiting for storage: [Errno 2] No such file or directory")
+    assert "(waiting for storage: [Errno 2] No such file" in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
+
+    settings.WEIR_STORAGE = mounted
+    run_file_work()
+    assert not folder(savepoint).exists()
+    assert Operation.objects.get().state == "succeeded"
+    assert "waiting for storage" not in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
+
+
+def test_a_discard_is_refused_while_the_storage_with_later_checkpoints_is_not_mounted(
+    api: APIClient, browser: Client, savepoint: Checkpoint, settings: Settings, tmp_path: Path
+) -> None:
+    """A later checkpoint was named as unreadable, as if it were damaged."""
+    rows.checkpoint(savepoint.run, 7)
+    mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path
+    answer = ask(api, savepoint)
+    assert (answer.status_code, answer.json()["code"]) == (503, "storage-away")
+    assert "Checkpoint storage cannot be read" in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/discard/"))
+    assert not Operation.objects.exists()
+    settings.WEIR_STORAGE = mounted
+    assert ask(api, savepoint).status_code == 202
 
 
 def test_storage_that_is_away_is_tried_again(

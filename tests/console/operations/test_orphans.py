@@ -1,11 +1,13 @@
 """Orphans: folders without a row and rows without files, on the page and over REST."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import Client
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.storage import job_root
@@ -126,6 +128,14 @@ def test_storage_that_cannot_be_read_is_named(browser: Client, run: Run) -> None
     root.write_text("a file in place of the folder")
     said = blocks.text(browser.get(f"/jobs/{run.job_id}/checkpoints/orphans/"))
     assert "The storage cannot be read:" in said
+
+
+def test_storage_that_is_not_mounted_has_no_orphans(run: Run, settings: Settings, tmp_path: Path) -> None:
+    """All checkpoints were listed as checkpoints without files."""
+    settings.WEIR_STORAGE = tmp_path
+    found = find_orphans(run.job)
+    assert (found.missing_total, found.folders) == (0, ())
+    assert found.fault.startswith("The storage cannot be read: [Errno 2] No such file or directory")
 
 
 def test_the_lists_are_bounded(run: Run, browser: Client, django_assert_max_num_queries: Any) -> None:

@@ -1,18 +1,15 @@
 """Names of operators in sentences, as the graph of the job page shows them."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
+
+from runtime.core.job import graph as job_graph
 
 
 def operator_names(graph: Mapping[str, Any] | None) -> dict[str, str]:
     """By uid: the name of each operator, with the uid if another operator has the same name."""
     operators = (graph or {}).get("operators", ())
-    named = Counter(operator["name"] for operator in operators)
-    return {
-        operator["uid"]: operator["name"] if named[operator["name"]] == 1 else f"{operator['name']} ({operator['uid']})"
-        for operator in operators
-    }
+    return job_graph.operator_names((operator["uid"], operator["name"]) for operator in operators)
 
 
 def quoted(name: str) -> str:

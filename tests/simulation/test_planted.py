@@ -132,7 +132,7 @@ def lose_union_lists(patch: pytest.MonkeyPatch) -> None:
 
 
 def complete_with_a_partly_finished_union(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(coordinator, "partly_finished_union", lambda _: None)
+    patch.setattr(coordinator, "partly_finished_union", lambda *_: None)
 
 
 def take_every_entry_of_a_union(patch: pytest.MonkeyPatch) -> None:

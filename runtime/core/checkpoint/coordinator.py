@@ -5,7 +5,7 @@ sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointC
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Set
 from typing import Final, Literal
 
 import msgspec
@@ -129,7 +129,7 @@ class Coordinator:
         effects: Effects = []
         for checkpoint, pending in list(self.pending.items()):
             if at >= pending.expires_at and not pending.storing:
-                late = _abbreviate(sorted(pending.plan.wait_for - pending.acks.keys()))
+                late = self._abbreviate(pending.plan.wait_for - pending.acks.keys())
                 effects += self._fail_checkpoint(
                     at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}"
                 )
@@ -237,7 +237,7 @@ class Coordinator:
         if not pending.acknowledge(at, subtask, ack) or not pending.complete:
             return []
         manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
-        lost = partly_finished_union(manifest)
+        lost = partly_finished_union(manifest, self._graph.names)
         if lost is not None:
             return self._fail_checkpoint(at, ack.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
         pending.storing = True
@@ -251,7 +251,8 @@ class Coordinator:
             return [self._recent.late_answer(subtask, decline.checkpoint, declined=True)]
         if pending.storing:
             return [LateAnswer(subtask, decline.checkpoint, True, CheckpointStatus.STORING)]
-        return self._fail_checkpoint(at, decline.checkpoint, decline.reason, f"{subtask}: {decline.detail}")
+        detail = f"{self._graph.label(subtask)}: {decline.detail}"
+        return self._fail_checkpoint(at, decline.checkpoint, decline.reason, detail)
 
     def _on_recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
         pending = self.pending.pop(checkpoint)
@@ -380,7 +381,7 @@ class Coordinator:
         effects: Effects = []
         for checkpoint, pending in list(self.pending.items()):
             if subtask in pending.plan.wait_for and subtask not in pending.acks:
-                detail = f"{subtask} ended before its snapshot"
+                detail = f"{self._graph.label(subtask)} ended before its snapshot"
                 effects += self._fail_checkpoint(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
         return effects + self._end_job(at) if len(self._ended) == len(self._graph.subtasks) else effects
 
@@ -388,11 +389,11 @@ class Coordinator:
         by_itself: Effects = [ResumeJob()] if self._ending is not None and self.savepoint is None else []
         return [*self._on_suspended(at, "the job has ended"), *by_itself, EndJob()]
 
-
-def _abbreviate(subtasks: Sequence[SubtaskId]) -> str:
-    """The first `MAX_NAMED_SUBTASKS` subtasks by name, and the number of the rest."""
-    named = ", ".join(str(subtask) for subtask in subtasks[:MAX_NAMED_SUBTASKS])
-    return f"{named} and {len(subtasks) - MAX_NAMED_SUBTASKS} more" if len(subtasks) > MAX_NAMED_SUBTASKS else named
+    def _abbreviate(self, subtasks: Set[SubtaskId]) -> str:
+        """The first `MAX_NAMED_SUBTASKS` subtasks by name, and the number of the rest."""
+        named = ", ".join(self._graph.label(subtask) for subtask in sorted(subtasks)[:MAX_NAMED_SUBTASKS])
+        rest = len(subtasks) - MAX_NAMED_SUBTASKS
+        return f"{named} and {rest} more" if rest > 0 else named
 
 
 def _fail_operation(operation: str | None, reason: FailureReason, detail: str) -> Effects:

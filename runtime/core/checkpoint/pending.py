@@ -94,7 +94,7 @@ class PendingCheckpoint:
         )
 
 
-def partly_finished_union(manifest: Manifest) -> str | None:
+def partly_finished_union(manifest: Manifest, operator_names: Mapping[str, str]) -> str | None:
     """The reason why a checkpoint with union lists must fail; None if it may complete (FLIP-147).
 
     A restore gives every subtask the union list entries of all subtasks. A finished subtask takes no part in later
@@ -105,6 +105,6 @@ def partly_finished_union(manifest: Manifest) -> str | None:
         names = sorted({name for snapshot in operator.subtasks.values() for name in snapshot.unions})
         if operator.finished is FinishedState.PARTLY and names:
             done = sum(snapshot.finished for snapshot in operator.subtasks.values())
-            lists = ", ".join(names)
-            return f"{uid} has union lists ({lists}), and {done} of its {operator.parallelism} subtasks have finished"
+            has = f"{operator_names[uid]} has union lists ({', '.join(names)})"
+            return f"{has}, and {done} of its {operator.parallelism} subtasks have finished"
     return None

@@ -4,7 +4,8 @@ The graph holds no user code. The dataflow keeps user code beside the graph, by 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -112,6 +113,15 @@ class JobGraph:
         """Every subtask, predecessors first."""
         return tuple(SubtaskId(o.uid, i) for o in self.operators for i in range(o.parallelism))
 
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The name of each operator by uid, as the console shows it."""
+        return operator_names((operator.uid, operator.name) for operator in self.operators)
+
+    def label(self, subtask: SubtaskId) -> str:
+        """The subtask in texts for people: the name of the operator and the index."""
+        return f"{self.names[subtask.operator]}/{subtask.index}"
+
     def key_types_of(self, uid: OperatorId) -> Mapping[str, str]:
         """The types of the key columns of `uid`, by column, as far as they are known before the first row."""
         edges = (edge for edge in self.edges if edge.target == uid and edge.key_types)
@@ -192,6 +202,13 @@ class JobGraph:
                 for e in self.edges
             ],
         }  # fmt: skip
+
+
+def operator_names(operators: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By uid: the name of each operator (uid, name), with the uid if another operator has the same name."""
+    pairs = tuple(operators)
+    named = Counter(name for _, name in pairs)
+    return {uid: name if named[name] == 1 else f"{name} ({uid})" for uid, name in pairs}
 
 
 def check_uid(uid: str) -> None:

@@ -97,7 +97,7 @@ GRAPH: dict[str, Any] = {
     ],
 }  # fmt: skip
 
-LATE = "no acknowledgement from join/0, join/1, parquet/0, parquet/1, window/0 and 1 more"
+LATE = "no acknowledgement from join airlines/0, join airlines/1, parquet/0, parquet/1, window 1 day/0 and 1 more"
 LOST_SLOT = {"code": "attempt-failed", "message": "slot 1 is gone: the other side closed the connection", "failures": 1}
 
 

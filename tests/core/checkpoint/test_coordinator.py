@@ -1,5 +1,6 @@
 """The coordinator: tables of events and the whole list of effects that follows."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -514,6 +515,22 @@ def test_an_expired_checkpoint_says_how_many_it_does_not_name() -> None:
     job.issue(1)
     (report,) = of(ReportCheckpoint, job.tick(1_100))
     assert report.detail == "no acknowledgement from a/0, a/1, a/2, a/3, b/0 and 7 more"
+
+
+def test_details_name_operators_as_the_console_does() -> None:
+    """They had the uids. Operators with the same name are told apart by them."""
+    named = {"a": "orders", "b": "count", "c": "count"}
+    graph = replace(GRAPH, operators=tuple(replace(each, name=named[each.uid]) for each in GRAPH.operators))
+    job = Job(graph)
+    job.ask()
+    job.issue(1)
+    (expired,) = of(ReportCheckpoint, job.tick(1_100))
+    assert expired.detail == "no acknowledgement from orders/0, count (b)/0, count (c)/0"
+    job = Job(graph)
+    job.ask()
+    job.issue(1)
+    (declined,) = of(ReportCheckpoint, job.decline(1))
+    assert declined.detail.startswith("count (b)/0: ")
 
 
 def test_a_manifest_that_cannot_be_stored_fails_only_its_checkpoint() -> None:

@@ -8,6 +8,7 @@ from tests.core.builders import manifest
 
 UNION = SubtaskSnapshot(unions={"parts": ("a",)})
 EMPTY = SubtaskSnapshot(unions={"parts": ()})
+NAMES = {"a": "read", "b": "count"}
 PLAIN = SubtaskSnapshot(lists={"offsets": (1,)})
 
 
@@ -26,8 +27,8 @@ def done(snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
 )
 def test_a_partly_finished_operator_with_a_union_list_is_named(subtasks: list[SubtaskSnapshot]) -> None:
     """S0-59, S0-60."""
-    told = partly_finished_union(manifest({"a": [PLAIN], "b": subtasks}))
-    assert told == f"b has union lists (parts), and 1 of its {len(subtasks)} subtasks have finished"
+    told = partly_finished_union(manifest({"a": [PLAIN], "b": subtasks}), NAMES)
+    assert told == f"count has union lists (parts), and 1 of its {len(subtasks)} subtasks have finished"
 
 
 @pytest.mark.parametrize(
@@ -40,4 +41,4 @@ def test_a_partly_finished_operator_with_a_union_list_is_named(subtasks: list[Su
 )
 def test_others_may_complete(subtasks: list[SubtaskSnapshot]) -> None:
     """S0-60, S0-61."""
-    assert partly_finished_union(manifest({"a": [PLAIN], "b": subtasks})) is None
+    assert partly_finished_union(manifest({"a": [PLAIN], "b": subtasks}), NAMES) is None

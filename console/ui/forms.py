@@ -153,9 +153,10 @@ class RescaleForm(forms.Form):
 
 
 class CloneForm(RescaleForm):
-    """Version, parallelism and name of a clone."""
+    """Version, parallelism and name of a clone, and whether it drops state that the version lacks."""
 
     name = forms.CharField(required=False, max_length=MAX_NAME_LENGTH)
+    allow_unmapped = forms.BooleanField(required=False)
 
 
 class RestoreForm(RescaleForm):

@@ -110,6 +110,9 @@ def test_a_rescale_is_shown_before(weirctl: Commands, make_run: MakeRun, make_ch
     assert "parallelism 2 to 5" in shown
     assert "slots of other jobs: 0" in shown
     assert weirctl.json("rescale", "daily sums", "--parallelism", "5", "--dry-run")["parallelism"] == 5
+    of_version = weirctl.json("rescale", "daily sums", "--version", "1", "--parallelism", "5", "--dry-run")
+    assert of_version["version"] == run.version_id
+    assert "either --parallelism or --version" in weirctl("rescale", "daily sums", code=2).stderr
     refused = weirctl("rescale", "daily sums", "--parallelism", "2", "--dry-run", code=3)
     assert "The run has this parallelism and version already." in refused.stderr
     assert not Operation.objects.exists()

@@ -254,10 +254,10 @@ def current_maintenance() -> Maintenance | None:
 
 @register.simple_tag
 def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
-    """The command line for an operation on `job`, for scripts. True is a flag; None and False are left out."""
+    """The command line for an operation on `job`, for scripts. True is a flag; None, False and "" are left out."""
     parts = ["weirctl", act, job.name, *map(str, arguments)]
     for name, value in options.items():
-        if value is not None and value is not False:
+        if value is not None and value is not False and value != "":
             option = "--from" if name == "start_from" else f"--{name.replace('_', '-')}"
             parts += [option] if value is True else [option, str(value)]
     return shlex.join(parts)

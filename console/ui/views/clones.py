@@ -1,5 +1,6 @@
 """A clone or a restore drill of a snapshot, beside the running job."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -8,26 +9,31 @@ from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
+from console.jobs.models import JobVersion
 from console.jobs.services import parallelism_limit, ready_versions
 from console.operations.clones import drills_of
 from console.operations.legality import allowed_clone, allowed_drill
 from console.operations.models import OperationKind, OperationState
 from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation
 from console.ui.forms import CloneForm, add_refusal
+from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def clone(request: HttpRequest, pk: int) -> HttpResponse:
-    """GET shows what a clone or a drill does, and stays live; POST requests the `kind` in the form."""
+    """GET shows what a clone or a drill does, and stays live; POST requests the `kind` in the form.
+
+    A script asks by GET for the commands that do the same as the form with its present values.
+    """
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
     versions, status = tuple(ready_versions(found.job)), 200
     newest = versions[0] if versions else None
-    own = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
-    form = CloneForm(request.POST if request.method == "POST" else own)
+    own: dict[str, Any] = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
+    form = CloneForm(request.POST if request.method == "POST" else {**own, **request.GET.dict()})
     if request.method == "POST":
         status = 422
         kind = OperationKind.DRILL if request.POST.get("kind") == OperationKind.DRILL else OperationKind.CLONE
@@ -40,12 +46,18 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
             else:
                 return redirect("ui:checkpoint", found.pk) if kind is OperationKind.DRILL else redirect("ui:jobs")
 
+    wanted = _wanted(form, versions)
+    if request.headers.get("HX-Target") == "commands":
+        given = {"job": found.job, "checkpoint": found, "wanted": wanted}
+        return page(request, "checkpoints/_clone_commands.html", given)
+
     def load_content() -> PageContent:
         earlier = drills_of(found.job).filter(state=OperationState.SUCCEEDED)[:1]
         context = {
             "job": found.job,
             "checkpoint": found,
             "form": form,
+            "wanted": wanted,
             "versions": versions,
             "limit": max(map(parallelism_limit, versions), default=None),
             "clone": allowed_clone(found, request.user),
@@ -61,6 +73,17 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
     return page_or_blocks(
         request, "checkpoints/clone.html", "checkpoints/_clone_live.html", load_content, load_revision, status
     )
+
+
+def _wanted(form: CloneForm, versions: Sequence[JobVersion]) -> dict[str, Any]:
+    """The values of the form, as far as they are valid, for the commands that do the same."""
+    number = whole_number(str(form["version"].value() or ""))
+    return {
+        "version": next((version for version in versions if version.pk == number), None),
+        "parallelism": whole_number(str(form["parallelism"].value() or "")),
+        "name": form["name"].value(),
+        "allow_unmapped": form["allow_unmapped"].value(),
+    }
 
 
 def _params(found: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """The page that restores a snapshot beside its job, and the evidence on the page of the snapshot."""
 
+import pytest
 from django.test import Client
+from playwright.sync_api import expect
 
-from console.jobs.models import Job
+from console.jobs.models import Job, Run
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
+from tests.console.ui.browsing import Open
 
 
 def test_a_clone_is_offered_while_the_job_runs(at_console: Client) -> None:
@@ -33,6 +36,20 @@ def test_a_drill_is_evidence_on_the_page_of_its_snapshot(at_console: Client) -> 
     said = blocks.text(at_console.get(path))
     assert "operator Succeeded 1.0 MiB 0.90 s 8.0 s 11 s" in said
     assert at_console.get(path, headers={"HX-Request": "true"}).status_code == 286
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_the_commands_follow_the_form(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/checkpoints/{running.checkpoints.get(number=210).pk}/clone/")
+        commands = page.locator("#commands")
+        expect(commands).not_to_contain_text("--allow-unmapped")
+        page.get_by_label("Drop the state of operators that the version lacks").check()
+        expect(commands).to_contain_text("--allow-unmapped")
+        page.get_by_label("Parallelism").fill("1")
+        page.keyboard.press("Tab")
+        expect(commands).to_contain_text("--parallelism 1 --allow-unmapped")
 
 
 def test_a_reader_clones_nothing(reading: Client) -> None:

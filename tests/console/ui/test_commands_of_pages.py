@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 
 from console.accounts import tokens
 from console.accounts.models import User
-from console.jobs.models import JobVersion
+from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation
 from console.operations.rescale_plan import rescale_hash
 from tests.console.ui import rows
@@ -28,6 +28,32 @@ def command_in(page: Any) -> list[str]:
     found = re.search(r"From a shell: <code>(.*?)</code>", page.content.decode())
     assert found is not None
     return shlex.split(html.unescape(found[1]))
+
+
+def version_without_window(run: Run) -> JobVersion:
+    """A version that lacks an operator with state."""
+    operators = [each for each in rows.GRAPH["operators"] if each["uid"] != "window"]
+    return JobVersion.objects.create(
+        job=run.job, number=2, parallelism=2, max_parallelism=128, state="ready",
+        graph={**rows.GRAPH, "operators": operators, "edges": []},
+    )  # fmt: skip
+
+
+def send(page: Any, token: str) -> None:
+    """Sends the request by curl on the page, which must be accepted."""
+    ((url, body),) = curls_in(page)
+    api = APIClient()
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+    answer = api.post(url, body, format="json")
+    assert answer.status_code == 202, answer.json()
+
+
+def call(page: Any, token: str, server: LiveServer, *more: str) -> None:
+    """Calls the command on the page, which must succeed."""
+    _, *arguments = command_in(page)
+    environment = {"WEIR_URL": server.url, "WEIR_TOKEN": token}
+    result = CliRunner().invoke(weirctl, [*arguments, *more, "--no-wait"], env=environment)
+    assert result.exit_code == 0, (result.output, result.exception)
 
 
 @pytest.mark.parametrize("act", ["savepoint", "stop", "drain", "cancel"])
@@ -58,29 +84,54 @@ def test_the_commands_of_a_restore_accept_what_its_plan_requires(
     run = rows.run(rows.job(name="daily sums"), state)
     snapshot = rows.checkpoint(run, 7)
     rows.checkpoint(run, 8)
-    operators = [each for each in rows.GRAPH["operators"] if each["uid"] != "window"]
-    newer = JobVersion.objects.create(
-        job=run.job, number=2, parallelism=2, max_parallelism=128, state="ready",
-        graph={**rows.GRAPH, "operators": operators, "edges": []},
-    )  # fmt: skip
+    newer = version_without_window(run)
     query = {"checkpoint": snapshot.pk, "version": newer.pk, "parallelism": 2}
     page = at_console.get(f"/jobs/{run.job_id}/restore/", query)
     token = tokens.issue(operator)
-    if by_curl:
-        ((url, body),) = curls_in(page)
-        api = APIClient()
-        api.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
-        answer = api.post(url, body, format="json")
-        assert answer.status_code == 202, answer.json()
-    else:
-        _, *arguments = command_in(page)
-        environment = {"WEIR_URL": live_server.url, "WEIR_TOKEN": token}
-        result = CliRunner().invoke(weirctl, [*arguments, "--yes", "--no-wait"], env=environment)
-        assert result.exit_code == 0, (result.output, result.exception)
+    send(page, token) if by_curl else call(page, token, live_server, "--yes")
     asked = Operation.objects.get(kind="restore" if state == "stopped" else "rollback")
     assert asked.params["accept_repeated_output"]
     assert asked.params["allow_unmapped"]
     assert asked.params.get("end_run") == {"running": "stop", "restarting": "cancel"}.get(state)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("by", ["page", "weirctl", "curl"])
+def test_the_commands_of_a_drill_drop_the_state_that_its_form_drops(
+    at_console: Client, operator: User, live_server: LiveServer, by: str
+) -> None:
+    """They had no option, and the form had no field, so a version without an operator could not be drilled."""
+    run = rows.run(rows.job(name="daily sums"))
+    snapshot = rows.checkpoint(run, 7)
+    newer = version_without_window(run)
+    path, form = f"/checkpoints/{snapshot.pk}/clone/", {"version": newer.pk, "parallelism": 1, "name": ""}
+    refused = at_console.post(path, {**form, "kind": "clone"})
+    assert (refused.status_code, "window" in refused.content.decode()) == (422, True)
+    form["allow_unmapped"] = "on"
+    page = at_console.get(path, form, headers={"HX-Request": "true", "HX-Target": "commands"})
+    token = tokens.issue(operator)
+    if by == "page":
+        assert at_console.post(path, {**form, "kind": "drill"}).status_code == 302
+    elif by == "curl":
+        send(page, token)
+    else:
+        call(page, token, live_server)
+    asked = Operation.objects.get(kind="drill").params
+    assert asked["allow_unmapped"]
+    assert (asked["version"], asked["parallelism"]) == (newer.pk, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("by_curl", [False, True], ids=["weirctl", "curl"])
+def test_the_commands_of_a_start_accept_the_output_that_it_repeats(
+    at_console: Client, operator: User, live_server: LiveServer, by_curl: bool
+) -> None:
+    """The console refused the printed commands."""
+    run = rows.run(rows.job(name="daily sums"), "stopped")
+    rows.checkpoint(run, 7)
+    page, token = at_console.get(f"/jobs/{run.job_id}/start/"), tokens.issue(operator)
+    send(page, token) if by_curl else call(page, token, live_server)
+    assert Operation.objects.get(kind="start").params["accept_repeated_output"]
 
 
 def test_a_restore_that_is_refused_shows_no_command(at_console: Client) -> None:
@@ -98,7 +149,7 @@ def test_pages_of_snapshots_show_their_commands(at_console: Client) -> None:
     own, job = f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
     for path, act, rest in (
         (f"{own}discard/", "discard", ["7"]),
-        (f"{own}clone/", "drill", ["7"]),
+        (f"{own}clone/", "drill", ["7", "--version", "1", "--parallelism", "2"]),
         (own, "review", ["7", "reviewed"]),
         (f"{job}checkpoints/schedule/", "schedule", ["--daily-at", "02:00"]),
     ):
@@ -166,6 +217,7 @@ def curls_in(page: Any) -> list[tuple[str, Any]]:
 def test_a_rescale_shows_its_command(at_console: Client) -> None:
     run = rows.run(rows.job(name="daily sums"))
     page = at_console.get(f"/jobs/{run.job_id}/rescale/")
-    assert command_in(page) == ["weirctl", "rescale", "daily sums", "--parallelism", "2"]
+    assert command_in(page) == ["weirctl", "rescale", "daily sums", "--version", "1", "--parallelism", "2"]
+    assert {option.name for option in weirctl.commands["rescale"].params} >= {"version", "parallelism"}
     ((_, body),) = curls_in(page)
     assert body["params"] == {"parallelism": 2, "version": run.version_id, "plan_hash": rescale_hash(run)}

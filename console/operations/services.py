@@ -130,6 +130,8 @@ def accept(row: Operation, typed: Any) -> Operation:
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
     lock_job(row.job)  # the checkpoint must not be discarded meanwhile
+    if row.part_of is not None:
+        _require_latest(latest_run(row.job), row.part_of.run_id)
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
     origin = Origin.from_params(row.job, wanted)
@@ -228,9 +230,7 @@ def _delegate_to_master(row: Operation, act: RunAct, wanted_run: int | None) -> 
         Conflict: the latest run is not `wanted_run`, or its state does not allow the act.
     """
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
-    if run is not None and wanted_run not in (None, run.pk):
-        detail = f"The request is for run {wanted_run}, but the latest run of the job is run {run.pk}."
-        raise Conflict("run-changed", detail, "params.run", run=run.pk)
+    _require_latest(run, wanted_run)
     if found := run_conflict(run, act, ending_operations(run)):
         raise _name_blockers(row.job, found)
     assert run is not None, "a job that never ran has a conflict"
@@ -268,6 +268,13 @@ _ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = 
     OperationKind.COMMENT: reviews.accept_comment,
     OperationKind.REVIEW: reviews.accept_review,
 }
+
+
+def _require_latest(run: Run | None, wanted_run: int | None) -> None:
+    """Raises Conflict if `run`, the latest of a job, is not the run of the request. None: the request names no run."""
+    if run is not None and wanted_run not in (None, run.pk):
+        detail = f"The request is for run {wanted_run}, but the latest run of the job is run {run.pk}."
+        raise Conflict("run-changed", detail, "params.run", run=run.pk)
 
 
 def _require_startable(job: Job) -> None:

@@ -147,11 +147,13 @@ def test_another_run_that_has_ended_meanwhile_prevents_the_restore(
 ) -> None:
     whole = ask(operator, running)
     end(running, "stop", "stopped")
-    make_run(RunState.CANCELED)
+    later = make_run(RunState.CANCELED)
     reconciler.reconcile()
     whole.refresh_from_db()
     assert whole.error is not None
-    assert (whole.state, whole.error["code"], chosen().held_by) == ("failed", "plan-changed", None)
+    assert (whole.state, whole.error["code"], chosen().held_by) == ("failed", "run-changed", None)
+    changed = f"The request is for run {running.pk}, but the latest run of the job is run {later.pk}."
+    assert whole.error["message"] == f"Run {running.pk} has ended, and checkpoint 1 was not restored: {changed}"
 
 
 def test_a_restore_waits_for_storage_that_is_away(

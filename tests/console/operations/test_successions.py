@@ -167,6 +167,21 @@ def test_a_run_that_was_started_meanwhile_ends_the_rescale_and_names_the_savepoi
     assert not Operation.objects.filter(kind="restore").exists()
 
 
+def test_a_run_that_was_started_and_ended_meanwhile_ends_the_rescale(
+    operator: User, running: Run, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    """The rescale is of the run that was the latest at its request. It restored over the later run."""
+    whole = ask(operator, running, parallelism=3)
+    stop(running, make_checkpoint)
+    later = make_run(RunState.CANCELED)
+    successions.advance_successions()
+    whole.refresh_from_db()
+    assert (whole.state, whole.error and whole.error["code"]) == ("failed", "run-changed")
+    changed = f"The request is for run {running.pk}, but the latest run of the job is run {later.pk}."
+    assert changed in (whole.error or {})["message"]
+    assert Run.objects.count() == 2
+
+
 def test_a_run_that_ended_otherwise_fails_the_rescale(operator: User, running: Run) -> None:
     """The master died while it took the savepoint, and the run was cancelled."""
     whole = ask(operator, running, parallelism=3)

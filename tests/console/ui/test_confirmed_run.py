@@ -10,6 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.jobs.models import Run
+from console.operations import reconciler
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
 
@@ -66,6 +67,25 @@ def test_a_confirmed_act_on_several_jobs_leaves_later_runs_alone(at_console: Cli
         assert f"The request is for run {replaced.pk}, but the latest run of the job is run {later.pk}." in said
         assert "The request names no run of gamma." in said
     assert [row.run for row in Operation.objects.all()] == [same]
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "stop", "drain", "cancel", "rescale"])
+def test_rest_binds_an_act_without_a_run_to_the_latest_run(api: APIClient, kind: str) -> None:
+    """The answer names the run. The operation fails when that run has ended, and a later run goes on."""
+    run = rows.run(rows.job())
+    params = {"parallelism": 3} if kind == "rescale" else {}
+    path = f"/api/v1/jobs/{run.job_id}/operations/"
+    accepted = api.post(path, {"kind": kind, "params": params}, format="json").json()
+    assert accepted["run"] == run.pk
+    Run.objects.filter(pk=run.pk).update(state="failed", ended_at=timezone.now())
+    later = rows.run(run.job)
+    reconciler.reconcile()
+    row = Operation.objects.get(pk=accepted["id"])
+    assert (row.run, row.state) == (run, "unknown" if kind == "savepoint" else "failed")
+    assert (row.error or {})["message"].startswith("The run ended (failed) before the ")
+    later.refresh_from_db()
+    assert later.state == "running"
+    assert not Operation.objects.filter(run=later).exists()
 
 
 def test_rest_refuses_an_act_on_an_earlier_run(api: APIClient) -> None:

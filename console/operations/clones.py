@@ -2,23 +2,28 @@
 
 The snapshot becomes a savepoint of the clone. Its state files are hard links, since they never change. The state of
 sinks is left out: it describes output that the clone must neither commit nor clean.
+
+The files are written before the rows. Until the rows are committed, a file marks their folder as unfinished, and an
+advisory lock shows that the process lives. If it dies before, the next pass of file work deletes the folder.
 """
 
 import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+import structlog
 from django.conf import settings
 from django.db import connection
 from django.db.models import QuerySet
 
 from console.accounts.refusals import Conflict, Refused
+from console.advisory_lock import try_lock
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run, VersionState
@@ -36,6 +41,10 @@ from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest, manifest_folder
 
 _PIN_RENEWAL_S: Final = 60.0
+_LOCKS: Final = 0x57454952_00000000  #: key of the advisory lock of a clone, less its id
+_MARK_PREFIX: Final = ".unfinished-clone-"  #: of files in `WEIR_STORAGE`, followed by the id of a clone
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +82,44 @@ def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClon
     manifest, origins = clone_manifest(origin.manifest, str(clone.pk), sinks)
     own = Origin(manifest=manifest, path=manifest_folder(manifest))
     require_mapping(clone, own, copy, parallelism, allow_unmapped=wanted.allow_unmapped)
-    try:
-        _write_savepoint(snapshot, clone, manifest, origins)
-        yield PreparedClone(
-            job=clone, version=copy, parallelism=parallelism, manifest=manifest, allow_unmapped=wanted.allow_unmapped
-        )
-    except BaseException:
-        shutil.rmtree(storage.job_root(clone.pk), ignore_errors=True)
-        raise
+    with try_lock(_LOCKS + clone.pk):
+        try:
+            _write_savepoint(snapshot, clone, manifest, origins)
+            yield PreparedClone(
+                job=clone, version=copy, parallelism=parallelism, manifest=manifest,
+                allow_unmapped=wanted.allow_unmapped,
+            )  # fmt: skip
+        except BaseException:
+            with suppress(OSError):
+                _delete_unfinished(clone.pk)
+            raise
+        with suppress(OSError):  # then the next pass removes the mark
+            _mark(clone.pk).unlink()
+
+
+def delete_unfinished_clones() -> None:
+    """Deletes the files of clones whose process has died before it committed their rows."""
+    for mark in Path(settings.WEIR_STORAGE).glob(f"{_MARK_PREFIX}*"):
+        clone_id = int(mark.name.removeprefix(_MARK_PREFIX))
+        with try_lock(_LOCKS + clone_id) as is_free:
+            if not is_free:
+                continue  # its process lives
+            if Job.objects.filter(pk=clone_id).exists():
+                mark.unlink(missing_ok=True)
+            else:
+                log.warning("an unfinished clone is deleted", folder=str(storage.job_root(clone_id)))
+                _delete_unfinished(clone_id)
+
+
+def _delete_unfinished(clone_id: int) -> None:
+    folder = storage.job_root(clone_id)
+    if folder.exists():
+        shutil.rmtree(folder)
+    _mark(clone_id).unlink(missing_ok=True)
+
+
+def _mark(clone_id: int) -> Path:
+    return Path(settings.WEIR_STORAGE) / f"{_MARK_PREFIX}{clone_id}"
 
 
 def clone_target(job: Job, wanted: CloneParams) -> tuple[JobVersion, int, Checkpoint]:
@@ -177,7 +216,7 @@ def _reserved_id() -> int:
 
 
 def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origins: Mapping[str, Segment]) -> None:
-    """Writes the savepoint into the clone's storage, its manifest last.
+    """Writes the savepoint into the clone's storage, marked as unfinished; its manifest last.
 
     Raises:
         Refused: the storage fails.
@@ -185,6 +224,7 @@ def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origi
     source, target = storage.job_root(snapshot.job_id), storage.job_root(clone.pk)
     renewal = time.monotonic() + _PIN_RENEWAL_S
     try:
+        _mark(clone.pk).touch()
         for segment in {segment.path: segment for segment in manifest.segments()}.values():  # subtasks share files
             if time.monotonic() > renewal:
                 storage.pin(snapshot)

@@ -1,4 +1,4 @@
-"""File work of operations: the clones of restore drills, and the deletion of files.
+"""File work of operations: the clones of restore drills, and the deletion of files, also of unfinished clones.
 
 Deleting or copying a large folder takes minutes, and storage may hang. A worker of the queue `stages` therefore does
 it, outside any transaction, a pass at a time. The passes of the queue `housekeeping` touch no such files, so runs are
@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from console.advisory_lock import try_lock
-from console.operations import discard, drill_starts, drills, scheduled_operations
+from console.operations import clones, discard, drill_starts, drills, scheduled_operations
 from console.operations.passes import FILE_WORK_LOCK
 
 _WORK: Final = (
@@ -18,6 +18,7 @@ _WORK: Final = (
     scheduled_operations.discard_surplus,
     discard.delete_discarded_files,
     drills.delete_clones,
+    clones.delete_unfinished_clones,
 )
 
 log = structlog.get_logger(__name__)

@@ -73,10 +73,13 @@ def test_the_first_page_of_a_chosen_operator_keeps_the_limit_of_queries(at_conso
     assert len(asked) <= MAX_QUERIES
 
 
-def test_the_first_page_of_a_user_with_permissions_keeps_the_limit_of_queries(reading: Client, running: Run) -> None:
-    """Permissions take two queries; a superuser has none."""
+@pytest.mark.parametrize("span", ["15min", "6h", "7d"])
+def test_the_first_page_of_a_user_with_permissions_keeps_the_limit_of_queries(
+    reading: Client, running: Run, span: str
+) -> None:
+    """Permissions take a query; a superuser has none. The plots of longer spans read how far rows are rolled up."""
     with CaptureQueriesContext(connection) as asked:
-        reading.get(f"/jobs/{running.job_id}/")
+        reading.get(f"/jobs/{running.job_id}/?span={span}")
     assert len(asked) <= MAX_QUERIES
 
 

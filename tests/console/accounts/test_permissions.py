@@ -1,0 +1,31 @@
+"""Permissions of a user and of the user's groups."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission
+
+from console.accounts.models import User
+
+pytestmark = pytest.mark.django_db
+
+
+def test_own_permissions_and_those_of_groups_take_a_query(viewer: User, django_assert_num_queries: Any) -> None:
+    """They took two."""
+    define, operate = (Permission.objects.get(codename=name) for name in ("add_job", "add_operation"))
+    group = Group.objects.create(name="on call")
+    group.permissions.add(operate)
+    viewer.groups.add(group)
+    viewer.user_permissions.add(define, operate)
+    user = User.objects.get(pk=viewer.pk)
+    with django_assert_num_queries(1):
+        assert user.has_perm("jobs.add_job")
+        assert user.has_perm("operations.add_operation")
+        assert not user.has_perm("operations.add_maintenance")
+        assert not user.has_perm("jobs.add_operation")
+
+
+def test_an_inactive_user_has_no_permission(definer: User) -> None:
+    assert definer.has_perm("jobs.add_job")
+    User.objects.filter(pk=definer.pk).update(is_active=False)
+    assert not User.objects.get(pk=definer.pk).has_perm("jobs.add_job")

@@ -110,14 +110,20 @@ def _run_params(request: HttpRequest) -> dict[str, Any]:
 def _confirmation_page(
     request: HttpRequest, job: Job, kind: str, ask_about: Callable[[Run | None], Confirmation]
 ) -> HttpResponse:
-    """The page stays live: numbers, state, and the operations of others that make this one impossible."""
+    """The page stays live: numbers, state, and the operations of others that make this one impossible.
+
+    A poll names the run that the page was opened for. Once another run is the latest, the request is disabled: its
+    user confirms it anew.
+    """
 
     def load_content() -> PageContent:
         run = latest_run(job)
         active = tuple(active_operations(job))
-        act = allowed_operation(OperationKind(kind), job, run, request.user, active)
+        act, asked = allowed_operation(OperationKind(kind), job, run, request.user, active), ask_about(run)
+        is_poll = "HX-Request" in request.headers
         context = {
-            "job": job, "run": run, "act": act, "asked": ask_about(run), "active": active, "command": kind,
+            "job": job, "run": run, "act": act, "asked": asked, "active": active, "command": kind,
+            "is_outdated": is_poll and whole_number(request.GET.get("run")) != asked.run,
             "target_roots": target_roots(), "copy_refusal": request_refusal(OperationKind.COPY, request.user),
         }  # fmt: skip
         return PageContent(context, settled=False)

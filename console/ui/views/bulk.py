@@ -48,18 +48,21 @@ _EFFECTS: Final = {
 def bulk(request: HttpRequest) -> HttpResponse:
     """GET asks for confirmation, and stays live; POST sends a request per job and leads to the page of the results.
 
-    A refusal stops no other job.
+    A refusal stops no other job. A poll names the runs that the page was opened for, as on the page of a single job.
     """
     given = request.POST if request.method == "POST" else request.GET
     act = next((act for act in BulkAct if act == given.get("kind")), None)
     numbers = sorted({number for text in given.getlist("job") if (number := whole_number(text)) is not None})
+    runs = {number for text in given.getlist("run") if (number := whole_number(text)) is not None}
     tags = [tag for tag in given.get("tags", "").split(",") if tag.strip()]
     if act is None:
         return HttpResponseBadRequest(f"kind: one of {', '.join(BulkAct)}.", "text/plain")
 
     def load_content() -> PageContent:
         lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
-        return PageContent(_context(act, tags, lines), settled=not lines)
+        compares_runs = "HX-Request" in request.headers and not act.is_of_tags
+        outdated = [line.job.name for line in lines if compares_runs and line.run and line.run.pk not in runs]
+        return PageContent({**_context(act, tags, lines), "outdated": outdated}, settled=not lines)
 
     def load_revision() -> str:
         return revision(request, rows_of_selection(numbers))
@@ -74,7 +77,6 @@ def bulk(request: HttpRequest) -> HttpResponse:
             idempotency_key=request.POST.get("key") or None,
         )
         lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
-        runs = {number for text in given.getlist("run") if (number := whole_number(text)) is not None}
         return redirect("ui:bulk_result", carry_out(act, lines, tags, asked, runs).pk)
     except Refused as refused:
         problem = {"title": _TITLES[act], "problem": refused.detail}

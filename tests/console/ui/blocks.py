@@ -28,6 +28,12 @@ def digests(response: Any) -> dict[str, str]:
     return {match["name"]: match["digest"] for match in _BLOCK.finditer(response.content.decode())}
 
 
+def shown_runs(response: Any) -> dict[str, list[str]]:
+    """The runs that the polls of an open confirmation name, as query parameters."""
+    shown = re.findall(r'<div id="shown-runs?" hidden>(.*?)</div>', response.content.decode())
+    return {"run": re.findall(r'name="run" value="(\d+)"', "".join(shown))}
+
+
 def swapped(response: Any) -> set[str]:
     """Names of the blocks that would replace those in a page."""
     return {match["name"] for match in _BLOCK.finditer(response.content.decode()) if match["swap"]}

@@ -249,10 +249,11 @@ def test_what_cannot_be_undone_is_asked_in_a_sentence_with_numbers(
 def test_a_question_shows_the_operation_that_another_user_requests_meanwhile(at_console: Client) -> None:
     run = rows.run(rows.job())
     path = f"/jobs/{run.job_id}/drain/"
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    page = at_console.get(path)
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
     anna = rows.operator_user("anna")
     rows.operation(run.job, "stop", "queued", run=run, requested_by=anna, reason="maintenance")
-    poll = at_console.get(path, headers={"HX-Request": "true", "X-Blocks": known})
+    poll = at_console.get(path, blocks.shown_runs(page), headers={"HX-Request": "true", "X-Blocks": known})
     assert blocks.swapped(poll) == {"effects", "confirm-button"}
     said = blocks.text(poll)
     assert "anna has requested a stop (queued)" in said

@@ -44,14 +44,50 @@ def test_a_confirmed_act_leaves_a_later_run_alone(at_console: Client, act: str) 
     assert (Operation.objects.get().run, Operation.objects.get().params) == (later, {"run": later.pk})
 
 
-def test_a_poll_shows_the_later_run_and_confirms_it(at_console: Client) -> None:
+def poll(client: Client, path: str, page: Any, asked: dict[str, Any] | None = None) -> Any:
+    """The poll of an open confirmation: it names the runs that the page was opened for."""
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    shown = {**(asked or {}), **blocks.shown_runs(page)}
+    return client.get(path, shown, headers={"HX-Request": "true", "X-Blocks": known})
+
+
+def test_a_poll_shows_the_later_run_and_asks_for_a_fresh_confirmation(at_console: Client) -> None:
     run = rows.run(rows.job())
     path = f"/jobs/{run.job_id}/cancel/"
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    page = at_console.get(path)
+    assert form_of(page)["run"] == [str(run.pk)]
+    assert "no longer the run" not in blocks.text(poll(at_console, path, page))
     later = replace_run(run)
-    poll = at_console.get(path, headers={"HX-Request": "true", "X-Blocks": known})
-    assert f"The subtasks of run {later.pk} end at once" in blocks.text(poll)
-    assert form_of(poll)["run"] == [str(later.pk)]
+    answer = poll(at_console, path, page)
+    said = blocks.text(answer)
+    assert f"The latest run of this job is no longer the run that was shown. Show run {later.pk}" in said
+    assert "run" not in form_of(answer), "the open form keeps the run that its user read about"
+    assert re.search(r"<button[^>]* disabled>Cancel", blocks.live(answer)["confirm-button"])
+    fresh = at_console.get(path)
+    assert form_of(fresh)["run"] == [str(later.pk)]
+    assert " disabled>" not in blocks.live(fresh)["confirm-button"]
+
+
+def test_a_confirmation_without_a_run_does_not_take_the_first_run(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/cancel/"
+    page = at_console.get(path)
+    rows.run(job)
+    assert re.search(r"<button[^>]* disabled>", blocks.live(poll(at_console, path, page))["confirm-button"])
+
+
+def test_a_poll_of_an_act_on_several_jobs_asks_for_a_fresh_confirmation(at_console: Client) -> None:
+    same, replaced = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
+    path, asked = "/jobs/bulk/", {"kind": "cancel", "job": [same.job_id, replaced.job_id]}
+    page = at_console.get(path, asked)
+    assert "no longer the run" not in blocks.text(poll(at_console, path, page, asked))
+    later = replace_run(replaced)
+    answer = poll(at_console, path, page, asked)
+    assert "The latest run of beta is no longer the run that was shown. Show the latest runs" in blocks.text(answer)
+    assert f'href="?kind=cancel&amp;job={same.job_id}&amp;job={replaced.job_id}"' in answer.content.decode()
+    assert "run" not in form_of(answer)
+    assert re.search(r"<button[^>]* disabled>", blocks.live(answer)["bulk-button"])
+    assert form_of(at_console.get(path, asked))["run"] == [str(same.pk), str(later.pk)]
 
 
 def test_a_confirmed_act_on_several_jobs_leaves_later_runs_alone(at_console: Client) -> None:

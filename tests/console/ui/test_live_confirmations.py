@@ -26,7 +26,7 @@ def anna(db: None) -> User:
     return rows.operator_user("anna")
 
 
-def poll(client: Client, path: str, page: Any, shown: dict[str, str] | None = None) -> Any:
+def poll(client: Client, path: str, page: Any, shown: dict[str, Any] | None = None) -> Any:
     """The poll of an open page, with the digests of its blocks."""
     known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
     return client.get(path, shown, headers={**POLL, "X-Blocks": known})
@@ -94,18 +94,19 @@ def test_a_refused_clone_stays_live(at_console: Client) -> None:
 
 def test_an_act_on_several_jobs_shows_the_stop_by_another_user(at_console: Client, anna: User) -> None:
     alpha, beta = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
-    path = f"/jobs/bulk/?kind=stop&job={alpha.job_id}&job={beta.job_id}"
-    page = at_console.get(path)
-    assert poll(at_console, path, page).status_code == 204
+    path = "/jobs/bulk/"
+    page = at_console.get(path, chosen := {"kind": "stop", "job": [alpha.job_id, beta.job_id]})
+    shown = {**chosen, **blocks.shown_runs(page)}
+    assert poll(at_console, path, page, shown).status_code == 204
     rows.operation(alpha.job, "stop", "queued", run=alpha, requested_by=anna)
-    answer = poll(at_console, path, page)
+    answer = poll(at_console, path, page, shown)
     assert blocks.swapped(answer) == {"bulk-lines", "bulk-button"}
     said = blocks.text(answer)
     assert "alpha Running Not possible A stop is already queued. anna has requested a stop (queued)" in said
     assert "Possible for 1 of 2 jobs now." in said
     assert buttons(answer) == [("Stop with savepoint for 1 job", True)]
     rows.operation(beta.job, "drain", "running", run=beta, requested_by=anna)
-    assert buttons(poll(at_console, path, page)) == [("Stop with savepoint for 0 jobs", False)]
+    assert buttons(poll(at_console, path, page, shown)) == [("Stop with savepoint for 0 jobs", False)]
 
 
 def test_a_change_of_tags_shows_the_change_by_another_user(at_console: Client) -> None:

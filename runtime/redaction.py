@@ -4,12 +4,17 @@ A parameter is secret if its schema marks it (`format: password`, `writeOnly`) o
 `auth_token`, at any depth). A password inside a URL or a libpq connection string is a secret, too. The version's row
 keeps the value, because the job needs it. Pages, API and admin mask the value, unless it is a reference to a secret.
 The job master redacts every failure text that it records.
+
+A process registers the value of each reference that it resolves. Until the process ends, `redact` masks these values in
+every text, since an error of a client library may quote them.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 MASK: Final = "********"
 REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")  #: stands for a secret that the place of the job has
@@ -24,6 +29,8 @@ _URL_PASSWORD = re.compile(  # a user may be a reference, whose colon does not e
 _CONNINFO_PASSWORD = re.compile(r"(?P<before>\bpassword\s*=\s*)(?P<secret>'(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
 
 Schema = Mapping[str, Any]
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+_resolved: set[str] = set()  #: secret texts that this process has resolved
 
 
 def is_secret(name: str, schema: Schema) -> bool:
@@ -71,9 +78,17 @@ def mask(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     }
 
 
-def redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
-    """`text` without the secrets of `params`."""
-    for secret in sorted(_secrets(params, mask(params, schema)), key=len, reverse=True):
+def register_resolved(value: str) -> None:
+    """Registers the value of a reference: `redact` masks it from now on, and its passwords if it is an address."""
+    passwords = [match["secret"].strip("'") for match in _matches(value)]
+    for text in (value, *passwords):
+        written = (text, quote(text, safe="", errors="replace"), unquote(text))
+        _resolved.update(each for each in written if len(each) >= _MIN_SECRET_CHARACTERS)
+
+
+def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE) -> str:
+    """`text` without the secrets of `params` and without registered values."""
+    for secret in sorted({*_secrets(params, mask(params, schema)), *_resolved}, key=len, reverse=True):
         for written in (secret, _as_json(secret, ascii=True), _as_json(secret, ascii=False)):
             text = text.replace(written, MASK)
     return text
@@ -84,7 +99,7 @@ def _as_json(secret: str, *, ascii: bool) -> str:
     return json.dumps(secret, ensure_ascii=ascii)[1:-1]
 
 
-def redact_json(value: Any, params: Mapping[str, Any], schema: Schema) -> Any:
+def redact_json(value: Any, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE) -> Any:
     """`value` (JSON) with every text in it redacted."""
     match value:
         case str():

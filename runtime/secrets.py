@@ -2,17 +2,20 @@
 
 A slot and the job master resolve a reference when they connect. The value comes from the environment variable
 `WEIR_SECRET_NAME` (name in upper case), else from the file NAME in the folder that `WEIR_SECRETS` names. Kubernetes and
-Docker mount secrets as such files. Definitions, logs and manifests therefore contain the reference only.
+Docker mount secrets as such files. Definitions, logs and manifests therefore contain the reference only. Each resolved
+value is registered (`runtime.redaction`), so that failures and logs of the process mask it.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from runtime.errors import JobRejected
-from runtime.redaction import REFERENCE
+from runtime.redaction import REFERENCE, register_resolved
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _URL_PASSWORD: Final = re.compile(r"[A-Za-z][\w+.-]*://[^/\s:@]*:(?P<secret>[^/\s@]+)@")
@@ -42,7 +45,23 @@ def resolve(field: str, text: str, encode: Callable[[str], str] = str) -> str:
     return REFERENCE.sub(lambda found: encode(_value_of(field, found[1])), text)
 
 
+def register_references(params: Mapping[str, Any]) -> None:
+    """Registers the values of the references in `params` that are set on this host.
+
+    Another process may have resolved them and may quote them in an error, such as a Spark task or a child process.
+    """
+    for name in set(REFERENCE.findall(json.dumps(dict(params)))):
+        with suppress(JobRejected):
+            _value_of("params", name)
+
+
 def _value_of(field: str, name: str) -> str:
+    value = _read_value(field, name)
+    register_resolved(value)
+    return value
+
+
+def _read_value(field: str, name: str) -> str:
     variable = _VARIABLE_PREFIX + name.upper().replace("-", "_")
     if (value := os.environ.get(variable)) is not None:
         return value

@@ -24,6 +24,8 @@ from runtime.core.job.settings import ExecutionMode
 from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
+from runtime.redaction import redact
+from runtime.secrets import register_references
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, error_summary, spark_session
 from spark_jobs.sources.table import SparkTable
@@ -59,12 +61,13 @@ def _run(arguments: argparse.Namespace) -> int:
         code, answer = REFUSED_EXIT_CODE, _error(refusal.code, refusal.field, refusal.detail)
     except StageFailure as failure:
         code, answer = FAILED_EXIT_CODE, _error(failure.code, failure.field, failure.detail)
-        sys.stderr.write(f"{failure.field}: {failure.detail}\n")
+        sys.stderr.write(f"{failure.field}: {redact(failure.detail)}\n")
     except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
-        traceback.print_exc()
+        sys.stderr.write(redact(traceback.format_exc()))
         word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
         code, answer = FAILED_EXIT_CODE, _error(word, _subject(arguments), error_summary(failure))
-        sys.stderr.write(f"{_subject(arguments)}: {error_summary(failure)}\n")  # readers of a log look at its last line
+        # Readers of a log look at its last line.
+        sys.stderr.write(f"{_subject(arguments)}: {redact(error_summary(failure))}\n")
     with answers:
         json.dump(answer, answers)
         answers.write("\n")
@@ -142,6 +145,7 @@ def _state(arguments: argparse.Namespace) -> dict[str, Any]:
 def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
     params = read_params(sys.stdin)
+    register_references(params)  # a Spark task resolves them, and Spark passes on its error
     standing = StageContext(
         pipeline=pipeline(a.pipeline), params=params, operator=a.operator, run=a.run, token=a.token,
         inputs=a.inputs.absolute(), columns=a.columns.absolute(), streams=a.streams.absolute(), answers=a.answers,
@@ -154,11 +158,13 @@ def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _params() -> Mapping[str, Any]:
-    return parse_params(sys.stdin.read())
+    params = parse_params(sys.stdin.read())
+    register_references(params)
+    return params
 
 
 def _error(code: str, field: str, detail: str) -> dict[str, Any]:
-    return {"error": {"code": code, "field": field, "detail": detail}}
+    return {"error": {"code": code, "field": field, "detail": redact(detail)}}
 
 
 def _subject(arguments: argparse.Namespace) -> str:

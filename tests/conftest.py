@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from runtime import redaction
+
 settings.register_profile("weir", deadline=None)  # machines are busy with other things
 settings.load_profile("weir")
 
@@ -29,6 +31,13 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def forgotten_secrets() -> Iterator[None]:
+    """A process masks each secret that it has resolved until it ends, and all tests share a process."""
+    yield
+    redaction._resolved.clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,13 @@
 """`${secret:NAME}` in options of connectors: resolved where a connection is made, refused where a value stands."""
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from runtime.errors import JobRejected
-from runtime.secrets import check_references, resolve
+from runtime.redaction import redact, redact_json
+from runtime.secrets import check_references, register_references, resolve
 
 URL = "postgresql://app:${secret:orders-password}@db/orders"
 
@@ -54,3 +56,34 @@ def test_a_password_in_the_text_is_refused_and_not_repeated(text: str) -> None:
 @pytest.mark.parametrize("text", ["postgresql://app@db/orders", "host=db user=app", "host=db password=${secret:p}"])
 def test_a_text_without_a_password_is_accepted(text: str) -> None:
     check_references("url", text)
+
+
+def test_a_resolved_value_is_masked_in_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An author's client quotes the address; the parameters hold the reference only."""
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", 'p/ss "word"')
+    assert "p/ss" in redact('no way to app:p/ss "word"@db')
+    resolve("url", URL, encode=lambda secret: quote(secret, safe=""))
+    assert redact('no way to app:p/ss "word"@db') == "no way to app:********@db"
+    assert redact("no way to app:p%2Fss%20%22word%22@db") == "no way to app:********@db"
+    assert redact_json({"error": ['{"given": "p/ss \\"word\\""}']}) == {"error": ['{"given": "********"}']}
+
+
+def test_the_password_of_a_resolved_address_is_masked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_SECRET_DATABASE", "postgresql://app:pa%2Fss@db/orders")
+    resolve("url", "${secret:database}")
+    assert redact("cannot log in with pa/ss, pa%2Fss") == "cannot log in with ********, ********"
+    assert redact("at postgresql://app:pa%2Fss@db/orders") == "at ********"
+
+
+def test_a_short_value_is_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "a")
+    resolve("url", URL)
+    assert redact("a table") == "a table"
+
+
+def test_references_of_parameters_are_masked_before_this_process_resolves_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "correct horse")
+    register_references({"nested": [{"url": URL}], "absent": "${secret:not-here}"})
+    assert redact("app:correct horse@db") == "app:********@db"

@@ -25,6 +25,7 @@ from console.jobs.services import parameter_schema
 from console.runs.db_retry import ignore_outage, retry_until_reachable
 from runtime.core.job.restart_strategy import AttemptFailure
 from runtime.redaction import redact
+from runtime.secrets import register_references
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Supervisor(ABC):
         self._owner = owner
         self._version = version
         self._schema = parameter_schema(version)
+        register_references(version.params)
         self._restart = parse_settings(version.settings).restart
         self._deaths = 0  #: consecutive
 

@@ -18,7 +18,8 @@ from django.conf import settings
 from django.http import QueryDict
 
 from console.jobs.models import Run
-from runtime.redaction import Schema, redact_json
+from runtime.redaction import Schema, redact
+from runtime.secrets import register_references
 
 LOG_LINES: Final = 200
 _TAIL_BYTES: Final = 512 * 1024  #: end of the file that is searched for the last lines
@@ -130,7 +131,7 @@ def log_tail(
     lines = _last_lines(file, limit)
     if lines is None:
         return None
-    shown = redact_json("\n".join(lines), params, schema).splitlines()  # first: a search would show secrets by its hits
+    shown = _redact("\n".join(lines), params, schema).splitlines()  # first: a search would show secrets by its hits
     return tuple([line for line in parse_lines(shown) if wanted.accepts(line)][-LOG_LINES:])
 
 
@@ -143,7 +144,13 @@ def recent_warnings(run: Run, schema: Schema) -> tuple[LogLine, ...] | None:
 def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | None:
     """The end of the file as it is, but without secrets; None if this host does not have the log."""
     lines = _last_lines(file, _DOWNLOAD_BYTES)
-    return None if lines is None else str(redact_json("".join(f"{line}\n" for line in lines), params, schema))
+    return None if lines is None else _redact("".join(f"{line}\n" for line in lines), params, schema)
+
+
+def _redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
+    """`text` without secrets, also those that the console's host has: libraries and authors print past Weir's log."""
+    register_references(params)
+    return redact(text, params, schema)
 
 
 def _last_lines(file: Path, limit: int) -> list[str] | None:

@@ -10,17 +10,19 @@ from typing import Any, Final
 
 import structlog
 
+from runtime.redaction import redact, redact_json
+
 MAX_TRACE_CHARACTERS: Final = 8_000
 _APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone workers make
 
 
 def traceback_text(error: BaseException) -> str:
-    """End of the traceback as text, without local variables.
+    """End of the traceback as text, without local variables and resolved secrets.
 
     With `rich` installed, an unconfigured structlog renders every local variable of every frame. In a slot these
     variables are batches and whole states: rendering takes tens of seconds.
     """
-    return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
+    return redact("".join(traceback.format_exception(error)))[-MAX_TRACE_CHARACTERS:]
 
 
 def executor_id() -> str:
@@ -41,11 +43,11 @@ def log_path() -> str:
     return str(target) if target.is_file() else ""
 
 
-def configure(redact: Callable[[Any], Any] = lambda value: value) -> None:
+def configure(redact: Callable[[Any], Any] = redact_json) -> None:
     """Configures logging. Idempotent: Spark reuses its workers, and a master learns its secrets after its first lines.
 
     Args:
-        redact: removes secrets from an event, which is JSON.
+        redact: removes secrets from an event, which is JSON. By default, those that the process has resolved.
     """
     structlog.configure(
         processors=[

@@ -23,6 +23,7 @@ from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.control.endpoints import ControlClient, ControlServer, Hello
 from runtime.master.launcher import SlotPhase, SlotStatus
+from runtime.redaction import redact
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000
 RELAUNCH_PAUSE_S: Final = 1.0  #: between launches of a pool that loses a member before any slot runs
@@ -81,7 +82,7 @@ def serve_slots(address: SlotPoolAddress, index: int, run: Callable[[StartSlot],
             run(assignment)
             master.send(SlotExited(assignment.token))
     except Exception as error:
-        master.send(PoolMemberFailed(repr(error)[:_MAX_DETAIL_CHARACTERS]))
+        master.send(PoolMemberFailed(redact(repr(error))[:_MAX_DETAIL_CHARACTERS]))
         raise
     finally:
         master.close()

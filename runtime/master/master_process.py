@@ -30,6 +30,7 @@ from runtime.io.manifests import set_signing_keys
 from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.redaction import redact_json
+from runtime.secrets import register_references
 
 EXIT_ORPHANED: Final = 7  #: exit code when the supervisor has gone
 
@@ -73,7 +74,8 @@ def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRunStor
 
 
 def redaction_of(row: RunRow) -> Callable[[Any], Any]:
-    """Function that redacts the run's secret parameters in JSON values."""
+    """Function that redacts the run's secret parameters and resolved secrets in JSON values."""
+    register_references(row.params)
     try:
         schema = parameter_schema(pipeline(row.pipeline))
     except JobRejected:  # reported when the job is compiled; parameter names still mark secrets

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.errors import OperatorFailure
+from runtime.redaction import redact
 
 PROGRAMMING_ERRORS: Final = (KeyError, TypeError, AttributeError)
 _RUNTIME_FOLDER: Final = str(Path(__file__).parents[1])
@@ -31,9 +32,9 @@ def location_of(error: BaseException) -> str:
 
 
 def describe_error(error: Exception) -> str:
-    """Error text with the location in the job's code, if known."""
+    """Error text with the location in the job's code, if known, and without resolved secrets."""
     text, place = str(error) or type(error).__name__, location_of(error)
-    return f"{text} ({place})" if place else text
+    return redact(f"{text} ({place})" if place else text)
 
 
 def fingerprint(error: BaseException) -> str:
@@ -41,7 +42,7 @@ def fingerprint(error: BaseException) -> str:
     cause = error.__cause__
     if not isinstance(error, OperatorFailure) or not isinstance(cause, PROGRAMMING_ERRORS):
         return ""
-    return f"{error.operator} {error.hook} {type(cause).__name__} {cause} {location_of(error)}"
+    return redact(f"{error.operator} {error.hook} {type(cause).__name__} {cause} {location_of(error)}")
 
 
 def _is_library(file: str) -> bool:

@@ -51,6 +51,7 @@ from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.io.threads import start_thread
 from runtime.ports import EncodesTexts, Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.redaction import redact
 from runtime.slot.folder_check import check_folders
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
 from runtime.slot.process_tuning import GrowthCollector, cpu_ms, resident_bytes
@@ -414,7 +415,10 @@ class Slot:
     def _send_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [
-            repr(event) for task in self._order if task.id.operator == operator for event in task.machine.event_log
+            redact(repr(event))
+            for task in self._order
+            if task.id.operator == operator
+            for event in task.machine.event_log
         ]
         problem, traced = describe_error(error), traceback_text(error)
         if self._memory_bytes is not None and isinstance(_cause(error), MemoryError):
@@ -435,7 +439,7 @@ class Slot:
                 is_outage=(not operator or self._is_connector(operator)) and is_outage(error),
             )
         )
-        # Logged last, since the master waits for the report. No error text: only the master can redact secrets.
+        # Logged last, since the master waits for the report. No error text: only the master knows literal secrets.
         log.error("slot failed", slot=self._config.index, operator=operator, error=type(_cause(error)).__name__)
 
 

@@ -30,6 +30,7 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.durable import make_folder
 from runtime.errors import JobRejected, WeirError
+from runtime.redaction import redact_json
 from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class StageContext:
     def write_report(self) -> bool:
         """Writes the newest report now. Returns False if the supervisor is gone or the process is ending."""
         figures = [{"label": one.label, "value": _json_value(one.value), "kind": one.kind} for one in self._figures]
-        line = json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n"
+        line = json.dumps(redact_json({"report": {"steps": self._steps, "figures": figures}})) + "\n"
         try:
             with self._writing:
                 self.answers.write(line)

@@ -9,6 +9,7 @@ import structlog
 
 from runtime.io import logs
 from runtime.redaction import redact_json
+from runtime.secrets import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -22,4 +23,20 @@ def test_secrets_of_the_parameters_do_not_reach_the_log(capsys: pytest.CaptureFi
     structlog.get_logger().error("slot failed", traceback="ValueError: cannot log in with fish-and-chips", slot=1)
     logged = capsys.readouterr().err
     assert "cannot log in with ********" in logged
+    assert "fish-and-chips" not in logged
+
+
+def test_resolved_secrets_do_not_reach_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_SECRET_DB", "fish-and-chips")
+    resolve("url", "${secret:db}")
+    logs.configure()
+    try:
+        raise ValueError("cannot log in with fish-and-chips")
+    except ValueError as error:
+        structlog.get_logger().exception("close failed", error=str(error))
+        assert "fish-and-chips" not in logs.traceback_text(error)
+    logged = capsys.readouterr().err
+    assert logged.count("cannot log in with ********") >= 2, "in the text and in the traceback"
     assert "fish-and-chips" not in logged

@@ -16,7 +16,7 @@ from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.store import PostgresRunStore, RunRow
-from runtime.master.master_process import compile_job, record_code, settings_of
+from runtime.master.master_process import compile_job, record_code, redaction_of, settings_of
 from runtime.operators.sink import SinkOperator
 from spark_jobs.stages.compile import compile_graph
 
@@ -110,3 +110,11 @@ class NoDatabase(PostgresRunStore):
 
 def test_a_run_starts_although_its_code_cannot_be_recorded() -> None:
     record_code(NoDatabase("", 1, Token(1), 128), CodeIdentity(package="weir", version="1", graph=""))
+
+
+def test_the_records_of_a_run_mask_the_secrets_that_its_parameters_refer_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark task resolves a reference, and Spark passes its error to the job master."""
+    monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
+    redact = redaction_of(row({"url": "postgresql://app:${secret:orders}@db/orders"}))
+    shown = redact({"message": "no way to postgresql://app:fish-and-chips@db/orders"})
+    assert shown == {"message": "no way to postgresql://app:********@db/orders"}

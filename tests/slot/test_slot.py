@@ -34,6 +34,7 @@ from runtime.io.control.messages import (
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.ports import OperatorContext, SourceReader
+from runtime.secrets import resolve
 from runtime.slot import slot as worker
 from runtime.slot.slot import Slot, SlotConfig
 from tests.starved_threads import starved
@@ -218,6 +219,30 @@ def test_the_log_of_a_slot_names_the_operation_and_its_request(
     fields = {"operation": "d", "kind": "drain", "request_id": "f00d"}
     master.send(OperationTaken(fields))
     until(lambda: {"event": "operation taken", "log_level": "info", "slot": 0, **fields} in logged.entries)
+
+
+class ConnectingReader(FailingReader):
+    """As an author's client does, it quotes the address in its error."""
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        address = resolve("url", "postgresql://app:${secret:orders}@db/orders")
+        raise KeyError(f"no way to {address}")
+
+
+class Connecting(Failing):
+    def reader(self) -> SourceReader:
+        return ConnectingReader(self)
+
+
+def test_a_failure_does_not_quote_a_secret_that_the_slot_has_resolved(
+    masters: list[Master], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
+    masters.append(master := Master(Connecting(ValueError()), tmp_path))
+    failure = master.failure()
+    assert "no way to postgresql://app:********@db/orders" in failure.detail
+    assert "app:********@db" in failure.traceback
+    assert "fish-and-chips" not in repr(failure)
 
 
 class Costly:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from spark_jobs import __main__ as command_line
 from tests.spark_jobs.conftest import ROOT, environment_of
 
 Command = Callable[..., Any]  # the fixture of conftest.py
@@ -265,3 +267,30 @@ def test_batch_with_an_unbounded_source_is_refused_by_name(command: Command) -> 
     answer = compile_flights(command, PARAMS, "--mode", "batch")
     assert answer.code == 3
     assert (answer.json["error"]["code"], answer.json["error"]["field"]) == ("unbounded-in-batch", "flights")
+
+
+class Answers(io.StringIO):
+    """Stdout, whose text can be read after it has been closed."""
+
+    def close(self) -> None:
+        return None
+
+
+def test_an_error_does_not_quote_a_secret_that_the_parameters_refer_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no way to postgresql://app:fish-and-chips@db")
+
+    answers = Answers()
+    monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"url": "postgresql://app:${secret:orders}@db"})))
+    monkeypatch.setattr(command_line, "_reserve_stdout", lambda: answers)
+    monkeypatch.setattr(command_line.compiling, "compile_graph", fail)
+    assert command_line.main(["compile", "--pipeline", "wordcount", "--parallelism", "1"]) == 1
+    logged = capsys.readouterr().err
+    assert json.loads(answers.getvalue())["error"]["detail"] == (
+        "RuntimeError: no way to postgresql://app:********@db"
+    )
+    assert "app:********@db" in logged
+    assert "fish-and-chips" not in logged

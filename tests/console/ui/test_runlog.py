@@ -62,6 +62,17 @@ def test_a_file_that_a_slot_has_replaced_is_not_read(settings: Settings, tmp_pat
     assert plain_log(log, {}, {}) is None
 
 
+def test_a_log_masks_the_secrets_that_the_parameters_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library prints an address past Weir's log."""
+    log = tmp_path / "run-1.log"
+    log.write_text("no way to postgresql://app:fish-and-chips@db\n")
+    params = {"url": "postgresql://app:${secret:orders}@db"}
+    assert "fish-and-chips" in (plain_log(log, params, {}) or ""), "this host does not have the secret"
+    monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
+    assert plain_log(log, params, {}) == "no way to postgresql://app:********@db\n"
+    assert [line.text for line in log_tail(log, params, {}) or ()] == ["no way to postgresql://app:********@db"]
+
+
 @pytest.mark.parametrize("secret", ["a-river-runs", 'p"ss\\w0rd', "first line\nsecond line"])
 def test_no_search_finds_a_secret(tmp_path: Path, secret: str) -> None:
     """A hit would show a secret character by character. The job master writes JSON, which escapes characters."""

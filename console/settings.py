@@ -341,7 +341,7 @@ CELERY_TASK_ROUTES = {
     "console.health.tasks.store_verdicts": {"queue": "housekeeping"},
     "console.metrics.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
     "console.operations.tasks.run_file_work": {"queue": "stages"},  # large folders take their time
-    "console.operations.tasks.run_verifications": {"queue": "stages"},  # reads files of up to 256 MiB
+    "console.operations.tasks.run_verifications": {"queue": "stages"},  # large snapshots take their time
     "console.operations.tasks.run_copies": {"queue": "stages"},  # large savepoints take their time
     "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
 }

@@ -12,11 +12,12 @@ import msgspec
 from django.db.models import Max, Min, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
-from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
+from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status, noun
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
+from console.operations.verification import found_damage
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
@@ -289,4 +290,9 @@ def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
         "differ from that of an uninterrupted job."
     )
     is_drained = origin.manifest.kind is CheckpointKind.DRAIN
-    return tuple(text for text, applies in ((ended, idle), (drained, is_drained)) if applies)
+    found = tuple(text for text, applies in ((ended, idle), (drained, is_drained)) if applies)
+    is_own_copy = origin.checkpoint is not None and origin.path in ("", origin.checkpoint.path)
+    damage = found_damage(origin.checkpoint) if origin.checkpoint and is_own_copy else ""
+    if damage:
+        found += (f"The last check of the files of this {noun(origin.manifest.kind)} found damage: {damage}",)
+    return found

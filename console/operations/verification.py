@@ -1,22 +1,25 @@
 """The check of every file of a checkpoint against its manifest: an operation, whose result is stored with its time.
 
-A worker of the console reads at most `MAX_BYTES` for checksums. Larger snapshots have their sizes checked. A restore
-drill reads the state of all operators but sinks.
+A worker of the console reads every file for its checksum. If a file is missing or damaged, the operation fails, and a
+restore warns. A restore drill reads the state of all operators but sinks.
 
-Files are read outside any transaction, one check at a time. If the worker dies, Postgres releases its lock, and the
-next pass begins the check anew.
+Files are read outside any transaction, and a pass makes a single check: other work on files may follow each check. If
+the worker dies, Postgres releases its lock, and the next pass begins the check anew.
 """
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
 from django.utils import timezone
 
+from console import formats
 from console.accounts.refusals import Conflict
 from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint
@@ -25,16 +28,16 @@ from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
 from console.operations.params import CheckpointParams
-from console.operations.passes import PhaseReport
+from console.operations.passes import FILE_WORK_LOCK, PhaseReport
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
 from runtime.errors import CorruptState, JobRejected
 
-_LOCK: Final = 0x57454952_56455249  #: key of the advisory lock: a check at a time
-MAX_BYTES: Final = 256 << 20  #: read for checksums
+_PIN_RENEWAL_S: Final = 60.0
 _CHUNK_BYTES: Final = 1 << 20
 _ALGORITHM: Final = "blake2b"
 _DIGEST_BYTES: Final = 16  #: as in `runtime.state.files.segments`
+#: Earlier versions read at most 256 MiB for checksums: `SIZE_ONLY` is in the results of their checks.
 VERIFIED, SIZE_ONLY = "verified", "size only"
 
 
@@ -84,18 +87,23 @@ def _signature(body: bytes) -> str:
 
 
 def check_files(
-    checkpoint: Checkpoint,
-    manifest: Manifest,
-    limit: int = MAX_BYTES,
-    on_progress: Callable[[str], None] = lambda phase: None,
+    checkpoint: Checkpoint, manifest: Manifest, on_read: Callable[[int, int], None] = lambda number, nbytes: None
 ) -> list[FileCheck]:
-    """Compares every file of a checkpoint with the manifest, and reads at most `limit` bytes for checksums."""
-    root, files, budget, segments = job_root(checkpoint.job_id), [], limit, manifest.segments()
-    for number, segment in enumerate(segments, start=1):
-        on_progress(f"checking files: {number} of {len(segments)}")
-        files.append(_check(root / segment.path, segment, budget))
-        budget -= segment.nbytes if files[-1].result == VERIFIED else 0
-    return files
+    """Compares every file of a checkpoint with the manifest.
+
+    `on_read` gets the number of the file, from 1 on, and the number of bytes that were read.
+    """
+    root = job_root(checkpoint.job_id)
+    return [
+        _check(root / segment.path, segment, partial(on_read, number))
+        for number, segment in enumerate(manifest.segments(), start=1)
+    ]
+
+
+def found_damage(checkpoint: Checkpoint) -> str:
+    """The damage that the last check found, as a sentence; "" if it found none, or the files were not checked."""
+    last = Verification.objects.filter(checkpoint=checkpoint, operation__state=OperationState.FAILED)
+    return last.values_list("operation__error__message", flat=True).first() or ""
 
 
 def is_complete(results: list[str]) -> bool:
@@ -113,7 +121,7 @@ def summary(results: list[str]) -> str:
     return f"The size and checksum of all {len(results)} files were verified."
 
 
-def _check(file: Path, segment: Segment, budget: int) -> FileCheck:
+def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> FileCheck:
     def found(result: str) -> FileCheck:
         return FileCheck(segment.path, segment.nbytes, segment.checksum, result)
 
@@ -121,14 +129,13 @@ def _check(file: Path, segment: Segment, budget: int) -> FileCheck:
         nbytes = len(segment.content) if segment.is_inline else file.stat().st_size
         if nbytes != segment.nbytes:
             return found(f"has {nbytes} bytes")
-        if nbytes > budget:
-            return found(SIZE_ONLY)
         algorithm, _, digest = segment.checksum.partition(":")
         if algorithm != _ALGORITHM:
             return found(f"unknown checksum algorithm {algorithm}")
         actual = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for chunk in [segment.content] if segment.is_inline else _chunks(file):
             actual.update(chunk)
+            on_read(len(chunk))
     except OSError as error:
         return found(f"cannot be read: {error.strerror}")
     return found(VERIFIED if actual.hexdigest() == digest else "was altered: its checksum differs")
@@ -168,13 +175,30 @@ def verification_under_way(checkpoint: Checkpoint) -> Operation | None:
 
 
 def run_verifications() -> None:
-    """A pass over the queued checks, oldest first, unless another pass is under way."""
-    with try_lock(_LOCK) as is_free:
-        if not is_free:
-            return
+    """Makes the oldest queued check, unless another pass works on files."""
+    with try_lock(FILE_WORK_LOCK) as is_free:
         active = Operation.objects.filter(kind=OperationKind.VERIFY, state__in=ACTIVE_STATES)
-        for row in active.order_by("created_at"):
+        row = active.order_by("created_at").first() if is_free else None
+        if row is not None:
             _run(row)
+
+
+class _Progress:
+    """The files and bytes that were read, as the phase of the operation. Renews the pin of the checkpoint."""
+
+    def __init__(self, row: Operation, checkpoint: Checkpoint, manifest: Manifest) -> None:
+        segments = manifest.segments()
+        self._report, self._checkpoint, self._files = PhaseReport(row), checkpoint, len(segments)
+        self._whole, self._read = formats.size(sum(segment.nbytes for segment in segments)), 0
+        self._pin_due = time.monotonic() + _PIN_RENEWAL_S
+
+    def add(self, number: int, nbytes: int) -> None:
+        self._read += nbytes
+        read = f"{formats.size(self._read)} of {self._whole}"
+        self._report.show(f"checking files: {number} of {self._files}, {read}")
+        if time.monotonic() >= self._pin_due:
+            self._pin_due = time.monotonic() + _PIN_RENEWAL_S
+            pin(self._checkpoint)
 
 
 def _run(row: Operation) -> None:
@@ -186,9 +210,12 @@ def _run(row: Operation) -> None:
     if stored.manifest is None:
         row.state, row.error = OperationState.FAILED.value, {"code": "not-verified", "message": stored.fault}
     else:
-        files = check_files(checkpoint, stored.manifest, on_progress=PhaseReport(row).show)
+        files = check_files(checkpoint, stored.manifest, _Progress(row, checkpoint, stored.manifest).add)
         results = [each.result for each in files]
         row.state = OperationState.SUCCEEDED.value
+        if not is_complete(results):
+            row.state = OperationState.FAILED.value
+            row.error = {"code": "damaged-files", "message": summary(results)}
         row.result = {
             "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": is_complete(results),
             "sentence": summary(results),

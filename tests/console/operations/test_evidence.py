@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,12 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
+from console.operations import verification
 from console.operations.models import Operation
+from console.operations.origin import Origin
+from console.operations.passes import FILE_WORK_LOCK
+from console.operations.restore import RestoreReport, report
 from console.operations.verification import (
-    MAX_BYTES,
     SIZE_ONLY,
     VERIFIED,
     check_files,
@@ -64,10 +71,10 @@ def file_of(row: Checkpoint, name: str) -> Path:
     return job_root(row.job_id) / row.path / name
 
 
-def results(row: Checkpoint, limit: int = MAX_BYTES) -> list[str]:
+def results(row: Checkpoint) -> list[str]:
     manifest = read_manifest(row).manifest
     assert manifest is not None
-    return [each.result for each in check_files(row, manifest, limit)]
+    return [each.result for each in check_files(row, manifest)]
 
 
 def test_every_file_that_the_runtime_wrote_is_verified(savepoint: Checkpoint) -> None:
@@ -99,12 +106,34 @@ def test_the_manifest_of_another_checkpoint_is_named(savepoint: Checkpoint) -> N
     assert found.fault.startswith("The manifest is not that of this checkpoint. It is of checkpoint 5")
 
 
-def test_beyond_the_limit_only_sizes_are_checked(savepoint: Checkpoint) -> None:
-    nbytes = file_of(savepoint, "a.arrow").stat().st_size
-    found = results(savepoint, limit=nbytes)
-    assert found == [VERIFIED, SIZE_ONLY, SIZE_ONLY]
+def test_a_check_of_an_earlier_version_that_read_some_files_only_is_not_complete() -> None:
+    found = [VERIFIED, SIZE_ONLY, SIZE_ONLY]
     assert not is_complete(found)
     assert summary(found) == "All 3 files have their size; the checksums of 1 were verified."
+
+
+def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
+    """A limit of 256 MiB left the files of a large state unverified."""
+    file, digest = file_of(savepoint, "a.arrow"), hashlib.blake2b(digest_size=16)
+    nbytes, zeros = (257 << 20), bytes(1 << 20)
+    with file.open("wb") as opened:
+        opened.truncate(nbytes)
+    for _ in range(257):
+        digest.update(zeros)
+    manifest = read_manifest(savepoint).manifest
+    assert manifest is not None
+    (snapshot,) = manifest.operators["window"].subtasks.values()
+    first, *others = snapshot.keyed["state"]
+    large = replace(first, nbytes=nbytes, checksum=f"blake2b:{digest.hexdigest()}")
+    grown = replace(manifest.operators["window"], subtasks={0: replace(snapshot, keyed={"state": (large, *others)})})
+    manifest = replace(manifest, operators={**manifest.operators, "window": grown})
+    read: dict[int, int] = defaultdict(int)
+
+    def on_read(number: int, nbytes: int) -> None:
+        read[number] += nbytes
+
+    assert [each.result for each in check_files(savepoint, manifest, on_read)] == [VERIFIED] * 3
+    assert read == {number: segment.nbytes for number, segment in enumerate(manifest.segments(), start=1)}
 
 
 def test_checkpoints_without_files_have_a_pack_that_gives_the_reason(savepoint: Checkpoint, api: APIClient) -> None:
@@ -148,6 +177,14 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     assert "The size and checksum of all 3 files were verified." in blocks.text(reading.get(path)), "no file is read"
     ask(api, savepoint)
     run_verifications()
+    damaged = Operation.objects.latest("created_at")
+    assert (damaged.state, damaged.error) == (
+        "failed", {"code": "damaged-files", "message": "1 of 3 files are missing or damaged."},
+    )  # fmt: skip
+    assert (damaged.result or {})["is_complete"] is False
+    assert "1 of 3 files are missing or damaged. damaged-files" in blocks.text(
+        reading.get(f"/operations/{damaged.pk}/")
+    )
     assert "1 of 3 files are missing or damaged." in blocks.text(reading.get(path))
     file_of(savepoint, MANIFEST_FILE).write_text("damaged")
     ask(api, savepoint)
@@ -163,9 +200,62 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
     Operation.objects.update(state="running", phase="checking files: 2 of 3")
     with CaptureQueriesContext(connection) as captured:
         run_verifications()
-    assert any("checking files: 1 of 3" in query["sql"] for query in captured)
+    assert any(re.search(r"checking files: 1 of 3, [\d.]+ \w+ of [\d.]+ \w+", query["sql"]) for query in captured)
     found = Operation.objects.get()
     assert (found.state, found.phase) == ("succeeded", "")
+
+
+def test_a_restore_warns_of_damage_until_a_check_finds_none(api: APIClient, savepoint: Checkpoint) -> None:
+    def plan() -> RestoreReport:
+        return report(savepoint.job, Origin.from_row(savepoint.job, savepoint), savepoint.run.version, 2)
+
+    file = file_of(savepoint, "a.arrow")
+    body, before = file.read_bytes(), plan()
+    file.unlink()
+    ask(api, savepoint)
+    run_verifications()
+    damage = "The last check of the files of this savepoint found damage: 1 of 3 files are missing or damaged."
+    assert plan().warnings == (*before.warnings, damage)
+    assert plan().plan_hash != before.plan_hash, "a restore that was confirmed before must be confirmed anew"
+    file.write_bytes(body)
+    ask(api, savepoint)
+    run_verifications()
+    assert (plan().warnings, plan().plan_hash) == (before.warnings, before.plan_hash)
+
+
+def test_a_check_waits_for_other_work_on_files_and_leaves_the_next_check_to_the_next_pass(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue of compilations has two workers: long work on files must occupy one at most."""
+    other = rows.checkpoint(savepoint.run, 6)
+    ask(api, savepoint)
+    ask(api, other)
+    keys: list[int] = []
+
+    @contextmanager
+    def busy(key: int) -> Iterator[bool]:
+        keys.append(key)
+        yield False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verification, "try_lock", busy)
+        run_verifications()
+    assert keys == [FILE_WORK_LOCK]
+    assert list(Operation.objects.values_list("state", flat=True)) == ["queued", "queued"]
+    run_verifications()
+    assert Operation.objects.filter(state="queued").count() == 1
+
+
+def test_a_long_check_keeps_the_pin_of_a_periodic_checkpoint(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pin holds for ten minutes."""
+    pinned: list[int] = []
+    monkeypatch.setattr(verification, "pin", lambda checkpoint: pinned.append(checkpoint.pk))
+    monkeypatch.setattr(verification, "_PIN_RENEWAL_S", 0.0)
+    ask(api, savepoint)
+    run_verifications()
+    assert pinned == [savepoint.pk] * 4, "at its begin and at each of three chunks"
 
 
 def test_a_manifest_that_changed_since_the_check_is_not_verified(api: APIClient, savepoint: Checkpoint) -> None:

@@ -6,7 +6,8 @@ waiting starts their run; `console.operations.successions` ends rescales and rol
 `console.operations.verification` ends a check of files, and `console.operations.copies` a copy. Pins, labels and
 schedules end when they are accepted. The run's master ends savepoints, stops, drains and cancels together with the
 run. Operations that are still open after the run's end are resolved here from the records: the run's final state and
-its completed savepoints. If the records do not show the outcome, the state becomes `unknown`.
+its completed savepoints. If the records do not show the outcome, the state becomes `unknown` and stays so, since an
+ended run records nothing more.
 """
 
 from collections.abc import Mapping

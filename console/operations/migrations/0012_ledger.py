@@ -1,6 +1,6 @@
 """Changes of definitions as entries of the ledger, and a trigger that keeps ended entries as they are.
 
-An entry whose outcome is `unknown` is not final: the reconciler may still find the outcome.
+An entry whose outcome is `unknown` is not protected: it records no outcome.
 """
 
 from django.db import migrations, models

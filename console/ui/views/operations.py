@@ -16,7 +16,7 @@ from console.csv_files import csv_file
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive
 from console.operations.expected_times import expected_duration
-from console.operations.models import NEW_RUN_KINDS, SUCCESSION_KINDS, Operation, OperationState
+from console.operations.models import NEW_RUN_KINDS, SUCCESSION_KINDS, Operation
 from console.operations.selectors import with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
 from console.ui.jobpage import live_metrics
@@ -76,8 +76,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
             "withdrawal": (refused := withdrawal_refusal(found) or operate_refusal(request.user)),
             "withdrawal_effect": "" if refused else withdrawal_effect(found),
         }
-        settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
-        return PageContent(context, settled)
+        return PageContent(context, settled=not found.is_active)
 
     def load_revision() -> str:
         parts, run = found.parts.order_by("pk"), Run.objects.filter(operations=found)

@@ -68,20 +68,14 @@ def test_a_failed_operation_says_what_happened(at_console: Client) -> None:
     )
 
 
-def test_an_unknown_outcome_is_called_unknown_and_watched(at_console: Client) -> None:
-    found = rows.operation(rows.job(), "stop", "unknown")
-    path = f"/operations/{found.pk}/"
-    assert "The console is reconciling it" in blocks.text(at_console.get(path))
-    assert at_console.get(path, headers=POLL).status_code == 200
-
-
 def test_an_outcome_that_stays_unknown_says_what_is_known_and_is_not_watched(at_console: Client) -> None:
     error = {"code": "run-failed", "message": "The run ended (failed) before the outcome was recorded."}
     found = rows.operation(rows.job(), "savepoint", "unknown", error=error, ended_at=timezone.now())
     path = f"/operations/{found.pk}/"
     said = blocks.text(at_console.get(path))
     assert "before the outcome was recorded." in said
-    assert "being reconciled" not in said
+    assert "The outcome stays unknown" in said
+    assert "reconciling" not in said, "nothing reads the row again"
     assert at_console.get(path, headers=POLL).status_code == 286
 
 

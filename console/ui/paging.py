@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
 
 from django.db.models import DateTimeField, Model, Q, QuerySet, Value
 from django.db.models.functions import Coalesce
@@ -41,9 +42,16 @@ def first_page(rows: Sequence[M], size: int) -> TablePage[M]:
     return _cut(rows[: size + 1], "number", size, is_first=True)
 
 
-def by_time(rows: QuerySet[M], before: datetime | None) -> TablePage[M]:
-    """Rows with a `created_at`, newest first."""
-    return _page(rows, "created_at", "lt", before, ROWS_PER_PAGE)
+def by_time(rows: QuerySet[M], before: UUID | None) -> TablePage[M]:
+    """Rows with a `created_at`, newest first. Several rows may have the same.
+
+    `before`: primary key of the last row of the page before, which need not be among `rows` any more.
+    """
+    ordered, known = rows.order_by("-created_at", "-pk"), cast(Any, rows.model._default_manager)
+    last = known.filter(pk=before).values_list("created_at", flat=True).first() if before else None
+    if last is not None:
+        ordered = ordered.filter(Q(created_at__lt=last) | Q(created_at=last, pk__lt=before))
+    return _cut(list(ordered[: ROWS_PER_PAGE + 1]), "pk", ROWS_PER_PAGE, is_first=last is None)
 
 
 def by_name(rows: QuerySet[M], after: str) -> TablePage[M]:
@@ -108,6 +116,14 @@ def whole_number(text: str | None) -> int | None:
 def text(given: str | None) -> str:
     """Text from a query string, without NUL characters, which Postgres cannot store."""
     return (given or "").replace("\0", "").strip()
+
+
+def uuid(text: str | None) -> UUID | None:
+    """An id from a query string; None if it is malformed."""
+    try:
+        return UUID(text or "")
+    except ValueError:
+        return None
 
 
 def moment(text: str | None) -> datetime | None:

@@ -22,7 +22,7 @@ from console.operations.withdrawal import withdraw_operation, withdrawal_effect,
 from console.ui.jobpage import live_metrics
 from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
 from console.ui.operationphases import operation_phases
-from console.ui.paging import by_time, moment
+from console.ui.paging import by_time, uuid
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
@@ -39,7 +39,7 @@ def operation_list(request: HttpRequest) -> HttpResponse:
     found = filters.apply(with_runs(Operation.objects.all()))
     if request.GET.get("format") == "csv":
         return csv_file("operations", CSV_COLUMNS, csv_rows(found))
-    operations = by_time(found, moment(request.GET.get("before")))
+    operations = by_time(found, uuid(request.GET.get("before")))
 
     def load_content() -> PageContent:
         settled = not any(row.is_active for row in operations.rows)

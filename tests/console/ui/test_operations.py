@@ -3,6 +3,7 @@
 import csv
 import re
 from datetime import timedelta
+from typing import Any
 
 from django.test import Client
 from django.utils import timezone
@@ -34,6 +35,20 @@ def test_operations_page_by_time(at_console: Client) -> None:
     second = at_console.get("/operations/", {"before": older})
     assert second.content.decode().count('scope="row"') == 3
     assert at_console.get("/operations/", headers=POLL).status_code == 286
+
+
+def test_no_operation_is_lost_between_pages(at_console: Client) -> None:
+    """Operations that are written by a single statement have the same time."""
+    job, now = rows.job(), timezone.now()
+    ids = {rows.operation(job, created_at=now).pk for _ in range(45)}
+    shown: list[Any] = []
+    query: dict[str, str] = {}
+    for _ in range(3):
+        page = at_console.get("/operations/", query).context["operations"]
+        shown += [row.pk for row in page.rows]
+        query = {"before": str(page.older)}
+    assert (len(shown), set(shown), page.older) == (45, ids, None)
+    assert at_console.get("/operations/", {"before": "2026-01-01"}).context["operations"].first
 
 
 def test_an_operation_shows_phase_progress_and_what_is_usual(at_console: Client, operator: User) -> None:

@@ -1,6 +1,7 @@
 """Operations in the admin, read-only; and checkpoints, whose reviews, names and pins are changed by operations."""
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -8,6 +9,7 @@ from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidg
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.response import TemplateResponse
 
 from console.accounts.middleware import request_id_of
 from console.accounts.models import User
@@ -22,6 +24,7 @@ from console.operations.maintenance import begin_maintenance, end_maintenance
 from console.operations.models import Maintenance, Operation, OperationKind, Schedule
 
 _LABEL_FIELDS = ("name", "note")
+MAX_SELECTED: Final = 100  #: checkpoints that an action of the list may change
 
 
 @admin.register(Operation)
@@ -106,37 +109,61 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
         return super().formfield_for_dbfield(db_field, request, **options)
 
     @admin.action(description="Mark in review: retention keeps the files", permissions=["change"])
-    def mark_in_review(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._request(request, queryset, OperationKind.REVIEW, state=ReviewState.IN_REVIEW.value)
+    def mark_in_review(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> HttpResponse | None:
+        return self._act(request, queryset, "mark_in_review", OperationKind.REVIEW, state=ReviewState.IN_REVIEW.value)
 
     @admin.action(description="Mark reviewed", permissions=["change"])
-    def mark_reviewed(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._request(request, queryset, OperationKind.REVIEW, state=ReviewState.REVIEWED.value)
+    def mark_reviewed(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> HttpResponse | None:
+        return self._act(request, queryset, "mark_reviewed", OperationKind.REVIEW, state=ReviewState.REVIEWED.value)
 
     @admin.action(description="Mark waived", permissions=["change"])
-    def mark_waived(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._request(request, queryset, OperationKind.REVIEW, state=ReviewState.WAIVED.value)
+    def mark_waived(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> HttpResponse | None:
+        return self._act(request, queryset, "mark_waived", OperationKind.REVIEW, state=ReviewState.WAIVED.value)
 
     @admin.action(description="Pin", permissions=["change"])
-    def pin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._request(request, queryset, OperationKind.PIN)
+    def pin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> HttpResponse | None:
+        return self._act(request, queryset, "pin", OperationKind.PIN)
 
     @admin.action(description="Unpin", permissions=["change"])
-    def unpin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
-        self._request(request, queryset, OperationKind.UNPIN)
+    def unpin(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> HttpResponse | None:
+        return self._act(request, queryset, "unpin", OperationKind.UNPIN)
 
     def save_model(self, request: HttpRequest, obj: Checkpoint, form: Any, change: bool) -> None:
         """Requests operations for the changed fields: the job master may have updated the row meanwhile."""
         if set(REVIEW_FIELDS) & set(form.changed_data):
             state, note = form.cleaned_data["review_state"], form.cleaned_data["review_note"]
-            self._request(request, [obj], OperationKind.REVIEW, state=state, note=note)
+            self._request(request, [obj], OperationKind.REVIEW, "", state=state, note=note)
         changed = {name: form.cleaned_data[name].strip() for name in _LABEL_FIELDS if name in form.changed_data}
         if changed:
-            self._request(request, [obj], OperationKind.LABEL, **changed)
+            self._request(request, [obj], OperationKind.LABEL, "", **changed)
 
-    def _request(self, request: HttpRequest, checkpoints: Any, kind: OperationKind, **params: Any) -> None:
+    def _act(
+        self, request: HttpRequest, queryset: QuerySet[Checkpoint], action: str, kind: OperationKind, **params: Any
+    ) -> HttpResponse | None:
+        """Asks first, then requests the operation on each selected checkpoint. "Select all" may select a million."""
+        chosen = list(queryset[: MAX_SELECTED + 1])
+        if len(chosen) > MAX_SELECTED:
+            detail = f"Select at most {MAX_SELECTED} checkpoints for an action. No checkpoint was changed."
+            messages.error(request, detail)
+            return None
+        if "confirmed" in request.POST:
+            self._request(request, chosen, kind, request.POST.get("reason", "").strip(), **params)
+            return None
+        description = dict(self.get_action_choices(request))[action]
+        context = {
+            **self.admin_site.each_context(request), "title": f"{description}?", "opts": self.opts, "chosen": chosen,
+            "action": action, "description": description, "max_reason": MAX_REASON_LENGTH,
+            "verb": description.partition(":")[0],
+        }  # fmt: skip
+        return TemplateResponse(request, "admin/checkpoint_action.html", context)
+
+    def _request(
+        self, request: HttpRequest, checkpoints: Sequence[Checkpoint], kind: OperationKind, reason: str, **params: Any
+    ) -> None:
         """Requests the operation on each checkpoint. Refusals become messages."""
-        asked = services.OperationRequestContext(user=cast(User, request.user), request_id=request_id_of(request))
+        asked = services.OperationRequestContext(
+            user=cast(User, request.user), reason=reason, request_id=request_id_of(request)
+        )
         accepted = 0
         for checkpoint in checkpoints:
             try:

@@ -1,5 +1,6 @@
 """The admin: what can be found, what can be said about a checkpoint, what cannot be touched."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from console import estimated_count
 from console.accounts.models import User
@@ -111,10 +113,38 @@ def test_a_million_checkpoints_are_estimated_and_filtered_ones_counted(
 
 
 def test_marking_reviewed_sets_who_and_when(browser: Client, operator: User, checkpoint: Checkpoint) -> None:
-    browser.post(LIST, {"action": "mark_reviewed", "_selected_action": [checkpoint.pk]})
+    browser.post(LIST, {"action": "mark_reviewed", "_selected_action": [checkpoint.pk], "confirmed": "yes"})
     checkpoint.refresh_from_db()
     assert (checkpoint.review_state, checkpoint.reviewer) == ("reviewed", operator)
     assert checkpoint.reviewed_at is not None
+
+
+@pytest.mark.parametrize("action", ["mark_in_review", "mark_reviewed", "mark_waived", "pin", "unpin"])
+def test_an_action_on_checkpoints_asks_first_and_keeps_the_reason(
+    browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint, action: str
+) -> None:
+    make_checkpoint(checkpoint.run, 8)
+    if action == "unpin":
+        Checkpoint.objects.update(pinned_at=timezone.now())
+    asked = browser.post(LIST, {"action": action, "_selected_action": [checkpoint.pk]})
+    assert (asked.status_code, Operation.objects.exists()) == (200, False)
+    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)">', asked.content.decode()))
+    assert {"action": action, "_selected_action": str(checkpoint.pk), "confirmed": "yes"}.items() <= form.items()
+    browser.post(LIST, {**form, "reason": "an audit"})
+    found = Operation.objects.get()
+    assert (found.params["checkpoint"], found.reason) == (checkpoint.pk, "an audit")
+
+
+def test_an_action_on_more_checkpoints_than_a_person_reads_is_refused(
+    browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.operations.admin.MAX_SELECTED", 1)
+    make_checkpoint(checkpoint.run, 8)
+    everything = {"action": "mark_reviewed", "_selected_action": [checkpoint.pk], "select_across": "1"}
+    for sent in (everything, {**everything, "confirmed": "yes"}):
+        refused = browser.post(LIST, sent, follow=True)
+        assert "Select at most 1 checkpoints for an action. No checkpoint was changed." in refused.content.decode()
+    assert not Operation.objects.exists()
 
 
 def test_a_review_with_a_note_is_saved_and_nothing_else(
@@ -162,7 +192,7 @@ def test_a_member_of_staff_who_may_only_look_gets_no_action(client: Client, chec
     staff.user_permissions.add(Permission.objects.get(codename="view_checkpoint"))
     client.force_login(staff)
     assert "mark_reviewed" not in client.get(LIST).content.decode()
-    client.post(LIST, {"action": "mark_reviewed", "_selected_action": [checkpoint.pk]})
+    client.post(LIST, {"action": "mark_reviewed", "_selected_action": [checkpoint.pk], "confirmed": "yes"})
     checkpoint.refresh_from_db()
     assert checkpoint.review_state == "unreviewed"
 

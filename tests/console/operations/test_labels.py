@@ -163,7 +163,7 @@ def test_the_admin_edits_the_label_and_pins_by_operations(browser: Client, savep
     assert browser.post(path, given).status_code == 302
     browser.post(path, {**given, "review_state": "reviewed"})
     listing = "/admin/checkpoints/checkpoint/"
-    browser.post(listing, {"action": "pin", "_selected_action": [savepoint.pk]})
+    browser.post(listing, {"action": "pin", "_selected_action": [savepoint.pk], "confirmed": "yes"})
     savepoint.refresh_from_db()
     assert (savepoint.name, savepoint.is_pinned, savepoint.review_state) == ("audited", True, "reviewed")
     kinds = [kind for kind, _, _ in ledger()]

@@ -85,7 +85,7 @@ def test_a_refused_change_leaves_no_entry(definer: User) -> None:
 
 def test_reviews_in_the_admin_are_operations(browser: Client, operator: User) -> None:
     found = rows.checkpoint(rows.run(rows.job()), 7)
-    given = {"action": "mark_reviewed", "_selected_action": [found.pk]}
+    given = {"action": "mark_reviewed", "_selected_action": [found.pk], "confirmed": "yes"}
     browser.post("/admin/checkpoints/checkpoint/", given)
     row = Operation.objects.get(kind="review")
     assert (row.requested_by, row.state) == (operator, "succeeded")

@@ -1,5 +1,6 @@
 """The forms of the pages. Fields catch simple mistakes; services decide, and their refusals appear at the field."""
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 from django import forms
@@ -9,8 +10,9 @@ from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.documents import read_document, write_document
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.models import Job, JobVersion
-from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH
+from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, parallelism_limit
 from console.ui import schema_fields
+from console.ui.paging import whole_number
 from console.ui.row_fields import MAX_ROWS, RowsField
 from console.ui.schema_fields import Schema
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
@@ -150,6 +152,12 @@ class RescaleForm(forms.Form):
 
     version = forms.IntegerField(min_value=1)
     parallelism = forms.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)
+
+    def limit(self, versions: Sequence[JobVersion]) -> int | None:
+        """The highest parallelism of the chosen version; without a choice, of any; None if there is no version."""
+        chosen = whole_number(str(self["version"].value() or ""))
+        limits = {version.pk: parallelism_limit(version) for version in versions}
+        return limits.get(chosen or 0, max(limits.values(), default=None))
 
 
 class CloneForm(RescaleForm):

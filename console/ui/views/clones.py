@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import JobVersion
-from console.jobs.services import parallelism_limit, ready_versions
+from console.jobs.services import ready_versions
 from console.operations.clones import drills_of
 from console.operations.legality import allowed_clone, allowed_drill
 from console.operations.models import OperationKind, OperationState
@@ -19,7 +19,7 @@ from console.ui.forms import CloneForm, add_refusal
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from console.ui.views.page import PageContent, asks_for_limit, page, page_or_blocks, require_login
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -59,7 +59,7 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
             "form": form,
             "wanted": wanted,
             "versions": versions,
-            "limit": max(map(parallelism_limit, versions), default=None),
+            "limit": form.limit(versions),
             "clone": allowed_clone(found, request.user),
             "drill": allowed_drill(found, request.user),
             "active": tuple(operations_beside(found)),
@@ -70,6 +70,8 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
     def load_revision() -> str:
         return revision(request, rows_of_snapshot_confirmation(found))
 
+    if asks_for_limit(request):
+        return page(request, "jobs/_parallelism_field.html", load_content().context)
     return page_or_blocks(
         request, "checkpoints/clone.html", "checkpoints/_clone_live.html", load_content, load_revision, status
     )

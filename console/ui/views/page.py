@@ -77,6 +77,11 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
     return response
 
 
+def asks_for_limit(request: HttpRequest) -> bool:
+    """Whether a script asks for the field of the parallelism, after the choice of another version."""
+    return request.headers.get("HX-Target") == "parallelism-field"
+
+
 def page_or_blocks(
     request: HttpRequest,
     template: str,

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.jobs.models import Job
-from console.jobs.services import parallelism_limit, ready_versions
+from console.jobs.services import ready_versions
 from console.operations.legality import allowed_operation
 from console.operations.lineage import rescales_of
 from console.operations.models import OperationKind
@@ -15,7 +15,7 @@ from console.operations.selectors import active_operations, latest_run, rows_of_
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.views.page import PageContent, asks_for_limit, page, page_or_blocks, require_login
 
 _RESCALES = 20  #: newest rescales on the page
 
@@ -27,7 +27,8 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     run, status = latest_run(job), 200
     own = {"version": run.version_id, "parallelism": run.parallelism} if run else {}
-    form = RescaleForm(request.POST if request.method == "POST" else own)
+    asked = request.GET if asks_for_limit(request) else own
+    form = RescaleForm(request.POST if request.method == "POST" else asked)
     if request.method == "POST":
         status = 422
         if form.is_valid():
@@ -50,7 +51,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
             "act": allowed_operation(OperationKind.RESCALE, job, run, request.user, active),
             "active": active,
             "versions": versions,
-            "limit": max(map(parallelism_limit, versions), default=None),
+            "limit": form.limit(versions),
             "cost": rescale_cost(job, run),
             "plan_hash": present,
             "is_outdated": is_poll and request.GET.get("plan_hash", "") != present,
@@ -61,4 +62,6 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
     def load_revision() -> str:
         return revision(request, rows_of_confirmation(job))
 
+    if asks_for_limit(request):
+        return page(request, "jobs/_parallelism_field.html", load_content().context)
     return page_or_blocks(request, "jobs/rescale.html", "jobs/_rescale_live.html", load_content, load_revision, status)

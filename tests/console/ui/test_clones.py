@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 from playwright.sync_api import expect
 
-from console.jobs.models import Job, Run
+from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from tests.console.ui import blocks, rows
 from tests.console.ui.browsing import Open
@@ -58,3 +58,23 @@ def test_a_reader_clones_nothing(reading: Client) -> None:
     given = {"kind": "drill", "version": found.run.version_id, "parallelism": 1}
     assert reading.post(f"/checkpoints/{found.pk}/clone/", given).status_code == 403
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("place", ["/jobs/{job}/rescale/", "/checkpoints/{checkpoint}/clone/"])
+def test_the_highest_parallelism_is_that_of_the_chosen_version(at_console: Client, place: str) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 7)
+    narrow = JobVersion.objects.get()
+    narrow.pk, narrow.number, narrow.max_parallelism = None, 2, 3
+    narrow.save()
+    path = place.format(job=found.job_id, checkpoint=found.pk)
+    page = at_console.get(path).content.decode()
+    assert 'hx-target="#parallelism-field"' in page
+    script = {"HX-Request": "true", "HX-Target": "parallelism-field"}
+    for version, limit in ((found.run.version, 128), (narrow, 3)):
+        field = at_console.get(path, {"version": version.pk, "parallelism": 4}, headers=script).content.decode()
+        assert f'max="{limit}" value="4"' in field
+        assert f"{limit} at most" in field
+        assert "<select" not in field
+    refused = at_console.post(path, {"kind": "clone", "version": narrow.pk, "parallelism": 4})
+    assert "must lie between 1 and max_parallelism (3), not 4" in blocks.text(refused)
+    assert 'max="3" value="4"' in refused.content.decode()

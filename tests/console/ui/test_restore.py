@@ -95,6 +95,14 @@ def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_con
     assert "The restore was requested." in blocks.text(response)
 
 
+def test_a_restore_keeps_its_reason(at_console: Client, stopped: Run) -> None:
+    path = f"/jobs/{stopped.job_id}/restore/"
+    assert '<input id="reason" name="reason"' in at_console.get(path).content.decode()
+    at_console.post(path, choice(12, stopped.version, reason="a bad release"))
+    found = Operation.objects.get()
+    assert (found.kind, found.reason) == ("restore", "a bad release")
+
+
 def another_version(
     of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]], max_parallelism: int = 128, **more: Any
 ) -> JobVersion:

@@ -141,7 +141,10 @@ def _sides(
         if tag is not None:
             check_late_columns(uid, tag, keyed.stream.columns)
     first_time, second_time = check_times(uid, time, first, second)
-    return JoinSide(first.keys, first_time, late_to[0]), JoinSide(second.keys, second_time, late_to[1])
+    return (
+        JoinSide(first.keys, first_time, late_to[0], first.stream.columns),
+        JoinSide(second.keys, second_time, late_to[1], second.stream.columns),
+    )
 
 
 def _add_join(

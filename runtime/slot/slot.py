@@ -297,8 +297,13 @@ class Slot:
             wake=lambda: self._mail.put(_wake_loop),
             restored=bool(restored.snapshots),
         )
-        key_types = job.graph.key_types_of(subtask.operator)
-        state = SubtaskState(context.key_groups, job.graph.max_parallelism, store, key_types)
+        state = SubtaskState(
+            context.key_groups,
+            job.graph.max_parallelism,
+            store,
+            job.graph.key_types_of(subtask.operator),
+            job.graph.value_types_of(subtask.operator),
+        )
         context.state = state
         state.restore(restored)
         spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode, bool(restored.feedback))

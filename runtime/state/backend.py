@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from runtime.core.job.column_types import key_rule, value_rule
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, JobRejected
@@ -79,6 +80,7 @@ class SubtaskState:
         store: source of restored segments; required for a restore only.
         key_types: types of key columns by name, as far as the job graph knows them. A restored table is widened to
             these types at once. Otherwise a subtask without new rows would emit another type than its siblings.
+        value_types: likewise the types of value columns, by `state.column`.
         compaction: policy that decides when the files of a state are compacted.
     """
 
@@ -88,12 +90,13 @@ class SubtaskState:
         max_parallelism: int,
         store: SnapshotStore | None,
         key_types: Mapping[str, str] = MappingProxyType({}),
+        value_types: Mapping[str, str] = MappingProxyType({}),
         compaction: CompactionPolicy = DEFAULT_POLICY,
     ) -> None:
         self._groups = key_groups
         self._max_parallelism = max_parallelism
         self._store = store
-        self._key_types = key_types
+        self._graph_types = key_types, value_types
         self._compaction = compaction
         self._restored: SubtaskRestore | None = None
         self._tables: dict[str, KeyedTable | ObjectTable] = {}
@@ -309,15 +312,22 @@ class SubtaskState:
         for segment in segments:
             self._apply(table, segment)
         if isinstance(table, KeyedTable) and table.is_typed:
-            kinds = [
-                common_declared_type(field.type, self._key_types.get(field.name, "null")) for field in table.schema.keys
-            ]
-            table.bind_types(kinds, [field.type for field in table.schema.values])
+            table.bind_types(*self._common_graph_types(table.schema))
         if segments and table.is_typed:
             table.reset_changes()
             self._segment_logs[name].restore(segments, len(table), len(table) * table.row_bytes)
         self._tables[name] = table
         return table
+
+    def _common_graph_types(self, schema: TableSchema) -> tuple[list[Any], list[Any]]:
+        """The types that hold the values of a table and of the job graph, by key column and by value column."""
+        key_types, value_types = self._graph_types
+        keys = [common_declared_type(field.type, key_types.get(field.name, "null"), key_rule) for field in schema.keys]
+        values = [
+            common_declared_type(field.type, value_types.get(f"{schema.name}.{field.name}", "null"), value_rule)
+            for field in schema.values
+        ]
+        return keys, values
 
     def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
         """Applies the rows of a segment whose key groups this subtask owns."""

@@ -482,6 +482,24 @@ def test_a_restored_table_takes_the_key_types_of_the_graph_before_a_row_comes(de
     assert column.type == (pa.int64() if declared == "int64" else pa.int32())
 
 
+@pytest.mark.parametrize("declared", ["double", "halffloat", "string"])
+def test_a_restored_table_takes_the_value_types_of_the_graph_before_a_row_comes(declared: str) -> None:
+    """A window that fired before its subtask had a row emitted a float, and later doubles: the attempt failed."""
+    keys, store, everything = pa.schema([("k", pa.int64())]), MemorySnapshotStore(), range(GROUPS)
+    state = SubtaskState(everything, GROUPS, store)
+    table = state.keyed_table("t", keys, pa.schema([("n", pa.float32())]))
+    slots = table.upsert([pa.array([1])])
+    table.column("n")[slots] = 0.5
+    table.valid("n")[slots] = True
+    again = SubtaskState(everything, GROUPS, store, value_types={"t.n": declared, "other.n": "double"})
+    again.restore(SubtaskRestore(subtask=ME, snapshots=(write(state, store, 1),)))
+    found = again.keyed_table("t", keys, pa.schema([("n", pa.null())]))
+    column = found.value_column("n", found.row_ids())
+    assert column.to_pylist() == [0.5]
+    assert column.type == (pa.float64() if declared == "double" else pa.float32())
+    assert again.capture(False).value_types == {"t.n": str(column.type)}
+
+
 WIDER_KEYS = {
     "int32 to int64": (pa.array([1, -1], pa.int32()), pa.array([1, 2**40], pa.int64())),
     "uint32 to int64": (pa.array([1, 2**32 - 1], pa.uint32()), pa.array([1, -1], pa.int64())),

@@ -127,6 +127,10 @@ class JobGraph:
         edges = (edge for edge in self.edges if edge.target == uid and edge.key_types)
         return {column: kind for edge in edges for column, kind in zip(edge.keys, edge.key_types, strict=True)}
 
+    def value_types_of(self, uid: OperatorId) -> Mapping[str, str]:
+        """The types of state columns of `uid`, by `state.column`, as far as they are known before the first row."""
+        return {column: kind for edge in self.edges if edge.target == uid for column, kind in edge.value_types}
+
     def predecessors(self, uid: OperatorId) -> tuple[OperatorId, ...]:
         """The operators with a regular edge to `uid`. Topological order, checkpoint plan and job end depend on them."""
         return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid and not edge.feedback))

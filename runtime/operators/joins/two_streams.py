@@ -51,11 +51,14 @@ class JoinSide:
         keys: key columns.
         time: column of event times.
         late_to: side output for late rows, with the columns of the stream; None: they are dropped.
+        columns: the declared columns of the stream. Restored rows are widened to their types at once. Otherwise a
+            subtask without new rows would emit other types than its siblings. None: the columns are unknown.
     """
 
     keys: tuple[str, ...]
     time: str
     late_to: OutputTag | None = None
+    columns: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class _Side:
     """A stream of a join in a subtask: its columns, its kept rows, and their state."""
 
     def __init__(self, side: JoinSide, name: str, bucket_ms: int, context: OperatorContext) -> None:
-        self.keys, self.time, self.late_to = side.keys, side.time, side.late_to
+        self.keys, self.time, self.late_to, self.declared = side.keys, side.time, side.late_to, side.columns
         self.name = name
         self.schema: pa.Schema | None = None  #: columns of the kept rows; None: no row has arrived
         self.kept = KeptRows(bucket_ms)
@@ -333,6 +336,8 @@ class TwoStreamJoin(Operator):
         for group, _, rows in found:
             self._check_kept(side, group, rows)
             side.bind_kept(rows.schema)
+        if side.declared is not None:
+            side.bind_kept(side.declared)
         self._check_columns()
         schema = side.schema
         assert schema is not None, "the columns are bound"

@@ -17,6 +17,7 @@ from runtime.core.snapshot.manifest import Segment
 from runtime.ports import SnapshotStore
 from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
+from runtime.state.index.key_codec import common_key_type, common_value_type
 
 SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files smaller than `most` units form the smallest size class
 
@@ -85,14 +86,28 @@ def compacted_batches(
 
     Raises:
         CorruptState: a file does not match its manifest.
+        pa.ArrowTypeError: two types of a column have no common type.
     """
-    schema = read_segment(store, segments[-1], range(0)).schema  # the newest has the widest types
+    schema = _common_schema([read_segment(store, segment, range(0)).schema for segment in segments], keys)
     for part in _group_slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups, slice_bytes):
         batches = [
             rows.cast(schema) for segment in segments if (rows := _segment_rows(store, segment, part)) is not None
         ]
         if batches and (batch := _newest_rows(batches, keys, whole)).num_rows:
             yield batch
+
+
+def _common_schema(schemas: Sequence[pa.Schema], keys: int) -> pa.Schema:
+    """The schema that holds the rows of all segments. After a rescale any of them may have the widest type."""
+    fields = list(schemas[-1])
+    for schema in schemas[:-1]:
+        for position, other in enumerate(schema.types):
+            field = fields[position]
+            common_type = common_key_type if position < _FIRST_KEY_COLUMN + keys else common_value_type
+            if (common := common_type(field.type, other)) is None:
+                raise pa.ArrowTypeError(f"column {field.name!r} is {other} and {field.type} in the segments of a state")
+            fields[position] = field.with_type(common)
+    return pa.schema(fields)
 
 
 def _group_slices(total: int, groups: range, slice_bytes: int) -> Iterator[range]:

@@ -5,6 +5,7 @@ hold values.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -79,9 +80,13 @@ def check_key_type(name: str, kind: Any) -> None:
         raise JobRejected("bad-key-type", name, f"a column of type {kind} cannot be a key")
 
 
-def common_declared_type(kind: Any, declared: str) -> Any:
-    """The common type of `kind` and of the type named `declared` in the job graph; `kind` if there is none."""
-    common = key_rule(str(kind), declared).common
+def common_declared_type(kind: Any, declared: str, rule: Callable[[str, str], Rule]) -> Any:
+    """The common type of `kind` and of the type named `declared` in the job graph; `kind` if there is none.
+
+    Args:
+        rule: `key_rule` or `value_rule`.
+    """
+    common = rule(str(kind), declared).common
     if common is None or common == str(kind):
         return kind
     decimal = _DECIMAL_TYPE.fullmatch(common)

@@ -1,5 +1,6 @@
 """Interval joins against a loop over records: disorder, lateness, restores at another parallelism, columns."""
 
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -7,14 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.sinks.print import PrintSink
+from runtime.core.job.ids import OperatorId
 from runtime.core.job.messages import MAX_WATERMARK
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
 from runtime.state.index.interned import InternedCodec
+from tests.jobs.numbers import Numbers
 from tests.operators.harness import Harness
-from tests.operators.joins.subtasks import LEFT, RIGHT, SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
+from tests.operators.joins.subtasks import (
+    LEFT,
+    RIGHT,
+    SCHEMAS,
+    SIDES,
+    STEPS,
+    Event,
+    Oracle,
+    batch,
+    run,
+    unequal_watermarks,
+)
 
 COLUMNS = JoinColumns((("k", "key"),), added=("when",))
 TEN = Interval(0, 10)
@@ -206,6 +222,26 @@ class TestRestore:
         after.process(rows_of(k=["a"], t=[2], v=[1 << 40]), 0)
         found = after.process(batch(1, [("a", 3, 0)]), 1)
         assert sorted(row["v"] for row in found) == [7, 1 << 40]
+
+    def test_kept_rows_have_the_declared_types_before_a_row_of_their_stream(self) -> None:
+        """Joined rows had the former types, and later the new types: the attempt failed."""
+        before = harness()
+        before.process(rows_of(k=["a"], t=pa.array([1], pa.int32()), v=pa.array([7], pa.int32())), 0)
+        flow = Dataflow("joined", required_guarantee="none")
+        left, right = (
+            flow.source(uid, Numbers(total=1)).flat_map(f"{uid}-rows", lambda row: [], columns)
+            for uid, columns in zip(("left", "right"), SCHEMAS, strict=True)
+        )
+        bounds = timedelta(0), timedelta(milliseconds=10)
+        both = left.key_by("k").interval_join(right.key_by("key"))
+        both.between("pairs", *bounds, time=("t", "at")).sink("shown", PrintSink())
+        join = flow.compile(1).operators[OperatorId("pairs")]()
+        after = Harness(join, store=before.store, snapshots=[before.snapshot("chk-1")])
+        after.process(batch(1, [("a", 3, 0)]), 1)
+        after.process(batch(0, [("a", 2, 1 << 40)]), 0)
+        first, second = after.out.batches
+        assert first.schema == second.schema
+        assert [row["v"] for row in after.out.rows()] == [7, 1 << 40]
 
     @pytest.mark.parametrize("columns", [{"k": ["a"], "t": [1]}, {"k": ["a"], "t": [1], "v": ["text"]}])
     def test_other_columns_are_refused(self, columns: dict[str, Any]) -> None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from random import Random
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
@@ -397,3 +399,36 @@ def test_types_that_became_wider_in_few_key_groups_are_merged() -> None:
         found = typed(again, pa.int64())
         assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * (100 - len(few)) + [2**40] * len(few)
         snapshot, _ = again.capture(False).write(store, "once-more")
+
+
+@pytest.mark.parametrize(
+    "halves",
+    [
+        [(pa.float64(), 0.1), (pa.float32(), 0.5)],
+        [(pa.int64(), 2**40), (pa.int32(), 5)],
+        [(pa.int32(), 5), (pa.int64(), 2**40)],
+        [(pa.uint8(), 200), (pa.int8(), -1)],
+    ],
+)
+def test_files_of_subtasks_with_different_types_become_a_file_of_their_common_type(
+    halves: list[tuple[pa.DataType, float]],
+) -> None:
+    """After a restore with a wider column, only subtasks with new rows had the wider type.
+
+    The last file then decided: doubles were rounded to floats, and no large integer could be written.
+    """
+    store, snapshots, numbers = MemorySnapshotStore(), list[SubtaskSnapshot](), pa.array(range(100))
+    owners = key_groups(pa.record_batch([numbers], ["k"]), ["k"], GROUPS)
+    for index, (kind, value) in enumerate(halves):
+        groups = key_group_range(index, GROUPS, 2)
+        state = restored(store, groups=groups)
+        table = typed(state, kind)
+        slots = table.upsert([numbers.filter(pa.array(np.isin(owners, list(groups))))])
+        table.column("n")[slots] = value
+        snapshots.append(state.capture(False).write(store, f"half-{index}")[0])
+    both = restored(store, snapshots)
+    typed(both, pa.null())
+    snapshot, _ = both.capture(False).write(store, "both")
+    found = typed(restored(store, [snapshot]), pa.null())
+    assert len(found) == 100
+    assert set(found.column("n")[found.row_ids()].tolist()) == {value for _, value in halves}

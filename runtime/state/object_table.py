@@ -81,11 +81,12 @@ class ObjectTable:
         #: A key whose only entry is at place None holds the value without a dictionary. That takes a third of the
         #: memory, and the garbage collector does not traverse a dictionary per key.
         self._groups: dict[int, dict[bytes, Stored | dict[Place, Stored]]] = {}
+        self._count = 0  #: of entries: each barrier asks for it
         self._changed: dict[Entry, Stored | None] = {}  #: entries changed since the last capture; None: deleted
         self._new_entries: set[Entry] = set()  #: changed entries that the last capture does not have
 
     def __len__(self) -> int:
-        return sum(len(_places(held)) for keys in self._groups.values() for held in keys.values())
+        return self._count
 
     # ------------------------------------------------------------ entries
 
@@ -178,10 +179,13 @@ class ObjectTable:
         held = keys.get(key)
         if place is None and not isinstance(held, dict):
             keys[key] = value
-            return held is not None
-        places = keys[key] = {} if held is None else _places(held)
-        there = places.pop(place, None) is not None
-        places[place] = value
+            there = held is not None
+        else:
+            places = keys[key] = {} if held is None else _places(held)
+            there = places.pop(place, None) is not None
+            places[place] = value
+        if not there:
+            self._count += 1
         return there
 
     def _remove(self, entry: Entry) -> bool:
@@ -194,6 +198,7 @@ class ObjectTable:
         del places[place]
         if not places:
             del keys[key]
+        self._count -= 1
         return True
 
 

@@ -18,6 +18,7 @@ This module has the parts that all kinds share, lists and maps; `value_state` ha
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -69,7 +70,9 @@ class StateElements:
         self.current = current
         self._now_ms = now_ms
         self._ttl_ms = ttl_ms
-        self._expiries = self._restored_expiries()  #: soonest first, because each write moves its entry to the end
+        #: Expiries of restored elements, which may have had a longer time to live, and of elements written since then.
+        #: Both soonest first: a write moves its element to the end of `_written`.
+        self._restored, self._written = self._restored_expiries(), dict[Entry, int]()
 
     def read(self, place: Place) -> tuple[bool, Any]:
         """Whether an unexpired element is present at `place`, and its value."""
@@ -89,14 +92,14 @@ class StateElements:
             return
         expires = self._now_ms() + self._ttl_ms
         self._table.put(entry, self.encode(value, expires))
-        self._expiries.pop(entry, None)
-        self._expiries[entry] = expires
+        self._forget_expiry(entry)
+        self._written[entry] = expires
 
     def put_without_expiry(self, entry: Entry, stored: Stored) -> None:
         """Sets an element of any key, without expiry."""
         self._table.put(entry, stored)
-        if self._expiries:  # restored from a job version whose state had a time to live
-            self._expiries.pop(entry, None)
+        if self._restored:  # from a job version whose state had a time to live
+            self._restored.pop(entry, None)
 
     def encode(self, value: Any, expires: int | None = None) -> bytes:
         """The stored form of a value that is not plain. Raises JobRejected as `write`."""
@@ -114,7 +117,7 @@ class StateElements:
 
     def delete(self, entry: Entry) -> None:
         """Removes an element of any key."""
-        self._expiries.pop(entry, None)
+        self._forget_expiry(entry)
         self._table.delete(entry)
 
     def stored_single(self, at: KeyAddress) -> Stored | None:
@@ -139,16 +142,18 @@ class StateElements:
 
     def remove_expired_elements(self) -> None:
         """Removes expired elements of all keys."""
-        now, expired = self._now_ms(), []
-        for entry, expires in self._expiries.items():
-            if expires > now:
-                break
-            expired.append(entry)
-        for entry in expired:
-            self.delete(entry)
+        now = self._now_ms()
+        for expiries in (self._restored, self._written):
+            for entry, _ in list(takewhile(lambda item: item[1] <= now, expiries.items())):
+                self.delete(entry)
 
     def _is_expired(self, expires: int | None) -> bool:
         return expires is not None and expires <= self._now_ms()
+
+    def _forget_expiry(self, entry: Entry) -> None:
+        self._written.pop(entry, None)
+        if self._restored:
+            self._restored.pop(entry, None)
 
     def _restored_expiries(self) -> dict[Entry, int]:
         found = [(expires, entry) for entry, stored in self._table.items() if (expires := _decode_element(stored)[0])]

@@ -89,6 +89,25 @@ def test_only_what_differs_at_the_end_of_a_batch_is_written() -> None:
         before = after
 
 
+def test_a_shorter_time_to_live_ends_before_a_longer_one_that_was_restored() -> None:
+    """New elements stood behind the restored ones, and stayed in the state until those had expired."""
+
+    def counting(ttl_ms: int) -> Kept:
+        return Kept(lambda c: c.value_state("kept", ttl_ms=ttl_ms), lambda s, row: s.update(row["v"]))
+
+    clock, store = ManualClock(1_000), MemorySnapshotStore()
+    first = Harness(operator(counting(1_000)), clock=clock, store=store)
+    first.process(batch([("a", 1), ("b", 2), ("c", 3)]))
+    later = Harness(operator(counting(10)), clock=clock, store=store, snapshots=[first.snapshot("chk-1")])
+    later.process(batch([("c", 4), ("d", 5)]))
+    rows = []
+    for number, elapsed_ms in enumerate([9, 1, 989, 1]):
+        clock.advance(elapsed_ms)
+        later.snapshot(f"chk-{number + 2}")
+        rows.append(sum(segment.rows for segment in later.snapshot(f"sav-{number}", full=True).keyed.get("kept", ())))
+    assert rows == [4, 2, 2, 0], "c and d expire after 10 ms, a and b after 1,000 ms"
+
+
 def test_what_lives_for_ever_now_outlives_what_it_replaces() -> None:
     """A state whose time to live was taken away: what was stored with one still expires, what is put again does not."""
     clock, store = ManualClock(1_000), MemorySnapshotStore()

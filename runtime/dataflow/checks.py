@@ -12,7 +12,7 @@ from runtime.operators.event_time import check_time_column
 from runtime.operators.late_rows import late_columns_error
 from runtime.operators.output_tag import OutputTag, check_tags
 from runtime.ports import Operator
-from runtime.state.encodings import schema_without_views
+from runtime.state.encodings import nullable_schema, schema_without_views
 
 T = TypeVar("T")
 
@@ -34,6 +34,8 @@ def with_uid_in_errors(uid: str, make: Callable[[], T]) -> T:
 def common_columns(uid: str, columns: Sequence[tuple[str, pa.Schema | None]]) -> pa.Schema | None:
     """The columns of all inputs of step `uid`; None: unknown for all. Raises JobRejected if known columns differ.
 
+    All columns are nullable, since those of any input may be.
+
     Args:
         columns: by input, whose uid the error names; None: unknown.
     """
@@ -47,7 +49,7 @@ def common_columns(uid: str, columns: Sequence[tuple[str, pa.Schema | None]]) ->
             detail = f"the columns of {other!r} differ from the columns of {first!r}: "
             advice = "; make them equal with select"
             raise JobRejected("wrong-columns", uid, detail + column_difference(wanted, found) + advice)
-    return common
+    return nullable_schema(common)
 
 
 def check_time(uid: str, name: object, columns: pa.Schema | None) -> None:

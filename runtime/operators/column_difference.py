@@ -8,7 +8,7 @@ from runtime.state.encoded_texts import declared_field
 
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
-    """Names and declared types, in order. Nullability may differ between batches of a stream."""
+    """Names and declared types, in order. Operators may emit batches that differ in nullability."""
     return {item.name: str(declared_field(item).type) for item in schema}
 
 

@@ -1,7 +1,10 @@
-"""Arrow encodings whose kernels lack `take` and `filter`: views and run ends.
+"""The columns of a stream: without Arrow encodings whose kernels lack `take` and `filter`, and all nullable.
 
 DuckDB, Polars and other Arrow producers return string views. Partitioning, keyed state and joins all take rows. So a
 batch is converted where an operator emits it; the values stay unchanged.
+
+Batches of a stream may differ in nullability, for example by the files that they come from. A channel and a file have
+one schema each, so every column of a stream may hold nulls.
 """
 
 from typing import Any
@@ -22,6 +25,18 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 def schema_without_views(schema: pa.Schema) -> pa.Schema:
     """The same columns, with types without views and run ends."""
     return pa.schema([_field(field) for field in schema], schema.metadata)
+
+
+def nullable_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns, all of which may hold nulls; `schema` itself if they already may."""
+    if all(field.nullable for field in schema):
+        return schema
+    return pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
+
+
+def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows under `schema`, whose types are those of `batch`; `batch` itself if it has this schema object."""
+    return batch if schema is batch.schema else pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def type_without_views(kind: Any) -> Any:

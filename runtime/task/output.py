@@ -26,7 +26,7 @@ from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encoded_texts import columns_with_many_values, decode
-from runtime.state.encodings import schema_without_views, without_views
+from runtime.state.encodings import nullable_schema, schema_without_views, with_schema, without_views
 from runtime.state.index.key_types import check_keys
 
 Send = Callable[[ChannelId, Message], None]
@@ -58,7 +58,8 @@ class Outputs:
     credits: Credits = field(init=False)
     records: int = 0
     bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
-    _schemas: dict[str, pa.Schema] = field(default_factory=dict)  #: of the first batch, by output
+    #: By output, the schema of the last batch, and the schema under which it was sent.
+    _schemas: dict[str, tuple[pa.Schema, pa.Schema]] = field(default_factory=dict)
     _is_idle: bool = False  #: idle: the watermark advances without this subtask
 
     def __post_init__(self) -> None:
@@ -80,7 +81,9 @@ class Outputs:
         self.emit_to("", batch)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
-        """Sends `batch` on every edge of `output`, without views and run-end encoding. Drops empty batches.
+        """Sends `batch` on every edge of `output`: without views and run-end encoding, all columns nullable.
+
+        Drops empty batches.
 
         Raises:
             WeirError: the columns differ from earlier batches.
@@ -117,19 +120,28 @@ class Outputs:
                     self.send(channel, forwarded)
 
     def _convert(self, batch: pa.RecordBatch, output: str) -> pa.RecordBatch:
-        """Removes views and run ends from the types. Checks the schema here, where the operator is known."""
-        first = self._schemas.get(output)
-        if first is not None and (batch.schema is first or batch.schema.equals(first, check_metadata=True)):
-            return batch
+        """Removes views and run ends from the types, and makes all columns nullable.
+
+        Checks the columns here, where the operator is known.
+        """
+        if (last := self._schemas.get(output)) is not None:
+            seen, sent = last
+            if batch.schema is seen or batch.schema.equals(seen, check_metadata=True):
+                return batch if sent is seen else with_schema(batch, sent)
         batch = without_views(batch)
-        if first is None:
-            self._check_first(batch.schema, output)
-            first = self._schemas[output] = batch.schema
-        before, now = columns_of(first), columns_of(batch.schema)
+        now = nullable_schema(batch.schema)
+        if last is None:
+            self._check_first(now, output)
+        else:
+            self._check_unchanged(last[1], now)
+        self._schemas[output] = batch.schema, now
+        return with_schema(batch, now)
+
+    def _check_unchanged(self, sent: pa.Schema, schema: pa.Schema) -> None:
+        before, now = columns_of(sent), columns_of(schema)
         if list(before.items()) != list(now.items()):
             uid = self.subtask.operator
             raise WeirError(f"operator {uid!r} changed the columns of its output: {column_difference(before, now)}")
-        return batch
 
     def _check_first(self, schema: pa.Schema, output: str) -> None:
         """Checks the columns of the first batch against the declared columns, and the key columns of receivers.

@@ -24,6 +24,7 @@ from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import owners_of_groups, partition_by_function
 from runtime.ports import Collector
 from runtime.slot.programming_errors import describe_error
+from runtime.state.encodings import nullable_schema, with_schema
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from spark_jobs.batch.counts import RowCounter, TaskReport
 from spark_jobs.batch.plan import BatchStage, EmitRows, ExchangeKind, ReadRows, ReadSource, Step, WriteSink
@@ -408,7 +409,7 @@ class _SinkWriter(_Tail):
     def emit(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
         self._tally.count_written_rows(batch.num_rows, self._uid)
-        self._writer.write(batch)
+        self._writer.write(with_schema(batch, nullable_schema(batch.schema)))  # as in STREAMING
 
     def finish(self) -> None:
         self._writer.finish()

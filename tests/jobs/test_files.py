@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from runtime.connectors.formats import JsonLinesFormat
+from runtime.connectors.formats import JsonLinesFormat, ParquetFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.parquet import ParquetSource
@@ -18,8 +19,11 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import WeirError
+from runtime.launch.local import run_local
 from tests.contracts.files import Reading, drop
 from tests.jobs.conftest import Jobs
+from tests.jobs.live import FAST
+from tests.jobs.numbers import committed
 from tests.shared import Shared
 
 DAYS = pa.schema([("day", pa.date32())])
@@ -92,3 +96,17 @@ def test_a_bounded_job_over_cut_files_survives_a_kill(tmp_path: Path, jobs: Jobs
     back = ParquetSource(str(output), pa.schema([("id", pa.int64())]), partition_by=DAYS)
     found = sorted((row["id"], row["day"]) for row in Reading(back).rows())
     assert found == [(row, date(2024, 1, row // ROWS)) for row in range(ROWS, 3 * ROWS) if row != ROWS + 1]
+
+
+def test_files_of_writers_that_differ_in_nullability_are_copied_together(tmp_path: Path) -> None:
+    """Arrow writes required columns as such, and Spark none. Each attempt failed when the sink closed its file."""
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for number in range(8):
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=number % 2 == 1)])
+        pq.write_table(pa.table({"id": [number]}, schema=schema), folder / f"{number}.parquet")
+    flow = Dataflow("copy")
+    source = DirectorySource(str(folder), ParquetFormat(), bounded=True)
+    flow.source("in", source).sink("out", ParquetSink(str(output)))
+    run_local(flow, parallelism=1, storage=str(tmp_path / "state"), settings=FAST)
+    assert sorted(row["id"] for row in committed(output)) == list(range(8))

@@ -61,13 +61,20 @@ def test_an_operator_that_changes_its_columns_is_named_with_the_difference(
 
 
 def test_what_is_no_matter_of_the_columns_may_change() -> None:
-    """Metadata of whoever made the batch, and whether nulls are possible; an empty batch is not sent at all."""
+    """Metadata of whoever made the batch, and whether nulls are possible; an empty batch is not sent at all.
+
+    Nulls are possible in all that is sent: a channel and a file have one schema, which is that of the first batch.
+    """
     sent: list[tuple[ChannelId, Message]] = []
     made = outputs(sent)
     strict = pa.schema([pa.field("key", pa.int64(), nullable=False), ("value", pa.int64())], metadata={"by": "pandas"})
-    for batch in (FIRST, FIRST.cast(strict), pa.record_batch({"other": pa.array([], pa.string())})):
+    empty = pa.record_batch({"other": pa.array([], pa.string())})
+    for batch in (FIRST.cast(strict), FIRST.cast(strict), empty, FIRST, FIRST.cast(strict)):
         made.emit(batch)
-    assert [message.rows for _, message in sent if isinstance(message, Records)] == [1, 1]
+    payloads = [message.payload for _, message in sent if isinstance(message, Records)]
+    assert [batch.to_pylist() for batch in payloads] == [FIRST.to_pylist()] * 4
+    assert all(batch.schema.equals(FIRST.schema) for batch in payloads)
+    assert pa.Table.from_batches(payloads).num_rows == 4
 
 
 TIMED = pa.record_batch({"key": [1, 1, 2], "time": [0, 5, 7]})

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.formats.parquet import ParquetFormat
 from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import Token
 from runtime.dataflow.builder import Dataflow
@@ -105,6 +111,25 @@ def test_a_task_that_fails_reports_nothing() -> None:
     with pytest.raises(TaskRaised, match="step"):
         list(task_of(stage, JOB, {}, report=found.append)(ids))
     assert found == []
+
+
+def test_a_sink_takes_files_that_differ_in_nullability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in STREAMING: all columns may hold nulls."""
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for number, nullable in enumerate((False, True)):
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=nullable)])
+        pq.write_table(pa.table({"id": [number]}, schema=schema), folder / f"{number}.parquet")
+    flow = Dataflow("copy")
+    source = DirectorySource(str(folder), ParquetFormat(), bounded=True)
+    flow.source("in", source).sink("out", ParquetSink(str(output)))
+    (stage,) = plan_batch(flow.compile(1)).stages
+    monkeypatch.setattr("spark_jobs.batch.tasks.current_task", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
+    list(task_of(stage, JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+    (path,) = output.glob(".*.pending")
+    found = pq.ParquetFile(path).read()
+    assert sorted(found["id"].to_pylist()) == [0, 1]
+    assert found.schema.field("id").nullable
 
 
 def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> list[dict[str, Any]]:

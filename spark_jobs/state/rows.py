@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from runtime.core.job.column_types import key_rule, value_rule
 from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot, TableColumns
 from runtime.core.snapshot.manifest_codec import (
     MANIFEST_FILE,
@@ -30,6 +31,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.pins import PinnedCheckpoint
 from runtime.state.broadcast import BROADCAST_GROUPS
 from runtime.state.files.segments import read_segment
+from runtime.state.index.key_codec import common_declared_type
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import Entry, ObjectTable
 from runtime.state.schema import TableSchema
@@ -143,8 +145,8 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 class CheckpointState:
     """A named state of an operator in a checkpoint, readable by ranges of key groups. Can be pickled.
 
-    `stored`: schema of the newest file. `files`: of each subtask, oldest first; empty for a state without rows.
-    `key_types`: Arrow types of the operator's key columns, where known.
+    `stored`: columns that hold the rows of all files. `files`: of each subtask, oldest first; empty for a state without
+    rows. `key_types`: Arrow types of the operator's key columns, where known.
     """
 
     checkpoint: OpenedCheckpoint
@@ -315,7 +317,22 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> Checkpoint
     copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
     files = keyed or copies[:1]
     stored = _stored_schema(opened, files[0][-1])
+    if keyed:
+        stored = _with_recorded_types(stored, name, snapshots)
     return CheckpointState(opened, operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
+
+
+def _with_recorded_types(stored: pa.Schema, state: str, snapshots: list[SubtaskSnapshot]) -> pa.Schema:
+    """The columns of a file, widened to the types that subtasks recorded: their files may have different types."""
+    fields = list(stored)
+    for snapshot in snapshots:
+        for number, column in enumerate(fields[2:], start=2):
+            if (kind := snapshot.value_types.get(f"{state}.{column.name}")) is not None:
+                common = common_declared_type(column.type, kind, value_rule)
+            else:
+                common = common_declared_type(column.type, snapshot.key_types.get(column.name, "null"), key_rule)
+            fields[number] = column.with_type(common)
+    return pa.schema(fields)
 
 
 def _empty_state(

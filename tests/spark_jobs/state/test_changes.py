@@ -67,6 +67,31 @@ def test_keys_are_added_changed_and_removed(tmp_path: Path) -> None:
     assert changes(now, now) == []
 
 
+def test_rows_of_subtasks_with_different_types_have_their_common_types(tmp_path: Path) -> None:
+    """After a restore with wider columns, only files of subtasks with new rows have the wider types.
+
+    Doubles were shown as floats, and larger integers could not be read.
+    """
+    store, subtasks, keys = FileStore(tmp_path), dict[int, SubtaskSnapshot](), pa.array(range(20))
+    kinds = [(pa.int32(), pa.float32(), 0.5), (pa.int64(), pa.float64(), 0.1)]
+    for index, (key_kind, kind, value) in enumerate(kinds):
+        schema = TableSchema("totals", pa.schema([("user", key_kind)]), pa.schema([("n", kind)]))
+        table = KeyedTable(schema, GROUPS)
+        mine = key_groups(pa.record_batch({"user": keys}), ["user"], GROUPS) // (GROUPS // 2) == index
+        users = keys.filter(pa.array(mine)).cast(key_kind)
+        table.restore([users], [pa.array([value] * len(users), kind)])
+        subtasks[index] = SubtaskSnapshot(
+            keyed={"totals": write_table(store, f"part-{index}", table)},
+            key_types={"user": str(key_kind)},
+            value_types=value_types(table),
+        )
+    state = find_state(opened(tmp_path, {"sums": subtasks}, 2), "sums", "totals")
+    rows = [row for batch in state.rows(range(GROUPS)) for row in batch.to_pylist()]
+    assert (state.schema.field("user").type, state.schema.field("n").type) == (pa.int64(), pa.float64())
+    assert sorted(row["user"] for row in rows) == list(range(20))
+    assert {row["n"] for row in rows} == {0.5, 0.1}
+
+
 def test_a_float_that_is_no_number_has_not_changed(tmp_path: Path) -> None:
     nan = float("nan")
     before = typed(tmp_path, "before", {"a": nan, "b": 0.0, "c": nan}, pa.float64())

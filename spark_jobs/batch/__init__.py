@@ -6,6 +6,7 @@ wire       Arrow rows as Spark columns, with their shuffle and sort columns
 plan       a compiled job → stages in topological order; no Spark yet
 subtask    the operators of a Spark task, run without channels and barriers
 tasks      the code in `mapInArrow`: read, process, then write or partition
+late_rows  rows that STREAMING would drop, which are refused
 counts     rows of each task by operator, reported by tasks
 execute    the stages as DataFrames; the committables of the sink tasks
 progress   stages, tasks and records of a run

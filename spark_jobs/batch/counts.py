@@ -21,13 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """Row counts of a task of plan stage `stage`: in total, and by operator (rows of its first input, emitted rows)."""
+    """Row counts of a task of plan stage `stage`: in total, and by operator (rows of its first input, emitted rows).
+
+    Args:
+        watermark: the watermark at the end of the task's partition of a DataFrame.
+        late_from: the lowest watermark at which a row that leaves the task is late; see `late_rows`.
+    """
 
     stage: int
     rows_read: int
     rows_written: int
     rows_in: Mapping[str, int]
     rows_out: Mapping[str, int]
+    watermark: int | None = None
+    late_from: int | None = None
     spark_stage: int = -1  #: Spark's stage id
 
 
@@ -40,6 +47,8 @@ class RowCounter:
         self.rows_written = 0
         self.rows_in: Counter[str] = Counter()
         self.rows_out: Counter[str] = Counter()
+        self.watermark: int | None = None  #: see `TaskReport`
+        self.late_from: int | None = None  #: see `TaskReport`
 
     def count_read(self, rows: int, source: str = "") -> None:
         """Counts rows that enter the task, from `source` or from an earlier stage."""
@@ -53,6 +62,10 @@ class RowCounter:
         if sink:
             self.rows_in[sink] += rows
 
+    def count_late_from(self, watermark: int) -> None:
+        """Notes that a row is late from `watermark` on."""
+        self.late_from = watermark if self.late_from is None else min(watermark, self.late_from)
+
     def report(self, stage: int) -> TaskReport:
         return TaskReport(
             stage=stage,
@@ -60,6 +73,8 @@ class RowCounter:
             rows_written=self.rows_written,
             rows_in=dict(self.rows_in),
             rows_out=dict(self.rows_out),
+            watermark=self.watermark,
+            late_from=self.late_from,
         )
 
 

@@ -19,6 +19,8 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
 from runtime.ports import ListsInput, RepeatsOrder
+from spark_jobs.batch.counts import Reports
+from spark_jobs.batch.late_rows import late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.subtask import JobFacts
@@ -84,7 +86,9 @@ def execute(
     execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
     try:
         with typed_task_errors():
-            return execution.run()
+            found = execution.run()
+        check_partitions(stages, progress.reports)
+        return found
     finally:
         execution.close()
 
@@ -161,6 +165,41 @@ class _Execution:
         batches = frame.toArrow().to_batches()
         streams = [to_stream(rows.batch) for batch in batches for rows in tail.wire.decode(batch)]
         return self.spark.sparkContext.broadcast(streams)
+
+
+def check_partitions(stages: Sequence[BatchStage], reports: Reports) -> None:
+    """Checks that no row is late by the watermark of an earlier partition of its DataFrame.
+
+    Raises:
+        JobRejected: a row may be late in STREAMING (`late-rows-in-batch`); the operator is named.
+    """
+    for stage in stages:
+        source = _frame_stage(stages, stage)
+        if source is None or not isinstance(stage.tail, EmitRows):
+            continue
+        watermark: int | None = None
+        for partition in sorted(number for numbered, number in reports if numbered == source.number):
+            report = reports.get((stage.number, partition))
+            late_from = None if report is None else report.late_from
+            if watermark is not None and late_from is not None and late_from <= watermark:
+                detail = (
+                    f"partition {partition} of the DataFrame has rows that are late by {watermark - late_from} ms, by "
+                    "the watermark of an earlier partition. A subtask may read both in STREAMING, and drops such rows: "
+                    "order the DataFrame by event time, or give the source a larger max_disorder_ms"
+                )
+                raise late_rows_error(stage.tail.target, detail)
+            end = reports[source.number, partition].watermark
+            if end is not None:
+                watermark = end if watermark is None else max(watermark, end)
+
+
+def _frame_stage(stages: Sequence[BatchStage], stage: BatchStage) -> BatchStage | None:
+    """The stage that reads the DataFrame of `stage`, if both have the same partitions."""
+    while isinstance(stage.head, ReadRows):
+        if stage.head.owners:
+            return None
+        stage = stages[stage.head.stage]
+    return stage if stage.head.shape is not None else None
 
 
 def _with_input(stage: BatchStage) -> BatchStage:

@@ -22,6 +22,7 @@ from runtime.operators.partition import Partitioner
 from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator, Sink, Source
 from spark_jobs.batch.columns import StepColumns
+from spark_jobs.batch.late_rows import LateRule
 from spark_jobs.batch.wire import WireSchema
 from spark_jobs.sources.frames import FrameShape
 
@@ -80,7 +81,7 @@ class ExchangeKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class EmitRows:
-    """The tail of a stage whose rows are input of later stages."""
+    """The tail of a stage whose rows are input of later stages. `late_rule`: of the operator behind the exchange."""
 
     wire: WireSchema
     exchange: ExchangeKind = ExchangeKind.KEPT
@@ -90,6 +91,7 @@ class EmitRows:
     time: str | None = None
     pre_aggregation: PreAggregation | None = None
     partitioner: Partitioner | None = None
+    late_rule: LateRule | None = None
     target: str = ""
 
 
@@ -258,6 +260,7 @@ class _Planner:
             max_parallelism=self._graph.max_parallelism,
             time=operator.time if isinstance(operator, KeyedProcess | SessionWindow) else None,
             pre_aggregation=folding,
+            late_rule=LateRule.of(operator, folding),
             partitioner=self._job.partitioners.get(number),
             target=step.uid,
         )

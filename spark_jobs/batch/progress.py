@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.batch.counts import Reporter, TaskReport, report_accumulator
+from spark_jobs.batch.counts import Reporter, Reports, TaskReport, report_accumulator
 from spark_jobs.batch.plan import BatchStage, ReadRows
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ class BatchProgress:
         return Reporter(self._reports)
 
     @property
+    def reports(self) -> Reports:
+        """The reports of the tasks that have succeeded."""
+        return self._reports.value
+
+    @property
     def has_begun(self) -> bool:
         return bool(self._begun_stages)
 
@@ -58,7 +63,7 @@ class BatchProgress:
 
     def live(self) -> dict[str, Any]:
         """The live report of the run, for `RunStore.write_live`. Records count for ended tasks only."""
-        reports = self._reports.value
+        reports = self.reports
         done = Counter(stage for stage, _ in reports)
         rows: list[dict[str, Any]] = []
         operators: dict[str, dict[str, Any]] = {}

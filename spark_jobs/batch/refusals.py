@@ -9,6 +9,9 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sinks.no_committer import NoCommitter
+from runtime.connectors.sinks.print import PrintSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.graph import Partitioning, Role
 from runtime.dataflow.plan import CompiledJob
@@ -51,6 +54,10 @@ def check_batch(job: CompiledJob) -> None:
         if isinstance(sink, DeliversEpochs):
             detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
             raise JobRejected("epochs-in-batch", uid, detail)
+        if isinstance(sink.committer(), NoCommitter) and not isinstance(sink, DiscardSink | PrintSink):
+            detail = "it shows rows before the end of the run, also those of a run that fails"
+            advice = "choose another `commit` of the sink, or run this job in STREAMING"
+            raise JobRejected("immediate-sink-in-batch", uid, f"{detail}: {advice}")
     for operator in job.graph.operators:
         if operator.role is Role.OPERATOR and operator.uid not in job.sinks:
             _check_operator(operator.uid, job.operators[operator.uid]())

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from runtime.slot.programming_errors import describe_error
 from runtime.state.encodings import nullable_schema, with_schema
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from spark_jobs.batch.counts import RowCounter, TaskReport
+from spark_jobs.batch.late_rows import LateRule, late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, ExchangeKind, ReadRows, ReadSource, Step, WriteSink
 from spark_jobs.batch.subtask import JobFacts, OperatorChain, Subtask, check_columns, context_of, wall_clock_ms
 from spark_jobs.batch.wire import from_stream
@@ -44,6 +45,7 @@ SINK_RESULT_SCHEMA: Final = pa.schema(
     [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
 )
 Batches = Iterator[pa.RecordBatch]
+T = TypeVar("T")
 Builds = Mapping[int, Any]  #: stage number -> Spark broadcast of the stage's rows as Arrow IPC streams
 
 
@@ -164,6 +166,7 @@ class _Task:
                 clock.on_batch(rows)
                 yield from run.push(rows)
             yield from run.finish()
+        self.tally.watermark = clock.watermark
 
     def _process_rows(self, head: ReadRows, batches: Batches) -> Batches:
         """Processes the rows of each owner (subtask of this stage), one owner after another."""
@@ -171,13 +174,14 @@ class _Task:
         owner = -1
         try:
             for spark_batch in batches:
-                for rows in head.wire.decode(spark_batch):
+                for rows in head.wire.decode(spark_batch, by_watermark=not head.owners):
                     self.tally.count_read(rows.batch.num_rows)
                     if run is None or rows.owner != owner:
                         if run is not None:
                             yield from run.finish()
                             run.close()
                         owner, run = rows.owner, self._subtask_run(head, rows.owner)
+                    run.tail.watermark = rows.watermark
                     yield from run.take(rows.batch, rows.hashes)
             if run is not None:
                 yield from run.finish()
@@ -311,7 +315,10 @@ class _KeyedRun(_SubtaskRun):
 
 
 class _Emitter(_Tail):
-    """Emits rows for a later stage, with their owner, hash and event time."""
+    """Emits rows for a later stage, with their owner, hash and event time.
+
+    Rows without a hash have the watermark of their source in place of the event time.
+    """
 
     def __init__(self, emit: EmitRows, index: int, tally: RowCounter) -> None:
         super().__init__()
@@ -320,30 +327,33 @@ class _Emitter(_Tail):
         self._emitted_rows = 0
 
     def emit(self, batch: pa.RecordBatch) -> None:
+        if self._emit.late_rule is not None:
+            self._refuse_late_rows(self._emit.late_rule, batch)
         if self._pre_aggregator is None:
             self._add(batch)
             return
-        self._refuse_late_rows(batch)
-        for part in self._pre_aggregate(partial(self._pre_aggregator.add, batch)):
+        for part in self._name_target(partial(self._pre_aggregator.add, batch)):
             self._add(part)
-        for part in self._pre_aggregate(partial(self._pre_aggregator.advance, self.watermark)):
+        for part in self._name_target(partial(self._pre_aggregator.advance, self.watermark)):
             self._add(part)
 
     def finish(self) -> None:
         if self._pre_aggregator is not None:
-            for part in self._pre_aggregate(self._pre_aggregator.flush):
+            for part in self._name_target(self._pre_aggregator.flush):
                 self._add(part)
 
-    def _pre_aggregate(self, due: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    def _name_target(self, function: Callable[[], T]) -> T:
+        """Calls `function`. Raises DataRejected with the name of the operator that gets the rows."""
         try:
-            return due()
+            return function()
         except DataRejected as error:
             raise DataRejected(f"operator {self._emit.target!r}: {error}") from error
 
     def _add(self, batch: pa.RecordBatch) -> None:
         owners, hashes = self._owners_and_hashes(batch)
-        time = self._emit.time
-        times = 0 if time is None else event_times_ms(batch, time)
+        times: Any = self.watermark
+        if self._emit.exchange is ExchangeKind.HASH:
+            times = 0 if self._emit.time is None else event_times_ms(batch, self._emit.time)
         self._ready.append(self._emit.wire.encode(batch, owners, hashes, times, self._index, self._emitted_rows))
         self._emitted_rows += batch.num_rows
         self._tally.count_written_rows(batch.num_rows)
@@ -376,22 +386,20 @@ class _Emitter(_Tail):
                 found[part.column(part.num_columns - 1).to_numpy()] = owner
         return found
 
-    def _refuse_late_rows(self, batch: pa.RecordBatch) -> None:
-        """Raises JobRejected if a row is late (watermark past its last window): STREAMING would drop such a row."""
-        folding = self._emit.pre_aggregation
-        assert folding is not None, "only windows drop late rows"
-        if self.watermark == MIN_WATERMARK:
+    def _refuse_late_rows(self, rule: LateRule, batch: pa.RecordBatch) -> None:
+        """Raises JobRejected if a row is late: STREAMING would drop such a row."""
+        if not batch.num_rows:
             return
-        times = event_times_ms(batch, folding.time)
-        ends = times // folding.slide_ms * folding.slide_ms + folding.size_ms
-        late = np.flatnonzero(ends - 1 <= self.watermark)
-        if len(late):
-            behind = self.watermark - int(times[late[0]])
+        late_from = self._name_target(partial(rule.late_from, batch))
+        self._tally.count_late_from(int(late_from.min()))
+        late = np.count_nonzero(late_from <= self.watermark)
+        if late:
+            behind = self.watermark - int(late_from.min())
             detail = (
-                f"{len(late)} rows of a batch are late, the first by {behind} ms: STREAMING drops such rows, so the "
-                "answers would differ; give the source a larger max_disorder_ms"
+                f"{late} rows of a batch are late, by up to {behind} ms: STREAMING drops such rows, so the answers "
+                "would differ; give the source a larger max_disorder_ms"
             )
-            raise JobRejected("late-rows-in-batch", self._emit.target, detail)
+            raise late_rows_error(self._emit.target, detail)
 
 
 class _SinkWriter(_Tail):

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from spark_jobs.column_types import carrier_of, spark_schema
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 OWNER_COLUMN: Final = "owner"  #: index of the target subtask
 HASH_COLUMN: Final = "hash"  #: hash of the key
-TIME_COLUMN: Final = "time"  #: event time, ms
+TIME_COLUMN: Final = "time"  #: event time, ms; of rows without a hash, the watermark of their source before them
 ORDER_COLUMN: Final = "order"  #: emitting subtask and row number; negative: a marker that only names an owner
 _SHUFFLE_SCHEMA: Final = pa.schema(
     [(OWNER_COLUMN, pa.int32()), (HASH_COLUMN, pa.int64()), (TIME_COLUMN, pa.int64()), (ORDER_COLUMN, pa.int64())]
@@ -42,6 +43,7 @@ class OwnerRows:
     batch: pa.RecordBatch
     owner: int
     hashes: npt.NDArray[np.int64]
+    watermark: int = MIN_WATERMARK
 
 
 @dataclass(frozen=True)
@@ -110,15 +112,19 @@ class WireSchema:
         nulls = [pa.nulls(count, field.type) for field in list(self.arrow_schema)[len(_SHUFFLE_SCHEMA) :]]
         return pa.RecordBatch.from_arrays([*added, *nulls], schema=self.arrow_schema)
 
-    def decode(self, spark_batch: pa.RecordBatch) -> Iterator[OwnerRows]:
-        """The rows of each owner, in order."""
-        owners = spark_batch.column(0).to_numpy()
-        borders = np.flatnonzero(np.diff(owners)) + 1
+    def decode(self, spark_batch: pa.RecordBatch, *, by_watermark: bool = False) -> Iterator[OwnerRows]:
+        """The rows of each owner, in order. `by_watermark`: rows without a hash, by watermark too."""
+        owners, times = (spark_batch.column(number).to_numpy() for number in (0, 2))
+        differs = owners[1:] != owners[:-1]
+        if by_watermark:
+            differs |= times[1:] != times[:-1]
+        borders = np.flatnonzero(differs) + 1
         for begin, end in zip([0, *borders], [*borders, len(owners)], strict=True):
             if begin < end:
-                yield self._rows(spark_batch.slice(begin, end - begin), int(owners[begin]))
+                watermark = int(times[begin]) if by_watermark else MIN_WATERMARK
+                yield self._rows(spark_batch.slice(begin, end - begin), int(owners[begin]), watermark)
 
-    def _rows(self, some: pa.RecordBatch, owner: int) -> OwnerRows:
+    def _rows(self, some: pa.RecordBatch, owner: int, watermark: int) -> OwnerRows:
         order = some.column(3).to_numpy()
         if (order < 0).any():
             some = some.filter(pa.array(order >= 0))
@@ -127,7 +133,7 @@ class WireSchema:
             for column, field in zip(some.columns[len(_SHUFFLE_SCHEMA) :], self.schema, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return OwnerRows(batch, owner, some.column(1).to_numpy())
+        return OwnerRows(batch, owner, some.column(1).to_numpy(), watermark)
 
     def _encode_column(self, column: pa.Array, number: int) -> pa.Array:
         carrier = self.arrow_schema.field(len(_SHUFFLE_SCHEMA) + number).type

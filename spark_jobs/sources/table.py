@@ -48,7 +48,8 @@ def from_spark(
     Args:
         make: gets a SparkSession, returns a DataFrame. It runs in a PySpark stage, or in BATCH in the job master.
         schema: columns that the job reads, with their types; the DataFrame may have more. None: all, in Spark's types.
-        event_time: column of event times; None: the source emits no watermark before its end.
+        event_time: column of event times, by which the DataFrame should be ordered: a subtask reads several partitions
+            one after another. None: the source emits no watermark before its end.
         max_disorder_ms: how far a row's event time may lag behind the maximum before it in the same subtask.
         early: read the first splits while later splits are written. False: the job reads after all splits are written,
             so a killed stage begins anew and may compute other rows.

@@ -35,7 +35,7 @@ class Deduplicate(Operator):
     """
 
     def __init__(self, keys: Sequence[str], within_ms: int, time: str, late_to: OutputTag | None = None) -> None:
-        self._keys, self._within_ms, self._time, self._late_to = tuple(keys), within_ms, time, late_to
+        self._keys, self.within_ms, self.time, self._late_to = tuple(keys), within_ms, time, late_to
         self._late_columns = LateColumns(late_to)
 
     def open(self, context: OperatorContext) -> None:
@@ -43,7 +43,7 @@ class Deduplicate(Operator):
         keys = [*(pa.field(key, OPEN_TYPE) for key in self._keys), namespace_field(_PART, pa.int64())]
         seen = pa.field(_SEEN, pa.bool_(), nullable=False)
         self._table: KeyedTable = context.state.keyed_table("seen", pa.schema(keys), pa.schema([seen]))
-        self._fired = FiredWatermarks(context, self._keys, self._within_ms, self._within_ms)
+        self._fired = FiredWatermarks(context, self._keys, self.within_ms, self.within_ms)
         self._watermark = self._fired.min_watermark
         self._first_end = self._earliest_end()
 
@@ -67,7 +67,7 @@ class Deduplicate(Operator):
         kept = unseen[self._table.first_rows(row_ids[unseen])] if len(unseen) else unseen
         seen[row_ids[kept]] = True
         self._table.touch(row_ids[kept])
-        self._first_end = min(self._first_end, int(starts.min()) + self._within_ms)
+        self._first_end = min(self._first_end, int(starts.min()) + self.within_ms)
         self._context.count(DUPLICATES_COUNTER, rows.num_rows - len(kept))
         if len(kept):
             out.emit(rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))
@@ -77,7 +77,7 @@ class Deduplicate(Operator):
         if self._watermark < self._first_end - 1:
             return
         row_ids = self._table.row_ids()
-        ends = self._table.key_codes(_PART)[row_ids] + self._within_ms
+        ends = self._table.key_codes(_PART)[row_ids] + self.within_ms
         self._table.delete(row_ids[ends - 1 <= self._watermark])
         self._first_end = self._earliest_end()
 
@@ -85,9 +85,9 @@ class Deduplicate(Operator):
         self._fired.store(self._watermark)
 
     def _part_starts(self, rows: pa.RecordBatch) -> Times:
-        numbers = pane_numbers(rows, self._time, self._within_ms)
-        return np.broadcast_to(np.asarray(numbers, np.int64) * self._within_ms, rows.num_rows)
+        numbers = pane_numbers(rows, self.time, self.within_ms)
+        return np.broadcast_to(np.asarray(numbers, np.int64) * self.within_ms, rows.num_rows)
 
     def _earliest_end(self) -> int:
         row_ids = self._table.row_ids()
-        return int(self._table.key_codes(_PART)[row_ids].min()) + self._within_ms if len(row_ids) else MAX_WATERMARK
+        return int(self._table.key_codes(_PART)[row_ids].min()) + self.within_ms if len(row_ids) else MAX_WATERMARK

@@ -60,7 +60,7 @@ class SessionWindow(Operator):
         aggregates: Mapping[str, Aggregate],
         late: OutputTag | None = None,
     ) -> None:
-        self._keys, self._gap_ms, self.time = tuple(keys), gap_ms, time
+        self._keys, self.gap_ms, self.time = tuple(keys), gap_ms, time
         self._session = free_name(":session", keys)  #: state column: time of the row that opened the session
         self._aggregates = AggregateSet(aggregates)
         self._late = late
@@ -78,7 +78,7 @@ class SessionWindow(Operator):
         self._table: KeyedTable = context.state.keyed_table("sessions", pa.schema(keys), values)
         self._context = context
         self._groups = GroupWatermarks(
-            context, context.state.object_table("fired"), msgspec.msgpack.encode(self._gap_ms)
+            context, context.state.object_table("fired"), msgspec.msgpack.encode(self.gap_ms)
         )
         self._check_gap()
         self._watermark = self._groups.min_watermark
@@ -107,7 +107,7 @@ class SessionWindow(Operator):
         if not len(self._table) or self._watermark < self._first_end:
             return
         rows = self._table.row_ids()
-        self._fire(rows[self._table.column(_LAST)[rows] <= self._watermark - self._gap_ms], out)
+        self._fire(rows[self._table.column(_LAST)[rows] <= self._watermark - self.gap_ms], out)
         self._first_end = self._earliest_end()
 
     def snapshot(self, checkpoint: int) -> None:
@@ -116,8 +116,8 @@ class SessionWindow(Operator):
     def _check_gap(self) -> None:
         """Raises JobRejected if restored sessions were formed by another gap, by which they may belong together."""
         for found in self._groups.restored_names:
-            if (gap_ms := msgspec.msgpack.decode(found)) != self._gap_ms:
-                detail = f"the state holds sessions with a gap of {gap_ms} ms, not of {self._gap_ms} ms"
+            if (gap_ms := msgspec.msgpack.decode(found)) != self.gap_ms:
+                detail = f"the state holds sessions with a gap of {gap_ms} ms, not of {self.gap_ms} ms"
                 raise JobRejected("window-changed", self._context.uid, detail)
 
     # ------------------------------------------------------------ rows
@@ -132,8 +132,8 @@ class SessionWindow(Operator):
         keys = distinct.take_keys(columns)
         rows, numbers = self._open.find(keys)
         opened = Intervals(numbers, self._table.column(_FIRST)[rows], self._table.column(_LAST)[rows])
-        found = sessions_of_rows(distinct.key_numbers, times, self._gap_ms)
-        merged = merge_sessions(opened, found.sessions, self._gap_ms)
+        found = sessions_of_rows(distinct.key_numbers, times, self.gap_ms)
+        merged = merge_sessions(opened, found.sessions, self.gap_ms)
         session_of_row = merged.numbers[len(rows) :][found.numbers]
 
         is_late = self._is_ended(batch, merged.sessions.last[session_of_row])
@@ -149,7 +149,7 @@ class SessionWindow(Operator):
         self._table.column(_FIRST)[targets[changed]] = merged.sessions.first[changed]
         self._table.column(_LAST)[targets[changed]] = merged.sessions.last[changed]
         self._table.touch(targets[changed])
-        self._first_end = min(self._first_end, int(merged.sessions.last.min()) + self._gap_ms)
+        self._first_end = min(self._first_end, int(merged.sessions.last.min()) + self.gap_ms)
         return targets[session_of_row]
 
     def _is_ended(self, rows: pa.RecordBatch, last: Times) -> npt.NDArray[np.bool_]:
@@ -157,7 +157,7 @@ class SessionWindow(Operator):
         watermarks: Times | int = self._watermark
         if self._groups.max_watermark > self._watermark:
             watermarks = np.maximum(self._groups.restored_watermarks(rows, self._keys), self._watermark)
-        return np.asarray(last + self._gap_ms <= watermarks)
+        return np.asarray(last + self.gap_ms <= watermarks)
 
     def _drop_late(self, rows: pa.RecordBatch, out: Collector) -> None:
         self._context.count(LATE_RECORDS_COUNTER, rows.num_rows)
@@ -190,7 +190,7 @@ class SessionWindow(Operator):
         if not len(rows):
             return
         keys, first = self._key_columns(rows), self._table.column(_FIRST)[rows]
-        ends = self._table.column(_LAST)[rows] + self._gap_ms
+        ends = self._table.column(_LAST)[rows] + self.gap_ms
         emit_windows(self._names, keys, first, ends, self._aggregates.results(self._table, rows), out)
         self._open.remove(keys, rows)
         self._table.delete(rows)
@@ -200,4 +200,4 @@ class SessionWindow(Operator):
 
     def _earliest_end(self) -> int:
         rows = self._table.row_ids()
-        return int(self._table.column(_LAST)[rows].min()) + self._gap_ms if len(rows) else MAX_WATERMARK
+        return int(self._table.column(_LAST)[rows].min()) + self.gap_ms if len(rows) else MAX_WATERMARK

@@ -102,6 +102,30 @@ def test_both_modes_commit_the_same_rows(name: str, cluster: SparkSession, tmp_p
     assert schema_in(batch).equals(schema_in(streaming))
 
 
+def test_partitions_with_the_same_times_are_refused_as_streaming_drops_their_rows(
+    cluster: SparkSession, tmp_path: Path
+) -> None:
+    """S0-10."""
+
+    def run(make: Callable[[SparkSession], DataFrame]) -> None:
+        flow = Dataflow("frames")
+        windows(flow.source("events", from_spark(make, event_time="at"))).sink(
+            "out", ParquetSink(str(tmp_path / "out"))
+        )
+        run_batch(flow, parallelism=1, spark=cluster, storage=str(tmp_path / "b"))
+
+    def by_number(spark: SparkSession) -> DataFrame:
+        columns = ["'k' AS key", "id AS `a.b`", "timestamp_millis(id % 100 * 60000) AS at"]
+        return spark.range(200, numPartitions=2).selectExpr(*columns)
+
+    with pytest.raises(JobRejected, match=r"minutes: .* order the DataFrame") as refused:
+        run(by_number)
+    assert refused.value.code == "late-rows-in-batch"
+    assert rows_in(tmp_path / "out") == []
+    run(lambda spark: by_number(spark).orderBy("at"))
+    assert len(rows_in(tmp_path / "out")) == 100
+
+
 def test_a_frame_that_cannot_be_read_is_refused_before_anything_is_computed(
     cluster: SparkSession, tmp_path: Path
 ) -> None:

@@ -12,8 +12,12 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.formats import CsvFormat
+from runtime.connectors.kafka.formats import KafkaText
+from runtime.connectors.kafka.sink import KafkaSink
+from runtime.connectors.postgres.sink import PostgresSink
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sinks.epoch_stage import EpochStage
+from runtime.connectors.sinks.print import PrintSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.dataflow.builder import Dataflow
@@ -198,6 +202,25 @@ def test_a_sink_of_epochs_is_refused() -> None:
     with pytest.raises(JobRejected, match="run this job in STREAMING") as refused:
         plan_batch(flow.compile(1))
     assert (refused.value.code, refused.value.field) == ("epochs-in-batch", "out")
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        PostgresSink("postgresql://h/d", "t", key=["key"], commit="immediate"),
+        KafkaSink("h:1", "t", KafkaText(), commit="immediate"),
+    ],
+)
+def test_a_sink_that_shows_rows_before_the_end_is_refused(sink: Any) -> None:
+    """A failed run shows no output. Lines of a `PrintSink` are none."""
+    flow = Dataflow("immediate")
+    numbers = flow.source("numbers", SequenceSource(rows=10))
+    numbers.sink("lines", PrintSink())
+    assert plan_batch(flow.compile(1)).stages
+    numbers.sink("out", sink)
+    with pytest.raises(JobRejected, match="run this job in STREAMING") as refused:
+        plan_batch(flow.compile(1))
+    assert (refused.value.code, refused.value.field) == ("immediate-sink-in-batch", "out")
 
 
 def test_sinks_within_the_stream_write_the_rows_that_the_next_steps_read() -> None:

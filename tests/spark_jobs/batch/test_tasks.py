@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,20 +23,27 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.job.ids import Token
+from runtime.core.job.ids import OperatorId, Token
 from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.keyed_stream import KeyedStream
+from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.state.index.hashing import hash_columns
-from spark_jobs.batch.counts import TaskReport
-from spark_jobs.batch.plan import BatchStage, EmitRows
+from spark_jobs.batch import tasks
+from spark_jobs.batch.columns import StepColumns
+from spark_jobs.batch.counts import Reports, TaskReport
+from spark_jobs.batch.execute import check_partitions
+from spark_jobs.batch.plan import BatchStage, EmitRows, stages_of
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
 from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, WireSchema
 from spark_jobs.column_types import carrier_of
+from spark_jobs.sources.frames import FrameShape
+from spark_jobs.sources.table import from_spark
 from tests.spark_jobs.batch.flows import every_type
 
 SCHEMA = pa.schema([("key", pa.int64()), ("at", pa.int64())])
@@ -250,18 +259,72 @@ def test_rows_without_columns_or_with_two_of_one_name_are_refused(names: tuple[s
     assert (refused.value.code, refused.value.field) == (code, "step")
 
 
-def test_rows_that_streaming_would_drop_are_refused() -> None:
-    """Lateness that changes the answer: the window and the remedy are named."""
-    from datetime import timedelta
+TEN_S = timedelta(seconds=10)
+DROPPING: dict[str, Callable[[KeyedStream], Stream]] = {
+    "window": lambda rows: rows.window("w", TEN_S, "time", {"n": Count()}),
+    "session": lambda rows: rows.session_window("w", TEN_S, "time", {"n": Count()}),
+    "deduplicate": lambda rows: rows.deduplicate("w", TEN_S, "time"),
+}
 
-    flow = Dataflow("late", max_parallelism=8)
+
+def late_rows() -> Stream:
+    """Rows an hour behind the watermark of their source."""
     source = SequenceSource(rows=100_000, microseconds_per_row=1_000)
-    rows = flow.source("numbers", source).map_batches("earlier", _an_hour_earlier)
-    rows.key_by("key").window("w", timedelta(seconds=10), "time", {"n": Count()}).sink("out", DiscardSink())
-    stage = plan_batch(flow.compile(1)).stages[0]
+    return Dataflow("late", max_parallelism=8).source("numbers", source).map_batches("earlier", _an_hour_earlier)
+
+
+@pytest.mark.parametrize("step", DROPPING)
+def test_rows_that_streaming_would_drop_are_refused(step: str) -> None:
+    """Lateness that changes the answer: the step and the remedy are named."""
+    rows = late_rows()
+    DROPPING[step](rows.key_by("key")).sink("out", DiscardSink())
+    stage = plan_batch(rows.flow.compile(1)).stages[0]
     ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
     with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
         list(task_of(stage, JOB, {})(ids))
+
+
+def test_late_rows_are_refused_behind_a_step_with_several_readers() -> None:
+    """Its rows are stored for both readers, with the watermarks of their source."""
+    rows = late_rows()
+    rows.sink("copy", DiscardSink())
+    DROPPING["window"](rows.key_by("key")).sink("out", DiscardSink())
+    stages = plan_batch(rows.flow.compile(1)).stages
+    read = list(task_of(stages[0], JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+    behind = next(stage for stage in stages if isinstance(stage.tail, EmitRows) and stage.tail.target == "w")
+    assert behind.inputs == (0,)
+    with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
+        list(task_of(behind, JOB, {})(iter(read)))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("second", "refused"), [([10], False), ([9], True), ([], False)])
+def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_compared(
+    shared: bool, second: list[int], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table whose partitions span the same hours: a subtask that reads both drops rows of the second."""
+    flow = Dataflow("frames", max_parallelism=8)
+    rows = flow.source("rows", from_spark(lambda spark: spark.range(0), schema=SCHEMA, event_time="at"))
+    rows.key_by("key").window("w", timedelta(milliseconds=10), "at", {"n": Count()}).sink("out", DiscardSink())
+    if shared:
+        rows.sink("copy", DiscardSink())
+    job = flow.compile(2)
+    stages = stages_of(job, StepColumns(job, {}), {OperatorId("rows"): FrameShape("rows", SCHEMA, SCHEMA)})
+    reports: Reports = {}
+    for partition, times in enumerate(([0, 15], [], second)):
+        monkeypatch.setattr(tasks, "current_task", partial(SimpleNamespace, partitionId=partial(int, partition)))
+        arrays = [pa.array([1] * len(times), pa.int64()), pa.array(times, pa.int64())]
+        found = [pa.RecordBatch.from_arrays(arrays, names=["c0", "c1"])]
+        for stage in stages[: 2 if shared else 1]:
+            sent: list[TaskReport] = []
+            found = list(task_of(stage, JOB, {}, report=sent.append)(iter(found)))
+            reports[stage.number, partition] = sent[0]
+    if refused:
+        with pytest.raises(JobRejected, match=r"w: partition 2 of the DataFrame .* order the DataFrame") as late:
+            check_partitions(stages, reports)
+        assert late.value.code == "late-rows-in-batch"
+    else:
+        check_partitions(stages, reports)
 
 
 def _an_hour_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:

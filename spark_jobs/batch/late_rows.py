@@ -1,0 +1,55 @@
+"""Late rows, which STREAMING drops: BATCH refuses them, since it sorts by event time and would keep them.
+
+A task refuses a row that is late by the watermark of its own source subtask or partition. The partitions of a DataFrame
+are tasks of their own in BATCH. In STREAMING a subtask reads several of them, one after another, with one watermark. So
+each task reports the watermark at the end of its partition, and the lowest watermark at which one of its rows is late.
+The driver compares partitions in their order (`execute`). Which partitions share a subtask depends on the id of the
+input, and so differs between runs: a row is refused if it may be late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from runtime.dataflow.plan import PreAggregation
+from runtime.errors import JobRejected
+from runtime.operators.event_time import Times, event_times_ms
+from runtime.operators.windows.deduplicate import Deduplicate
+from runtime.operators.windows.session import SessionWindow
+from runtime.ports import Operator
+
+
+@dataclass(frozen=True)
+class LateRule:
+    """When a row is late: once the watermark has reached the end of its last window.
+
+    Args:
+        time: column of event times.
+        size_ms: length of a window.
+        slide_ms: distance between the starts of two consecutive windows.
+    """
+
+    time: str
+    size_ms: int
+    slide_ms: int
+
+    @classmethod
+    def of(cls, operator: Operator, pre_aggregation: PreAggregation | None) -> LateRule | None:
+        """The rule of an operator; None: the operator drops no late rows."""
+        if pre_aggregation is not None:
+            return cls(pre_aggregation.time, pre_aggregation.size_ms, pre_aggregation.slide_ms)
+        if isinstance(operator, SessionWindow):  # late at `time + gap`, unless other rows hold the session open
+            return cls(operator.time, operator.gap_ms + 1, 1)
+        if isinstance(operator, Deduplicate):
+            return cls(operator.time, operator.within_ms, operator.within_ms)
+        return None
+
+    def late_from(self, batch: pa.RecordBatch) -> Times:
+        """By row, the lowest watermark at which the row is late."""
+        return event_times_ms(batch, self.time) // self.slide_ms * self.slide_ms + self.size_ms - 1
+
+
+def late_rows_error(target: str, detail: str) -> JobRejected:
+    return JobRejected("late-rows-in-batch", target, detail)

@@ -40,17 +40,11 @@ from runtime.connectors.postgres.sink_writers import (
 from runtime.connectors.postgres.table import ResolvedTable, RowCheck, find_table, identifiers
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
+from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-_END_TIMEOUT_MS: Final = 5_000  #: of a session
 _PER_SUBTASK: Final = 2  #: a transaction that waits for its commit, and the next
 _NAMES_QUERY: Final = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
-
-_SESSIONS_QUERY: Final = (
-    "SELECT pid, application_name FROM pg_stat_activity "
-    "WHERE datname = current_database() AND usename = current_user AND starts_with(application_name, %s)"
-)
 
 
 class PreparedRows(Written, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +60,6 @@ class _Place(SinkWriters):
         super().__init__(table, job, uid)
         self.marks = sql.Identifier(table.schema, "weir_prepared_marks")
         self.tables = (self.marks, self.writers)
-        self.prefix = f"weir:{self.mark}:"
 
     def create(self, connection: psycopg.Connection[Any]) -> None:
         super().create(connection)
@@ -75,24 +68,9 @@ class _Place(SinkWriters):
     def name(self, token: int, writer: int, number: int) -> str:
         return f"{self.prefix}{token}:{writer:x}:{number}"
 
-    def token_of(self, name: str) -> int:
-        return int(name.removeprefix(self.prefix).split(":")[0])
-
     def names(self, connection: psycopg.Connection[Any]) -> list[str]:
         """The prepared transactions of the sink."""
         return [name for (name,) in connection.execute(_NAMES_QUERY, [self.prefix])]
-
-    def end_older_sessions(self, connection: psycopg.Connection[Any], token: int) -> None:
-        """Ends the sessions of writers of older attempts. Raises TargetAway if one does not end in time."""
-        for pid in self._older_sessions(connection, token):
-            connection.execute("SELECT pg_terminate_backend(%s, %s)", [pid, _END_TIMEOUT_MS])
-        if left := self._older_sessions(connection, token):
-            raise TargetAway(f"Postgres table {self.table}: sessions of an older attempt do not end: {left}")
-
-    def _older_sessions(self, connection: psycopg.Connection[Any], token: int) -> list[int]:
-        connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees the sessions as of its first query
-        found = connection.execute(_SESSIONS_QUERY, [self.prefix])
-        return [pid for pid, name in found if self.token_of(name) < token]
 
     def is_committed(self, connection: psycopg.Connection[Any], each: PreparedRows) -> bool:
         query = sql.SQL(
@@ -128,8 +106,7 @@ class PreparedWriter(SinkWriter):
             self._place.lock(self._connection)
             self._place.create(self._connection)
             self._token, self._subtask = int(context.token), context.index
-            name = f"{self._place.prefix}{self._token}"
-            self._connection.execute("SELECT set_config('application_name', %s, false)", [name])
+            self._place.name_session(self._connection, self._token)
             self._place.end_older_sessions(self._connection, self._token)
             self._place.record(self._connection, [self._committable(0)])
             self._check = RowCheck(table, table.columns(self._connection), (), None)

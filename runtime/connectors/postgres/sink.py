@@ -3,7 +3,8 @@
 With `commit="staged"` the rows of a checkpoint are durable in a staging table before the barrier passes. When the
 checkpoint has completed, the job master moves the rows of all subtasks into the table in one transaction (`staging`).
 With `commit="immediate"` each batch is upserted when it arrives. A repeated interval gives the same table again, so
-the sink needs neither state nor a second phase.
+the sink needs neither state nor a second phase. A writer ends the sessions of older attempts before its first row: a
+stopped process would write older rows later.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from runtime.connectors.postgres.connection import (
     postgres_errors,
 )
 from runtime.connectors.postgres.prepared import PreparedCommitter, PreparedWriter
+from runtime.connectors.postgres.sink_writers import SinkWriters
 from runtime.connectors.postgres.staging import StagedCommitter, StagedWriter
 from runtime.connectors.postgres.table import (
     DELETED,
@@ -59,10 +61,10 @@ class PostgresSink:
             subtasks of a checkpoint one after another. Takes no key: an upsert would wait for the transaction with
             its row. The server needs `max_prepared_transactions`; the role needs CREATE as before.
             "immediate": at least once, without delay; needs a key. The table is exact if the rows of a key are the same
-            when they are repeated.
+            when they are repeated. Not in BATCH.
         uncommitted: with commit="staged", the name of a view in the schema of the table. It has the rows of the table
-            and the staged rows, which a failure takes back (Kafka: `read_uncommitted`). Columns that staged rows lack
-            are null. The sink creates the view, or replaces its own.
+            and the staged rows of the newest attempt, which a failure takes back (Kafka: `read_uncommitted`). Columns
+            that staged rows lack are null. The sink creates the view, or replaces its own.
     """
 
     url: str = field(repr=False)
@@ -116,7 +118,11 @@ class PostgresSink:
 
 
 class UpsertWriter(SinkWriter):
-    """Upserts each batch in a transaction of its own."""
+    """Upserts each batch in a transaction of its own.
+
+    Of two writers that open at the same time, at least one sees the session of the other: a session has its name before
+    it looks for others. The older writer is ended, or fails.
+    """
 
     def __init__(self, url: str, table: str, key: tuple[str, ...], op_column: str | None) -> None:
         self._url, self._name, self._key, self._op_column = url, table, key, op_column
@@ -134,6 +140,10 @@ class UpsertWriter(SinkWriter):
             )
             self._connection.execute(create.format(table=self._table.identifier, deleted=sql.Identifier(DELETED)))
             lift_time_limits(self._connection)
+            writers, token = SinkWriters(self._table, context.job, context.uid), int(context.token)
+            writers.name_session(self._connection, token)
+            writers.check_newest(self._connection, token)
+            writers.end_older_sessions(self._connection, token)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:

@@ -17,9 +17,14 @@ from psycopg import sql
 from runtime.connectors.postgres.connection import limit_transaction
 from runtime.connectors.postgres.table import ResolvedTable
 from runtime.core.job.ids import Token
-from runtime.errors import JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 
 _WRITER_ID_BITS: Final = 63
+_END_TIMEOUT_MS: Final = 5_000  #: of a session
+_SESSIONS_QUERY: Final = (
+    "SELECT pid, application_name FROM pg_stat_activity "
+    "WHERE datname = current_database() AND usename = current_user AND starts_with(application_name, %s)"
+)
 #: Errors of CREATE TABLE IF NOT EXISTS if another job creates the table concurrently.
 _CREATED_MEANWHILE: Final = (
     psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject, psycopg.errors.DuplicateTable,
@@ -53,11 +58,49 @@ class SinkWriters:
         self.mark = digest.hexdigest()
         self.writers = sql.Identifier(table.schema, "weir_sink_writers")
         self.tables: Sequence[sql.Identifier] = (self.writers,)
+        self.prefix = f"weir:{self.mark}:"  #: of the names of sessions and transactions, before the token
 
     def lock(self, connection: psycopg.Connection[Any]) -> None:
         """Excludes other committers of this sink until the transaction ends, also of older attempts."""
         limit_transaction(connection)
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [self._lock])
+
+    def name_session(self, connection: psycopg.Connection[Any], token: int) -> None:
+        """Names the session of a writer, so that newer attempts find it. Other sessions see the name at once."""
+        connection.execute("SELECT set_config('application_name', %s, false)", [f"{self.prefix}{token}"])
+
+    def end_older_sessions(self, connection: psycopg.Connection[Any], token: int) -> None:
+        """Ends the sessions of writers of older attempts. Raises TargetAway if one does not end in time."""
+        for pid in self._older_sessions(connection, token):
+            connection.execute("SELECT pg_terminate_backend(%s, %s)", [pid, _END_TIMEOUT_MS])
+        if left := self._older_sessions(connection, token):
+            raise TargetAway(f"Postgres table {self.table}: sessions of an older attempt do not end: {left}")
+
+    def check_newest(self, connection: psycopg.Connection[Any], token: int) -> None:
+        """Raises EnvironmentFailure if a writer of a newer attempt has a session."""
+        if newer := [found for _, found in self._sessions(connection) if found > token]:
+            detail = f"attempt {max(newer)} writes already, and this is attempt {token}"
+            raise EnvironmentFailure(f"Postgres table {self.table}: {detail}")
+
+    def token_of(self, name: str) -> int:
+        """The token in the name of a session or transaction."""
+        return int(name.removeprefix(self.prefix).split(":")[0])
+
+    def _older_sessions(self, connection: psycopg.Connection[Any], token: int) -> list[int]:
+        return [pid for pid, found in self._sessions(connection) if found < token]
+
+    def _sessions(self, connection: psycopg.Connection[Any]) -> list[tuple[int, int]]:
+        """Process and token of each session of a writer of the sink."""
+        connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees the sessions as of its first query
+        found = connection.execute(_SESSIONS_QUERY, [self.prefix])
+        return [(pid, self.token_of(name)) for pid, name in found]
+
+    def newest_writers(self) -> sql.Composed:
+        """A subquery: the writers of the newest attempt."""
+        values = [sql.Literal(value) for value in (self.job, self.uid, str(self.table))]
+        own = sql.SQL("job = {} AND sink = {} AND target = {}").format(*values)
+        query = "(SELECT writer FROM {table} WHERE {own} AND token = (SELECT max(token) FROM {table} WHERE {own}))"
+        return sql.SQL(query).format(table=self.writers, own=own)
 
     def has_records(self, connection: psycopg.Connection[Any]) -> bool:
         names = [name.as_string(connection) for name in self.tables]

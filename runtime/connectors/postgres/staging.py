@@ -148,7 +148,7 @@ class StagedWriter(SinkWriter):
             self._place.create(self._connection)
             if self._uncommitted is not None:
                 owner = f"sink {context.uid!r} of job {context.job!r}"
-                staging, writers = self._place.tables
+                staging, writers = self._place.staging, self._place.newest_writers()
                 create_view(self._connection, self._uncommitted, table, self._key, staging, writers, owner)
             self._token, self._subtask = int(context.token), context.index
             self._place.record(self._connection, [self._committable(0)])

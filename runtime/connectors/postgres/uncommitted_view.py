@@ -2,6 +2,9 @@
 
 Staged rows appear once their barrier has passed, before their checkpoint is complete. A failure takes them back. Their
 move into the table is one transaction, so a query sees each row once.
+
+Only rows of the newest attempt are shown. Before its writers open, the job master has moved the rows that the restored
+checkpoint names. Other staged rows of older attempts wait for a restore of their savepoint, and may never be moved.
 """
 
 import hashlib
@@ -19,7 +22,7 @@ SELECT c.relkind = 'v', obj_description(c.oid, 'pg_class') FROM pg_class c JOIN 
 WHERE n.nspname = %s AND c.relname = %s
 """
 #: Of the staged rows of a key, the row that a commit would leave comes first.
-_ORDER: Final = "w.token DESC, s.weir_number DESC, s.weir_row DESC"
+_ORDER: Final = "s.weir_number DESC, s.weir_row DESC"
 
 
 def create_view(
@@ -28,7 +31,7 @@ def create_view(
     table: ResolvedTable,
     key: Sequence[str],
     staging: sql.Identifier,
-    writers: sql.Identifier,
+    writers: sql.Composable,
     owner: str,
 ) -> None:
     """Creates the view `name` in the schema of the table, or replaces it if its query has changed.
@@ -36,6 +39,7 @@ def create_view(
     An equal view stays as it is: its replacement would wait for its readers.
 
     Args:
+        writers: a subquery with the ids of the writers whose staged rows are shown.
         owner: identifies the sink; the comment of the view, with a digest of its query.
 
     Raises:
@@ -46,25 +50,24 @@ def create_view(
         "table": table.identifier,
         "columns": identifiers(columns),
         "found": identifiers(columns, "s"),
-        "staging": staging,
+        "staged": sql.SQL("{} s JOIN {} w ON w.writer = s.weir_writer").format(staging, writers),
     }
     if key:
         query = sql.SQL(
-            "SELECT {columns} FROM {table} t WHERE NOT EXISTS (SELECT FROM {staging} s WHERE {matches}) "
-            "UNION ALL SELECT {columns} FROM (SELECT DISTINCT ON ({by}) {found}, s.{deleted} FROM {staging} s "
-            "JOIN {writers} w ON w.writer = s.weir_writer ORDER BY {by}, {order}) s WHERE NOT s.{deleted}"
+            "SELECT {columns} FROM {table} t WHERE NOT EXISTS (SELECT FROM {staged} WHERE {matches}) "
+            "UNION ALL SELECT {columns} FROM (SELECT DISTINCT ON ({by}) {found}, s.{deleted} FROM {staged} "
+            "ORDER BY {by}, {order}) s WHERE NOT s.{deleted}"
         ).format(
             matches=sql.SQL(" AND ").join(
                 sql.SQL("t.{name} = s.{name}").format(name=sql.Identifier(column)) for column in key
             ),
             by=identifiers(key, "s"),
             deleted=sql.Identifier(DELETED),
-            writers=writers,
             order=sql.SQL(_ORDER),
             **parts,
         )
     else:
-        query = sql.SQL("SELECT {columns} FROM {table} UNION ALL SELECT {found} FROM {staging} s").format(**parts)
+        query = sql.SQL("SELECT {columns} FROM {table} UNION ALL SELECT {found} FROM {staged}").format(**parts)
     view = sql.Identifier(table.schema, name)
     comment = f"{owner}, {hashlib.blake2b(query.as_string(connection).encode(), digest_size=8).hexdigest()}"
     found = connection.execute(_RELATION_QUERY, [table.schema, name]).fetchone()

@@ -128,6 +128,31 @@ def test_a_view_of_upserts_shows_the_last_row_of_each_key(database: Database) ->
     writer.close()
 
 
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_a_view_leaves_out_rows_of_a_savepoint_that_the_job_has_left_behind(
+    database: Database, key: tuple[str, ...]
+) -> None:
+    """S1-58: the attempt fails, an older checkpoint is restored, and the retained savepoint keeps its staged rows."""
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
+    of = database.sink(key=key, uncommitted="so_far")
+    first = open_writer(of)
+    first.write(rows((1, "at the savepoint")))
+    savepoint = first.prepare(5)
+    first.close()
+    of.committer().clean("7", "out", Token(2), savepoint)
+    assert database.staged() == 1
+    second, other = open_writer(of, token=2), open_writer(of, token=2, index=1)
+    assert uncommitted(database) == []
+    second.write(rows((1, "newest")))
+    other.write(rows((2, "other")))
+    staged = [*second.prepare(6), *other.prepare(6)]
+    assert uncommitted(database) == [(1, "newest"), (2, "other")]
+    commit(of, *staged, token=2)
+    assert database.rows() == uncommitted(database) == [(1, "newest"), (2, "other")]
+    second.close()
+    other.close()
+
+
 def test_a_view_never_replaces_the_relation_of_another(database: Database) -> None:
     database.run(f"CREATE VIEW {database.schema}.so_far AS SELECT id, text FROM {database.table}")
     for taken in ("so_far", "rows"):
@@ -509,6 +534,26 @@ def test_an_interval_that_is_replayed_gives_the_same_table(database: Database) -
         assert writer.prepare(1) == ()
         writer.close()
         assert database.rows() == [(1, "b"), (2, "c"), (3, None)]
+
+
+def test_a_writer_of_an_older_attempt_overwrites_no_newer_row(database: Database) -> None:
+    """A slot that was stopped, and replaced, writes its batch when it goes on. Another sink and job are left alone."""
+    database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
+    of = database.sink(key=["id"], commit="immediate")
+    others = [open_writer(of, uid="second"), open_writer(of, job="8")]
+    zombie, current = open_writer(of), open_writer(of, token=2)
+    sibling = open_writer(of, token=2, index=1)
+    current.write(rows((1, "old")))
+    current.write(rows((1, "new")))
+    with pytest.raises(TargetAway):
+        zombie.write(rows((1, "old")))
+    with pytest.raises(EnvironmentFailure, match="attempt 2 writes already, and this is attempt 1"):
+        open_writer(of)
+    assert database.rows() == [(1, "new")]
+    for number, writer in enumerate([current, sibling, *others], 2):
+        writer.write(rows((number, "own")))
+        writer.close()
+    assert database.rows() == [(1, "new"), *((number, "own") for number in range(2, 6))]
 
 
 def test_an_upsert_without_a_key_is_refused() -> None:

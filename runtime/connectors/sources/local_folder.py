@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class LocalFolder:
         self._committed = CommittedFiles(self._path)
 
     def files(self, known: Container[str] = ()) -> list[ListedFile]:
+        """The files without those of `known`. A file or subfolder that is deleted meanwhile is left out."""
         self._committed.refresh()
         try:
             return list(self._files(self._checked, "", self._partition_names, known))
@@ -58,10 +60,12 @@ class LocalFolder:
                     check_folder_name(str(self._path / path), entry.name, partition_names)
                     folders += [entry.name] if partition_names else []
                 elif entry.is_file() and self._committed.is_committed(path):
-                    yield self._listed(entry, path, partition_names)
+                    with suppress(FileNotFoundError):  # deleted since the folder was opened
+                        yield self._listed(entry, path, partition_names)
         for name in folders:
             child = CheckedFolder(parent.argument, parent.path / name, parent.roots)
-            yield from self._files(child, f"{prefix}{name}/", partition_names[1:], known)
+            with suppress(FileNotFoundError):
+                yield from self._files(child, f"{prefix}{name}/", partition_names[1:], known)
 
     def _listed(self, entry: os.DirEntry[str], path: str, partition_names: Sequence[str]) -> ListedFile:
         if not path.isascii() and path.encode(errors="replace").decode() != path:

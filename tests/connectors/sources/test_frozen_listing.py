@@ -1,6 +1,9 @@
 """A bounded folder: its files are fixed by a single listing, which is state from the first checkpoint on."""
 
+import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.connectors.formats import LineFormat
 from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.local_folder import LocalFolder
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.dataflow.plan import source_with_input
@@ -157,6 +161,29 @@ def test_a_file_that_changed_after_the_listing_is_refused(tmp_path: Path) -> Non
     drop(tmp_path, "a", "another\n")
     with pytest.raises(DataRejected, match=r"/a: the file has changed since it was listed: it has 8 bytes and had 20"):
         Reading(source).poll()
+
+
+@pytest.mark.parametrize(("names", "gone", "left"), [((), ["a"], ["b"]), (("day",), ["day=1/a", "day=1"], ["day=2/b"])])
+def test_a_file_or_subfolder_that_is_deleted_during_the_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], gone: list[str], left: list[str]
+) -> None:
+    """A consumer removes files that were read to their end. The folder is there, and so are the other files."""
+    for path in (gone[0], left[0]):
+        write((tmp_path / path).parent, Path(path).name)
+    scan = os.scandir
+
+    @contextmanager
+    def scan_and_delete(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scan(folder) as entries:
+            found = list(entries)
+            for path in (tmp_path / name for name in gone):
+                if path.exists():
+                    path.rmdir() if path.is_dir() else path.unlink()
+            yield iter(found)
+
+    folder = LocalFolder(str(tmp_path), names)
+    monkeypatch.setattr(os, "scandir", scan_and_delete)
+    assert [file.path for file in folder.files()] == left
 
 
 def test_a_missing_folder_is_named_by_the_master(tmp_path: Path) -> None:

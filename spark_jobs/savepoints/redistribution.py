@@ -3,7 +3,7 @@
 Spark's shuffle connects two halves, which use no Spark. `Redistribution.read_parts` reads the files of a range of old
 key groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
 
-State stored per key group has no key. Fired watermarks (`operators.windows.late_records`) are redistributed only if
+State stored per key group has no key. Watermarks of key groups (`operators.group_watermarks`) are redistributed only if
 they are equal in all old key groups whose keys may move to the same new group. State with buffered rows is refused.
 """
 
@@ -43,7 +43,8 @@ from spark_jobs.savepoints.state_tables import (
 from spark_jobs.state.rows import CheckpointState, OpenedCheckpoint, find_state
 
 ROWS_PER_PART: Final = 65_536
-FIRED_STATE: Final = "fired"  #: the state of `operators.windows.late_records`
+#: The states of `operators.group_watermarks`, of windows and of joins.
+WATERMARK_STATES: Final = ("fired", "watermarks")
 
 _OBJECTS_SCHEMA: Final = pa.schema(
     [("key", pa.large_binary()), ("was", pa.large_binary()), ("place", pa.large_binary()), ("value", pa.large_binary())]
@@ -52,11 +53,11 @@ _TIMES_SCHEMA: Final = pa.schema([("group", pa.int32()), ("key", pa.large_binary
 
 
 class PartKind(StrEnum):
-    """Content of a part: typed columns, Python objects, or fired watermarks (times)."""
+    """Content of a part: typed columns, Python objects, or watermarks of key groups (times)."""
 
     COLUMNS = "columns"
     OBJECTS = "objects"
-    TIMES = "times"  #: fired watermarks
+    TIMES = "times"  #: watermarks of key groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +187,7 @@ class Redistribution:
             assert isinstance(stored, bytes), "in a file, every value is bytes"
             if isinstance(decode_key(key), list):
                 entries.append((key, key, msgspec.msgpack.encode(place), stored))
-            elif state.name == FIRED_STATE:
+            elif state.name in WATERMARK_STATES:
                 times.append((group, key, msgspec.msgpack.decode(stored)))
             else:
                 detail = (
@@ -250,7 +251,7 @@ class Assembly:
         """Stores the state under `prefix`.
 
         Raises:
-            JobRejected: old key groups of the same new key group differ in fired watermarks; the operator is named.
+            JobRejected: old key groups of the same new key group differ in their watermarks; the operator is named.
         """
         self._redistribute_times()
         keyed = {name: write_table(store, prefix, table) for name, table in self._tables.items()}
@@ -295,8 +296,8 @@ class Assembly:
                 met = times[group % common :: common]
                 if met.min() != met.max():
                     detail = (
-                        f"its windows fired up to different event times ({met.min()} and {met.max()} ms) in key groups "
-                        "that meet: rows would be lost or windows fire twice; take a savepoint while no input is idle"
+                        f"its watermarks differ ({met.min()} and {met.max()} ms) in key groups that meet: rows would "
+                        "be lost, or windows would fire twice; take a savepoint while no input is idle"
                     )
                     raise JobRejected("event-times-differ", redistribution.uid, detail)
                 table.put((group, key, None), msgspec.msgpack.encode(int(met[0])))

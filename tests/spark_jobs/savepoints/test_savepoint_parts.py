@@ -23,6 +23,11 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
+from runtime.operators.joins.columns import JoinColumns
+from runtime.operators.joins.interval import Interval, IntervalJoin
+from runtime.operators.joins.two_streams import JoinSide
+from runtime.ports import OperatorContext
+from runtime.state.backend import SubtaskState
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.bootstrap import Bootstrap
@@ -195,10 +200,45 @@ def test_what_has_no_key_to_follow_is_refused(tmp_path: Path) -> None:
     rows_held = by_group(tmp_path / "rows", "_buffered", [(3, encode(None), b"\xff\xff\xff\xff rows")])
     with pytest.raises(JobRejected, match="kept: state '_buffered' holds rows by key group"):
         dealt(rows_held, "kept", 1, 64)
-    times = by_group(tmp_path / "times", "fired", [(g, encode(9), encode(100 + (g == 5))) for g in range(128)])
-    assert len(read(dealt(times, "kept", 2, 256), "kept", "fired")) == 256, "no two key groups meet"
-    with pytest.raises(JobRejected, match=r"fired up to different event times \(100 and 101 ms\)"):
+
+
+@pytest.mark.parametrize("state", ["fired", "watermarks"])
+def test_different_watermarks_of_key_groups_that_meet_are_refused(tmp_path: Path, state: str) -> None:
+    encode = msgspec.msgpack.encode
+    times = by_group(tmp_path, state, [(g, encode(9), encode(100 + (g == 5))) for g in range(128)])
+    assert len(read(dealt(times, "kept", 2, 256), "kept", state)) == 256, "no two key groups meet"
+    with pytest.raises(JobRejected, match=r"its watermarks differ \(100 and 101 ms\) in key groups that meet"):
         dealt(times, "kept", 2, 64)
+
+
+class Dropped:
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Drops the joined rows."""
+
+    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
+        """Drops late rows."""
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_join_is_redistributed_while_it_keeps_no_rows(tmp_path: Path, rows: int) -> None:
+    sides = (JoinSide(("user",), "at"), JoinSide(("user",), "at"))
+    join = IntervalJoin(sides, Interval(0, 10), JoinColumns((("user", "user"),), ("_a", "_b")))
+    state, store = SubtaskState(range(128), 128, None), FileStore(tmp_path)
+    join.open(OperatorContext(job="1", uid="kept", index=0, parallelism=1, max_parallelism=128, token=Token(1),
+                              state=state, now_ms=lambda: 0))  # fmt: skip
+    kept = pa.RecordBatch.from_pydict({"user": ["a"], "at": [1_000]})
+    join.process(0, kept.slice(0, rows), Dropped())
+    join.on_watermark(1_000, Dropped())
+    join.snapshot(1)
+    snapshot, _ = state.capture(full=True).write(store, "kept/0")
+    savepoint = opened(tmp_path, {"kept": {0: snapshot}}, 1)
+    if rows:
+        with pytest.raises(JobRejected, match="kept: state 'first' holds rows by key group"):
+            dealt(savepoint, "kept", 2, 64)
+        return
+    found = read(dealt(savepoint, "kept", 2, 64), "kept", "watermarks")
+    assert {row["key_group"] for row in found} == set(range(64))
+    assert {row["value"] for row in found} == {row["value"] for row in read(savepoint, "kept", "watermarks")}
 
 
 def test_an_error_of_the_function_names_operator_and_row(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ from runtime.ports import OperatorContext
 _MESSAGES_PER_PEEK: Final = 10_000
 _MAX_HELD_MS: Final = 60_000  #: how long another session may hold the slot, as an earlier attempt that has not ended
 _NOW_QUERY: Final = (
-    "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::int8"
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::int8, "
+    "to_regclass(%s)::oid::int8"
 )
 _PEEK: Final = """
 SELECT data FROM pg_logical_slot_peek_binary_changes(
@@ -132,6 +133,7 @@ class _Position(msgspec.Struct, frozen=True):
     chunks: list[Chunk] = []
     is_initial: bool = False
     event_time: int | None = None
+    oid: int = 0  #: of the table; 0: of an older version
 
 
 class ChangesReader(EventClockReader):
@@ -179,6 +181,8 @@ class ChangesReader(EventClockReader):
             self._confirmed = self._lsn = slot_position(self._connection, self._source.slot)
             table = find_table(self._connection, self._source.table)
             self._oid, self._name = table.oid, str(table)
+            if stored and stored[0].oid not in (0, table.oid):
+                raise self._replaced_error()
             check_publication(self._connection, self._source.publication, table, whole=self._source.initial_snapshot)
             self._columns = tuple(stored[0].columns) if stored else self._find_columns(self._connection)
             if stored:
@@ -235,6 +239,7 @@ class ChangesReader(EventClockReader):
                 list(chunks),
                 self._initial is not None,
                 self._clock.max_event_time,
+                self._oid,
             )
             self._state.replace([msgspec.json.decode(msgspec.json.encode(position))])
             self._positions[checkpoint] = self._lsn
@@ -299,6 +304,11 @@ class ChangesReader(EventClockReader):
         source = self._source
         self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, stored.event_time)
 
+    def _replaced_error(self) -> JobRejected:
+        """The error for another table under the name. A table that was only renamed keeps its identity."""
+        detail = f"another table has the name {self._name} since the job began, and its changes would be lost"
+        return JobRejected("table-replaced", "table", f"{detail}: begin anew with another slot")
+
     # ------------------------------------------------------------ the initial snapshot
 
     def _begin_initial(self, connection: psycopg.Connection[Any], table: ResolvedTable) -> None:
@@ -343,7 +353,10 @@ class ChangesReader(EventClockReader):
         self._peeked_at = now
         if self._filter is not None and self._filter_end is None:
             self._filter_end = self._filter.end()
-        self._server_ms, end = one_row(connection, _NOW_QUERY)
+        name = self._table.identifier.as_string(connection)
+        self._server_ms, end, oid = one_row(connection, _NOW_QUERY, name)
+        if oid not in (None, self._oid):
+            raise self._replaced_error()
         if end <= self._read_lsn:
             self._advance_clock(self._server_ms)
             return False

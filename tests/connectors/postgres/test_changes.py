@@ -305,6 +305,29 @@ def test_truncate_and_new_columns_end_the_job_by_name(database: Database) -> Non
     narrow.reader.close()
 
 
+@pytest.mark.parametrize("replace", ["ALTER TABLE {name} RENAME TO {name}_old", "DROP TABLE {name}"])
+def test_a_table_that_takes_over_the_name_ends_the_job(database: Database, replace: str) -> None:
+    """Its changes would be lost, also if it is published. A table that is only renamed is read on."""
+    slot, name = database.slot(), database.name
+    reading = Reading(database.source(slot))
+    database.run(f"INSERT INTO {name} VALUES (1, 'a'); ALTER TABLE {name} RENAME TO {name}_old")
+    assert [row["id"] for row in reading.rows()] == [1]
+    database.run(f"INSERT INTO {name}_old VALUES (2, 'b'); ALTER TABLE {name}_old RENAME TO {name}")
+    assert [row["id"] for row in reading.rows()] == [2]
+    older = reading.snapshot("older")
+    database.run(f"{replace.format(name=name)}; CREATE TABLE {name} (id int8 PRIMARY KEY, text text)")
+    database.run(f"ALTER PUBLICATION {name} ADD TABLE {name}; INSERT INTO {name} VALUES (3, 'c')")
+    try:
+        with pytest.raises(JobRejected, match=r"another table has the name .*begin anew with another slot") as refused:
+            reading.rows()
+        assert refused.value.code == "table-replaced"
+        with pytest.raises(JobRejected, match="another table has the name"):
+            Reading(database.source(slot), store=reading.store, snapshots=[older])
+    finally:
+        database.run(f"DROP TABLE IF EXISTS {name}_old")
+    reading.reader.close()
+
+
 def test_a_checkpoint_whose_log_is_gone_is_refused(database: Database) -> None:
     """Its changes would be lost without an error."""
     slot = database.slot()

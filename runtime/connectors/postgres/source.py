@@ -6,12 +6,17 @@ it draws a value. Once these transactions have ended, each row up to the bound i
 CONCURRENTLY waits in the same manner (`WaitForLockers`). Readers take no lock, so writers never wait.
 
 Updates and deletions are not read. The position is the value of the last row; one subtask reads.
+
+The job master finds the end of a bounded table once, before the first attempt (`ports.ListsInput`). Neither an attempt
+without a checkpoint before it, nor a repeated task of BATCH, therefore ends at another row.
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from contextlib import closing
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Final
 
+import msgspec
 import psycopg
 import pyarrow as pa
 from psycopg import sql
@@ -52,6 +57,7 @@ class PostgresSource:
     bounded: bool = False
     event_time: str | None = None
     max_disorder_ms: int = 0
+    listed_end: int | None = field(default=None, repr=False)  #: last value of the cursor, set by `with_input`
 
     @property
     def has_event_time(self) -> bool:
@@ -59,6 +65,21 @@ class PostgresSource:
 
     def reader(self) -> "PostgresReader":
         return PostgresReader(self)
+
+    def list_input(self) -> bytes | None:
+        """The highest value of the cursor, if the source is bounded.
+
+        Raises:
+            JobRejected: the table or its cursor cannot be read, or the login is refused.
+            TargetAway: the server cannot be reached.
+        """
+        if not self.bounded:
+            return None
+        with closing(self.reader()) as reader:
+            return msgspec.msgpack.encode(reader.find_end())
+
+    def with_input(self, listing: bytes) -> "PostgresSource":
+        return replace(self, listed_end=msgspec.msgpack.decode(listing, type=int))
 
     def check(self) -> None:
         check_url(self.url)
@@ -79,7 +100,7 @@ class PostgresReader(EventClockReader):
         self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._is_reading = False
         self._last = _BEFORE_ALL  #: value of the last row that was read
-        self._end: int | None = None  #: the last value of a bounded source
+        self._end = source.listed_end  #: the last value of a bounded source; None: not known yet
         self._bound: int | None = None  #: every row up to this value is visible
         self._awaited: tuple[int, frozenset[str]] | None = None  #: the next bound, and the transactions before it
         self._due_ms = 0
@@ -91,15 +112,18 @@ class PostgresReader(EventClockReader):
         self._is_reading = bool(restored) or (not context.restored and context.index == 0)
         if not self._is_reading:
             return
-        self._connection = connect(self._source.url)
-        with postgres_errors(self._source.table):
-            self._connection.autocommit = True
-            self._connection.execute("SET TimeZone = 'UTC'")
-            self._prepare(self._connection)
+        self._connect()
         if restored:
-            self._last, self._end = restored[0]["last"], restored[0]["end"]
+            self._last = restored[0]["last"]
+            self._end = self._end if restored[0]["end"] is None else restored[0]["end"]
             latest = restored[0]["event_time"]
             self._clock = BoundedOutOfOrderness(self._source.event_time, self._source.max_disorder_ms, latest)
+
+    def find_end(self) -> int:
+        """The highest visible value of the cursor. Needs no `open`."""
+        connection = self._connect()
+        with postgres_errors(str(self._table)):
+            return self._highest_value(connection)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if not self._is_reading or self.exhausted:
@@ -142,6 +166,14 @@ class PostgresReader(EventClockReader):
         self._connection = None
 
     # ------------------------------------------------------------ table
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        self._connection = connect(self._source.url)
+        with postgres_errors(self._source.table):
+            self._connection.autocommit = True
+            self._connection.execute("SET TimeZone = 'UTC'")
+            self._prepare(self._connection)
+        return self._connection
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """Checks the server, the table and the cursor, and prepares the query."""
@@ -195,12 +227,11 @@ class PostgresReader(EventClockReader):
             return False
         self._due_ms = self._now_ms() + POLL_INTERVAL_MS
         if self._awaited is None:
-            highest = self._highest_value(connection)
-            if self._source.bounded:
-                if self._end is None:
-                    self._end = _BEFORE_ALL if highest is None else highest
-                highest = self._end
-            if highest is None or highest <= self._last:
+            highest = self._end
+            if highest is None:
+                highest = self._highest_value(connection)
+                self._end = highest if self._source.bounded else None
+            if highest <= self._last:
                 return False
             self._awaited = (highest, self._table.writers(connection))
         bound, before = self._awaited
@@ -209,10 +240,11 @@ class PostgresReader(EventClockReader):
         self._bound, self._awaited, self._due_ms = bound, None, 0
         return True
 
-    def _highest_value(self, connection: psycopg.Connection[Any]) -> int | None:
+    def _highest_value(self, connection: psycopg.Connection[Any]) -> int:
+        """The highest visible value of the cursor; of a table without rows, a value below all."""
         query = sql.SQL("SELECT max({}) FROM {}").format(sql.Identifier(self._source.cursor), self._table.identifier)
         found = connection.execute(query).fetchone()
-        return None if found is None or found[0] is None else int(found[0])
+        return _BEFORE_ALL if found is None or found[0] is None else int(found[0])
 
     def _batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         columns = list(zip(*rows, strict=True))[:-1]

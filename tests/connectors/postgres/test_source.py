@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,13 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.postgres.source import PostgresReader, PostgresSource
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected, TargetAway
 from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState
+from spark_jobs.batch.execute import _with_input
+from spark_jobs.batch.plan import BatchStage, ReadSource, WriteSink
 from tests.contracts.test_sinks import context
 from tests.postgres import address_without_password
 
@@ -66,6 +71,13 @@ def reader(source: PostgresSource, restored: list[Any] | None = None, index: int
     of.state, of.now_ms = SimpleNamespace(list_state=lambda _: position), lambda: next(times)
     found.open(of)
     return found, position
+
+
+def listed(source: PostgresSource) -> PostgresSource:
+    """The source with its end, as the job master and BATCH find it before a reader opens."""
+    listing = source.list_input()
+    assert listing is not None
+    return source.with_input(listing)
 
 
 def texts(of: PostgresReader, max_rows: int = 3, polls: int = 8) -> list[str]:
@@ -121,6 +133,63 @@ def test_an_empty_bounded_table_ends_at_once(table: Table) -> None:
     of.close()
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_each_first_start_of_a_bounded_source_reads_to_the_end_that_was_listed_once(table: Table, rows: int) -> None:
+    for number in range(rows):
+        table.insert(str(number))
+    assert table.source().list_input() is None
+    source = listed(table.source(bounded=True))
+    for _ in range(2):
+        table.insert("after the listing")
+        of, _ = reader(source)
+        assert texts(of, max_rows=2) == [str(number) for number in range(rows)]
+        assert of.exhausted
+        of.close()
+
+
+def test_a_row_below_the_listed_end_that_commits_later_is_awaited(table: Table) -> None:
+    with table.connect() as late:
+        table.insert("late", late)
+        table.insert("b")
+        source = listed(table.source(bounded=True))
+        of, _ = reader(source)
+        assert texts(of) == []
+        assert not of.exhausted
+    assert texts(of) == ["late", "b"]
+    assert of.exhausted
+    of.close()
+
+
+def test_a_restored_end_has_precedence_over_a_newer_listing(table: Table) -> None:
+    for number in range(4):
+        table.insert(str(number))
+    first = listed(table.source(bounded=True))
+    of, state = reader(first)
+    assert texts(of, max_rows=3, polls=1) == ["0", "1", "2"]
+    of.snapshot(1)
+    of.close()
+    table.insert("after the first listing")
+    again, _ = reader(listed(table.source(bounded=True)), restored=state.get())
+    assert texts(again) == ["3"]
+    assert again.exhausted
+    again.close()
+
+
+def test_batch_lists_the_end_before_its_tasks(table: Table) -> None:
+    table.insert("a")
+    stage = BatchStage(
+        number=0, head=ReadSource(uid=OperatorId("in"), source=table.source(bounded=True), parallelism=1), steps=(),
+        tail=WriteSink(uid=OperatorId("out"), sink=DiscardSink()),
+    )  # fmt: skip
+    head = _with_input(stage).head
+    assert isinstance(head, ReadSource)
+    assert isinstance(head.source, PostgresSource)
+    table.insert("after the start")
+    of, _ = reader(head.source)
+    assert texts(of) == ["a"]
+    of.close()
+
+
 def test_types_and_event_time(table: Table) -> None:
     table.run(
         f"CREATE TABLE {table.schema}.typed (id bigserial PRIMARY KEY, b bool, i2 int2, f8 float8, d numeric(10, 2), "
@@ -155,6 +224,9 @@ def test_problems_are_named_before_the_first_row(table: Table) -> None:
     def refused(of: PostgresSource) -> str:
         with pytest.raises(JobRejected) as error:
             reader(of)
+        with pytest.raises(JobRejected) as listing_error:
+            replace(of, bounded=True).list_input()
+        assert listing_error.value.code == error.value.code
         return error.value.code
 
     assert refused(PostgresSource(table.address, "nowhere.t")) == "missing-table"

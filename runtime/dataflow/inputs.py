@@ -13,7 +13,7 @@ from runtime.dataflow.plan import PreAggregation
 from runtime.dataflow.used_columns import ColumnUse
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.partition import Partitioner
+from runtime.operators.partition import Partitioner, check_partition_columns
 from runtime.state.index.key_codec import plain_type
 from runtime.state.index.key_types import check_keys
 
@@ -74,8 +74,14 @@ class StepInput:
         return None if custom is None else custom.function
 
     def edge(self, target: OperatorId, number: int) -> EdgeSpec:
-        """The edge into input `number` of `target`. Raises JobRejected: the keys or aggregates do not fit."""
+        """The edge into input `number` of `target`.
+
+        Raises:
+            JobRejected: the keys, the columns of a custom partitioning, or the aggregates do not fit the stream.
+        """
         custom = self.stream.custom_partitioning
+        if custom is not None and self.stream.columns is not None:
+            check_partition_columns(self.stream.columns, custom.columns, target)
         return EdgeSpec(
             source=self.stream.uid,
             target=target,

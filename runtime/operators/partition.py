@@ -22,6 +22,14 @@ _MAX_SELECTED_TARGETS: Final = 8  #: number of subtasks up to which selecting is
 Partitioner = Callable[[pa.RecordBatch, int], npt.ArrayLike]
 
 
+def check_partition_columns(schema: pa.Schema, columns: Sequence[str], target: str) -> None:
+    """Raises JobRejected if `schema` lacks a column that the partitioner before operator `target` reads."""
+    for column in columns:
+        if column not in schema.names:
+            detail = f"there is no such column for the partitioner before operator {target!r}; there are "
+            raise JobRejected("unknown-column", column, detail + ", ".join(schema.names))
+
+
 def partition_by_function(
     batch: pa.RecordBatch, columns: Sequence[str], function: Partitioner, target: str, parallelism: int
 ) -> list[pa.RecordBatch | None]:
@@ -29,8 +37,10 @@ def partition_by_function(
 
     Raises:
         WeirError: the function failed or returned an invalid result; the error names `target`.
-        DataRejected, JobRejected: raised by the function.
+        JobRejected: a column is missing, or raised by the function.
+        DataRejected: raised by the function.
     """
+    check_partition_columns(batch.schema, columns, target)
     try:
         wanted = batch.select(list(columns))
         owners = _check_owners(np.asarray(function(wanted, parallelism)), wanted, parallelism)

@@ -227,3 +227,11 @@ def test_a_key_column_that_cannot_be_is_refused_when_the_job_is_compiled(column:
     keyed = Dataflow("typed").source("numbers", Described(total=1)).key_by(column)
     with pytest.raises(JobRejected, match=message):
         keyed.aggregate("counts", {"n": Count()})
+
+
+def test_a_column_that_a_partitioner_lacks_is_refused_when_the_job_is_compiled() -> None:
+    numbers = Dataflow("typed").source("numbers", Described(total=1)).partition_custom(_first, "key", "absent")
+    message = r"absent: there is no such column for the partitioner before operator 'out'; there are key, amount"
+    with pytest.raises(JobRejected, match=message) as refused:
+        numbers.sink("out", PrintSink())
+    assert (refused.value.code, refused.value.field) == ("unknown-column", "absent")

@@ -100,7 +100,8 @@ def test_a_function_that_names_no_subtask_is_refused(returned: Any, message: str
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(WeirError, match=r'partitioner before operator .next.: KeyError: .*"v" does not exist'):
+    """No retry can help, unlike after an error of the function."""
+    with pytest.raises(JobRejected, match=r"^v: there is no such column for the partitioner before operator 'next'"):
         partition_by_function(TEN, ["v"], lambda rows, targets: rows["v"], "next", 3)
 
 

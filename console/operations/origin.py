@@ -34,25 +34,25 @@ class Origin:
         return storage.PATH_FIELD if self.path else storage.CHECKPOINT_FIELD
 
     @classmethod
-    def from_params(cls, job: Job, params: RestoreParams) -> Self:
-        """The origin that `params` name.
+    def from_params(cls, job: Job, params: RestoreParams, manifest: Manifest | None = None) -> Self:
+        """The origin that `params` name. `manifest`: that of the checkpoint, if the caller has read it.
 
         Raises:
             Refused: the checkpoint or savepoint does not exist, or is damaged.
         """
         if params.path is not None:
             return cls.from_folder(job, params.path)
-        return cls.from_row(job, find_checkpoint(params.checkpoint or 0))
+        return cls.from_row(job, find_checkpoint(params.checkpoint or 0), manifest)
 
     @classmethod
-    def from_row(cls, job: Job, checkpoint: Checkpoint) -> Self:
-        """The origin for a checkpoint row.
+    def from_row(cls, job: Job, checkpoint: Checkpoint, manifest: Manifest | None = None) -> Self:
+        """The origin for a checkpoint row. `manifest`: as in `from_params`.
 
         Raises:
             Refused: the checkpoint belongs to another job, did not complete, is discarded, or its files are damaged.
         """
         require_restorable_row(job, checkpoint)
-        return cls(manifest=storage.load_manifest(checkpoint), checkpoint=checkpoint)
+        return cls(manifest=manifest or storage.load_manifest(checkpoint), checkpoint=checkpoint)
 
     @classmethod
     def from_folder(cls, job: Job, path: str) -> Self:

@@ -44,6 +44,7 @@ from console.operations.restore import require_no_repetition, require_restorable
 from console.operations.selectors import latest_run
 from console.runs import run_store
 from runtime.core.job.lifecycle import RunAct
+from runtime.core.snapshot.manifest import Manifest
 
 MAX_KEY_LENGTH = 200
 
@@ -128,13 +129,14 @@ def accept(row: Operation, typed: Any) -> Operation:
     return _ACCEPT[OperationKind(row.kind)](row, typed)
 
 
-def _restore(row: Operation, wanted: RestoreParams) -> Operation:
+def accept_restore(row: Operation, wanted: RestoreParams, manifest: Manifest | None = None) -> Operation:
+    """As `accept`, for a restore. `manifest`: that of the checkpoint, if the caller has read it."""
     lock_job(row.job)  # the checkpoint must not be discarded meanwhile
     if row.part_of is not None:
         _require_latest(latest_run(row.job), row.part_of.run_id)
     version, parallelism = new_run_target(row.job, wanted)
     _require_startable(row.job)
-    origin = Origin.from_params(row.job, wanted)
+    origin = Origin.from_params(row.job, wanted, manifest)
     kind = OperationKind(row.part_of.kind if row.part_of else row.kind)
     ends = latest_run(row.job) if kind is OperationKind.ROLLBACK else None
     require_restorable(row.job, origin, version, parallelism, wanted, kind=kind, ends=ends)
@@ -247,7 +249,7 @@ def _delegate_to_master(row: Operation, act: RunAct, wanted_run: int | None) -> 
 
 _ACCEPT: Final[Mapping[OperationKind, Callable[[Operation, Any], Operation]]] = {
     OperationKind.START: _start,
-    OperationKind.RESTORE: _restore,
+    OperationKind.RESTORE: accept_restore,
     OperationKind.RESCALE: _rescale,
     OperationKind.ROLLBACK: _rollback,
     OperationKind.SAVEPOINT: _save,

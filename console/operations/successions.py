@@ -16,7 +16,9 @@ from console.checkpoints.models import Checkpoint, Kind, Status
 from console.operations import services
 from console.operations.holds import release
 from console.operations.models import ACTIVE_STATES, SUCCESSION_KINDS, Operation, OperationKind, OperationState
+from console.operations.origin import find_checkpoint, require_restorable_row
 from console.operations.params import RestoreParams
+from console.operations.timed_reads import load_manifest_in_time
 from runtime.core.job.lifecycle import RunState
 
 log = structlog.get_logger(__name__)
@@ -58,7 +60,7 @@ def _has_ended(row: Operation) -> bool:
 def _restore(row: Operation) -> None:
     """Requests the restore. A run that ended without a savepoint, or a refused restore, fails the whole.
 
-    If storage is unreachable, the next pass retries.
+    If storage is unreachable or hangs, the next pass retries.
     """
     savepoint = Checkpoint.objects.filter(run=row.run, kind=Kind.STOP, status=Status.COMPLETED).first()
     chosen = row.params.get("checkpoint") or (savepoint and savepoint.pk)
@@ -69,9 +71,12 @@ def _restore(row: Operation) -> None:
     own = "end_run" if row.kind == OperationKind.ROLLBACK else "plan_hash"  # of the run that has ended
     params = {name: value for name, value in row.params.items() if name != own} | {"checkpoint": chosen}
     try:
+        snapshot = find_checkpoint(chosen)
+        require_restorable_row(row.job, snapshot)
+        manifest = load_manifest_in_time(snapshot, row.pk)
         with transaction.atomic():
             part = services.part(row, OperationKind.RESTORE, **params)
-            services.accept(part, RestoreParams(**params))
+            services.accept_restore(part, RestoreParams(**params), manifest)
     except Refused as refused:
         if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
             log.warning("a snapshot is not restored yet", operation=str(row.pk), error=str(refused.__cause__))

@@ -1,6 +1,9 @@
 """A rescale: its stop and its restore, and what ends it early."""
 
 from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,12 +15,15 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler, successions
+from console.operations import reconciler, successions, timed_reads
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
+from tests.waiting import until
+
+WAIT_S = 30
 
 pytestmark = pytest.mark.django_db
 
@@ -70,6 +76,32 @@ def test_a_rescale_stops_the_run_and_restores_its_savepoint(
     whole.refresh_from_db()
     assert (whole.state, whole.result) == ("succeeded", {"run": restored.pk})
     assert whole.ended_at is not None
+
+
+def test_the_reconciler_goes_on_while_storage_hangs(
+    operator: User, running: Run, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read the manifest of the savepoint itself, so it watched no job any more."""
+    whole = ask(operator, running, parallelism=5)
+    stop(running, make_checkpoint)
+    read, answers, reads = Path.read_bytes, Event(), count()
+
+    def hang(file: Path) -> bytes:
+        next(reads)
+        assert answers.wait(WAIT_S)
+        return read(file)
+
+    monkeypatch.setattr(timed_reads, "TIMEOUT_S", 0.1)
+    with monkeypatch.context() as storage:
+        storage.setattr(Path, "read_bytes", hang)
+        for _ in range(2):
+            reconciler.reconcile()
+            whole.refresh_from_db()
+            assert (whole.state, whole.phase) == ("running", "waiting for storage: it does not answer")
+        answers.set()
+        until(lambda: reconciler.reconcile() or Operation.objects.filter(part_of=whole, kind="restore").exists())
+    assert next(reads) == 1, "the read that hung was not repeated"
+    assert part(whole, "restore").run is not None
 
 
 def test_another_version_goes_on_at_its_own_parallelism(

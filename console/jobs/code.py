@@ -1,5 +1,7 @@
-"""The code that a run executes, beside the code from which its version was compiled."""
+"""The code that a run executes, and the code that is installed, beside the code from which a version was compiled."""
 
+from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -29,6 +31,29 @@ def other_code(run: Run) -> str:
         change = f"Run {run.pk} {executes} code of {executed}; version {number} was defined with {before}."
         return change if defined.graph == executed.graph else f"{change} The graphs differ."
     return f"Run {run.pk} {executes} code of {executed} whose graph differs from the graph of version {number}."
+
+
+@dataclass(frozen=True, slots=True)
+class PackageChange:
+    """The package that a version was compiled from, and that package as it is installed now, each with its version."""
+
+    before: str
+    after: str
+
+
+def package_change(version: JobVersion) -> PackageChange | None:
+    """The change of the installed package since the compilation of `version`; None: there is none, or it is unknown.
+
+    Only a raised version of a package shows that its code has changed.
+    """
+    defined = code_of_version(version)
+    if defined is None or not defined.package:
+        return None
+    try:
+        after = f"{defined.package} {metadata.version(defined.package)}"
+    except metadata.PackageNotFoundError:
+        after = f"{defined.package} is not installed"
+    return None if after == str(defined) else PackageChange(str(defined), after)
 
 
 def _identity(stored: Any) -> CodeIdentity | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from console.accounts.models import User
 from console.accounts.rights import require_define
+from console.jobs.code import package_change
 from console.jobs.differences import ABSENT, Difference, differences
 from console.jobs.models import Job, JobVersion, VersionState
 from console.jobs.services import checked_values, newest_version, pipeline_schema
@@ -14,8 +15,8 @@ def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tupl
     """The changes from the newest version of `job` to a version with `values`, which is not created.
 
     For a job without versions they are its parameters, and its settings that are no defaults. A version with the values
-    of a rejected one differs in its state. It needs the permission to define: a comparison with a secret reveals
-    whether a guess of it is right.
+    of a rejected one differs in its state. A package that was installed since the newest was compiled is a difference
+    too. It needs the permission to define: a comparison with a secret reveals whether a guess of it is right.
 
     Raises:
         Refused: not permitted, or the version would be refused.
@@ -31,4 +32,5 @@ def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tupl
     found = differences(base, planned, pipeline_schema(job.pipeline))
     if not found and (newest is None or newest.state == VersionState.REJECTED):
         return (Difference("version", "state", newest.state if newest else ABSENT, VersionState.COMPILING),)
-    return found
+    change = None if newest is None else package_change(newest)
+    return found if change is None else (*found, Difference("version", "package", change.before, change.after))

@@ -19,6 +19,7 @@ from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_define
 from console.accounts.storable import text_problem
 from console.jobs.changes import announce
+from console.jobs.code import package_change
 from console.jobs.differences import differences
 from console.jobs.inputs import check_params, parse_settings
 from console.jobs.masking import require_references, unmask
@@ -80,7 +81,8 @@ def create_version(
     A secret may be sent as the mask that `like` shows (default: the newest version). `if_match` is the `If-Match`
     header of the request.
     `max_parallelism` None: that of the newest version, because its checkpoints have as many key groups; for the first
-    version derived from `parallelism`. `skip_if_equal`: returns the newest version if it has the same values.
+    version derived from `parallelism`. `skip_if_equal`: returns the newest version if it has the same values, and the
+    package that it was compiled from is installed unchanged. If only the package has changed, the message says so.
     """
     require_define(user)
     if len(message) > MAX_MESSAGE_LENGTH or text_problem(message):
@@ -97,7 +99,10 @@ def create_version(
             like=like,
         )  # fmt: skip
         if skip_if_equal and newest is not None and _has_values(newest, values):
-            return newest
+            change = package_change(newest)
+            if change is None:
+                return newest
+            message = message.strip() or f"Installed package: {change.after}, before {change.before}"
         version = JobVersion.objects.create(
             job=job, number=_next_number(job, newest), message=message.strip(), created_by=user,
             request_key=request_key, **values,

@@ -1,11 +1,13 @@
 """Definitions as YAML documents, and their versions, by `weirctl`."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from console.jobs.models import Job, JobVersion, Pipeline
-from tests.console.conftest import Commands
+from console.jobs.services import store_graph
+from tests.console.conftest import GRAPH, Commands
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,6 +66,32 @@ def test_a_version_that_would_be_created_is_a_difference(
     JobVersion.objects.update(state="rejected")
     assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: "rejected" -> "compiling"\n'
     assert weirctl("apply", "-f", str(file)).stdout == "daily sums: version 2 created\n"
+
+
+@pytest.mark.parametrize("message", ["", "new rates"])
+def test_a_package_that_is_installed_in_another_version_is_a_new_version(
+    weirctl: Commands, job: Job, tmp_path: Path, message: str
+) -> None:
+    """`apply` said that there was nothing to change, and the job kept the graph of the old code."""
+    installed = metadata.version("click")
+
+    def compiled(number: int, version: str) -> None:
+        row = JobVersion.objects.get(job__name="nightly", number=number)
+        store_graph(row.pk, {**GRAPH, "code": {"package": "click", "version": version, "graph": "a"}})
+
+    file = tmp_path / "job.yaml"
+    file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}}")
+    weirctl("apply", "-f", str(file))
+    compiled(1, "0.1")
+    shown = f'version package: "click 0.1" -> "click {installed}"\n'
+    assert weirctl("diff", "-f", str(file), code=1).stdout == shown
+    cause = f"Installed package: click {installed}, before click 0.1"
+    made = weirctl("apply", "-f", str(file), "--message", message).stdout
+    assert made == f"nightly: version 2 created{'' if message else f': {cause}'}\n"
+    assert JobVersion.objects.get(job__name="nightly", number=2).message == (message or cause)
+    compiled(2, installed)
+    assert weirctl("diff", "-f", str(file)).stdout == ""
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
 
 
 def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The definition of a job as a YAML document, which `weirctl export` writes and `weirctl apply` reads.
 
-The console validates the values, as it does for its own forms. To apply a document twice has no further effect.
+The console validates the values, as it does for its own forms. To apply a document twice has no further effect, unless
+the package of the pipeline was installed in another version meanwhile.
 """
 
 import json
@@ -84,7 +85,8 @@ def apply(console: Console, document: Mapping[str, Any], message: str) -> list[s
     else:
         made = console.post(f"jobs/{job['id']}/versions/", {**version, "skip_if_equal": True})
         if made["id"] != job["newest_version"]:
-            done.append(f"{name}: version {made['number']} created")
+            cause = f": {made['message']}" if made["message"] != message.strip() else ""
+            done.append(f"{name}: version {made['number']} created{cause}")
     if changed := _changed(job, document):
         console.patch(f"jobs/{job['id']}/", changed)
         done.append(f"{name}: {', '.join(changed)} changed")

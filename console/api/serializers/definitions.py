@@ -87,7 +87,9 @@ class VersionRequest(StrictSerializer):
     settings = SettingsField(required=False)
     message = serializers.CharField(required=False, allow_blank=True, default="")
     skip_if_equal = serializers.BooleanField(
-        required=False, default=False, help_text="Return the newest version if it has the same values."
+        required=False,
+        default=False,
+        help_text="Return the newest version if it has the same values and its package is installed unchanged.",
     )
 
 

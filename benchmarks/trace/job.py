@@ -24,10 +24,10 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.flight import FlightExchange
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore
+from runtime.io.socket_exchange import SocketExchange
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
@@ -70,7 +70,7 @@ class ChannelLauncher(LocalLauncher):
         self._recorder = recorder
 
     def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
-        return FlightExchange(slot, token, secret, Adopting(listener, self._recorder))
+        return SocketExchange(slot, token, secret, Adopting(listener, self._recorder))
 
 
 # ---------------------------------------------------------------- the job that is steered

@@ -349,14 +349,14 @@ def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable
         (index,) = indices
         from pyspark import cloudpickle
 
-        from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
+        from runtime.io.socket_exchange import SocketExchange  # gRPC must not be loaded before Spark's fork
         from runtime.kernels.loading import native
         from runtime.launch.slot_pool import StartSlot, serve_slots
         from runtime.slot import process_tuning
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
             own = _local_address(address.master.rsplit(":", 1)[0])
-            return FlightExchange(slot, token, secret, listener, host=own)
+            return SocketExchange(slot, token, secret, listener, host=own)
 
         def run(given: StartSlot) -> None:
             config = SlotConfig(

@@ -62,14 +62,14 @@ class Attempt:
         job: Job,
         graph: JobGraph,
         token: Token,
-        dealt: Mapping[SubtaskId, SubtaskRestore],
+        assigned: Mapping[SubtaskId, SubtaskRestore],
         mode: CheckpointMode,
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
         self.remaining_steps = 10**9  #: world steps until the attempt stops running; lowered by `abandon`
         self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
-        self.hosts = {s: SubtaskHost(self, s, dealt.get(s, SubtaskRestore(subtask=s))) for s in graph.subtasks}
+        self.hosts = {s: SubtaskHost(self, s, assigned.get(s, SubtaskRestore(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
         for host in self.order:
             if host.machine.is_source:

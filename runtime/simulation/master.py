@@ -114,12 +114,12 @@ class Master:
             self._end_run(RunEnding.STOPPED if done.kind is CheckpointKind.STOP else RunEnding.FINISHED)
             return
         base = self.world.records.recovery_point() or self.base
-        dealt = {}
+        assigned = {}
         if base is not None:
             base = self._read(base)
             check_restorable(base, self.graph, base.job)
             self._commit(base, token)
-            dealt = dict(assign_state(base, self.graph))
+            assigned = dict(assign_state(base, self.graph))
         self.world.bases[token] = base
         records = self.world.records
         retained, unreadable = records.retained_manifests(), records.unreadable_folders()
@@ -129,12 +129,12 @@ class Master:
         retention.sweep_orphans(self.world.storage, token, records.readable_manifests(), unreadable)
         check_files(self.world.storage, retained)
         check_pending_committables(self.world.target.names, retained)
-        self._start(token, dealt)
+        self._start(token, assigned)
         self.world.note(f"{token}:master", f"begins from {base.checkpoint if base else 'nothing'}")
 
-    def _start(self, token: Token, dealt: Mapping[SubtaskId, SubtaskRestore]) -> None:
+    def _start(self, token: Token, assigned: Mapping[SubtaskId, SubtaskRestore]) -> None:
         try:
-            attempt = Attempt(self.world, self.job, self.graph, token, dealt, self.settings.mode)
+            attempt = Attempt(self.world, self.job, self.graph, token, assigned, self.settings.mode)
         except CorruptState as missing:
             raise Violation("a-restore-finds-every-file", str(missing)) from missing
         self.driver = Driver(self.world, self.process, attempt, self.settings)

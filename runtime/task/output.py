@@ -203,8 +203,8 @@ class Outputs:
             hook = f"pre-aggregation after {edge.spec.source!r}"
             raise OperatorFailure(edge.spec.target, self.subtask.index, hook, error) from error
         for parts in found:
-            dealt = partition_by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
-            for channel, part in zip(edge.channels, dealt, strict=True):
+            partitioned = partition_by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
+            for channel, part in zip(edge.channels, partitioned, strict=True):
                 if part is not None:
                     self._send_batch(channel, part, input_row_count(part))
 

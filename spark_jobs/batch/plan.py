@@ -232,8 +232,8 @@ class _Planner:
         runs_everywhere = stage is not None and isinstance(stage.head, ReadSource) and stage.head.shape is None
         if runs_everywhere and edge.partitioning is Partitioning.FORWARD:
             return self._preceding_stage(edge)
-        deals = {Partitioning.CUSTOM: ExchangeKind.CUSTOM, Partitioning.REBALANCE: ExchangeKind.REBALANCE}
-        return self._stage_after_exchange(edge, number, step, deals.get(edge.partitioning, ExchangeKind.KEPT), operator)
+        kinds = {Partitioning.CUSTOM: ExchangeKind.CUSTOM, Partitioning.REBALANCE: ExchangeKind.REBALANCE}
+        return self._stage_after_exchange(edge, number, step, kinds.get(edge.partitioning, ExchangeKind.KEPT), operator)
 
     def _preceding_stage(self, edge: EdgeSpec) -> _OpenStage:
         """The open stage that emits the rows of `edge`, or a new stage that reads them."""
@@ -245,7 +245,7 @@ class _Planner:
         return _OpenStage(head, source, self._graph.by_uid[source].parallelism)
 
     def _stage_after_exchange(
-        self, edge: EdgeSpec, number: int, step: Step, deal: ExchangeKind, operator: Operator
+        self, edge: EdgeSpec, number: int, step: Step, exchange: ExchangeKind, operator: Operator
     ) -> _OpenStage:
         before = self._preceding_stage(edge)
         folding = self._job.pre_aggregations.get(number)
@@ -254,7 +254,7 @@ class _Planner:
         )
         emit = EmitRows(
             wire=WireSchema(edge.source, schema),
-            exchange=deal,
+            exchange=exchange,
             owners=step.parallelism,
             keys=edge.keys,
             max_parallelism=self._graph.max_parallelism,
@@ -264,7 +264,7 @@ class _Planner:
             partitioner=self._job.partitioners.get(number),
             target=step.uid,
         )
-        by_key = deal is ExchangeKind.HASH
+        by_key = exchange is ExchangeKind.HASH
         head = ReadRows(
             stage=self._close(before, emit),
             wire=emit.wire,

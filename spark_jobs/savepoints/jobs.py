@@ -219,8 +219,8 @@ class Execution:
     def _run_bootstrap(self, wanted: BootstrapRows) -> dict[int, SubtaskSnapshot]:
         from pyspark.sql.types import IntegerType, StructField, StructType
 
-        dealt = StructType([StructField(PLACE_COLUMN, IntegerType()), *wanted.frame.schema.fields])
-        frame = wanted.frame.mapInArrow(partition_rows(wanted.rows, wanted.maker), dealt)
+        schema = StructType([StructField(PLACE_COLUMN, IntegerType()), *wanted.frame.schema.fields])
+        frame = wanted.frame.mapInArrow(partition_rows(wanted.rows, wanted.maker), schema)
         frame = frame.repartitionById(wanted.maker.parallelism, PLACE_COLUMN)
         frame = frame.sortWithinPartitions(PLACE_COLUMN, *wanted.order_by)
         return self._collect_snapshots(frame, bootstrap_state(wanted.rows, wanted.maker, self.folder))

@@ -13,7 +13,7 @@ STACKS = [
     f"{LOOP};Window.process (runtime/operators/windows/base.py:8) 2",
     f"{LOOP};add (benchmarks/fraud.py:44) 1",
     f"{LOOP};load (runtime/task/task.py:9);_find_and_load (<frozen importlib._bootstrap>:1) 1",
-    'process 7:"python";_Receiver.messages (runtime/io/flight.py:3) 50',
+    'process 7:"python";_Receiver.messages (runtime/io/socket_exchange.py:3) 50',
 ]
 
 

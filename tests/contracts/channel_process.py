@@ -8,7 +8,7 @@ import threading
 
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import Message, Watermark
-from runtime.io.flight import FlightExchange
+from runtime.io.socket_exchange import SocketExchange
 
 
 class Deaf:
@@ -20,7 +20,7 @@ class Deaf:
 
 
 def main(role: str, secret: str, peer: str = "") -> None:
-    exchange = FlightExchange(1, Token(7), secret, Deaf())
+    exchange = SocketExchange(1, Token(7), secret, Deaf())
     if role == "send":
         exchange.connect({0: peer})
         exchange.send(ChannelId(0, 1, 0), 0, Watermark(1))

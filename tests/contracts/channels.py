@@ -104,9 +104,9 @@ class FlightNetwork:
         self._streams: list[tuple[Any, Any, Any]] = []
 
     def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange:
-        from runtime.io.flight import FlightExchange
+        from runtime.io.socket_exchange import SocketExchange
 
-        made = FlightExchange(slot, token, secret, listener, local_streams=self.local_streams)
+        made = SocketExchange(slot, token, secret, listener, local_streams=self.local_streams)
         self._made.append(made)
         return made
 

@@ -28,7 +28,7 @@ STARTS = {"a": 0, "b": 5_000, "c": 50_000, "d": 0, "e": 50_000}  #: the event ti
 
 @dataclass
 class Topics:
-    """Unbounded: `rows` rows of each split are there, which a test may raise. Splits are dealt 4 to 1 at the start."""
+    """Unbounded: `rows` rows of each split are there, which a test may raise. The first splits are assigned 4 to 1."""
 
     rows: int
     bounded = False

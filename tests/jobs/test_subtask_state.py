@@ -238,7 +238,7 @@ def test_what_a_person_asks_for_while_a_union_is_partly_finished(
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_rules_and_lists_of_what_still_runs_are_dealt_anew(tmp_path: Path, parallelism: int, jobs: Jobs) -> None:
+def test_rules_and_lists_of_what_still_runs_are_assigned_anew(tmp_path: Path, parallelism: int, jobs: Jobs) -> None:
     """S0-51, S0-55, S0-56, S0-57, S0-58: subtask 0 has finished, and yet every new one holds the rules."""
     source, output, storage = Uneven(total=20), tmp_path / "out", tmp_path / "state"
     compiled = job(source, RULES, Tally(union=False), output).compile(2)

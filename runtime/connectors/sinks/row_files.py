@@ -5,7 +5,7 @@ Each checkpoint makes the rows of a file in progress durable and records its len
 that checkpoint has completed, as a file of `ParquetSink` does (`file_committer`). A restore resumes at the recorded
 length: a new attempt copies that part into a file with its own token. (Flink: `FileSink` with `RecoverableWriter`.)
 
-- At another parallelism the files in progress are dealt out to the subtasks. A file that a subtask cannot continue,
+- At another parallelism the files in progress are assigned to the subtasks. A file that a subtask cannot continue,
   because of other columns or since it continues another file of the partition, is rolled.
 - A recorded file that is found under its visible name was committed by a later checkpoint. Its rows are visible, so a
   restore of the older checkpoint does not continue it. The same holds if another attempt has committed a copy

@@ -1,4 +1,4 @@
-"""Channels between slots that share a process, with the order, fencing and losses of `FlightExchange`.
+"""Channels between slots that share a process, with the order, fencing and losses of `SocketExchange`.
 
 There are no threads: `send` delivers on the caller's thread before it returns. A listener must therefore only queue
 what it receives. Nothing is serialized.
@@ -38,7 +38,7 @@ class MemoryHub:
 
 
 class MemoryExchange:
-    """Channels of a slot; counterpart of `FlightExchange`."""
+    """Channels of a slot; counterpart of `SocketExchange`."""
 
     def __init__(self, hub: MemoryHub, slot: int, token: Token, listener: ExchangeListener, secret: str = "") -> None:
         self._hub = hub

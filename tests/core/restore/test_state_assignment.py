@@ -17,8 +17,8 @@ HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
 
 
 def watermarks(old: list[SubtaskSnapshot], graph: JobGraph, uid: str = "a") -> list[int | None]:
-    dealt = assign_state(manifest({"a": old, "b": [SubtaskSnapshot(watermark=s.watermark) for s in old]}), graph)
-    return [dealt[subtask(f"{uid}/{i}")].watermark for i in range(graph.by_uid[OperatorId(uid)].parallelism)]
+    assigned = assign_state(manifest({"a": old, "b": [SubtaskSnapshot(watermark=s.watermark) for s in old]}), graph)
+    return [assigned[subtask(f"{uid}/{i}")].watermark for i in range(graph.by_uid[OperatorId(uid)].parallelism)]
 
 
 LISTED = [SubtaskSnapshot(watermark=900, lists={"l": (1,)}), SubtaskSnapshot(watermark=10, lists={"l": (2, 3)})]
@@ -52,13 +52,14 @@ def test_a_source_begins_no_later_than_any_split_that_it_may_hold_was(
 def test_event_time_behind_a_shuffle_is_not_that_of_one_sender() -> None:
     """A window that has fired stays closed, although an idle source was set aside far behind it."""
     graph = JobGraph((source("a"), sink("b")), (edge("a", "b", Partitioning.HASH),), max_parallelism=8)
-    dealt = assign_state(manifest({"a": [SubtaskSnapshot(watermark=3)], "b": [SubtaskSnapshot(watermark=80)]}), graph)
-    assert dealt[subtask("b/0")].watermark == 80
+    old = {"a": [SubtaskSnapshot(watermark=3)], "b": [SubtaskSnapshot(watermark=80)]}
+    assigned = assign_state(manifest(old), graph)
+    assert assigned[subtask("b/0")].watermark == 80
 
 
 def test_event_time_is_not_that_of_a_finished_source() -> None:
-    dealt = assign_state(manifest({"a": [DONE], "b": [SubtaskSnapshot(watermark=80)], "c": [SNAPSHOT]}), chain())
-    assert dealt[subtask("b/0")].watermark == 80
+    assigned = assign_state(manifest({"a": [DONE], "b": [SubtaskSnapshot(watermark=80)], "c": [SNAPSHOT]}), chain())
+    assert assigned[subtask("b/0")].watermark == 80
 
 
 def partly_finished(watermark: int | None = 1_200) -> list[SubtaskSnapshot]:
@@ -72,8 +73,8 @@ def partly_finished(watermark: int | None = 1_200) -> list[SubtaskSnapshot]:
 def test_event_time_is_not_that_of_a_finished_subtask_of_a_source() -> None:
     """It emits no further rows, so its unknown event time does not take that of its receivers."""
     old = {"a": partly_finished(), "b": [SubtaskSnapshot(watermark=1_000)] * 2}
-    dealt = assign_state(manifest(old), chain(parallelism=2))
-    assert [dealt[subtask(one)].watermark for one in ("a/0", "a/1", "b/0", "b/1")] == [None, 1_200, 1_000, 1_000]
+    assigned = assign_state(manifest(old), chain(parallelism=2))
+    assert [assigned[subtask(one)].watermark for one in ("a/0", "a/1", "b/0", "b/1")] == [None, 1_200, 1_000, 1_000]
 
 
 @pytest.mark.parametrize("known", [1_200, None])
@@ -85,64 +86,65 @@ def test_finished_subtasks_that_get_rows_of_running_ones_after_a_rescale_take_th
         SubtaskSnapshot(watermark=MAX_WATERMARK, keyed={"k": ()}),
         SubtaskSnapshot(watermark=known, keyed={"k": ()}),
     ]
-    dealt = assign_state(
+    assigned = assign_state(
         manifest({"a": partly_finished(known), "b": partly_finished(known), "c": over}), chain(parallelism=4)
     )
-    assert [dealt[subtask(f"{uid}/0")].watermark for uid in "abc"] == [None, known, known]
+    assert [assigned[subtask(f"{uid}/0")].watermark for uid in "abc"] == [None, known, known]
 
 
-# ---------------------------------------------------------------- dealing
+# ---------------------------------------------------------------- assignment
 
 
 def test_a_finished_operator_is_skipped() -> None:
     """S0-15, S0-50, S0-53: the others run."""
-    dealt = assign_state(manifest({"a": [DONE], "b": [SNAPSHOT], "c": [SNAPSHOT]}), chain())
-    assert {str(one): restored.finished for one, restored in dealt.items()} == {"a/0": True, "b/0": False, "c/0": False}
+    assigned = assign_state(manifest({"a": [DONE], "b": [SNAPSHOT], "c": [SNAPSHOT]}), chain())
+    finished = {str(one): restored.finished for one, restored in assigned.items()}
+    assert finished == {"a/0": True, "b/0": False, "c/0": False}
 
 
 def test_an_operator_that_the_checkpoint_does_not_know_starts_empty() -> None:
     """S0-62."""
-    dealt = assign_state(manifest({"a": [HELD]}), chain())
-    assert dealt[subtask("b/0")].snapshots == ()
-    assert dealt[subtask("b/0")].watermark is None
+    assigned = assign_state(manifest({"a": [HELD]}), chain())
+    assert assigned[subtask("b/0")].snapshots == ()
+    assert assigned[subtask("b/0")].watermark is None
 
 
 def test_every_new_subtask_gets_the_snapshots_that_overlap_its_key_groups() -> None:
     """S3-21: and no others."""
     old = [SubtaskSnapshot(keyed={"k": (segment(str(index)),)}, watermark=10 + index) for index in range(2)]
-    dealt = assign_state(manifest({"a": old}), chain(parallelism=3))
-    found = [[s.path for t in dealt[subtask(f"a/{i}")].snapshots for s in t.segments()] for i in range(3)]
+    assigned = assign_state(manifest({"a": old}), chain(parallelism=3))
+    found = [[s.path for t in assigned[subtask(f"a/{i}")].snapshots for s in t.segments()] for i in range(3)]
     assert found == [["0"], ["0", "1"], ["1"]]
-    assert [dealt[subtask(f"a/{i}")].watermark for i in range(3)] == [10, 10, 11]
+    assert [assigned[subtask(f"a/{i}")].watermark for i in range(3)] == [10, 10, 11]
 
 
-def test_list_state_is_dealt_in_contiguous_chunks() -> None:
+def test_list_state_is_assigned_in_contiguous_chunks() -> None:
     old = [SubtaskSnapshot(lists={"l": (1, 2, 3)}), SubtaskSnapshot(lists={"l": (4, 5), "m": (9,)})]
-    dealt = assign_state(manifest({"a": old}), chain(parallelism=3))
-    assert [dealt[subtask(f"a/{i}")].lists["l"] for i in range(3)] == [(1, 2), (3, 4), (5,)]
-    assert [dealt[subtask(f"a/{i}")].lists["m"] for i in range(3)] == [(9,), (), ()]
+    assigned = assign_state(manifest({"a": old}), chain(parallelism=3))
+    assert [assigned[subtask(f"a/{i}")].lists["l"] for i in range(3)] == [(1, 2), (3, 4), (5,)]
+    assert [assigned[subtask(f"a/{i}")].lists["m"] for i in range(3)] == [(9,), (), ()]
 
 
 def test_lists_stay_where_they_are_at_the_same_parallelism() -> None:
     """S0-56: Flink redistributes at a rescale only."""
     old = [SubtaskSnapshot(lists={"l": (1, 2, 3)}), SubtaskSnapshot(lists={"l": (4,), "m": (9,)})]
-    dealt = assign_state(manifest({"a": old}), chain(parallelism=2))
-    assert [dealt[subtask(f"a/{i}")].lists for i in range(2)] == [{"l": (1, 2, 3)}, {"l": (4,), "m": (9,)}]
+    assigned = assign_state(manifest({"a": old}), chain(parallelism=2))
+    assert [assigned[subtask(f"a/{i}")].lists for i in range(2)] == [{"l": (1, 2, 3)}, {"l": (4,), "m": (9,)}]
 
 
 def test_only_running_subtasks_contribute_list_state() -> None:
     """S0-18, S0-51, S0-55, S0-56: what a finished one still lists is no work to be done."""
     old = [SubtaskSnapshot(finished=True, lists={"l": ("done",)}), SubtaskSnapshot(lists={"l": ("x", "y")})]
-    dealt = assign_state(manifest({"a": old}), chain(parallelism=2))
-    assert [dealt[subtask(f"a/{i}")].lists["l"] for i in range(2)] == [("x",), ("y",)]
+    assigned = assign_state(manifest({"a": old}), chain(parallelism=2))
+    assert [assigned[subtask(f"a/{i}")].lists["l"] for i in range(2)] == [("x",), ("y",)]
 
 
 def test_keyed_state_of_finished_subtasks_still_moves_with_its_key_groups() -> None:
     """S0-18: a split that was read to its end is remembered as read."""
     old = [SubtaskSnapshot(finished=True, keyed={"k": (segment("0"),)}, watermark=99), SubtaskSnapshot(watermark=5)]
-    dealt = assign_state(manifest({"a": old}), chain(parallelism=1))
-    assert len(dealt[subtask("a/0")].snapshots) == 2
-    assert dealt[subtask("a/0")].watermark == 5, "time is that of the running ones"
+    assigned = assign_state(manifest({"a": old}), chain(parallelism=1))
+    assert len(assigned[subtask("a/0")].snapshots) == 2
+    assert assigned[subtask("a/0")].watermark == 5, "time is that of the running ones"
 
 
 def test_broadcast_state_comes_from_a_running_subtask() -> None:
@@ -150,8 +152,8 @@ def test_broadcast_state_comes_from_a_running_subtask() -> None:
     stale = SubtaskSnapshot(finished=True, broadcast={"rules": (segment("old"),)})
     fresh = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
     for order in ([stale, fresh], [fresh, stale]):
-        dealt = assign_state(manifest({"a": order}), chain(parallelism=2))
-        assert all(dealt[subtask(f"a/{i}")].broadcast is fresh for i in range(2))
+        assigned = assign_state(manifest({"a": order}), chain(parallelism=2))
+        assert all(assigned[subtask(f"a/{i}")].broadcast is fresh for i in range(2))
 
 
 def test_broadcast_state_survives_an_empty_subtask_zero() -> None:
@@ -172,19 +174,20 @@ def test_a_union_list_goes_whole_to_everyone(parallelism: int) -> None:
     """S3-28, S0-61."""
     graph = chain(parallelism=parallelism)
     old = [SubtaskSnapshot(unions={"parts": ("a", "b")}), SubtaskSnapshot(unions={"parts": ("c",), "more": (1,)})]
-    dealt = assign_state(manifest({"b": old}), graph)
+    assigned = assign_state(manifest({"b": old}), graph)
     for index in range(parallelism):
-        assert dealt[subtask(f"b/{index}")].unions == {"parts": ("a", "b", "c"), "more": (1,)}
+        assert assigned[subtask(f"b/{index}")].unions == {"parts": ("a", "b", "c"), "more": (1,)}
 
 
 @pytest.mark.parametrize(
-    ("heads", "dealt"), [(1, [("l0", "l1", "l2")]), (2, [("l0", "l2"), ("l1",)]), (4, [("l0",), ("l1",), ("l2",), ()])]
+    ("heads", "assigned"),
+    [(1, [("l0", "l1", "l2")]), (2, [("l0", "l2"), ("l1",)]), (4, [("l0",), ("l1",), ("l2",), ()])],
 )
-def test_the_logs_of_a_loop_are_dealt_in_turn_and_replayed(heads: int, dealt: list[tuple[str, ...]]) -> None:
+def test_the_logs_of_a_loop_are_assigned_in_turn_and_replayed(heads: int, assigned: list[tuple[str, ...]]) -> None:
     """S4-30: whatever the parallelism is now."""
     logs = [SubtaskSnapshot(feedback=(segment(f"l{number}"),)) for number in range(3)]
     restored = assign_state(manifest({"h": logs}), looped(heads=heads))
-    assert [tuple(s.path for s in restored[subtask(f"h/{index}")].feedback) for index in range(heads)] == dealt
+    assert [tuple(s.path for s in restored[subtask(f"h/{index}")].feedback) for index in range(heads)] == assigned
 
 
 def test_a_log_that_was_let_go_is_not_replayed_into_an_operator_without_a_loop() -> None:

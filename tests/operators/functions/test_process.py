@@ -221,7 +221,7 @@ def test_timers_fire_in_order_and_once() -> None:
     assert fired == [[10], [20], [30], []]
 
 
-def test_timers_are_restored_and_dealt_over_the_subtasks() -> None:
+def test_timers_are_restored_and_assigned_to_the_subtasks() -> None:
     """S3-35: restored after a crash, at another parallelism too; one that is overdue fires at once."""
     before = Harness(Process(Bell(), SCHEMA))
     before.process(batch(30, 10, 20))

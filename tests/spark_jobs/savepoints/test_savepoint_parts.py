@@ -327,7 +327,7 @@ class Lists(ProcessFunction):
         out.emit({"own": self.own.get(), "all": self.all.get()})
 
 
-def test_lists_are_dealt_to_the_subtasks_and_union_lists_given_to_each(tmp_path: Path) -> None:
+def test_lists_are_assigned_to_the_subtasks_and_union_lists_given_to_each(tmp_path: Path) -> None:
     """Nothing but the manifest is written, so no Spark is needed."""
     job = Dataflow("lists")
     schema = pa.schema([("own", pa.list_(pa.int64())), ("all", pa.list_(pa.string()))])

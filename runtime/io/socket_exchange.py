@@ -1,6 +1,7 @@
-"""Channels over Arrow Flight: a DoExchange stream, on a connection of its own, per channel between two slots.
+"""Channels between two slots: over Arrow Flight between hosts, and over Unix sockets within a host.
 
-Between slots of one host, a `LocalStream` takes the place of Flight's. The address of a slot names both.
+A channel has a DoExchange stream of Flight on a connection of its own. Within a host, a `LocalStream` takes its place.
+The address of a slot names both.
 
 A slot holds at most one subtask of each operator, so a channel serves a single edge between two slots. It has a single
 schema, and another channel that waits for credit cannot block it. Records and control messages flow in one direction;
@@ -49,7 +50,7 @@ _LOCAL: Final = " unix:@"  #: in an address, between the location of Flight and 
 _ENCODING_ERRORS: Final = (pa.ArrowException, ValueError, TypeError)
 
 
-class FlightExchange:
+class SocketExchange:
     """Channels of a slot; implements `ports.Exchange`. It listens from its construction on.
 
     Credit for a channel that is not open yet is kept; credit for a channel that has ended is dropped. `close` must not

@@ -23,12 +23,13 @@ import pyarrow as pa
 from psycopg import sql
 
 from runtime.connectors.postgres import pgoutput
+from runtime.connectors.postgres.change_columns import ChangeColumns, choose_columns
 from runtime.connectors.postgres.connection import check_url, connect, postgres_errors
 from runtime.connectors.postgres.initial_rows import Chunk, InitialRows, InitialRowsFilter, find_key
 from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
 from runtime.connectors.postgres.replication import check_publication, check_server, one_row, slot_position
 from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
-from runtime.connectors.postgres.values import TEXT_SETTINGS, Column, find_columns, from_text
+from runtime.connectors.postgres.values import TEXT_SETTINGS, Column, find_columns
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
@@ -184,7 +185,11 @@ class ChangesReader(EventClockReader):
             if stored and stored[0].oid not in (0, table.oid):
                 raise self._replaced_error()
             check_publication(self._connection, self._source.publication, table, whole=self._source.initial_snapshot)
-            self._columns = tuple(stored[0].columns) if stored else self._find_columns(self._connection)
+            source = self._source
+            columns = tuple(stored[0].columns) if stored else self._choose_columns(self._connection)
+            self._columns = ChangeColumns(
+                self._name, columns, are_named=bool(source.columns), commit_time=source.commit_time
+            )
             if stored:
                 self._resume(stored[0])
             self._check_event_time(self._connection)
@@ -194,10 +199,6 @@ class ChangesReader(EventClockReader):
                 self._filter = self._make_filter(self._connection, table)
         self._table = table
         self._read_lsn = self._lsn
-        fields = [pa.field(column.name, column.arrow) for column in self._columns]
-        if self._source.commit_time:
-            fields.append(pa.field(self._source.commit_time, pa.timestamp("us", "UTC")))
-        self._schema = pa.schema([*fields, pa.field(OP_COLUMN, pa.string())])
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if self._connection is None:
@@ -235,7 +236,7 @@ class ChangesReader(EventClockReader):
                 self._source.slot,
                 self._lsn,
                 self._rows,
-                list(self._columns),
+                list(self._columns.columns),
                 list(chunks),
                 self._initial is not None,
                 self._clock.max_event_time,
@@ -265,27 +266,18 @@ class ChangesReader(EventClockReader):
     def _all_columns(self, connection: psycopg.Connection[Any]) -> list[Column]:
         return find_columns(connection, self._oid, generated=False)
 
-    def _find_columns(self, connection: psycopg.Connection[Any]) -> tuple[Column, ...]:
-        found = self._all_columns(connection)
-        by_name = {column.name: column for column in found}
-        for name in self._source.columns:
-            if name not in by_name:
-                known = ", ".join(by_name)
-                raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {known}")
-        columns = tuple(by_name[name] for name in self._source.columns) or tuple(found)
-        for own in (OP_COLUMN, self._source.commit_time):
-            if own is not None and own in {column.name for column in columns}:
-                advice = f"the stream has a column of its own of that name: leave {own!r} out of `columns`"
-                raise JobRejected("duplicate-column", own, advice)
-        return columns
+    def _choose_columns(self, connection: psycopg.Connection[Any]) -> tuple[Column, ...]:
+        source = self._source
+        return choose_columns(self._name, self._all_columns(connection), source.columns, source.commit_time)
 
     def _check_event_time(self, connection: psycopg.Connection[Any]) -> None:
         """Raises JobRejected unless each row has the event time, also a deletion."""
         name = self._source.event_time
         if name is None or name == self._source.commit_time:
             return
-        if name not in {column.name for column in self._columns}:
-            known = ", ".join(column.name for column in self._columns)
+        names = [column.name for column in self._columns.columns]
+        if name not in names:
+            known = ", ".join(names)
             raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {known}")
         (identity,) = one_row(connection, "SELECT relreplident FROM pg_class WHERE oid = %s", self._oid)
         if identity not in ("f", b"f"):
@@ -312,10 +304,8 @@ class ChangesReader(EventClockReader):
     # ------------------------------------------------------------ the initial snapshot
 
     def _begin_initial(self, connection: psycopg.Connection[Any], table: ResolvedTable) -> None:
-        found = {column.name: column for column in self._all_columns(connection)}
-        for column in self._columns:
-            self._check_column(column, found.get(column.name))
-        columns = [(column.name, column.type) for column in self._columns]
+        self._columns.check_present({column.name: column for column in self._all_columns(connection)})
+        columns = [(column.name, column.type) for column in self._columns.columns]
         self._initial = InitialRows(connection, table, columns, find_key(connection, table), self._chunks)
 
     def _read_initial(
@@ -325,7 +315,7 @@ class ChangesReader(EventClockReader):
         if self._peeked_at is not None and 0 <= now - self._peeked_at < self._source.poll_interval_ms:
             return None
         rows = initial.read(max_rows)
-        batch = self._batch([INSERT] * len(rows), rows, [initial.time_us] * len(rows)) if rows else None
+        batch = self._columns.batch([INSERT] * len(rows), rows, [initial.time_us] * len(rows)) if rows else None
         if batch is not None and not self._chunks:
             # Rows that are read after a restart are newer than changes of the rows before it, which are still to come.
             self._clock.on_batch(batch)
@@ -457,29 +447,9 @@ class ChangesReader(EventClockReader):
         return new
 
     def _find_places(self, oid: int) -> tuple[int, ...]:
-        """The place of each column in rows of the relation.
-
-        Raises:
-            JobRejected: a column of the stream is gone or has another type, or the table has a new column.
-        """
-        if oid in self._places:
-            return self._places[oid]
-        relation = self._relations[oid]
-        known = {column.name: place for place, column in enumerate(relation.columns)}
-        for column in self._columns:
-            self._check_column(column, relation.columns[known[column.name]] if column.name in known else None)
-        new = [name for name in known if name not in {column.name for column in self._columns}]
-        if new and not self._source.columns:
-            detail = f"the table {self._name} has a new column: name the columns to read in `columns`"
-            raise JobRejected("new-column", new[0], detail)
-        self._places[oid] = tuple(known[column.name] for column in self._columns)
+        if oid not in self._places:
+            self._places[oid] = self._columns.places(self._relations[oid])
         return self._places[oid]
-
-    def _check_column(self, column: Column, found: Column | pgoutput.RelationColumn | None) -> None:
-        if found is None or (found.type, found.modifier) != (column.type, column.modifier):
-            change = "is gone" if found is None else "has another type"
-            detail = f"the column {change} since the job began: begin anew with another slot, or name `columns`"
-            raise JobRejected("column-changed", column.name, f"table {self._name}: {detail}")
 
     # ------------------------------------------------------------ rows
 
@@ -499,26 +469,12 @@ class ChangesReader(EventClockReader):
                 rows.append(change.row)
                 times.append(change.time)
                 self._rows = change.number
-        batch = self._batch(kinds, rows, times) if rows else None
+        batch = self._columns.batch(kinds, rows, times) if rows else None
         if batch is not None:
             self._clock.on_batch(batch)
         if heard is not None:
             self._advance_clock(heard)
         return batch
-
-    def _batch(self, kinds: Sequence[str], rows: Sequence[Row], times: Sequence[int]) -> pa.RecordBatch:
-        """The rows as Arrow; `times` of their commits in us."""
-        arrays = []
-        for place, field_ in enumerate(list(self._schema)[: len(self._columns)]):
-            values = [row[place] for row in rows]
-            if UNCHANGED in values:
-                detail = f"an update does not contain the unchanged large value of column {field_.name!r}"
-                remedy = f"ALTER TABLE {self._name} REPLICA IDENTITY FULL, or leave the column out of `columns`"
-                raise DataRejected(f"Postgres: table {self._name}: {detail}: {remedy}")
-            arrays.append(from_text(field_.name, values, field_.type))  # type: ignore[arg-type]
-        if self._source.commit_time:
-            arrays.append(pa.array(times, pa.timestamp("us", "UTC")))
-        return pa.RecordBatch.from_arrays([*arrays, pa.array(kinds, pa.string())], schema=self._schema)
 
 
 class _Change(NamedTuple):

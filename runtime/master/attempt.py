@@ -242,7 +242,7 @@ class Attempt:
 
     def _end(self, result: AttemptResult) -> None:
         if self._result is None and isinstance(result, AttemptFailed):
-            log.warning("attempt fails", token=self._token, detail=result.detail)
+            log.error("attempt fails", token=self._token, detail=result.detail)
         self._result = self._result or result
 
     def _fail(self, detail: str) -> None:
@@ -317,7 +317,7 @@ class Attempt:
         remove_markers(self._start.markers, self._config.job_id, self._token)
 
     def _on_lost(self, slot: int, reason: str) -> None:
-        self._fail(f"slot {slot} is gone: {reason}")
+        self._fail(f"slot {slot} was lost: {reason}")
 
     def _check_backlog(self, now: float) -> None:
         """Checks the backlog once a second, on the metadata thread, since the folder may hang."""

@@ -214,7 +214,7 @@ def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) ->
         first = stage.slots
         first[2].close()
         until(lambda: len(stage.launcher.attempts) == 2, PATIENCE_S)
-        assert "slot 2 is gone" in stage.records.attempts[0][2]
+        assert "slot 2 was lost" in stage.records.attempts[0][2]
         assert [report.reason for report in stage.records.reports][-1] is Why.SUSPENDED
         begun = len(stage.records.reports)
         stage.deploy(0, 1)

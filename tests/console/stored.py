@@ -11,11 +11,14 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
 ROW_BYTES: Final = 112
 
 
-def store(row: Checkpoint, **changes: Any) -> None:
-    """Writes what `row` stands for, with `changes` to its manifest."""
+def store(row: Checkpoint, base: Checkpoint | None = None, **changes: Any) -> None:
+    """Writes what `row` stands for, with `changes` to its manifest.
+
+    With a `base`, which may be `row` itself, state that `row` did not write is in files of `base`.
+    """
     folder = job_root(row.job_id) / row.path
     folder.mkdir(parents=True, exist_ok=True)
-    operators = {held["uid"]: _operator(row, held) for held in row.operators}
+    operators = {held["uid"]: _operator(row, held, base) for held in row.operators}
     manifest = Manifest(**{
         "job": str(row.job_id), "checkpoint": row.number, "kind": CheckpointKind(row.kind), "token": row.token,
         "triggered_at": 0, "max_parallelism": row.max_parallelism, "operators": operators, **changes,
@@ -23,7 +26,7 @@ def store(row: Checkpoint, **changes: Any) -> None:
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
 
 
-def _operator(row: Checkpoint, held: dict[str, Any]) -> OperatorSnapshot:
+def _operator(row: Checkpoint, held: dict[str, Any], base: Checkpoint | None) -> OperatorSnapshot:
     """State without a size is a list."""
     finished = FinishedState(held.get("finished", "running"))
     nbytes = held.get("state_bytes") or 0
@@ -32,15 +35,18 @@ def _operator(row: Checkpoint, held: dict[str, Any]) -> OperatorSnapshot:
     subtasks = {}
     for index in range(count):
         own = nbytes * (index + 1) // count - nbytes * index // count
-        keyed: dict[str, tuple[Segment, ...]] = {"state": (_segment(row, held["uid"], index, own),)} if own else {}
+        new = min(own, (held.get("written_bytes") or 0) // count) if base else own
+        parts = ((base, "state", own - new), (row, "changes" if base else "state", new))
+        segments = tuple(_segment(of, f"{held['uid']}-{index}/{name}", size) for of, name, size in parts if of and size)
+        keyed: dict[str, tuple[Segment, ...]] = {"state": segments} if segments else {}
         subtasks[index] = SubtaskSnapshot(
             finished=finished is FinishedState.FINISHED, keyed=keyed, lists={} if index else lists
         )
     return OperatorSnapshot(parallelism=count, finished=finished, subtasks=subtasks)
 
 
-def _segment(row: Checkpoint, uid: str, index: int, nbytes: int) -> Segment:
-    path = f"{row.path}/{uid}-{index}/state.arrow"
+def _segment(row: Checkpoint, name: str, nbytes: int) -> Segment:
+    path = f"{row.path}/{name}.arrow"
     file = job_root(row.job_id) / path
     file.parent.mkdir(exist_ok=True)
     with file.open("wb") as made:

@@ -1,24 +1,29 @@
 """Paths of every page of the console, in every state that looks different."""
 
+from datetime import timedelta
+
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import BulkOperation, Operation
 from tests.console.ui import numbers, rows
+from tests.console.ui.story import LASTED
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/jobs/delays.py", line 41, in mean_delay
     return total / flights
            ~~~~~~^~~~~~~~~
 ZeroDivisionError: division by zero"""
-FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "detail": TRACEBACK}
+FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "slot": 1,
+           "traceback": TRACEBACK}  # fmt: skip
 
 
 def pages_of_running_job(run: Run) -> dict[str, str]:
     """Path by name of the picture."""
-    job = f"/jobs/{run.job_id}"
-    checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.latest("created_at")
-    savepoint = Checkpoint.objects.get(job=run.job, number=208)
+    job, own = f"/jobs/{run.job_id}", Checkpoint.objects.filter(job=run.job)
+    checkpoint = own.filter(status="completed", kind="checkpoint").latest("number")
+    savepoint = own.filter(status="completed", kind="savepoint").latest("number")
+    operation = Operation.objects.latest("created_at")
     failed = Checkpoint.objects.get(job=run.job, reason="expired")
     slow = Checkpoint.objects.filter(job=run.job, status="completed").latest("duration_ms")
     return {
@@ -34,14 +39,14 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "subtasks": f"/runs/{run.pk}/subtasks/?operator=window",
         "checkpoint": f"/checkpoints/{checkpoint.pk}/",
         "checkpoint-failed": f"/checkpoints/{failed.pk}/",
-        "checkpoint-running": f"/checkpoints/{Checkpoint.objects.get(status='in_progress').pk}/",
+        "checkpoint-running": f"/checkpoints/{own.get(status='in_progress').pk}/",
         "clone": f"/checkpoints/{checkpoint.pk}/clone/",
         "discard": f"/checkpoints/{savepoint.pk}/discard/",
         "state": f"/checkpoints/{checkpoint.pk}/state/?operator=window&state=state",
         "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
         "state-query-running": f"/state-queries/{StateQuery.objects.get(state='running').pk}/",
         "checkpoints": f"{job}/checkpoints/?slower_than=1s",
-        "compare": f"{job}/checkpoints/compare/?base={slow.number}&other=213",
+        "compare": f"{job}/checkpoints/compare/?base={slow.number}&other={checkpoint.number}",
         "retention": f"{job}/checkpoints/retention/?keep=3",
         "orphans": f"{job}/checkpoints/orphans/",
         "trend": f"{job}/checkpoints/trend/?days=7",
@@ -53,7 +58,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "drain": f"{job}/drain/",
         "cancel": f"{job}/cancel/",
         "rescale": f"{job}/rescale/",
-        "restore": f"{job}/restore/?checkpoint={checkpoint.pk - 3}",
+        "restore": f"{job}/restore/?checkpoint={own.get(number=checkpoint.number - 3).pk}",
         "evidence": f"/checkpoints/{checkpoint.pk}/evidence/",
         "reviews": "/reviews/",
         "cluster": "/cluster/",
@@ -73,16 +78,23 @@ def _bulk(run: Run, operation: Operation) -> BulkOperation:
     )
 
 
-def pages_of_other_states() -> dict[str, str]:
-    """Jobs that restart, have failed, have finished or never ran: their pages and the pages of their runs."""
+def pages_of_other_states(*, is_whole: bool = False) -> dict[str, str]:
+    """Jobs that restart, have failed, have finished or never ran: their pages and the pages of their runs.
+
+    `is_whole`: the runs have all their checkpoints, not only those of their story.
+    """
     found: dict[str, str] = {}
     for token, state in enumerate(("restarting", "failed", "finished"), 900):
         operators = rows.live()["operators"]
         if state == "finished":
             operators = {uid: {**one, "state": "finished"} for uid, one in operators.items()}
         failure = FAILURE if state == "failed" else None
-        changes = {"token": 10 * token, "failure": failure, "live": rows.live(None, operators=operators)}
-        run = numbers.run_with_story(f"flights-{state}", state, 189 if state == "restarting" else 214, **changes)
+        live = rows.live(None, operators=operators)
+        if state == "restarting":  # the report of the attempt that lost its slots
+            live = rows.live(None, attempt_s=LASTED // timedelta(seconds=1), slots=[])
+        changes = {"token": 10 * token, "failure": failure, "live": live}
+        upto = None if is_whole else 189 if state == "restarting" else 214
+        run = numbers.run_with_story(f"flights-{state}", state, upto, **changes)
         rows.operations_of(run, User.objects.latest("pk"))
         found |= {f"job-{state}": f"/jobs/{run.job_id}/", f"run-{state}": f"/runs/{run.pk}/"}
     never = rows.job("flights-new")

@@ -9,6 +9,9 @@ from django.conf import settings
 
 from console.jobs.models import Run
 
+#: Class of the result of an attempt, by its outcome.
+_RESULTS = {"failed": "AttemptFailed", "ended": "Ended"}
+
 
 def write(run: Run) -> None:
     """Writes the log where the page of the run reads it. Lines follow from attempts and failed savepoints."""
@@ -19,12 +22,25 @@ def write(run: Run) -> None:
 
 
 def _lines(run: Run) -> Iterator[dict[str, Any]]:
-    for attempt in run.attempts.all():
-        assert attempt.started_at is not None
+    for attempt in run.attempts.select_related("restored_checkpoint"):
+        began, token = attempt.started_at, attempt.token
+        assert began is not None
+        if restored := attempt.restored_checkpoint:
+            yield _line(run, began, "info", "restoring", checkpoint=restored.number, kind=restored.kind, token=token)
         for event in ("every slot is there", "every slot is deployed"):
-            yield _line(run, attempt.started_at, "info", event, token=attempt.token)
-        if attempt.outcome == "failed" and attempt.ended_at is not None:
-            yield _line(run, attempt.ended_at, "warning", "attempt fails", detail=attempt.reason, token=attempt.token)
+            yield _line(run, began, "info", event, token=token)
+        ended = attempt.ended_at
+        if ended is None:
+            continue
+        if run.failure and attempt.outcome == "failed" and attempt.reason == run.failure["message"]:
+            figures = {name: run.failure.get(name) for name in ("slot", "traceback")}
+            yield _line(run, ended, "error", "slot failed", detail=attempt.reason, **figures)
+        if attempt.outcome == "failed":
+            yield _line(run, ended, "error", "attempt fails", detail=attempt.reason, token=token)
+        if drained := run.checkpoints.filter(kind="drain", completed_at__lte=ended).first():
+            event = "savepoint of the operation is complete"
+            yield _line(run, drained.completed_at, "info", event, checkpoint=drained.number)
+        yield _line(run, ended, "info", "attempt ended", token=token, result=_RESULTS.get(attempt.outcome, ""))
     for savepoint in run.checkpoints.filter(status="failed", completed_at__isnull=False).exclude(kind="checkpoint"):
         yield _line(
             run, savepoint.completed_at, "warning", "operation failed", reason=savepoint.reason, detail=savepoint.detail

@@ -9,10 +9,20 @@ from django.db import connection
 from django.utils import timezone
 
 from console.accounts.models import User
-from console.jobs.models import Job, Run
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Attempt, Job, Run
 from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
-from tests.console.ui.story import LASTED, RATE, Story, Taken, story_of, story_of_recovered_run, story_of_slow_run
+from tests.console.ui.story import (
+    DEPLOYMENT,
+    LASTED,
+    RATE,
+    Story,
+    Taken,
+    story_of,
+    story_of_recovered_run,
+    story_of_slow_run,
+)
 
 FINE, COARSE = 5, 60
 NAMES = (
@@ -59,7 +69,7 @@ def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minut
         count = min(length, end - began) // step
         for at in (end - n * step for n in range(count, 0, -1)):
             made += _interval(run, story, at, step_s, [one for one in taken if at <= _ended(one) < at + step])
-    made += _interval(run, story, began + timedelta(seconds=4), FINE, [])[-1:]  # the slots begin to work
+    made += _interval(run, story, began + DEPLOYMENT, FINE, [])[-1:]  # the slots begin to work
     columns = [field.attname for field in Metrics._meta.concrete_fields]
     with connection.cursor() as cursor, cursor.copy(f"COPY weir_metrics ({', '.join(columns)}) FROM STDIN") as copy:
         for row in made:
@@ -192,19 +202,31 @@ def _operators(run: Run) -> list[dict[str, Any]]:
     return list(graph["operators"])
 
 
-def run_with_story(name: str, state: str, upto: int, **changes: Any) -> Run:
-    """A run with its attempts, checkpoints and numbers. `upto`: number of its last checkpoint."""
+def run_with_story(name: str, state: str, upto: int | None, **changes: Any) -> Run:
+    """A run with its attempts, checkpoints and numbers. `upto`: number of its last checkpoint; None: it has all."""
     run = rows.run(rows.job(name), state, **changes)
-    rows.attempts(run)
-    rows.history(run, upto)
-    record(run)
+    _tell(run, story_of(run), upto)
     return run
 
 
-def slow_run() -> Run:
-    """A running job whose join is slow now: the operators before it wait."""
-    number = 2_131
-    under_way = {"number": number, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
+def _tell(run: Run, story: Story, upto: int | None) -> None:
+    """The attempts, checkpoints and numbers of a run. `upto`: as in `run_with_story`."""
+    began, before = run.started_at, run.restore_checkpoint.number if run.restore_checkpoint else 0
+    assert began is not None
+    number = upto or before + story.last_number(began)
+    rows.attempts(run, story)
+    rows.history(run, number, story, before + 1)
+    if upto is None:
+        rows.earlier_checkpoints(run, story)
+    if run.live and run.live.get("checkpoint"):
+        run.live["checkpoint"]["number"] = number
+        run.save(update_fields=["live"])
+    record(run, story)
+
+
+def slow_run(upto: int | None = 2_131) -> Run:
+    """A running job whose join is slow now: the operators before it wait. `upto`: as in `run_with_story`."""
+    under_way = {"number": 0, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
     live = rows.live(attempt_s=LASTED // timedelta(seconds=1), checkpoint=under_way, restarts=0)
     slow = RATE / 4
     changed: dict[str, dict[str, float]] = {
@@ -217,38 +239,37 @@ def slow_run() -> Run:
     operators = {uid: {**one, **changed.get(uid, {})} for uid, one in live["operators"].items()}
     run = rows.run(rows.job("flights-slow"), token=9_100, live={**live, "operators": operators})
     story = story_of_slow_run(run)
-    rows.attempts(run, story)
-    rows.history(run, number, story)
+    _tell(run, story, upto)
     rows.operations_of(run, User.objects.earliest("pk"))
-    record(run, story)
     SubtaskMetrics.objects.filter(run_id=run.pk).delete()
     backpressure(run, "join", ("flights", "prepared"), story.present)
     return run
 
 
-def recovered_run(days: int = 0) -> Run:
+def recovered_run(upto: int | None = 2_131, days: int = 0) -> Run:
     """A running job that is up to date again, after its join became slow and one of its slots was killed.
 
-    An earlier run of the job has a checkpoint in each hour of the `days` before.
+    An earlier run of the job has a checkpoint in each hour of the `days` before. `upto`: as in `run_with_story`.
     """
-    number, job = 2_131, rows.job("flights")
-    under_way = {"number": number, "acknowledged": 6, "subtasks": 10, "kind": "checkpoint"}
-    if days:
-        _earlier_run(job, days)
-    run = rows.run(job, token=9_201, live=rows.live(attempt_s=396, checkpoint=under_way))
-    story = story_of_recovered_run(run)
-    rows.attempts(run, story)
-    rows.history(run, number, story)
+    job = rows.job("flights")
+    under_way = {"number": 0, "acknowledged": 6, "subtasks": 10, "kind": "checkpoint"}
+    restored = _earlier_run(job, days) if days else None
+    live = rows.live(attempt_s=396, checkpoint=under_way)
+    run = rows.run(job, token=9_201, live=live, restore_checkpoint=restored)
+    _tell(run, story_of_recovered_run(run), upto)
     rows.operations_of(run, User.objects.earliest("pk"))
-    record(run, story)
     return run
 
 
-def _earlier_run(job: Job, days: int) -> None:
-    """A run that was stopped four hours ago. Its state and its checkpoints grow from day to day, and some expire."""
+def _earlier_run(job: Job, days: int) -> Checkpoint:
+    """A run that was stopped four hours ago, with its savepoint. Its state grows from day to day, and some expire."""
     ended, hour = timezone.now() - timedelta(hours=4), timedelta(hours=1)
     began = ended - timedelta(days=days)
+    defined = began - timedelta(minutes=5)
+    Job.objects.filter(pk=job.pk).update(created_at=defined)
+    job.versions.update(created_at=defined)
     run = rows.run(job, "stopped", token=9_191, created_at=began, started_at=began, ended_at=ended, live=None)
+    Attempt.objects.create(run=run, token=run.token, started_at=began, ended_at=ended, outcome="ended")
     for n in range(days * 24):
         grown, wave = 1 + n / (days * 24), 1 + 0.2 * math.sin(n / 3)
         at = began + n * hour
@@ -257,7 +278,9 @@ def _earlier_run(job: Job, days: int) -> None:
         }  # fmt: skip
         if n % 50 == 30:
             figures = {"status": "failed", "reason": "expired", "duration_ms": 60_000}
-        rows.checkpoint(run, 1_000 + n, triggered_at=at, is_stored=False, **figures)
+        rows.checkpoint(run, 1 + n, triggered_at=at, is_stored=False, **figures)
+    at = ended - timedelta(seconds=2)
+    return rows.checkpoint(run, 1 + days * 24, kind="stop", triggered_at=at, duration_ms=1_300)
 
 
 def wide_run() -> Run:

@@ -1,6 +1,7 @@
 """Rows as the job master and the console write them, for pages to show."""
 
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import folder_of
 from tests.console.stored import store
-from tests.console.ui.story import LASTED, RATE, STATE_BYTES, Story, story_of
+from tests.console.ui.story import DEPLOYMENT, FIRST_CHECKPOINT, INTERVAL, LASTED, RATE, STATE_BYTES, Story, story_of
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -31,22 +32,19 @@ PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms":
 
 RETAINED = 12  #: checkpoints that retention leaves in storage
 QUERIES = {
-    "open windows by airline": "SELECT name AS airline, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
-    "FROM window_state GROUP BY name ORDER BY flights DESC",
+    "open windows by airline": "SELECT carrier, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
+    "FROM window_state GROUP BY carrier ORDER BY flights DESC",
 }
-CARRIERS = [
-    ("9E", "Endeavor Air Inc."), ("AA", "American Airlines Inc."), ("AS", "Alaska Airlines Inc."),
-    ("B6", "JetBlue Airways"), ("DL", "Delta Air Lines Inc."), ("EV", "ExpressJet Airlines Inc."),
-    ("F9", "Frontier Airlines Inc."), ("HA", "Hawaiian Airlines Inc."), ("UA", "United Air Lines Inc."),
-    ("WN", "Southwest Airlines Co."),
-]  # fmt: skip
-JUNE_2013_MS = 1_371_024_000_000
-#: A page of the rows of a state, as the stage prints it.
+CARRIERS = ("9E", "AA", "AS", "B6", "DL", "EV", "F9", "HA", "UA", "WN")
+ORIGINS = ("EWR", "JFK", "LGA", "PHL")
+JUNE_2013_MS = 1_371_024_000_000  #: the watermark
+WINDOW_MS = JUNE_2013_MS - 8 * 3_600_000  #: begin of the window that the watermark is in
+#: A page of the rows of a state, as the stage prints it: those of a window.
 TABLE: dict[str, Any] = {
     "columns": [
         {"name": "key_group", "type": "int", "is_key": False},
         {"name": "carrier", "type": "string", "is_key": True},
-        {"name": "name", "type": "string", "is_key": True},
+        {"name": "origin", "type": "string", "is_key": True},
         {"name": "window_start", "type": "bigint", "is_key": True},
         {"name": "flights:count", "type": "bigint", "is_key": False},
         {"name": "mean_delay:sum", "type": "double", "is_key": False},
@@ -55,16 +53,19 @@ TABLE: dict[str, Any] = {
     "rows": [
         [
             number // 2,
-            CARRIERS[number % len(CARRIERS)][0],
-            CARRIERS[number % len(CARRIERS)][1],
-            JUNE_2013_MS - number // len(CARRIERS) * 86_400_000,
+            carrier,
+            origin,
+            WINDOW_MS,
             12 + 7 * number % 31,
             None if number % 13 == 5 else round(12 + 7 * number % 31 * 1.75, 2),
             "",
         ]
-        for number in range(40)
+        for number, (carrier, origin) in enumerate(product(CARRIERS, ORIGINS))
     ],
-    "keys": [{"name": name, "type": kind} for name, kind in (("carrier", "string"), ("window_start", "int64"))],
+    "keys": [
+        {"name": name, "type": kind}
+        for name, kind in (("carrier", "string"), ("origin", "string"), ("window_start", "int64"))
+    ],
     "is_cut": True,
     "has_cut_cells": False,
     "cursor": {"group": 19, "skip": 2},
@@ -98,7 +99,8 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 LATE = "no acknowledgement from join airlines/0, join airlines/1, parquet/0, parquet/1, window 1 day/0 and 1 more"
-LOST_SLOT = {"code": "attempt-failed", "message": "slot 1 is gone: the other side closed the connection", "failures": 1}
+LOST = "slot 1 was lost: the other side closed the connection"
+LOST_SLOT = {"code": "attempt-failed", "message": LOST, "failures": 1}
 
 
 def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> dict[str, Any]:
@@ -111,21 +113,23 @@ def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> 
                 "records_out": round(rate_out * attempt_s), **numbers}  # fmt: skip
 
     operators = {
-        "flights": operator(rate_out=read, busy=0.42, backpressured=0.31),
+        "flights": operator(rate_out=read, busy=0.42, backpressured=0.04),
         "prepared": operator(rate_in=read, rate_out=read, busy=0.18),
         "airlines": operator("finished", records_out=16, watermark=None),
         "join": operator(rate_in=read, rate_out=read, busy=0.61),
-        "window": operator(rate_in=read, rate_out=written, busy=0.23),
+        "window": operator(rate_in=read, rate_out=written, busy=0.23, open_results={"windows": 11_198}),
         "parquet": operator(rate_in=written, busy=0.02),
     }
     under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 10, "kind": "checkpoint"}
     return {
         "operators": operators,
         "slots": [
-            {"index": 0, "pid": 48_213, "host": "127.0.0.1", "executor": "4", "address": "grpc://127.0.0.1:4100",
+            {"index": 0, "pid": 48_213, "host": "host-1", "executor": "4", "address": "grpc://host-1:4100",
              "log": "/scratch/app-20261122121314-0000/4/stderr", "seen_ms_ago": 212,
              "memory_bytes": 412 << 20, "memory_bound_bytes": 512 << 20},
-            {"index": 1, "pid": 48_215, "host": "127.0.0.1", "seen_ms_ago": 198},
+            {"index": 1, "pid": 51_907, "host": "host-1", "executor": "6", "address": "grpc://host-1:4101",
+             "log": "/scratch/app-20261122121314-0000/6/stderr", "seen_ms_ago": 198,
+             "memory_bytes": 398 << 20, "memory_bound_bytes": 512 << 20},
         ],
         "checkpoint": None if acknowledged is None else under_way,
         "counters": {"late_records": 0},
@@ -186,13 +190,14 @@ def attempts(of: Run, story: Story | None = None) -> None:
     if story.failed_at is not None:
         Attempt.objects.create(
             run=of, token=of.token - 1, started_at=began, ended_at=story.failed_at, outcome="failed",
-            reason="slot 1 is gone: the other side closed the connection", detail=LOST_SLOT,
+            reason=LOST, detail=LOST_SLOT, restored_checkpoint=of.restore_checkpoint,
         )  # fmt: skip
         began = story.failed_at + timedelta(seconds=2)
     outcome = {"finished": "ended", "failed": "failed", "restarting": ""}.get(of.state, "running")
     Attempt.objects.create(
         run=of, token=of.token, started_at=began, ended_at=of.ended_at, outcome=outcome,
         reason=of.failure["message"] if of.failure else "",
+        restored_checkpoint=None if story.failed_at else of.restore_checkpoint,
     )  # fmt: skip
 
 
@@ -283,17 +288,17 @@ def checkpoint(
     return row
 
 
+def state_query_request() -> dict[str, Any]:
+    """The request of the rows of a window."""
+    key = {"window_start": str(WINDOW_MS)}
+    return {"kind": "rows", "operator": "window", "state": "state", "key": key, "cursor": {}}
+
+
 def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> StateQuery:
     """A page of rows, or one that is under way."""
     now = timezone.now()
     given: dict[str, Any] = {
-        "request": {
-            "kind": "rows",
-            "operator": "window",
-            "state": "state",
-            "key": {"window_start": str(JUNE_2013_MS)},
-            "cursor": {},
-        },
+        "request": state_query_request(),
         "created_at": now - timedelta(seconds=20),
     }
     if state == "succeeded":
@@ -303,32 +308,39 @@ def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> Sta
     return StateQuery.objects.create(checkpoint=of, state=state, **{**given, **changes})
 
 
-def history(of: Run, upto: int = 214, story: Story | None = None) -> list[Checkpoint]:
-    """The checkpoints of a story, with savepoints. `upto` is the number of the last; a drained run ends with it.
+def history(of: Run, upto: int = 214, story: Story | None = None, first_number: int = 1) -> list[Checkpoint]:
+    """The first checkpoint of a run and those of its story, with savepoints. A drained run ends with number `upto`.
 
-    The newest are in storage, and the savepoints. The second attempt restored the newest one before the failure.
+    The newest `RETAINED` are in storage and share files, and the savepoints. The second attempt restored the newest
+    one before the failure.
     """
     story = story or story_of(of)
     began = of.started_at or story.present
     first = checkpoint(
-        of, 1, token=of.token - (story.failed_at is not None), triggered_at=began + timedelta(seconds=9),
+        of, first_number, token=of.token - (story.failed_at is not None), triggered_at=began + FIRST_CHECKPOINT,
         duration_ms=400, discarded_at=began + timedelta(minutes=1), is_stored=False,
     )  # fmt: skip
     made = [first]
     taken = list(story.checkpoints())
+    savepoints = (upto - 40, upto - 6)
+    periodic = [number for number, each in enumerate(taken, upto - len(taken) + 1)
+                if each.status == "completed" and number not in savepoints]  # fmt: skip
+    kept = periodic[-RETAINED:]
     for number, each in enumerate(taken, upto - len(taken) + 1):
         is_first = story.resumed_at is not None and each.at < story.resumed_at
         missing = ("join", "window", "parquet") if story.sickness(each.at) else ("window", "parquet")
         more: dict[str, Any] = {"token": of.token - is_first, "triggered_at": each.at, "duration_ms": each.took_ms}
-        kind = "savepoint" if number in (upto - 40, upto - 6) or each.reason == "expired" else "checkpoint"
+        kind = "savepoint" if number in savepoints or each.reason == "expired" else "checkpoint"
         if each.status == "failed":
             more |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
-                     "detail": LATE if each.reason == "expired" else "slot 1 is gone"}  # fmt: skip
+                     "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
         elif each.took_ms is not None:
             more |= {"operators": operators_of(each.took_ms)}
             more |= {"acknowledgements": acknowledgements(of=more["operators"])}
-            if kind == "checkpoint" and number <= upto - RETAINED:
+            if kind == "checkpoint" and number not in kept:
                 more |= {"discarded_at": each.at + timedelta(minutes=1), "is_stored": False}
+            elif kind == "checkpoint":
+                more |= {"is_stored": False}  # it shares files: see below
         elif of.state == "finished":
             ended = [{**one, "finished": "finished"} for one in OPERATORS]
             more = {"status": "completed", "triggered_at": each.at - timedelta(milliseconds=400), "operators": ended,
@@ -339,19 +351,42 @@ def history(of: Run, upto: int = 214, story: Story | None = None) -> list[Checkp
         if "operators" not in more:
             more |= {"acknowledgements": acknowledgements(*missing), "acknowledged": 10 - 2 * len(missing)}
         made.append(checkpoint(of, number, **{"kind": kind, "status": each.status, **more}))
+    in_storage = [row for row in made if row.number in kept]
+    for row in in_storage:
+        store(row, base=in_storage[0])
     if story.resumed_at is not None:
         before = [row for row in made if row.status == "completed" and row.triggered_at < story.resumed_at]
         Attempt.objects.filter(run=of, token=of.token).update(restored_checkpoint=before[-1])
     return made
 
 
+def earlier_checkpoints(of: Run, story: Story | None = None) -> None:
+    """The discarded checkpoints between the first one of a run and those of its story: one in each interval."""
+    story = story or story_of(of)
+    first, second = of.checkpoints.order_by("number")[:2]
+    made = []
+    for number in range(first.number + 1, second.number):
+        at = second.triggered_at - (second.number - number) * INTERVAL
+        took_ms = story.checkpoint_ms(at)
+        made.append(Checkpoint(
+            job=of.job, run=of, number=number, kind="checkpoint", status="completed", token=first.token,
+            triggered_at=at, completed_at=at + timedelta(milliseconds=took_ms), duration_ms=took_ms,
+            size_bytes=STATE_BYTES, written_bytes=86_311, acknowledged=10, subtasks=10,
+            path=folder_of(CheckpointKind.CHECKPOINT, number, first.token), operators=operators_of(took_ms),
+            finished_operators=["airlines"], discarded_at=at + timedelta(minutes=1),
+        ))  # fmt: skip
+    Checkpoint.objects.bulk_create(made)
+
+
 def operations_of(of: Run, user: User) -> None:
     """The operations that started a run and took the savepoints of its history."""
-    operation(of.job, "start", run=of, requested_by=user, created_at=of.created_at, started_at=of.created_at,
-              ended_at=of.started_at)  # fmt: skip
+    began = of.started_at or of.created_at
+    kind = "restore" if of.restore_checkpoint else "start"
+    operation(of.job, kind, run=of, requested_by=user, created_at=of.created_at, started_at=of.created_at,
+              ended_at=began + DEPLOYMENT)  # fmt: skip
     for row in of.checkpoints.exclude(kind="checkpoint").order_by("number"):
         is_done = row.status == "completed"
-        ended = {"result": {"checkpoint": row.number}, "phase": "completed"} if is_done else {
+        ended = {"result": {"checkpoint": row.number}} if is_done else {
             "error": {"code": row.reason, "message": row.detail}}  # fmt: skip
         operation(
             of.job, row.kind, "succeeded" if is_done else "failed", run=of, requested_by=user, **ended,

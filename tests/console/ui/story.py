@@ -17,8 +17,11 @@ INTERVAL = timedelta(seconds=5)  #: between two checkpoints
 TIMEOUT = timedelta(minutes=1)  #: of a checkpoint
 RATE = 84_211.4  #: records that the sources read per second
 STATE_BYTES = 1_258_942
+DEPLOYMENT = timedelta(seconds=4)  #: from the claim of a run until its records flow
+FIRST_CHECKPOINT = timedelta(seconds=9)  #: from the claim of a run until the trigger of its first checkpoint
 _RAMP = timedelta(seconds=110)  #: until the slow operator is 100 % busy
 _RESTART = timedelta(seconds=8)  #: from the failure to the first checkpoint of the next attempt
+_UNDER_WAY = timedelta(milliseconds=45)  #: age of the checkpoint in progress; six subtasks took 39 ms
 _STUCK = timedelta(seconds=62)  #: before the failure; since then no checkpoint completes
 _BEFORE = timedelta(seconds=70)  #: of the checkpoints before the operator became slow
 _MILLISECOND = timedelta(milliseconds=1)
@@ -73,7 +76,8 @@ class Story:
         return max(0.0, 1 - (at - self.resumed_at) / self.catches_up)
 
     def rate(self, at: datetime) -> float:
-        wave = 1 + 0.03 * math.sin(at.timestamp() / 60) + 0.01 * math.sin(at.timestamp())
+        age_s = (self.present - at).total_seconds()  # the report of the present has `RATE`
+        wave = 1 - 0.03 * math.sin(age_s / 60) + 0.002 * math.sin(age_s)
         return RATE * wave * (1 - 0.75 * self.sickness(at)) * (1 + self.surge * self.catch_up(at))
 
     def lag_ms(self, at: datetime) -> int:
@@ -104,19 +108,24 @@ class Story:
             yield Taken(at, round(took / _MILLISECOND) if at + took <= self.present else None, reason)
             at = following
 
+    def last_number(self, began: datetime) -> int:
+        """The number of the newest checkpoint, if a run that began at `began` has taken one in each interval."""
+        taken = list(self.checkpoints())
+        return len(taken) + (taken[0].at - began - FIRST_CHECKPOINT) // INTERVAL
+
 
 def story_of(run: Run) -> Story:
     """The story up to the end of `run`, or up to the present; a run that is restarting has failed six seconds ago."""
     present = run.live_at
     assert present is not None
     end = present + timedelta(seconds=122) if run.state == "restarting" else present
-    return Story(present, end - timedelta(seconds=300), end - timedelta(seconds=128), 4_200)
+    return Story(present, end - timedelta(seconds=300), end - timedelta(seconds=128) - _UNDER_WAY, 4_200)
 
 
 def story_of_recovered_run(run: Run) -> Story:
     """The surplus of the catch-up, 0.64 at first and 0 after 356 s, is the lag of 115 s at the failure."""
     assert run.live_at is not None
-    slow_at, failed_at = (run.live_at - timedelta(seconds=s) for s in (590, 398))
+    slow_at, failed_at = (run.live_at - _UNDER_WAY - timedelta(seconds=s) for s in (590, 398))
     return Story(run.live_at, slow_at, failed_at, 4_200, surge=0.64, catches_up=timedelta(seconds=356))
 
 

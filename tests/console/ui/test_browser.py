@@ -112,7 +112,7 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
         page.get_by_role("button", name="Next page").click()
         expect(page.locator("#live-query")).to_contain_text("waits for a worker")
         asked = StateQuery.objects.latest("pk").request
-        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"window_start": str(rows.JUNE_2013_MS)})
+        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"window_start": str(rows.WINDOW_MS)})
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("#live-query")).to_contain_text("Canceled")
 

@@ -1,15 +1,19 @@
 """The pages of the fixtures agree with each other: times, figures and events of a run have one source."""
 
 from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 
+from console import formats
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
 from console.metrics.models import WHOLE_RUN, Metrics
-from tests.console.ui import blocks, every_page, numbers
+from console.ui.runlog import LogFilter, log_file, log_tail
+from tests.console.ui import blocks, every_page, logs, numbers, rows
 from tests.console.ui.story import TIMEOUT
 
 STATES = ("running", "slow", "recovered", "restarting", "failed", "finished")
@@ -75,7 +79,7 @@ def test_rates_of_the_graph_are_those_of_the_plots(at_console: Client, run: Run)
         ("records_out_per_s", operators["parquet"].rate_in),
     ):
         newest = [value for value in shown["timeline"].numbers[column] if value is not None][-1]
-        assert newest == pytest.approx(rate, rel=0.1), column
+        assert str(formats.rate(newest)) == str(formats.rate(rate)), "the same text"
 
 
 def test_rates_of_minutes_are_the_means_of_finer_rates(run: Run) -> None:
@@ -103,3 +107,53 @@ def test_records_to_replay_are_the_rate_times_the_age_of_the_recovery_point(at_c
 def test_manifests_that_pages_list_are_in_storage(at_console: Client, run: Run) -> None:
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/retention/"))
     assert "cannot be read" not in said
+
+
+def test_acknowledgements_of_a_checkpoint_in_progress_are_in_the_past(run: Run) -> None:
+    for row in run.checkpoints.filter(status="in_progress").only("acknowledgements", "triggered_at"):
+        assert run.live_at
+        age_ms = (run.live_at - row.triggered_at) / timedelta(milliseconds=1)
+        arrived = [at for own in row.acknowledgements.values() for at in own["at_ms"] if at is not None]
+        assert max(arrived) <= age_ms
+
+
+def test_retention_keeps_as_many_checkpoints_as_the_job_wants_and_frees_what_they_wrote(
+    at_console: Client, run: Run
+) -> None:
+    preview = at_console.get(f"/jobs/{run.job_id}/checkpoints/retention/?keep=3").context["preview"]
+    assert len(preview.discarded) + len(preview.kept_checkpoints) == rows.RETAINED
+    for line in preview.discarded:
+        assert line.freed_bytes == pytest.approx(line.checkpoint.written_bytes, rel=0.1)
+        assert line.shared_bytes > 10 * line.freed_bytes
+
+
+def test_a_restarting_run_has_no_slots_and_a_running_run_has_all(at_console: Client, run: Run) -> None:
+    slots = page(at_console, run)["view"].live.slots
+    assert len(slots) == (run.parallelism if run.state == "running" else 0)
+    assert all(slot.pid and slot.executor and slot.log and slot.memory_bytes for slot in slots)
+
+
+def test_the_log_of_a_failed_attempt_has_an_error(run: Run, settings: Any, tmp_path: Path) -> None:
+    settings.WEIR_LOGS = tmp_path
+    logs.write(run)
+    lines = log_tail(log_file(run), {}, {}, LogFilter("error")) or ()
+    failed = run.attempts.filter(outcome="failed")
+    assert len([line for line in lines if "attempt fails" in line.text]) == failed.count()
+
+
+def test_rows_of_a_state_have_the_key_that_was_asked_for() -> None:
+    request = rows.state_query_request()
+    names = [column["name"] for column in rows.TABLE["columns"]]
+    for name, value in request["key"].items():
+        assert {str(row[names.index(name)]) for row in rows.TABLE["rows"]} == {value}
+
+
+@pytest.mark.django_db
+def test_all_checkpoints_of_a_run_have_numbers_without_gaps(operator: Any) -> None:
+    run = numbers.recovered_run(upto=None, days=1)
+    found = list(run.checkpoints.order_by("number"))
+    restored = run.restore_checkpoint
+    assert restored
+    assert [row.number for row in found] == list(range(restored.number + 1, restored.number + 1 + len(found)))
+    assert all(a.triggered_at < b.triggered_at for a, b in pairwise(found))
+    assert run.job.versions.get().created_at < restored.run.started_at

@@ -27,7 +27,7 @@ def test_a_node_carries_its_numbers() -> None:
     flights = node(picture(rows.live()), "flights")
     assert (str(flights.records_out), str(flights.rate_out)) == ("10 M", "84 k/s")
     assert str(flights.watermark) == "2013-06-12 08:00"
-    assert (str(flights.busy), str(flights.backpressured)) == ("42 %", "31 %")
+    assert (str(flights.busy), str(flights.backpressured)) == ("42 %", "4 %")
     assert flights.busy_width == pytest.approx(0.42 * flights.bar_width, abs=0.1)
 
 

@@ -52,6 +52,10 @@ RULES: Final = (
         "Check the latency and the load of the checkpoint storage.",
     ),
     Rule(
+        flow.FALLS_BEHIND, FLOWING_STATES, flow.falls_behind,
+        _CHEAPER, is_sampled=True,
+    ),
+    Rule(
         checkpoints.SLOW, _CHECKPOINTING, checkpoints.slow,
         "Relieve {operator}, or take checkpoints less often.",
     ),
@@ -62,10 +66,6 @@ RULES: Final = (
     ),
     Rule(
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
-        _CHEAPER, is_sampled=True,
-    ),
-    Rule(
-        "falls-behind", FLOWING_STATES, flow.falls_behind,
         _CHEAPER, is_sampled=True,
     ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),

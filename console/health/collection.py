@@ -35,9 +35,17 @@ LEFT JOIN LATERAL (
         WHERE run_id = r.id AND token = r.token AND at >= %(since)s ORDER BY at DESC LIMIT %(samples)s) AS newest
 ) AS samples ON true
 """
+#: The newest numbers of the run as a whole.
+_NEWEST: Final = """
+LEFT JOIN LATERAL (
+    SELECT event_lag_ms FROM weir_metrics
+    WHERE run_id = r.id AND step_s = %(step_s)s AND operator = %(whole_run)s AND at >= %(recent)s
+    ORDER BY at DESC LIMIT 1
+) AS newest_numbers ON true
+"""
 _FACTS: Final = f"""
-SELECT r.id AS run, hours.hours, samples.samples, {past.COLUMNS}
-FROM weir_run r {past.JOINS} {hours.JOIN} {_SAMPLES}
+SELECT r.id AS run, hours.hours, samples.samples, newest_numbers.event_lag_ms, {past.COLUMNS}
+FROM weir_run r {past.JOINS} {hours.JOIN} {_SAMPLES} {_NEWEST}
 WHERE r.id = ANY(%(runs)s)
 """  # noqa: S608  # parts of this package
 
@@ -85,6 +93,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             operators=_operators(run, report, own, last_hours),
             sampled_at=_end(own[-1]) if own else None,
             flow_s=float(FINEST_STEP_S * len(_recent(own))),
+            event_lag_ms=row.get("event_lag_ms"),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
             lit=frozenset((lit or {}).get(run.pk, ())),
         )
@@ -100,6 +109,9 @@ def _rows(runs: Sequence[Run], now: datetime) -> Mapping[int, Mapping[str, Any]]
         "now": now,
         "since": now - timedelta(hours=1),
         "samples": WATERMARK_WINDOW // _STEP,
+        "recent": now - WATERMARK_WINDOW,
+        "step_s": FINEST_STEP_S,
+        "whole_run": WHOLE_RUN,
         **past.LIMITS,
         **hours.moments(now, _sources(runs)),
     }
@@ -232,6 +244,7 @@ def _operators(
             subtasks=_subtasks(uid, samples, _recent(samples), idle, is_source=is_source),
             state_bytes=last_hours[uid].state_bytes,
             lag_ms=last_hours[uid].lag_ms,
+            usual_per_s=last_hours[uid].usual_per_s,
             sent=last_hours[uid].sent,
         )
     return found

@@ -64,6 +64,7 @@ class OperatorFacts:
         label: its name as the graph shows it, with the uid if another operator has the same name; "": it has none.
         state_bytes: bytes of state two hours ago, an hour ago and now; None: unknown.
         lag_ms: how far its watermark is behind the clock, a quarter of an hour ago and now; None: unknown.
+        usual_per_s: median of the records per second that it sent in the two hours before the last quarter; 0: unknown.
     """
 
     uid: str
@@ -75,6 +76,7 @@ class OperatorFacts:
     subtasks: tuple[SubtaskFacts, ...] = ()
     state_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
     lag_ms: tuple[int | None, int | None] = (None, None)
+    usual_per_s: float = 0.0
     sent: SentFacts = SentFacts()
 
     def __str__(self) -> str:
@@ -147,7 +149,7 @@ class FailedSavepoint:
 
     pk: int
     number: int
-    triggered_at: datetime
+    failed_at: datetime
     reason: str
     detail: str = ""
 
@@ -207,6 +209,7 @@ class RunFacts:
         attempts: failed attempts of the last hour, newest first, at most 20.
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
         flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
+        event_lag_ms: how far the watermark of the run is behind its newest record; None: unknown.
         watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
         operators: in topological order; empty for a run in BATCH.
         lit: rules that the former verdict found; they hold until a lower limit (hysteresis).
@@ -235,6 +238,7 @@ class RunFacts:
     operators: Mapping[str, OperatorFacts] = field(default_factory=dict)
     sampled_at: datetime | None = None
     flow_s: float = 0.0
+    event_lag_ms: int | None = None
     watermark_s: float = 0.0
     lit: frozenset[str] = frozenset()
 

@@ -28,6 +28,8 @@ SELECT minutes.*, quarters.* FROM (
         min(processing_lag_ms) FILTER (WHERE at >= %(now)s - interval '5 minutes') AS lag_now,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY checkpoint_ms) FILTER (WHERE at < %(now)s - interval '60 minutes')
             AS checkpoint_ms,
+        percentile_cont(0.5) WITHIN GROUP (ORDER BY records_out)
+            FILTER (WHERE at < %(now)s - interval '15 minutes' AND records_out > 0) / 60 AS usual_per_s,
         max(at) FILTER (WHERE records_out > 0) AS last_minute
     FROM weir_metrics WHERE step_s = 60 AND run_id = r.id AND at >= %(hours)s GROUP BY operator
 ) AS minutes CROSS JOIN LATERAL (
@@ -54,6 +56,7 @@ class Hours:
     state_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
     lag_ms: tuple[int | None, int | None] = (None, None)
     checkpoint_ms: float | None = None  #: of the run as a whole
+    usual_per_s: float = 0.0  #: sent records
     sent: SentFacts = SentFacts()
 
 
@@ -81,6 +84,7 @@ def _hours(row: Mapping[str, Any]) -> Hours:
         state_bytes=(row["oldest_state"], row["state_before"], row["state_now"]),
         lag_ms=(row["lag_before"], row["lag_now"]),
         checkpoint_ms=row["checkpoint_ms"],
+        usual_per_s=float(row["usual_per_s"] or 0),
         sent=SentFacts(
             quarters=row["quarters"] or 0,
             with_records=row["with_records"] or 0,

@@ -56,10 +56,10 @@ LEFT JOIN LATERAL (
     ORDER BY number DESC LIMIT 1
 ) AS begun ON true
 LEFT JOIN LATERAL (
-    SELECT id AS saved_pk, number AS saved_number, triggered_at AS saved_at, reason AS saved_reason,
-        detail AS saved_detail
+    SELECT id AS saved_pk, number AS saved_number, coalesce(completed_at, triggered_at) AS saved_at,
+        reason AS saved_reason, detail AS saved_detail
     FROM (
-        SELECT id, number, triggered_at, status, reason, detail FROM weir_checkpoint
+        SELECT id, number, triggered_at, completed_at, status, reason, detail FROM weir_checkpoint
         WHERE job_id = r.job_id AND run_id = r.id AND kind <> 'checkpoint'
             AND (status = 'completed' OR status = 'failed' AND reason <> ALL(%(not_failures)s))
         ORDER BY number DESC LIMIT 1) AS newest_savepoint
@@ -124,7 +124,7 @@ def _failed_savepoint(row: Mapping[str, Any]) -> FailedSavepoint | None:
     return FailedSavepoint(
         pk=row["saved_pk"],
         number=row["saved_number"],
-        triggered_at=row["saved_at"],
+        failed_at=row["saved_at"],
         reason=row["saved_reason"],
         detail=row["saved_detail"],
     )

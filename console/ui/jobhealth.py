@@ -1,6 +1,6 @@
 """The health of a job for pages: the verdict of the rules, and what a failure would cost now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,7 +14,7 @@ from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.health.rules import workers
 from console.health.rules.attempts import restart_number
 from console.health.rules.checkpoints import SLOW
-from console.health.rules.flow import BACKPRESSURE
+from console.health.rules.flow import BACKPRESSURE, FALLS_BEHIND
 from console.jobs.models import Job, Run
 from console.operations.selectors import FoundJobs
 from console.ui.status import UNKNOWN_HEALTH
@@ -54,10 +54,11 @@ class HealthView:
 
     @property
     def others(self) -> tuple[Finding, ...]:
-        """Without `last_known`, and without backpressure by an operator that slow checkpoints name already."""
-        findings = [finding for finding in self.verdict.findings[1:] if finding is not self.last_known]
-        named = {finding.operator for finding in self.verdict.findings if finding.rule == SLOW}
-        return tuple(each for each in findings if each.rule != BACKPRESSURE or each.operator not in named)
+        """Without `last_known`, and without findings that repeat another."""
+        findings = self.verdict.findings
+        repeated = _repeated((finding.rule, finding.operator) for finding in findings)
+        others = [finding for finding in findings[1:] if finding is not self.last_known]
+        return tuple(each for each in others if (each.rule, each.operator) not in repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +100,21 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
         return HealthLine() if is_new else HealthLine(level=UNKNOWN_HEALTH)
     is_old = not run.is_terminal and now - stored.checked_at > MAX_AGE
     findings: list[Mapping[str, Any]] = stored.findings
-    last_known = next((finding["sentence"] for finding in findings[1:] if finding.get("as_of")), "")
+    last_known = next((finding for finding in findings[1:] if finding.get("as_of")), None)
+    repeated = _repeated((finding["rule"], finding["operator"]) for finding in findings)
+    others = [finding for finding in findings[1:] if finding is not last_known]
     return HealthLine(
         level=UNKNOWN_HEALTH if is_old and stored.level <= Level.OK else Level(stored.level).word,
         sentence=stored.sentence if findings or is_old else "",
-        last_known=last_known,
+        last_known=last_known["sentence"] if last_known else "",
         checked_at=stored.checked_at if is_old else None,
-        more=max(0, len(findings) - 1 - bool(last_known)),
+        more=sum((finding["rule"], finding["operator"]) not in repeated for finding in others),
     )
+
+
+def _repeated(findings: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Backpressure by operators that another finding names already. Findings are (rule, operator)."""
+    return {(BACKPRESSURE, operator) for rule, operator in findings if rule in (SLOW, FALLS_BEHIND)}
 
 
 def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:

@@ -116,11 +116,13 @@ def restarting(facts: RunFacts) -> Iterator[Finding]:
     if newest is None:
         yield Finding(sentence="The run is restarting.")
         return
-    where = f"{facts.operator(newest.operator)}: " if newest.operator else ""
+    message = newest.message.rstrip(".")
+    cause = (
+        f"{facts.operator(newest.operator)}: {message}" if newest.operator else f"{message[:1].upper()}{message[1:]}"
+    )
     since = formats.duration(facts.ms_since(newest.ended_at))
     yield Finding(
-        sentence=f"An attempt failed {since} ago, and {restart_number(facts) or 'a restart'} is under way. "
-        f"{where}{newest.message.rstrip('.')}.",
+        sentence=f"An attempt failed {since} ago, and {restart_number(facts) or 'a restart'} is under way. {cause}.",
         operator=newest.operator,
         since=newest.ended_at,
     )

@@ -112,7 +112,7 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
         sentence=text,
         operator=operator,
         checkpoint=newest.pk if newest else None,
-        remedy="" if operator else "Take checkpoints less often.",
+        remedy=f"Relieve {root.root}." if root else "" if operator else "Take checkpoints less often.",
     )
 
 
@@ -120,9 +120,11 @@ def _compared(facts: RunFacts, took_ms: float) -> str:
     """`took_ms` beside the interval, the time-out or the checkpoints of an hour ago; "" if it is long beside none."""
     checkpoints = facts.checkpoints
     interval_ms, timeout_ms, earlier_ms = checkpoints.interval_ms, checkpoints.timeout_ms, checkpoints.earlier_ms
+    is_near_timeout = bool(timeout_ms) and facts.exceeds(SLOW, took_ms / (timeout_ms or 1), 0.5, 0.35)
     if interval_ms and facts.exceeds(SLOW, took_ms / interval_ms, 3.0, 2.0):
-        return f"{took_ms / interval_ms:.0f} times the interval"
-    if timeout_ms and facts.exceeds(SLOW, took_ms / timeout_ms, 0.5, 0.35):
+        share = f" and {formats.percent(took_ms / (timeout_ms or 1))} of the time-out" if is_near_timeout else ""
+        return f"{took_ms / interval_ms:.0f} times the interval{share}"
+    if is_near_timeout:
         return f"and the time-out is {formats.duration(timeout_ms)}"
     if earlier_ms and facts.exceeds(SLOW, took_ms / earlier_ms, 5.0, 3.0):
         return f"{took_ms / earlier_ms:.0f} times as long as an hour ago"
@@ -187,14 +189,14 @@ def failing(facts: RunFacts) -> Iterator[Finding]:
 def savepoint_failed(facts: RunFacts) -> Iterator[Finding]:
     """A savepoint that failed, until a later one completes. Its operation has ended, so nothing else shows it."""
     failed = facts.failed_savepoint
-    if failed is None or facts.now - failed.triggered_at > SAVEPOINT_SHOWN:
+    if failed is None or facts.now - failed.failed_at > SAVEPOINT_SHOWN:
         return
-    ago = formats.duration(facts.ms_since(failed.triggered_at))
+    ago = formats.duration(facts.ms_since(failed.failed_at))
     yield Finding(
         sentence=f"Savepoint {failed.number} failed {ago} ago with {_reason(failed.reason, failed.detail)}. "
         "No later savepoint has completed.",
         checkpoint=failed.pk,
-        since=failed.triggered_at,
+        since=failed.failed_at,
     )
 
 

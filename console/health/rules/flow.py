@@ -15,6 +15,7 @@ from console.health.findings import Finding
 from runtime.core.job.graph import Role
 
 BACKPRESSURE: Final = "backpressure"
+FALLS_BEHIND: Final = "falls-behind"
 SKEW: Final = "skew"
 MIN_FLOW_S: Final = 14.0  #: three intervals of the history, so that a short burst is no finding
 MIN_BUSY: Final = 0.8  #: an operator below is not the bottleneck itself
@@ -22,6 +23,7 @@ CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clo
 STILL_S: Final = 60.0
 _MOVES_S: Final = 20.0  #: a watermark that has changed since then advances
 MIN_LAG: Final = timedelta(minutes=5)  #: behind the clock; less is disorder and the length of windows
+MIN_EVENT_LAG: Final = timedelta(seconds=10)  #: between the newest record and the watermark; less is disorder
 LOST_LAG: Final = timedelta(minutes=3)  #: of a quarter of an hour: event time advances at most 0.8 times as fast
 MIN_SILENCE: Final = timedelta(minutes=15)
 _STEADY_QUARTERS: Final = 4  #: an hour
@@ -91,26 +93,49 @@ def _is_full_speed(facts: RunFacts) -> bool:
 
 
 def falls_behind(facts: RunFacts) -> Iterator[Finding]:
-    """A source that reads, but more slowly than event time passes, because it or a receiver is at its limit."""
+    """A source that reads too slowly, because it or a receiver is at its limit.
+
+    Event time passes faster than the source reads, or the source reads at most half of its usual records.
+    """
     if facts.flow_s < MIN_FLOW_S:
         return
     for source in _unbounded_sources(facts):
-        before_ms, now_ms = source.lag_ms
         load = max((s.busy + s.backpressured for s in source.subtasks), default=0.0)
-        if before_ms is None or now_ms is None or source.records_per_s <= 0 or load < MIN_BUSY:
-            continue
-        lost = timedelta(milliseconds=now_ms - before_ms)
-        if timedelta(milliseconds=now_ms) < MIN_LAG or lost < LOST_LAG:
+        if source.records_per_s <= 0 or load < MIN_BUSY:
             continue
         if found := bottleneck(facts):
             cause = f"it waits for {found.root}, which is {formats.percent(found.root.busy)} busy"
         else:
             cause = f"it is {formats.percent(source.busy)} busy"
-        yield Finding(
-            sentence=f"{source} falls behind: its event time is {formats.duration(now_ms)} behind the clock, "
-            f"{formats.duration(now_ms - before_ms)} more than 15 min ago; {cause}.",
-            operator=found.root.uid if found else source.uid,
-        )
+        if behind := _lost_records(facts, source) or _lost_time(source):
+            yield Finding(
+                sentence=f"{source} falls behind: {behind}; {cause}.", operator=found.root.uid if found else source.uid
+            )
+
+
+def _lost_records(facts: RunFacts, source: OperatorFacts) -> str:
+    """`it reads 21 k/s of its usual 84 k/s`; "" if it reads more than half of them, or catches up all the same."""
+    usual = source.usual_per_s
+    if usual <= 0 or (catch_up_speed(facts) or 0.0) >= CATCH_UP:
+        return ""
+    if not facts.exceeds(FALLS_BEHIND, 1 - source.records_per_s / usual, 0.5, 0.3):
+        return ""
+    text = f"it reads {formats.rate(source.records_per_s)} of its usual {formats.rate(usual)}"
+    lag_ms = facts.event_lag_ms
+    if lag_ms is not None and timedelta(milliseconds=lag_ms) >= MIN_EVENT_LAG:
+        text += f", and the watermark is {formats.duration(lag_ms)} behind the newest record"
+    return text
+
+
+def _lost_time(source: OperatorFacts) -> str:
+    """`its event time is 2 h behind the clock, …`; "" if event time passes fast enough."""
+    before_ms, now_ms = source.lag_ms
+    if before_ms is None or now_ms is None or timedelta(milliseconds=now_ms) < MIN_LAG:
+        return ""
+    if timedelta(milliseconds=now_ms - before_ms) < LOST_LAG:
+        return ""
+    more = formats.duration(now_ms - before_ms)
+    return f"its event time is {formats.duration(now_ms)} behind the clock, {more} more than 15 min ago"
 
 
 def input_silent(facts: RunFacts) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from console.health.findings import Finding, Level
-from console.health.rules.flow import SKEW
+from console.health.rules.flow import FALLS_BEHIND, SKEW
 from console.ui.status import Meaning
 
 #: Words by rule, for the operator that a finding of the rule blames.
@@ -24,7 +24,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "checkpoints-slow": "slow",
     SKEW: "skewed",
     "backpressure": "slow",
-    "falls-behind": "falls behind",
+    FALLS_BEHIND: "slow",
     "watermark": "holds event time",
     "input-silent": "sends no records",
     "sink-backlog": "stage not running",

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from console.checkpoints.models import Checkpoint
 from console.health import housekeeping
 from console.health.collection import collect
 from console.health.facts import RunFacts
@@ -154,8 +155,11 @@ def test_the_last_hours_become_facts() -> None:
         history(run, "flights", 900, 15 * quarter + 5, records_out=records)
     for minutes_ago, took_ms in ((110, 300.0), (90, 500.0), (70, 900.0), (5, 7_000.0)):
         history(run, "", 60, minutes_ago, checkpoint_ms=took_ms)
+    history(run, "", 5, 0.2, event_lag_ms=8_000)
+    history(run, "", 5, 0.5, event_lag_ms=7_000)
     facts = collect([run], timezone.now())[run.pk]
     flights = facts.operators["flights"]
+    assert (flights.usual_per_s, facts.event_lag_ms) == (10.0, 8_000)
     assert flights.lag_ms == (70_000, 390_000)
     assert (flights.sent.quarters, flights.sent.with_records, flights.sent.per_s) == (3, 2, 20.0)
     assert flights.sent.until is not None
@@ -187,6 +191,11 @@ def test_the_newest_savepoint_is_a_fact_while_it_has_failed() -> None:
     rows.checkpoint(run, 9, kind="savepoint", status="failed", reason="suspended")
     rows.checkpoint(run, 10, is_stored=False)
     assert failed() == 8, "an abort by a cancel is no failure"
+    triggered, minute = timezone.now() - timedelta(seconds=68), timedelta(minutes=1)
+    Checkpoint.objects.filter(number=8).update(triggered_at=triggered, completed_at=triggered + minute)
+    found = collect([run], timezone.now())[run.pk].failed_savepoint
+    assert found is not None
+    assert found.failed_at == triggered + minute, "its failure counts, not its trigger"
     rows.checkpoint(run, 11, kind="savepoint", is_stored=False)
     assert failed() is None
 

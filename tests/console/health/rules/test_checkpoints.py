@@ -28,6 +28,19 @@ def test_slow_checkpoints_name_the_phase_the_operator_and_those_that_wait_for_it
     )
 
 
+def test_slow_checkpoints_are_no_reason_to_take_fewer_if_a_bottleneck_is_known() -> None:
+    """A start delay does not depend on the interval, and a longer one makes a recovery go back further."""
+    busy = {"join": {"subtasks": (subtask(busy=1.0),)}, "orders": {"subtasks": (subtask(backpressured=0.9),)}}
+    checkpoints = replace(taken(38_000, *LATE, interval_ms=5_000), timeout_ms=60_000)
+    with_root = found("checkpoints-slow", checkpoints=checkpoints, operators=operators(**busy))
+    assert with_root is not None
+    assert with_root.remedy == "Relieve `join`."
+    assert with_root.sentence.startswith("Checkpoints take 38 s, 8 times the interval and 63 % of the time-out: ")
+    without = found("checkpoints-slow", checkpoints=checkpoints)
+    assert without is not None
+    assert "less often" in without.remedy
+
+
 @pytest.mark.parametrize(
     ("statistics", "says"),
     [

@@ -117,6 +117,39 @@ def test_falling_behind_has_limits(
     assert (found("falls-behind", **lagging(before_min, now_min, **numbers)) is not None) is is_found
 
 
+def slowed(per_s: float, usual_per_s: float = 1_000.0, busy: float = 0.97) -> dict[str, object]:
+    source = {"subtasks": (subtask(records_per_s=per_s, busy=busy),), "usual_per_s": usual_per_s}
+    return {"operators": operators(orders=source)}
+
+
+def test_a_source_at_its_limit_that_reads_at_most_half_of_its_usual_records_falls_behind() -> None:
+    """S1: a job at a quarter of its rate was told that its checkpoints are slow."""
+    assert sentence("falls-behind", **slowed(250.0), event_lag_ms=213_000) == (
+        "`orders` falls behind: it reads 250 /s of its usual 1.0 k/s, and the watermark is 3 min 33 s behind the "
+        "newest record; it is 97 % busy."
+    )
+    assert "watermark" not in sentence("falls-behind", **slowed(250.0), event_lag_ms=900)
+    assert found("falls-behind", **slowed(250.0), watermark_s=40.0) is None, "event time goes 1.75 times as fast"
+
+
+@pytest.mark.parametrize(
+    ("per_s", "usual_per_s", "busy", "lit", "is_found"),
+    [
+        (500.0, 1_000.0, 0.97, False, True),
+        (501.0, 1_000.0, 0.97, False, False),
+        (699.0, 1_000.0, 0.97, True, True),
+        (701.0, 1_000.0, 0.97, True, False),
+        (250.0, 1_000.0, 0.5, False, False),  # it reads all that there is
+        (250.0, 0.0, 0.97, False, False),  # its usual rate is unknown
+    ],
+)
+def test_a_loss_of_records_has_a_limit_to_begin_and_a_lower_one_to_end(
+    per_s: float, usual_per_s: float, busy: float, lit: bool, is_found: bool
+) -> None:
+    rules = frozenset({"falls-behind"} if lit else ())
+    assert (found("falls-behind", lit=rules, **slowed(per_s, usual_per_s, busy)) is not None) is is_found
+
+
 def test_a_bounded_source_does_not_fall_behind() -> None:
     changes = lagging(10, 25)["operators"]
     assert isinstance(changes, dict)

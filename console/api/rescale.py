@@ -15,7 +15,8 @@ from console.operations.rescale_plan import rescale_plan
 
 class ExpectedDurationSerializer(serializers.Serializer[Any]):
     """Durations of the last successful operations of the job, from request to end. Without any, a restore has those of
-    starts or restarts, and a stop has the duration of the newest checkpoint: then `count` is 0.
+    restarts or starts. A stop then has those of savepoints, or of the newest checkpoint with the count 0: it takes
+    longer.
     """
 
     median_ms = serializers.FloatField()

@@ -8,8 +8,10 @@ from django.db.models.expressions import RawSQL
 
 _MAX_RESTARTS: Final = 10  #: newest failures of the job
 _RESTARTS: Final = """
-SELECT array_agg((extract(epoch FROM again - ended_at) * 1000)::float8) FILTER (WHERE again > ended_at) FROM (
-    SELECT a.ended_at, (
+SELECT array_agg((extract(epoch FROM again - ended_at) * 1000)::float8 ORDER BY token DESC)
+    FILTER (WHERE again > ended_at)
+FROM (
+    SELECT a.token, a.ended_at, (
         SELECT triggered_at FROM weir_checkpoint WHERE run_id = a.run_id AND token = (
             SELECT min(token) FROM weir_attempt WHERE run_id = a.run_id AND token > a.token
         ) ORDER BY number LIMIT 1) AS again
@@ -20,5 +22,5 @@ SELECT array_agg((extract(epoch FROM again - ended_at) * 1000)::float8) FILTER (
 
 
 def restarts_ms(job_id: int) -> RawSQL:
-    """The times in ms of the newest restarts of a job, as an annotation of any row; null without restarts."""
+    """The times in ms of the newest restarts of a job, newest first, as an annotation of any row; null without any."""
     return RawSQL(_RESTARTS, (job_id, _MAX_RESTARTS), ArrayField(FloatField()))  # noqa: S611  # SQL of this module

@@ -1,51 +1,71 @@
 """The expected time of an operation, by the history of its job. All pages, sentences and REST read it here."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 from typing import Final
 
+from django.db.models import Q
+
 from console import formats
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.restart_times import restarts_ms
 from console.jobs.models import Job
 from console.operations.models import Operation, OperationKind, OperationState
+from runtime.core.snapshot.failure_reason import FailureReason
 
 _K = OperationKind
 _HISTORY: Final = 20  #: newest operations
 _MILLISECOND: Final = timedelta(milliseconds=1)
-#: Kinds of operations that stand for a kind, those before others: a start and a restore wait for the same steps.
-_SIMILAR: Final[Mapping[str, tuple[str, ...]]] = {_K.RESTORE: (_K.RESTORE, _K.START), _K.START: (_K.START, _K.RESTORE)}
+_RESTART: Final = "restart"  #: after a failure; it restores state, as a restore does
+#: Kinds that stand for a kind, in order of preference. A start and a restore wait for the same steps.
+_SIMILAR: Final[Mapping[str, tuple[str, ...]]] = {
+    _K.RESTORE: (_K.RESTORE, _RESTART, _K.START),
+    _K.START: (_K.START, _K.RESTORE, _RESTART),
+    _K.STOP: (_K.STOP, _K.SAVEPOINT),
+    _K.DRAIN: (_K.DRAIN, _K.STOP, _K.SAVEPOINT),
+}
 _WITH_SAVEPOINT: Final = (_K.SAVEPOINT, _K.STOP, _K.DRAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDuration:
-    """Durations of the last `count` operations or restarts; 0: of none of them. `note`: the origin, in words."""
+    """Durations of the last `count` operations or restarts; 0: of none of them. `note`: the origin, in words.
+
+    `is_least`: a part of the operation took this time, so the whole takes longer.
+    """
 
     median_ms: float
     shortest_ms: float
     longest_ms: float
     count: int
     note: str
+    is_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{'at least ' if self.is_least else ''}{formats.duration(self.median_ms)}"
 
 
 def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) -> ExpectedDuration | None:
     """The durations of the job's last successful operations of `kind`, from request to end. At most two queries.
 
-    Without any, a restore takes as long as a start or as a restart after a failure, and a savepoint as long as the
-    checkpoint `newest`. None: nothing is known.
+    Without any, `_SIMILAR` kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
+    at least as long as the checkpoint `newest`, which shares files with earlier ones. None: nothing is known.
     """
     similar = _SIMILAR.get(kind, (kind,))
-    took_ms = _operations_ms(job_id, similar)
-    if known := next((each for each in similar if each in took_ms), None):
-        return _spread(took_ms[known], known)
+    took_ms, expired_ms = _operations_ms(job_id, similar)
+    for each in similar:
+        if known := _restarts_ms(job_id) if each == _RESTART else took_ms[each]:
+            note = _note(known, each) + _expired_note(expired_ms[each], len(known))
+            is_least = kind in _WITH_SAVEPOINT and each != kind
+            return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
     if kind in _WITH_SAVEPOINT and newest is not None and newest.duration_ms is not None:
         lasted = float(newest.duration_ms)
-        return ExpectedDuration(lasted, lasted, lasted, 0, f"as {newest}: the job has no earlier {kind}")
-    if kind in _SIMILAR and (restarts := _restarts_ms(job_id)):
-        return _spread(restarts, "restart")
+        note = f"as {newest}: the job has no earlier {kind}"
+        note += _expired_note([ms for each in similar for ms in expired_ms[each]], 0)
+        return ExpectedDuration(lasted, lasted, lasted, 0, note, is_least=True)
     return None
 
 
@@ -53,25 +73,35 @@ def _restarts_ms(job_id: int) -> Sequence[float]:
     return Job.objects.filter(pk=job_id).values_list(restarts_ms(job_id), flat=True).get() or ()
 
 
-def _operations_ms(job_id: int, kinds: Sequence[str]) -> Mapping[str, Sequence[float]]:
-    earlier = Operation.objects.filter(
-        job=job_id, kind__in=kinds, state=OperationState.SUCCEEDED, ended_at__isnull=False
-    )
-    found: dict[str, list[float]] = {}
-    for kind, created, ended in earlier.order_by("-created_at").values_list("kind", "created_at", "ended_at")[
-        :_HISTORY
-    ]:
+_ByKind = Mapping[str, Sequence[float]]
+
+
+def _operations_ms(job_id: int, kinds: Sequence[str]) -> tuple[_ByKind, _ByKind]:
+    """The durations of successful operations, and those of operations whose savepoint expired, by kind."""
+    succeeded = Q(state=OperationState.SUCCEEDED)
+    expired = Q(state=OperationState.FAILED, kind__in=_WITH_SAVEPOINT, error__code=FailureReason.EXPIRED)
+    earlier = Operation.objects.filter(succeeded | expired, job=job_id, kind__in=kinds, ended_at__isnull=False)
+    took_ms: dict[str, list[float]] = defaultdict(list)
+    expired_ms: dict[str, list[float]] = defaultdict(list)
+    columns = earlier.order_by("-created_at").values_list("kind", "state", "created_at", "ended_at")
+    for kind, state, created, ended in columns[:_HISTORY]:
         if ended is not None:
-            found.setdefault(kind, []).append((ended - created) / _MILLISECOND)
-    return found
+            of_state = took_ms if state == OperationState.SUCCEEDED else expired_ms
+            of_state[kind].append((ended - created) / _MILLISECOND)
+    return took_ms, expired_ms
 
 
-def _spread(took_ms: Sequence[float], noun: str) -> ExpectedDuration:
-    shortest, longest, count = min(took_ms), max(took_ms), len(took_ms)
-    if count == 1:
-        note = f"as the last {noun} of this job"
-    else:
-        spread = f"{formats.duration(shortest)} to {formats.duration(longest)}"
-        plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-        note = f"the last {count} {plural} of this job took {spread}"
-    return ExpectedDuration(median(took_ms), shortest, longest, count, note)
+def _expired_note(expired_ms: Sequence[float], succeeded: int) -> str:
+    """A clause on the operations that expired, beside `succeeded` ones."""
+    if not expired_ms:
+        return ""
+    of = f" of the last {len(expired_ms) + succeeded}" if succeeded else ""
+    return f"; {len(expired_ms)}{of} expired after {formats.duration(max(expired_ms))}"
+
+
+def _note(took_ms: Sequence[float], noun: str) -> str:
+    if len(took_ms) == 1:
+        return f"as the last {noun} of this job"
+    spread = f"{formats.duration(min(took_ms))} to {formats.duration(max(took_ms))}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"the last {len(took_ms)} {plural} of this job took {spread}"

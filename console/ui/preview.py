@@ -51,7 +51,7 @@ def preview(kind: str, run: Run | None, reached: RunProgress, now: datetime) -> 
 def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
     newest = reached.newest
     if expected := expected_duration(run.job_id, kind, newest):
-        yield Number("Expected time", str(formats.duration(expected.median_ms)), expected.note)
+        yield Number("Expected time", str(expected), expected.note)
     if newest is not None and newest.size_bytes is not None:
         note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
         yield Number("To write", str(formats.size(newest.size_bytes)), note)
@@ -84,6 +84,6 @@ def _cancel(run: Run, reached: RunProgress, horizon: RecoveryHorizon | None) -> 
     since = f"since {reached.continuable}" if reached.continuable else "since the run began"
     if horizon.records is not None:
         note = f"read {since}; a restore reads them again"
-        yield Number("Records not covered", f"about {formats.count(horizon.records)}", note)
+        yield Number("Records not covered", f"about {formats.compact(horizon.records)}", note)
     if expected := expected_duration(run.job_id, OperationKind.RESTORE):
         yield Number("Time of a later restore", f"about {formats.duration(expected.median_ms)}", expected.note)

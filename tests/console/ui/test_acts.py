@@ -220,7 +220,7 @@ def test_a_job_that_does_not_exist_cannot_be_acted_on(at_console: Client, act: s
             "stop",
             [
                 "takes a savepoint of run {run}",
-                "Expected time 0.31 s · as checkpoint 213: the job has no earlier stop",
+                "Expected time at least 0.31 s · as checkpoint 213: the job has no earlier stop",
                 "To write 1.2 MiB · all state, as of checkpoint 213",
                 "without stopping",
             ],

@@ -13,7 +13,7 @@ from console.jobs.models import Attempt
 
 
 class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt, without the details of its failure."""
+    """An attempt, without the details of its failure. `restored_number` and `restored_kind`: as in `RunLine`."""
 
     pk: int
     token: int
@@ -21,6 +21,13 @@ class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None
     outcome: str
     reason: str
+    restored_number: int | None
+    restored_kind: str | None
+
+    @property
+    def restored(self) -> str:
+        """The checkpoint or savepoint, with its number; "" if none is recorded."""
+        return f"{noun(self.restored_kind)} {self.restored_number}" if self.restored_kind else ""
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +54,9 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 def attempt_lines(size: int) -> ArraySubquery:
     """The newest attempts of a run: an annotation of runs."""
     newest = Attempt.objects.filter(run=OuterRef("pk")).order_by("-token")
-    return _lines(newest, size, **{name: name for name in AttemptLine.__struct_fields__})
+    columns = {name: name for name in AttemptLine.__struct_fields__}
+    columns |= {f"restored_{name}": f"restored_checkpoint__{name}" for name in ("number", "kind")}
+    return _lines(newest, size, **columns)
 
 
 def run_lines(rows: QuerySet[Any], size: int) -> ArraySubquery:

@@ -25,6 +25,7 @@ from console.ui.graph.compact import MIN_OPERATORS
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health, silent_since
 from console.ui.jobrows import JobRows
+from console.ui.last_restart import LastRestart, last_restart
 from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
@@ -84,6 +85,7 @@ class JobView:
     failure: FailureDetail | None
     suggestion: Suggestion | None  #: remedy of a failure
     health: HealthView | None
+    last_restart: LastRestart | None  #: while it is recent
     stages: tuple[StageView, ...]  #: standing stages
     params: tuple[tuple[str, str], ...]  #: (form label, value) of the version
     promise: EndToEndGuarantee | None  #: end-to-end guarantee; None while unknown
@@ -150,6 +152,9 @@ def job_view(
         failure=failure,
         suggestion=suggestion,
         health=health,
+        last_restart=last_restart(
+            run, page.attempts, rows.columns[0].token if rows.columns else None, page.restarts_ms, now
+        ),
         flow=flow_of(run, numbers, is_silent=silent is not None),
         silent_since=silent,
         since=state_since(run, next((row.ended_at for row in page.attempts if row.ended_at), None), page.active),

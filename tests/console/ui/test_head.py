@@ -1,12 +1,14 @@
 """The top of the page of a job: what an operator needs in five seconds, and the graph close below."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from console.jobs.models import Job, Run
-from tests.console.ui import blocks, rows
+from console.jobs.models import Attempt, Job, Run
+from tests.console.ui import blocks, numbers, rows
 from tests.console.ui.browsing import Open
 
 
@@ -19,6 +21,29 @@ def test_state_health_rates_horizon_and_acts_come_first(at_console: Client) -> N
              "If it failed now: back to checkpoint 7", "Take savepoint", "Cancel…", "More", "Named savepoint…", "About",
              "Delays of the year 2013.", "pipeline flights owner team delays", "Job graph")  # fmt: skip
     assert re.search(".*".join(map(re.escape, order)), said)
+
+
+def test_a_run_names_its_last_restart_for_a_quarter_of_an_hour(at_console: Client, operator: object) -> None:
+    """S1: two minutes after the loss of a slot, the page showed a run that has been well for hours."""
+    run = numbers.recovered_run()
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    restored = run.attempts.latest("token").restored_checkpoint
+    assert "Running again for 6 min 36 s" in said
+    assert f"Running again: slot 1 was lost, {restored} restored 6 min 36 s ago, no records for 8.0 s." in said
+    run.attempts.filter(token=run.token).update(started_at=timezone.now() - timedelta(minutes=16))
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "again" not in said
+    assert "Running for 3 h 12 min" in said
+
+
+def test_a_run_that_restarts_or_was_moved_does_not_run_again(at_console: Client) -> None:
+    run = rows.run(rows.job(), "restarting")
+    rows.attempts(run)
+    assert "Running again" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    Run.objects.update(state="running")
+    assert "Running again" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    Attempt.objects.filter(outcome="failed").update(outcome="released")
+    assert "Running again" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 
 
 def test_a_run_without_a_flow_has_no_rates(at_console: Client) -> None:

@@ -1,5 +1,7 @@
 """Events of a job on the time axis: restarts, failures, savepoints, new versions and operations. A single query.
 
+A savepoint stands at its trigger, a failed one at its failure.
+
 A mark has a label of a few words beside it where the axis has room; those of restarts and failures may also stand
 below it. The server does not know the width of the axis: labels are placed for `_AXIS_PX`, and the stylesheet hides
 them on narrower pages.
@@ -14,13 +16,17 @@ from django.db import connection
 from django.urls import reverse
 from django.utils.text import Truncator
 
+from console.checkpoints.models import NOT_FAILURES
 from console.jobs.models import Job
 from console.operations.models import JOB_OPERATIONS, OperationKind
 from console.ui.plots.window import Window
+from runtime.core.job.lifecycle import RunState
 
 MAX_MARKS: Final = 60  #: newest events of a kind that are drawn
 #: Operations that change the run; savepoints have marks of their own.
 _OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
+#: States of a run whose attempt is being started.
+_STARTING: Final = [RunState.RESTARTING.value, RunState.STARTING.value, RunState.WAITING.value]
 #: Kind, time, reference, words and restored checkpoint of each event. Django would take longer to compile the query
 #: than Postgres to run it.
 _EVENTS: Final = """
@@ -30,11 +36,20 @@ _EVENTS: Final = """
     ORDER BY at DESC LIMIT %(most)s)
 UNION ALL (SELECT 'version', created_at AS at, number::text, '', '' FROM weir_job_version
     WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text, number || ' ' || status, '' FROM weir_checkpoint
-    WHERE job_id = %(job)s AND kind <> 'checkpoint' AND triggered_at BETWEEN %(begin)s AND %(end)s
+UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text,
+        number || ' ' || CASE status WHEN 'failed' THEN 'aborted' ELSE status END, '' FROM weir_checkpoint
+    WHERE job_id = %(job)s AND kind <> 'checkpoint' AND (status <> 'failed' OR reason = ANY(%(not_failures)s))
+        AND triggered_at BETWEEN %(begin)s AND %(end)s
+    ORDER BY at DESC LIMIT %(most)s)
+UNION ALL (SELECT 'failed-savepoint', coalesce(completed_at, triggered_at) AS at, id::text,
+        number || ' ' || CASE reason WHEN 'expired' THEN reason ELSE 'failed' END, '' FROM weir_checkpoint
+    WHERE job_id = %(job)s AND kind <> 'checkpoint' AND status = 'failed' AND reason <> ALL(%(not_failures)s)
+        AND triggered_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
 UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason,
-        coalesce(CASE restored.kind WHEN 'checkpoint' THEN 'checkpoint ' ELSE 'savepoint ' END || restored.number, '')
+        coalesce(
+            CASE WHEN a.ended_at IS NULL AND r.state = ANY(%(starting)s) THEN 'restoring ' ELSE 'restored ' END
+            || CASE restored.kind WHEN 'checkpoint' THEN 'checkpoint ' ELSE 'savepoint ' END || restored.number, '')
     FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id
     LEFT JOIN weir_checkpoint restored ON restored.id = a.restored_checkpoint_id CROSS JOIN LATERAL (
         SELECT reason FROM weir_attempt WHERE run_id = a.run_id AND token < a.token ORDER BY token DESC LIMIT 1
@@ -45,7 +60,7 @@ UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'mes
     ORDER BY at DESC LIMIT %(most)s)
 """
 #: Kinds in the order in which they get the room for labels.
-_LABEL_ORDER: Final = ("failure", "restart", "savepoint", "version", "operation")
+_LABEL_ORDER: Final = ("failure", "restart", "failed-savepoint", "savepoint", "version", "operation")
 _AXIS_PX: Final = 800
 _LETTER: Final = 7.2 / _AXIS_PX * 100  #: width of a letter of a label in percent of the axis, in a wide font
 _HALF_MARK: Final = 10 / _AXIS_PX * 100  #: of a mark, with the space to its label
@@ -82,10 +97,15 @@ class Mark:
     def has_rule(self) -> bool:
         return self.kind in ("restart", "failure")
 
+    @property
+    def may_be_below(self) -> bool:
+        """Whether its label may stand below the axis: a failure is worth a second row."""
+        return self.has_rule or self.kind == "failed-savepoint"
+
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A row of `_EVENTS`. `restored`: the checkpoint or savepoint that a restart began with; else ""."""
+    """A row of `_EVENTS`. `restored`: of a restart, `restored checkpoint 7`, or `restoring …` while it is under way."""
 
     kind: str
     at: datetime
@@ -109,12 +129,13 @@ class _Kind:
 
 
 def _restart(event: _Event) -> str:
-    restored = f" from {event.restored}" if event.restored else ""
-    return f"Run {event.ref} restarted{restored}" + (f": {event.words}" if event.words else "")
+    _, _, checkpoint = event.restored.partition(" ")
+    origin = f" from {checkpoint}" if checkpoint else ""
+    return f"Run {event.ref} restarted{origin}" + (f": {event.words}" if event.words else "")
 
 
 def _restart_label(event: _Event) -> str:
-    outcome = f"restored {event.restored}" if event.restored else "restarted"
+    outcome = event.restored or "restarted"
     return f"{event.cause}: {outcome}" if event.cause else outcome
 
 
@@ -136,6 +157,11 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         lambda event: _savepoint(event).removesuffix(" completed"),
         lambda event: reverse("ui:checkpoint", args=[event.ref]),
     ),
+    "failed-savepoint": _Kind(
+        lambda event: _savepoint(event).capitalize(),
+        _savepoint,
+        lambda event: reverse("ui:checkpoint", args=[event.ref]),
+    ),
     "restart": _Kind(_restart, _restart_label, lambda event: reverse("ui:run", args=[event.ref])),
     "failure": _Kind(
         lambda event: f"Run {event.ref} failed" + (f": {event.words}" if event.words else ""),
@@ -148,7 +174,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 def marks(job: Job, window: Window) -> tuple[Mark, ...]:
     """The events of `job` in `window`, oldest first."""
     values: dict[str, Any] = {
-        "job": job.pk, "begin": window.begin, "end": window.end, "operations": _OPERATIONS, "most": MAX_MARKS
+        "job": job.pk, "begin": window.begin, "end": window.end, "operations": _OPERATIONS, "most": MAX_MARKS,
+        "not_failures": [str(reason) for reason in NOT_FAILURES], "starting": _STARTING,
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(_EVENTS, values)
@@ -165,7 +192,7 @@ def _mark(event: _Event, window: Window) -> Mark:
 def place_labels(found: Sequence[Mark]) -> Iterator[Mark]:
     """The marks, in the same order, with the places of their labels. A label covers no other label and no mark.
 
-    Labels of restarts and failures are placed first, and the newest before older ones.
+    Labels of failures and restarts are placed first, and the newest before older ones.
     """
     beside = [(mark.at - _HALF_MARK, mark.at + _HALF_MARK) for mark in found]
     below: list[_Extent] = []
@@ -177,7 +204,7 @@ def place_labels(found: Sequence[Mark]) -> Iterator[Mark]:
 def _free_place(mark: Mark, beside: list[_Extent], below: list[_Extent]) -> Place | None:
     """The first free place of the label, which is then taken."""
     breadth = len(mark.label) * _LETTER
-    for taken in (beside, below) if mark.has_rule else (beside,):
+    for taken in (beside, below) if mark.may_be_below else (beside,):
         for left in (mark.at + _HALF_MARK, mark.at - _HALF_MARK - breadth):
             right = left + breadth
             if left >= 0 and right <= 100 and not any(left < end and begin < right for begin, end in taken):

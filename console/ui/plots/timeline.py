@@ -26,7 +26,9 @@ from console.ui.plots.marks import Mark, marks
 from console.ui.plots.scale import Scale
 from console.ui.plots.window import SPANS, Chosen, Span, Window, chosen, window
 from runtime.core.checkpoint import acknowledgements
+from runtime.core.job.lifecycle import FLOWING_STATES
 
+_MAX_AGE: Final = timedelta(seconds=30)  #: of numbers that a legend shows as those of the present
 TABLE_ROWS: Final = 30  #: at most, of the table with the same numbers
 _MAX_DRAWN_LAG_MS: Final = 2 * 86_400_000  #: a larger lag shows that the data is historic
 PHASES: Final = (*acknowledgements.PHASES, "commit")  #: in the order in which they happen
@@ -34,7 +36,7 @@ PHASES: Final = (*acknowledgements.PHASES, "commit")  #: in the order in which t
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a legend, with the newest value, and the value of each interval as text."""
+    """A line of a legend, with the newest value or the sum of the window, and the value of each interval as text."""
 
     key: str
     label: str
@@ -44,7 +46,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot: `layers` are (class, path), from back to front."""
+    """A plot: `layers` are (class, path), from back to front. `highest`: of the window, for the legend."""
 
     key: str
     title: str
@@ -54,6 +56,7 @@ class Plot:
     series: tuple[Series, ...]
     note: str = ""
     height: int = 72  #: in pixels
+    highest: Quantity | None = None
 
     @property
     def middle(self) -> int:
@@ -149,6 +152,17 @@ class Timeline:
         return any(value is not None for value in self.numbers["records_in_per_s"])
 
     @cached_property
+    def old_since(self) -> datetime | None:
+        """End of the newest numbers, if they are not those of the present; then no legend shows them."""
+        run, lines = self._page.run, self.window.lines
+        known = [at for at, value in enumerate(self.numbers["records_in_per_s"]) if value is not None]
+        if not self.window.is_moving or not known:
+            return None
+        end = lines.begin + timedelta(seconds=(known[-1] + 1) * lines.step_s)
+        is_flowing = run is not None and run.run_state in FLOWING_STATES
+        return None if is_flowing and self._now - end < _MAX_AGE else min(end, self._now)
+
+    @cached_property
     def gaps(self) -> tuple[DrawnGap, ...]:
         """Times without numbers in which a run was up."""
         found = find_gaps(self.numbers["records_in_per_s"], self._times, self.window.lines, self._now)
@@ -217,8 +231,8 @@ class Timeline:
         axis = scale.rates(_largest([*came, *went]))
         layers = (("area in", shapes.area(came, axis.most)), ("line out", shapes.line(went, axis.most)),
                   ("line in", shapes.line(came, axis.most)))  # fmt: skip
-        series = (_series("in", "read by sources", came, formats.rate),
-                  _series("out", "written by sinks", went, formats.rate))  # fmt: skip
+        series = (self._series("in", "read by sources", came, formats.rate),
+                  self._series("out", "written by sinks", went, formats.rate))  # fmt: skip
         return self._plot("records", "Records", axis, layers, series)
 
     def _lag(self) -> Plot:
@@ -226,12 +240,13 @@ class Timeline:
         is_historic = min((lag for lag in wall if lag is not None), default=0) > _MAX_DRAWN_LAG_MS
         axis = scale.durations(_largest([*event, *(() if is_historic else wall)]))
         layers = [("area lag", shapes.area(event, axis.most)), ("line lag", shapes.line(event, axis.most))]
-        series = [_series("lag", "behind the newest record", event, formats.duration)]
+        series = [self._series("lag", "behind the newest record", event, formats.duration)]
         if not is_historic:
             layers.append(("line wall", shapes.line(wall, axis.most)))
-            series.append(_series("wall", "behind the clock", wall, formats.duration))
+            series.append(self._series("wall", "behind the clock", wall, formats.duration))
         note = "The data is historic: its lag behind the clock is not drawn." if is_historic else ""
-        return self._plot("lag", "Watermark lag", axis, tuple(layers), tuple(series), note)
+        most = formats.duration(highest(event))
+        return self._plot("lag", "Watermark lag", axis, tuple(layers), tuple(series), note, most)
 
     def _checkpoints(self) -> Plot:
         lasted = self.numbers["checkpoint_ms"]
@@ -243,26 +258,33 @@ class Timeline:
             below = [foot + (value or 0.0) for foot, value in zip(below, phases[phase], strict=True)]
         failed = [number or None for number in self.numbers["checkpoints_failed"]]
         layers.append(("failed", _failed_bars(failed)))
-        series = [_series("duration", "longest", lasted, formats.duration)]
-        series += [_series(phase, phase.replace("_", " "), phases[phase], formats.duration) for phase in PHASES]
+        series = [self._series("duration", "latest", lasted, formats.duration)]
+        series += [self._series(phase, phase.replace("_", " "), phases[phase], formats.duration) for phase in PHASES]
         if any(failed):
-            series.append(_series("failed", "failed", failed, _number))
-        return self._plot("checkpoints", "Checkpoint duration", axis, layers, tuple(series))
+            total = _number(sum(number or 0 for number in failed))
+            series.append(Series("failed", "failed in this time", total, _texts(failed, _number)))
+        most = formats.duration(highest(lasted))
+        return self._plot("checkpoints", "Checkpoint duration", axis, layers, tuple(series), highest=most)
 
     def _state(self) -> Plot:
         held = self.numbers["state_bytes"]
         axis = scale.sizes(_largest(held))
         layers = (("area state", shapes.area(held, axis.most)), ("line state", shapes.line(held, axis.most)))
-        return self._plot("state", "State size", axis, layers, (_series("state", "all operators", held, formats.size),))
+        series = self._series("state", "all operators", held, formats.size)
+        return self._plot("state", "State size", axis, layers, (series,))
+
+    def _series(self, key: str, label: str, values: Sequence[Any], write: Callable[[Any], Quantity]) -> Series:
+        newest = next((value for value in reversed(values) if value is not None), None)
+        return Series(key, label, write(None if self.old_since else newest), _texts(values, write))
 
     def _plot(
         self, key: str, title: str, axis: Scale, layers: Sequence[tuple[str, str]], series: tuple[Series, ...],
-        note: str = "",
+        note: str = "", highest: Quantity | None = None,
     ) -> Plot:  # fmt: skip
         drawn = tuple((name, path) for name, path in layers if path)
         box = _box(self.window, self.window.lines, shapes.HEIGHT)
-        height = max(72, 16 * len(series) + 8)
-        return Plot(key, title, axis if drawn else None, box, drawn, series, note, height)
+        height = max(72, 16 * (len(series) + (highest is not None)) + 8)
+        return Plot(key, title, axis if drawn else None, box, drawn, series, note, height, highest)
 
 
 def job_timeline(page: JobPage, query: Mapping[str, str], now: datetime) -> Timeline | None:
@@ -307,9 +329,8 @@ def _failed_bars(failed: Sequence[int | None]) -> str:
     return shapes.bars([0.0] * len(failed), [1.0 if number else None for number in failed], 1.0)
 
 
-def _series(key: str, label: str, values: Sequence[Any], write: Callable[[Any], Quantity]) -> Series:
-    newest = next((value for value in reversed(values) if value is not None), None)
-    return Series(key, label, write(newest), "|".join("" if value is None else str(write(value)) for value in values))
+def _texts(values: Sequence[Any], write: Callable[[Any], Quantity]) -> str:
+    return "|".join("" if value is None else str(write(value)) for value in values)
 
 
 def _number(value: int | None) -> Quantity:

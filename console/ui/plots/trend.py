@@ -76,6 +76,6 @@ def _sentence(days: Sequence[DayTrend]) -> str:
         return f"Checkpoints have completed on {last.day} only, so there is no trend yet."
     return (
         f"The 95th percentile of the duration was {formats.duration(first.duration_p95_ms)} on {first.day} and "
-        f"{formats.duration(last.duration_p95_ms)} on {last.day}. That of the full size was "
-        f"{formats.size(first.size_p95_bytes)} and {formats.size(last.size_p95_bytes)}."
+        f"{formats.duration(last.duration_p95_ms)} on {last.day}; that of the full size was "
+        f"{formats.size(first.size_p95_bytes)}, then {formats.size(last.size_p95_bytes)}."
     )

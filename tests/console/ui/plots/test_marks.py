@@ -27,7 +27,7 @@ def places(*marks: tuple[str, float, str]) -> list[Place | None]:
         ([("savepoint", 50.0, "a" * 64)], [None]),
         ([("savepoint", 40.0, "savepoint 7"), ("savepoint", 45.0, "savepoint 8")], [BESIDE_LEFT, BESIDE]),
         ([("operation", 40.0, "stop"), ("operation", 41.0, "start")], [BESIDE_LEFT, BESIDE]),
-        ([("savepoint", 40.0, "savepoint 7"), ("restart", 39.0, "slot 1 is gone")], [BESIDE, BESIDE_LEFT]),
+        ([("savepoint", 40.0, "savepoint 7"), ("restart", 39.0, "slot 1 was lost")], [BESIDE, BESIDE_LEFT]),
         ([("savepoint", 35.0, "a" * 40), ("restart", 40.0, "a" * 40), ("savepoint", 45.0, "a")], [None, BELOW, BESIDE]),
         ([("savepoint", 75.0, "a" * 9), ("restart", 90.0, "a" * 40)], [BESIDE, BELOW_LEFT]),
     ],
@@ -42,7 +42,7 @@ def test_the_page_names_the_loss_of_a_slot_and_the_restored_checkpoint(at_consol
     """A reader sees what failed and what the job came back from, without a pointer over the mark."""
     run = numbers.run_with_story("flights-delays", "running", 214)
     plots = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["plots"]
-    assert ">slot 1 is gone: restored checkpoint 187</text>" in plots
+    assert ">slot 1 was lost: restored checkpoint 187</text>" in plots
     assert ">savepoint 174</text>" in plots
     assert "event-lane two-rows" in plots, "savepoints before and the end of the axis after it leave no room beside it"
 
@@ -55,3 +55,26 @@ def test_a_rescale_is_one_mark(at_console: Client) -> None:
     plots = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["plots"]
     assert "rescale, succeeded" in plots
     assert "stop, succeeded" not in plots
+
+
+def test_a_restore_under_way_is_not_called_done(at_console: Client, operator: object) -> None:
+    run = numbers.run_with_story("flights", "restarting", 189)
+    labels = [m.label for m in at_console.get(f"/jobs/{run.job_id}/").context["timeline"].marks if m.kind == "restart"]
+    assert labels == ["slot 1 was lost: restoring checkpoint 187"]
+
+
+def test_a_failed_savepoint_stands_at_its_failure_with_the_mark_of_a_failure(
+    at_console: Client, operator: object
+) -> None:
+    """S2: it had the diamond of a success at its trigger, a minute before the plot and the log showed the failure."""
+    run = numbers.run_with_story("flights-delays", "running", 214)
+    failed = run.checkpoints.get(reason="expired")
+    page = at_console.get(f"/jobs/{run.job_id}/")
+    found = [(mark.time, mark.label) for mark in page.context["timeline"].marks if mark.kind == "failed-savepoint"]
+    assert found == [(failed.completed_at, f"savepoint {failed.number} expired")]
+    plots = blocks.live(page)["plots"]
+    assert 'class="mark failed-savepoint"' in plots
+    assert f">savepoint {failed.number} expired</text>" in plots, "it has words, as the restart beside it"
+    run.checkpoints.filter(pk=failed.pk).update(reason="suspended")
+    kinds = {mark.kind for mark in at_console.get(f"/jobs/{run.job_id}/").context["timeline"].marks}
+    assert "failed-savepoint" not in kinds, "an abort is no failure"

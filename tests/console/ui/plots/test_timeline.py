@@ -10,8 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from console import formats
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
+from console.metrics.models import Metrics
 from console.ui.plots.timeline import PHASES, checkpoint_phases
 from tests.console.ui import blocks, numbers, rows
 
@@ -62,7 +64,7 @@ def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, 
     known = [value for value in timeline.numbers["records_in_per_s"] if value is not None]
     assert 80_000 < min(known) < max(known) < 600_000, "of five sources"
     assert len(timeline.table) <= 32
-    assert "restarted from checkpoint 187: slot 1 is gone: the other side closed the connection" in blocks.text(page)
+    assert "restarted from checkpoint 187: slot 1 was lost: the other side closed the connection" in blocks.text(page)
     assert "Savepoint 174 completed" in blocks.text(page)
 
 
@@ -94,6 +96,33 @@ def test_a_browser_that_has_the_plots_costs_no_query_of_numbers(at_console: Clie
     assert not [query for query in asked if "sum(records_in)" in query["sql"]]
     rows.operation(running.job, "drain", run=running)
     assert "plots" in blocks.swapped(at_console.get(path, headers={**AJAX, "X-Blocks": known}))
+
+
+def test_legends_have_the_highest_value_of_the_window_and_the_sum_of_failures(at_console: Client, running: Run) -> None:
+    timeline = at_console.get(f"/jobs/{running.job_id}/?span=6h").context["timeline"]
+    plots = {plot.key: plot for plot in (*timeline.plots_above, *timeline.plots_below)}
+    for key, column in (("lag", "event_lag_ms"), ("checkpoints", "checkpoint_ms")):
+        most = max(value for value in timeline.numbers[column] if value is not None)
+        assert plots[key].highest == formats.duration(most)
+    legend = {series.key: str(series.newest) for series in plots["checkpoints"].series}
+    assert legend["failed"] == f"{sum(value or 0 for value in timeline.numbers['checkpoints_failed'])}"
+    assert legend["duration"] != str(plots["checkpoints"].highest), "the newest, not the longest"
+    assert timeline.old_since is None
+
+
+@pytest.mark.parametrize("state", ["failed", "restarting", "running"])
+def test_a_legend_shows_no_old_number_as_that_of_the_present(
+    at_console: Client, operator: object, state: str, now: datetime
+) -> None:
+    """S1: a job that had failed read 86 k/s. Numbers of a running job are old if its master sends none."""
+    run = numbers.run_with_story("flights", state, 214)
+    if state == "running":
+        Metrics.objects.filter(run_id=run.pk, at__gte=now - timedelta(minutes=3)).delete()
+    page = at_console.get(f"/jobs/{run.job_id}/")
+    timeline = page.context["timeline"]
+    newest = [str(series.newest) for plot in timeline.plots_above for series in plot.series]
+    assert newest == ["–"] * len(newest)
+    assert f"newest numbers {timeline.old_since:%H:%M:%S}" in blocks.text(page)
 
 
 def test_an_interval_limits_the_table_of_checkpoints(at_console: Client, running: Run) -> None:

@@ -1,5 +1,6 @@
 """The failures of runs and attempts for pages: one failure, and the failures of a job grouped by cause."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -29,6 +30,7 @@ from runtime.redaction import Schema, redact_json
 
 MAX_CAUSES: Final = 8  #: causes that a page shows, newest first
 NO_REASON: Final = "No reason was recorded."
+_FRAME: Final = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
 _FIELDS: Final = ("code", "message", "detail", "operator", "slot", "story", "traceback", "log")
 
 
@@ -55,6 +57,12 @@ class FailureDetail:
     def subtask(self) -> int | None:
         """The subtask that failed: subtask n of an operator runs in slot n."""
         return self.slot if self.operator else None
+
+    @property
+    def place(self) -> str:
+        """File and line that raised the exception; "" without a traceback."""
+        *_, last = [("", ""), *_FRAME.findall(self.traceback)]
+        return f"{last[0]}, line {last[1]}" if last[0] else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ class Remedy(StrEnum):
 
     AGAIN = "again"  #: the cause may be gone: continue from the newest checkpoint
     OUTSIDE = "outside"  #: correct the fault that the message names, outside the job
+    CODE = "code"  #: correct the installed code, which is no part of a version, or the input
     VERSION = "version"  #: create a new version, or correct the input
     CHECKPOINT = "checkpoint"  #: restore another checkpoint
     EMPTY = "empty"  #: start from empty state
@@ -33,6 +34,7 @@ _CODES: Mapping[Remedy, tuple[str, ...]] = {
         "bad-environment", "bad-manifest-key", "broken-pipeline", "folder-not-shared", "missing-file",
         "missing-package", "missing-table", "no-privilege", "no-slots", "path-not-allowed", "unknown-pipeline",
     ),
+    Remedy.CODE: ("final",),
     Remedy.CHECKPOINT: (
         "corrupt-state", "newer-format", "not-a-savepoint", "not-signed", "other-job", "savepoint-clash",
     ),
@@ -62,8 +64,8 @@ class Suggestion:
 
     @property
     def act(self) -> OperationKind | None:
-        """The operation to perform now. None if a new version comes first."""
-        if self.remedy is Remedy.VERSION and self.version is None:
+        """The operation to perform now. None if other code or a new version comes first."""
+        if self.remedy is Remedy.CODE or (self.remedy is Remedy.VERSION and self.version is None):
             return None
         return OperationKind.START if self.checkpoint is None else OperationKind.RESTORE
 
@@ -77,7 +79,7 @@ def suggest_remedy(run: Run, code: str, newest: Checkpoint | None, newest_versio
     was_restored = run.restore_checkpoint_id is not None or bool(run.restore_path)
     goes_on = newest is not None and (newest.run_id == run.pk or was_restored)
     may_restore = not run.version.is_batch and remedy is not Remedy.EMPTY
-    repeats = remedy in (Remedy.OUTSIDE, Remedy.VERSION)
+    repeats = remedy in (Remedy.OUTSIDE, Remedy.CODE, Remedy.VERSION)
     return Suggestion(
         remedy=remedy,
         checkpoint=newest if may_restore and (goes_on or not repeats) else None,

@@ -139,7 +139,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "log: /scratch/app-20261122121314-0000/4/stderr" in said
     assert "412 MiB of 512 MiB" in said
     assert "Late records 0" in said
-    assert "slot 1 is gone: the other side closed the connection" in said
+    assert "slot 1 was lost: the other side closed the connection" in said
 
 
 def test_micro_batches_are_counted_by_cause_with_their_mean_size(at_console: Client, running: Run) -> None:
@@ -260,7 +260,8 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     run = rows.run(rows.job(), "failed", failure=failure)
     rows.checkpoint(run, 40)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert f"Why run {run.pk} failed final division by zero Operator window" in said
+    assert f"Why run {run.pk} failed final division by zero Not restarted: a restart would repeat this error" in said
+    assert "Operator window" in said
     assert "The last 2 events before the failure BarrierArrived(41) Aligned(41)" in said
     assert '"subtask": 1' in said
     assert "Then restore from checkpoint 40." in said

@@ -10,7 +10,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import JobVersion, Run
 from console.operations.models import OperationKind
 from console.ui.remedies import REMEDIES, Remedy, remedy_of, suggest_remedy
-from tests.console.ui import blocks, rows
+from tests.console.ui import blocks, every_page, rows
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = {"graph": {**rows.GRAPH, "mode": "batch"}}
@@ -57,7 +57,7 @@ def unsaved(*, restored: bool = False, batch: bool = False) -> tuple[Run, Checkp
 def test_the_sources_have_the_codes_of_the_table() -> None:
     assert {"missing-table", "unbounded-in-batch", "unmapped-state", "input-changed"} <= REFUSALS
     assert {"master-died", "stage-died", "no-slots", "commit-failed", "corrupt-state"} <= OTHERS
-    assert REMEDIES.keys() - REFUSALS - OTHERS == {"attempt-failed", "batch-failed", "unknown"}
+    assert REMEDIES.keys() - REFUSALS - OTHERS == {"attempt-failed", "batch-failed", "final", "unknown"}
 
 
 def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
@@ -101,13 +101,14 @@ def test_a_start_that_was_refused_follows_the_newer_version() -> None:
 SAID = {
     Remedy.AGAIN: "Restore from checkpoint 7, taken",
     Remedy.OUTSIDE: "Correct the fault that the message names, then start the job again.",
+    Remedy.CODE: "Correct the code that is installed on the hosts, or the input: a version does not contain the code. "
+    "Then start it.",
     Remedy.VERSION: "Create a new version, or correct the input that the message names. Then start it.",
     Remedy.CHECKPOINT: "Restore a checkpoint or savepoint other than the one in the message.",
     Remedy.EMPTY: "A restore would fail again: start the job from empty state.",
 }
-CODES = dict(
-    zip(SAID, ("master-died", "missing-table", "unknown-column", "corrupt-state", "input-changed"), strict=True)
-)
+_CODES = ("master-died", "missing-table", "final", "unknown-column", "corrupt-state", "input-changed")
+CODES = dict(zip(SAID, _CODES, strict=True))
 
 
 @pytest.mark.django_db
@@ -122,6 +123,19 @@ def test_the_page_says_what_mends_the_failure(at_console: Client, remedy: Remedy
     assert SAID[remedy] in blocks.text(response)
     acts = blocks.live(response)["acts"]
     assert ('primary" id="do-restore"' in acts) == (remedy in (Remedy.AGAIN, Remedy.CHECKPOINT))
+
+
+@pytest.mark.django_db
+def test_an_error_of_the_code_leads_to_the_line_that_raised_it(at_console: Client) -> None:
+    """S1: the page advised a new version, which does not contain the code."""
+    run = rows.run(rows.job(), "failed", failure=every_page.FAILURE)
+    rows.checkpoint(run, 7)
+    response = at_console.get(f"/jobs/{run.job_id}/")
+    said = blocks.text(response)
+    assert "Not restarted: a restart would repeat this error" in said
+    assert "Correct /srv/jobs/delays.py, line 41 , the code that is installed on the hosts" in said
+    assert "Then restore from checkpoint 7 ." in said
+    assert "new version" not in blocks.live(response)["notices"]
 
 
 @pytest.mark.django_db

@@ -124,11 +124,11 @@ class _Search:
             case "barriers":
                 return self._late_barrier(lane)
             case "pre_barrier":
-                return f"to emit its buffered rows before the barrier took {ms}"
+                return f"emitting its buffered rows before the barrier took {ms}"
             case "sync":
-                return f"to copy its state took {ms}, during which it processed no records"
+                return f"copying its state took {ms}, during which it processed no records"
             case "async":
-                return f"to write {formats.size(lane.written_bytes)} to the checkpoint storage took {ms}"
+                return f"writing {formats.size(lane.written_bytes)} to the checkpoint storage took {ms}"
             case _:
                 return f"its acknowledgement reached the job master {ms} after its snapshot was stored"
 
@@ -166,12 +166,15 @@ class _Search:
             seen.add(lane.operator)
 
     def _missing_names(self, is_one: str, are_more: str) -> str:
-        """The missing subtasks of the first operators: operators behind them wait for the same barrier."""
+        """The missing subtasks of the first operators, and the number behind them, which wait for the same barrier."""
         first = self._first_missing()
         shown = [lane for lane in self._missing if lane.operator in first]
         texts = [self._subtasks([lane.index for lane in shown if lane.operator == uid], uid) for uid in first]
         text = " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-        return f"{text[0].upper()}{text[1:]} {is_one if len(shown) == 1 else are_more}"
+        if behind := len(self._missing) - len(shown):
+            noun = "1 subtask" if behind == 1 else f"{behind} subtasks"
+            text += f", and {noun} behind {'it' if len(shown) == 1 else 'them'},"
+        return f"{text[0].upper()}{text[1:]} {is_one if len(self._missing) == 1 else are_more}"
 
     def _why_missing(self, verb: str) -> str:
         return next(filter(None, (self._because(uid, verb) for uid in self._first_missing())), "")

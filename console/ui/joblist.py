@@ -33,7 +33,7 @@ class JobLine(JobRow):
     """A job in the list. `flow`: None without recent metrics."""
 
     live: Live
-    wanted: str
+    wanted: str  #: desired state, if it differs from the actual state; a failed run should still be running
     since: datetime | None  #: begin of the state of the run
     health: HealthLine
     flow: Flow | None
@@ -68,7 +68,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         active=row.active,
         live=numbers,
         failed_at=row.failed_at,
-        wanted=desired_state(row.run, active),
+        wanted="running" if row.run and row.run.run_state is RunState.FAILED else desired_state(row.run, active),
         since=state_since(row.run, row.failed_at, active),
         health=health_line(row.run, health, now),
         flow=flow_of(row.run, numbers, is_silent=silent_since(row.run, now) is not None),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Final
 
@@ -22,9 +22,14 @@ class Phase:
     at: datetime
     until: datetime | None
 
+    @property
+    def began(self) -> str:
+        """With milliseconds: phases of a savepoint follow each other within a second."""
+        return f"{self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{self.at.microsecond // 1000:03d}"
+
 
 def operation_phases(operation: Operation, checkpoint: Checkpoint | None) -> tuple[Phase, ...]:
-    """The phases in order. Empty for an operation that took effect at its request.
+    """The phases in order; the end is the last. Empty for an operation that took effect at its request.
 
     `checkpoint`: the savepoint in its result.
     """
@@ -40,8 +45,10 @@ def _moments(operation: Operation, checkpoint: Checkpoint | None) -> Iterator[tu
     if operation.started_at is not None:
         yield "Taken by the job master" if operation.kind in _OF_MASTER else "Begun", operation.started_at
     for entered in operation.phases:
-        if entered["phase"] != _TAKEN:
-            yield entered["phase"].replace("_", " ").capitalize(), datetime.fromisoformat(entered["at"])
+        at = datetime.fromisoformat(entered["at"])
+        is_before_end = operation.ended_at is None or at < operation.ended_at  # the end may be written with a phase
+        if entered["phase"] != _TAKEN and is_before_end:
+            yield entered["phase"].replace("_", " ").capitalize(), at
     if checkpoint is not None and operation.kind in WITH_SAVEPOINT:
         yield f"{str(checkpoint).capitalize()} triggered", checkpoint.triggered_at
         if checkpoint.completed_at is not None:

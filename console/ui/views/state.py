@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
+from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import state_queries
 from console.checkpoints.models import Checkpoint, StateQuery, large_columns
@@ -19,6 +20,7 @@ from runtime.core.snapshot.contents import StoredState
 
 _RECENT_QUERIES = 10
 _NUMBER_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_TIME_COLUMNS = ("window_start", "window_end")  #: of windows, in ms
 _KEY_PREFIX = "key."  #: prefix of key columns in the form
 
 
@@ -67,7 +69,9 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
 
     def load_content() -> PageContent:
         table = found.result or {}
-        numbers = [column["type"] in _NUMBER_TYPES for column in table.get("columns", ())]
+        columns = table.get("columns", ())
+        numbers = [column["type"] in _NUMBER_TYPES for column in columns]
+        times = [column["name"] in _TIME_COLUMNS and column["type"] == "bigint" for column in columns]
         given = found.request.get("key", {})
         context = {
             "query": found,
@@ -75,7 +79,7 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
             "job": found.checkpoint.job,
             "table": table,
             "number_types": _NUMBER_TYPES,
-            "rows": [tuple(zip(row, numbers, strict=True)) for row in table.get("rows", ())],
+            "rows": [tuple(zip(row, numbers, map(_time, row, times), strict=True)) for row in table.get("rows", ())],
             "keys": [(key["name"], key["type"], given.get(key["name"], "")) for key in table.get("keys", ())],
         }
         return PageContent(context, settled=not found.is_active)
@@ -106,6 +110,11 @@ def csv(request: HttpRequest, pk: int) -> HttpResponse:
     if found.result is None:
         return HttpResponse("The query has no table.", status=HTTPStatus.CONFLICT, content_type="text/plain")
     return csv_response(found)
+
+
+def _time(value: Any, is_time: bool) -> str:
+    """The event time of a cell in UTC; "" unless it is the begin or the end of a window."""
+    return formats.event_time(value) if is_time and isinstance(value, int) else ""
 
 
 def _states(found: Checkpoint) -> tuple[tuple[StoredState, ...], str]:

@@ -85,7 +85,7 @@ def sentence(*lanes: Lane, load: Load = BUSY, **changes: Any) -> str:
             (*QUICK, lane("window/3", 2, 0, 0, 100, 9_000)),
             BUSY,
             (
-                "Subtask 3 of `window` acknowledged last, 9.1 s after the trigger: to write 1.2 MiB to the checkpoint "
+                "Subtask 3 of `window` acknowledged last, 9.1 s after the trigger: writing 1.2 MiB to the checkpoint "
                 "storage took 9.0 s."
             ),
         ),
@@ -93,7 +93,7 @@ def sentence(*lanes: Lane, load: Load = BUSY, **changes: Any) -> str:
             (*QUICK, lane("window/3", 2, 0, 0, 9_000, 100)),
             BUSY,
             (
-                "Subtask 3 of `window` acknowledged last, 9.1 s after the trigger: to copy its state took 9.0 s, "
+                "Subtask 3 of `window` acknowledged last, 9.1 s after the trigger: copying its state took 9.0 s, "
                 "during "
                 "which it processed no records."
             ),
@@ -102,7 +102,7 @@ def sentence(*lanes: Lane, load: Load = BUSY, **changes: Any) -> str:
             (*QUICK, lane("window/3", 2, 0, 9_000, 3, 100)),
             BUSY,
             (
-                "Subtask 3 of `window` acknowledged last, 9.1 s after the trigger: to emit its buffered rows before "
+                "Subtask 3 of `window` acknowledged last, 9.1 s after the trigger: emitting its buffered rows before "
                 "the "
                 "barrier took 9.0 s."
             ),
@@ -137,8 +137,8 @@ def test_a_slow_record_is_told_apart_from_slow_subtasks() -> None:
 def test_a_checkpoint_under_way_names_the_first_operator_that_it_waits_for() -> None:
     lanes = (*QUICK, lane("window/2"), lane("window/3"), lane("sink/0"), lane("sink/1"))
     assert sentence(*lanes, outcome="in_progress", took_ms=14_000) == (
-        "3 of 7 subtasks have acknowledged, 14 s after the trigger. Subtasks 2 and 3 of `window` are awaited, since "
-        "`window` is 100 % busy."
+        "3 of 7 subtasks have acknowledged, 14 s after the trigger. Subtasks 2 and 3 of `window`, and 2 subtasks "
+        "behind them, are awaited, since `window` is 100 % busy."
     )
     assert sentence(*QUICK, outcome="in_progress", took_ms=14_000) == (
         "All 3 subtasks have acknowledged. The manifest is being stored."
@@ -148,8 +148,9 @@ def test_a_checkpoint_under_way_names_the_first_operator_that_it_waits_for() -> 
 def test_an_expired_checkpoint_names_missing_and_last_acknowledgements() -> None:
     lanes = (*QUICK[:2], *(lane(f"window/{index}") for index in range(1, 6)), lane("sink/0"))
     assert sentence(*lanes, outcome="failed", reason="expired", took_ms=60_000) == (
-        "Subtasks 1, 2, 3 and 2 more of `window` had not acknowledged when the checkpoint expired after 1 min, since "
-        "`window` was 100 % busy. 2 of 8 subtasks acknowledged, subtask 0 of `window` last, after 14 ms."
+        "Subtasks 1, 2, 3 and 2 more of `window`, and 1 subtask behind them, had not acknowledged when the checkpoint "
+        "expired after 1 min, since `window` was 100 % busy. 2 of 8 subtasks acknowledged, subtask 0 of `window` last, "
+        "after 14 ms."
     )
 
 

@@ -62,7 +62,7 @@ def census(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
 
 def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, census: list[Worker]) -> None:
     said = blocks.text(at_console.get("/cluster/"))
-    assert "Queue runs none of 2 places free Queue stages 3 of 3 places free" in said
+    assert "Queue runs none of 2 places free: the next start waits Queue stages 3 of 3 places free" in said
     assert "runs-1@h1 runs Executes 2 2 0" in said
     assert "stages@h1 stages Idle 3 3" in said
 

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.health.findings import Level
+from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Job
 from console.metrics.models import Metrics
@@ -40,6 +41,32 @@ def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Clien
     assert "84 k/s" in said
     assert "12 /s" in said
     assert "watermark 2013-06-12 08:00" in said
+
+
+@pytest.mark.parametrize(
+    ("state", "desired"),
+    [
+        ("running", "running"),
+        ("restarting", "<strong>running</strong>"),
+        ("failed", "<strong>running</strong>"),
+        ("finished", "finished"),
+    ],
+)
+def test_the_desired_state_is_named_for_every_job_and_bold_if_it_differs(
+    at_console: Client, state: str, desired: str
+) -> None:
+    rows.run(rows.job(), state)
+    assert f'<td data-label="Desired state">{desired}</td>' in at_console.get("/jobs/").content.decode()
+
+
+def test_the_list_counts_the_findings_that_the_job_page_shows(at_console: Client, operator: object) -> None:
+    """S3: backpressure by the operator that slow checkpoints name is no finding of its own."""
+    run = numbers.slow_run()
+    store_verdicts()
+    assert {"checkpoints-slow", "backpressure"} <= {each["rule"] for each in JobHealth.objects.get().findings}
+    others = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.others
+    (line,) = at_console.get("/jobs/").context["lines"]
+    assert line.health.more == len(others)
 
 
 def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -> None:

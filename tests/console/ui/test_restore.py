@@ -386,7 +386,7 @@ def test_a_running_job_is_stopped_and_restored_by_one_confirmation(at_console: C
     )
     assert "Checkpoint 6 was committed after it; their records are read again" in said
     assert "A new run of version 1 starts at parallelism 3" in said
-    assert re.search(r"<button[^>]*primary[^>]*>End this run and restore</button>", page)
+    assert re.search(r"<button[^>]*primary danger[^>]*>End this run and restore</button>", page)
     assert re.search(r'value="stop" required checked>', page)
     assert "--from 5 --version 1 --parallelism 3 --end-run stop" in said
     (plan,) = re.findall(r'name="plan_hash" value="(\w+)"', page)

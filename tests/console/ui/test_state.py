@@ -49,6 +49,12 @@ def test_the_page_of_a_checkpoint_leads_to_its_states(at_console: Client, savepo
     assert "SELECT * FROM window_state" in page
 
 
+def test_the_begin_of_a_window_is_a_time_too(at_console: Client, savepoint: Checkpoint) -> None:
+    query = rows.state_query(savepoint)
+    said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert f"{rows.WINDOW_MS} 2013-06-12 00:00" in said
+
+
 def test_a_state_is_chosen_and_its_rows_are_asked_for(reading: Client, savepoint: Checkpoint) -> None:
     """Whoever may look may ask."""
     chosen = reading.get(f"/checkpoints/{savepoint.pk}/state/?operator=window&state=state")

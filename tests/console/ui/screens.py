@@ -19,9 +19,11 @@ from playwright.sync_api import FloatRect, Page
 from console.accounts.models import User
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
-from tests.console.ui import every_page, logs, numbers
+from console.operations.workers import Answer, Worker
+from tests.console.ui import every_page, logs, numbers, rows
 from tests.console.ui.browsing import Open
 from tests.console.ui.palette import reduce_colours
+from tests.console.ui.story import story_of_recovered_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -30,7 +32,9 @@ README_PICTURES = FOLDER.parent / "images"
 #: Also dark, and at the width of a telephone.
 MAIN_PAGES = ("jobs", "job", "job-recovered", "job-slow", "run", "checkpoint", "restore")
 WIDTH, NARROW = 1440, 390
-README_WIDTH = 1120  #: a page on the web shows the picture at some 900 px, so that its texts stay legible
+README_WIDTH = 900  #: GitHub shows the picture about as wide, so its texts keep their size
+README_SCALE = 2  #: pixels of the picture per pixel of the page
+README_HEIGHT = 1.4  #: of the plots, compared with those of the page
 MARGIN = 16  #: below the last section of the picture in README
 HEAD = """# Screens of the console
 
@@ -39,21 +43,23 @@ the rows of the tests, in a real Chromium. Numbers, times and folders are made u
 """
 
 
-def test_take_pictures(signed_in: Open, running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands, so that all pages show the same moment."""
-    now = running.live_at
-    assert now is not None
+def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands, so that all pages show the same moment. All places for runs are taken."""
+    now = timezone.now()
     monkeypatch.setattr(timezone, "now", lambda: now)
     monkeypatch.setattr(defaulttags, "datetime", SimpleNamespace(now=lambda tz: now))
+    workers = Worker("runs@host-1", ("runs",), 4, 4), Worker("stages@host-1", ("stages", "standing"), 2, 0)
+    answer = Answer(now, workers)
+    for module in ("console.ui.cluster", "console.ui.views.cluster"):
+        monkeypatch.setattr(f"{module}.CENSUS", SimpleNamespace(last=lambda: answer))
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.png"):
         old.unlink()
-    User.objects.update(username="ada")  # "operator" is also the word for a step of a job
-    numbers.record(running)
-    paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states()
-    recovered, slow = numbers.recovered_run(days=6).job_id, numbers.slow_run().job_id
-    paths = {"job-recovered": f"/jobs/{recovered}/", "job-slow": f"/jobs/{slow}/"} | paths
-    paths["trend"] = f"/jobs/{recovered}/checkpoints/trend/?days=7"
+    running = flowing_run(rows.operator_user("ada"))
+    paths = every_page.pages_of_running_job(running) | every_page.pages_of_other_states(is_whole=True)
+    recovered, slow = numbers.recovered_run(upto=None, days=6), numbers.slow_run(upto=None)
+    paths = {"job-recovered": f"/jobs/{recovered.job_id}/", "job-slow": f"/jobs/{slow.job_id}/"} | paths
+    paths["trend"] = f"/jobs/{recovered.job_id}/checkpoints/trend/?days=7"
     for run in Run.objects.all():
         logs.write(run)
     for moment in (now - timedelta(minutes=4), now):
@@ -67,19 +73,83 @@ def test_take_pictures(signed_in: Open, running: Run, monkeypatch: pytest.Monkey
         for name in MAIN_PAGES:
             page.goto(paths[name])
             take(page, f"{name}-dark")
-    with signed_in(README_WIDTH) as page:
+    with signed_in(README_WIDTH, device_scale_factor=README_SCALE) as page:
         page.clock.set_fixed_time(now)
         page.goto(paths["job-recovered"])
-        history = page.locator("section", has=page.get_by_role("heading", name="History")).bounding_box()
-        assert history is not None
-        height = history["y"] + history["height"] + MARGIN
-        take(page, "job", README_PICTURES, clip={"x": 0, "y": 0, "width": README_WIDTH, "height": height})
+        take_incident(page, recovered)
     with signed_in(NARROW) as page:
         page.clock.set_fixed_time(now)
         for name in MAIN_PAGES:
             page.goto(paths[name])
             take(page, f"{name}-narrow")
     (FOLDER / "README.md").write_text(listing(paths))
+
+
+def flowing_run(user: User) -> Run:
+    """A job in full flow, with two queries of its state."""
+    run = numbers.run_with_story("flights-delays", "running", None)
+    rows.operations_of(run, user)
+    newest = run.checkpoints.filter(status="completed", kind="checkpoint").latest("number")
+    for state in ("succeeded", "running"):
+        rows.state_query(newest, state, requested_by=user)
+    return run
+
+
+#: Leaves the head and the history of the page of a job, with higher plots, and writes notes into the plots. A note:
+#: class of its plot, time in ms, words, whether it stands on the left of its time, colour.
+TELL_INCIDENT = """([height, notes]) => {
+  const history = document.querySelector("section:has(#plots-head)");
+  const others = "header.site, .crumbs, main > *, .plots-nav, details, .plot-row .small";
+  for (const other of document.querySelectorAll(others)) {
+    if (!other.contains(history) && !other.querySelector("h1")) other.style.display = "none";
+  }
+  document.querySelector(".plot-row:has(.plot.state)").style.display = "none";
+  document.querySelector("main").style.padding = "16px";
+  for (const plot of document.querySelectorAll("svg.plot")) {
+    const drawn = plot.querySelector("svg"), grown = Math.round(Number(drawn.getAttribute("height")) * height);
+    const middle = 12 + Math.floor(grown / 2), [, half] = plot.querySelectorAll("line.grid");
+    drawn.setAttribute("height", grown);
+    plot.setAttribute("height", grown + 12);
+    half.setAttribute("y1", middle);
+    half.setAttribute("y2", middle);
+    plot.querySelector(".scale.middle")?.setAttribute("y", middle);
+  }
+  const {begin, end} = document.querySelector("[data-timeline]").dataset;
+  for (const [plot, at, words, isLeft, colour, y] of notes) {
+    const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
+    text.textContent = words;
+    for (const [name, value] of Object.entries({
+      x: `${(at - begin) / (end - begin) * 100}%`, y, dx: isLeft ? -8 : 8, "text-anchor": isLeft ? "end" : "start",
+    })) text.setAttribute(name, value);
+    Object.assign(text.style, {
+      font: "600 13px system-ui, sans-serif", fill: `var(--${colour})`, stroke: "var(--surface)", strokeWidth: "4px",
+      paintOrder: "stroke", strokeLinejoin: "round",
+    });
+    document.querySelector(`svg.${plot}`).append(text);
+  }
+}"""
+
+
+def take_incident(page: Page, run: Run) -> None:
+    """The picture in README: the head of the job's page and its history, with the events of the story as notes."""
+    story = story_of_recovered_run(run)
+    expired = run.checkpoints.get(reason="expired")
+    assert story.failed_at
+    assert story.resumed_at
+    assert expired.completed_at
+    half_slow, up_to_date = story.slow_at + timedelta(seconds=45), story.resumed_at + story.catches_up
+    notes = [
+        ("plot.records", half_slow, "join slow", True, "attention", 62),
+        ("plot.records", story.failed_at, "kill -9: slot 1", False, "failed", 94),
+        ("plot.lag", up_to_date, "up to date", True, "ok", 92),
+        ("plot.checkpoints", expired.completed_at, f"savepoint {expired.number} expired", True, "failed", 30),
+    ]
+    given = [(plot, at.timestamp() * 1000, *more) for plot, at, *more in notes]
+    page.evaluate(TELL_INCIDENT, [README_HEIGHT, given])
+    size = page.locator("section", has=page.get_by_role("heading", name="History")).bounding_box()
+    assert size is not None
+    clip: FloatRect = {"x": 0, "y": 0, "width": README_WIDTH, "height": size["y"] + size["height"] + MARGIN}
+    take(page, "job", README_PICTURES, clip=clip)
 
 
 #: Folders of this machine in the texts of a page become folders of an installation.

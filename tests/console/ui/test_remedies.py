@@ -133,8 +133,8 @@ def test_an_error_of_the_code_leads_to_the_line_that_raised_it(at_console: Clien
     response = at_console.get(f"/jobs/{run.job_id}/")
     said = blocks.text(response)
     assert "Not restarted: a restart would repeat this error" in said
-    assert "Correct /srv/jobs/delays.py, line 41 , the code that is installed on the hosts" in said
-    assert "Then restore from checkpoint 7 ." in said
+    assert "Correct /srv/jobs/delays.py, line 41, the code that is installed on the hosts" in said
+    assert "Then restore from checkpoint 7." in said
     assert "new version" not in blocks.live(response)["notices"]
 
 

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from console.accounts.middleware import request_id_of
 from console.api.base import IF_MATCH, RETRY_AFTER_S, ScopedView, StrictView, location_response
-from console.api.filters import OperationFilter, RunFilter
+from console.api.filters import AllOperationFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
@@ -65,9 +65,9 @@ class RunCheckpoints(Checkpoints):
 
 
 class CheckpointDetail(StrictView, generics.RetrieveAPIView[Checkpoint]):
-    """A checkpoint, with the acknowledgements of its subtasks."""
+    """A checkpoint, with the acknowledgements of its subtasks and its explanation in words."""
 
-    queryset = Checkpoint.objects.defer(None)
+    queryset = Checkpoint.objects.defer(None).select_related("run__version").defer("run__live", "run__version__params")
     serializer_class = CheckpointDetailSerializer
 
 
@@ -101,6 +101,15 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
         if accepted.replayed:
             response["Idempotent-Replay"] = "true"
         return response
+
+
+class AllOperations(StrictView, generics.ListAPIView[Operation]):
+    """The operations of all jobs, newest first."""
+
+    queryset = Operation.objects.all()
+    serializer_class = OperationSerializer
+    filterset_class = AllOperationFilter
+    pagination_class = NewestOperationFirst
 
 
 class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):

@@ -7,8 +7,9 @@ from django.contrib.auth import authenticate
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
+from rest_framework.exceptions import NotFound
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,6 +22,7 @@ from console.accounts.throttling import LoginThrottle
 from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
+from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
 from console.api.serializers.definitions import (
     DifferenceSerializer,
@@ -30,11 +32,14 @@ from console.api.serializers.definitions import (
     JobSerializer,
     ListedJobSerializer,
     PipelineSerializer,
+    VersionDifferencesSerializer,
     VersionRequest,
     VersionSerializer,
 )
 from console.api.serializers.tokens import LoginRequest, LoginResponse
+from console.checkpoints.filters import MAX_BIGINT
 from console.jobs import editing, services
+from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.jobs.planned_differences import planned_differences
 from console.jobs.tags import entity_tag, require_match, tag_matches
@@ -172,15 +177,42 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
 
 
 class VersionDifferences(ScopedView):
-    """The changes that a version would make. It is validated, but not created."""
+    """The differences between two versions of a job, or those that a new version would make."""
 
     serializer_class = VersionRequest
+    query = frozenset({"base", "other"})
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter(name, int, description="Number of a version; without both, the newest two are compared")
+            for name in ("base", "other")
+        ],
+        responses={200: VersionDifferencesSerializer, 404: Problem, 422: Problem},
+    )
+    def get(self, request: Request, job: int) -> Response:
+        """The changes from `base` to `other`. Secrets are masked."""
+        of = self.parent()
+        numbers = [self._number(request, name) for name in ("base", "other")]
+        base, other = compared_versions(of, *numbers)
+        if base is None or other is None:
+            raise NotFound("The job has no such versions.")
+        found = differences(base, other, services.pipeline_schema(of.pipeline))
+        shown = {"base": base.number, "other": other.number, "differences": found}
+        return Response(VersionDifferencesSerializer(shown).data)
+
+    def _number(self, request: Request, name: str) -> int | None:
+        if "base" not in request.query_params and "other" not in request.query_params:
+            return None
+        if (given := request.query_params.get(name)) is None:
+            raise InvalidField(name, "must be given beside the other version")
+        return whole_number(name, given, MAX_BIGINT)
 
     @extend_schema(
         request=VersionRequest,
         responses={200: DifferencesSerializer, 403: Problem, 422: Problem},
     )
     def post(self, request: Request, job: int) -> Response:
+        """The changes that a version would make. It is validated, but not created."""
         given = self.body(VersionRequest)
         values = {name: given[name] for name in _VALUES if name in given}
         found = planned_differences(self.user, self.parent(), values)

@@ -7,6 +7,7 @@ from console.checkpoints.filters import WholeNumber
 from console.checkpoints.models import QUERY_STATES
 from console.jobs.models import RUN_STATES, VERSION_STATES, Job, choices
 from console.operations.models import OPERATION_STATES, Operation, OperationKind
+from console.operations.selectors import operations_matching
 
 
 class JobFilter(filters.FilterSet):
@@ -51,3 +52,17 @@ class OperationFilter(filters.FilterSet):
     class Meta:
         model = Operation
         fields = ("run",)
+
+
+class AllOperationFilter(OperationFilter):
+    """Operations of all jobs, also by job, user and text."""
+
+    user = filters.CharFilter(field_name="requested_by__username", label="name of the user who requested it")
+    q = filters.CharFilter(method="filter_text", label="part of the job's name or of the reason, or a request id")
+
+    def filter_text(self, operations: QuerySet[Operation], name: str, value: str) -> QuerySet[Operation]:
+        return operations.filter(operations_matching(value))
+
+    class Meta:
+        model = Operation
+        fields = ("run", "job")

@@ -1,10 +1,13 @@
 """How long the restarts of a job took: from a failure to the first checkpoint of the next attempt."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import FloatField
 from django.db.models.expressions import RawSQL
+
+from console.jobs.models import Job
 
 _MAX_RESTARTS: Final = 10  #: newest failures of the job
 _RESTARTS: Final = """
@@ -24,3 +27,7 @@ FROM (
 def restarts_ms(job_id: int) -> RawSQL:
     """The times in ms of the newest restarts of a job, newest first, as an annotation of any row; null without any."""
     return RawSQL(_RESTARTS, (job_id, _MAX_RESTARTS), ArrayField(FloatField()))  # noqa: S611  # SQL of this module
+
+
+def read_restarts_ms(job_id: int) -> Sequence[float]:
+    return Job.objects.filter(pk=job_id).values_list(restarts_ms(job_id), flat=True).get() or ()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from console.jobs.models import JobVersion
+from console.jobs.models import Job, JobVersion
 from runtime.core.job.settings import JobSettings
 from runtime.redaction import Schema, mask
 
@@ -23,6 +23,15 @@ class Difference:
     name: str
     before: Any
     after: Any
+
+
+def compared_versions(job: Job, base: int | None, other: int | None) -> tuple[JobVersion | None, JobVersion | None]:
+    """The two versions with these numbers. Without both numbers the newest two; None where the job has none."""
+    if base is not None and other is not None:
+        found = {row.number: row for row in job.versions.filter(number__in=(base, other))}
+        return found.get(base), found.get(other)
+    newest = list(job.versions.order_by("-number")[:2])
+    return (newest[1], newest[0]) if len(newest) == 2 else (None, None)
 
 
 def differences(base: JobVersion, other: JobVersion, schema: Schema) -> tuple[Difference, ...]:

@@ -8,6 +8,9 @@ import msgspec
 import structlog
 from msgspec import Meta
 
+from console.jobs.models import Run
+from runtime.core.job.lifecycle import FLOWING_STATES
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 log = structlog.get_logger(__name__)
@@ -142,6 +145,20 @@ def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
     if found is None:
         return NO_METRICS
     return msgspec.structs.replace(found, at=at, slots=tuple(_with_time(slot, at) for slot in found.slots))
+
+
+def live_metrics(run: Run | None) -> Live:
+    """The live metrics of a run. While no records flow, `flowing` is false and pages show totals without rates.
+
+    A run in BATCH reports totals only, of its finished tasks.
+    """
+    if run is None:
+        return NO_METRICS
+    found = parse(run.live, run.live_at)
+    if run.run_state in FLOWING_STATES and not run.version.is_batch:
+        return found
+    slots = () if run.is_terminal else found.slots
+    return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
 
 
 def _with_time(slot: SlotLive, at: datetime | None) -> SlotLive:

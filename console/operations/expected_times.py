@@ -11,8 +11,7 @@ from django.db.models import Q
 
 from console import formats
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.restart_times import restarts_ms
-from console.jobs.models import Job
+from console.checkpoints.restart_times import read_restarts_ms
 from console.operations.models import Operation, OperationKind, OperationState
 from runtime.core.snapshot.failure_reason import FailureReason
 
@@ -57,7 +56,7 @@ def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) 
     similar = _SIMILAR.get(kind, (kind,))
     took_ms, expired_ms = _operations_ms(job_id, similar)
     for each in similar:
-        if known := _restarts_ms(job_id) if each == _RESTART else took_ms[each]:
+        if known := read_restarts_ms(job_id) if each == _RESTART else took_ms[each]:
             note = _note(known, each) + _expired_note(expired_ms[each], len(known))
             is_least = kind in _WITH_SAVEPOINT and each != kind
             return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
@@ -67,10 +66,6 @@ def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) 
         note += _expired_note([ms for each in similar for ms in expired_ms[each]], 0)
         return ExpectedDuration(lasted, lasted, lasted, 0, note, is_least=True)
     return None
-
-
-def _restarts_ms(job_id: int) -> Sequence[float]:
-    return Job.objects.filter(pk=job_id).values_list(restarts_ms(job_id), flat=True).get() or ()
 
 
 _ByKind = Mapping[str, Sequence[float]]

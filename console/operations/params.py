@@ -214,6 +214,14 @@ _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
 }
 
 
+def params_schemas() -> dict[tuple[OperationKind, ...], dict[str, Any]]:
+    """The JSON schema of the parameters, by the kinds of operations that have them."""
+    kinds: dict[type[msgspec.Struct], tuple[OperationKind, ...]] = {}
+    for kind, struct in _PARAMS.items():
+        kinds[struct] = (*kinds.get(struct, ()), kind)
+    return {own: msgspec.json.schema(struct) for struct, own in kinds.items()}
+
+
 def parse_kind(given: object) -> OperationKind:
     """The kind of a request. Raises Refused for any other value."""
     known = [kind for kind in OperationKind if kind not in RECORDED_KINDS]

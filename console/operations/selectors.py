@@ -256,6 +256,11 @@ def operations_beside(checkpoint: Checkpoint) -> QuerySet[Operation]:
     return rows.select_related("requested_by").order_by("created_at")
 
 
+def operations_matching(text: str) -> Q:
+    """The condition for operations with `text` in the name of their job or in the reason, or as request id."""
+    return Q(job__name__icontains=text) | Q(reason__icontains=text) | Q(request_id=text)
+
+
 def with_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
     """Operations, newest first, with the id, the state and the times of their run and no other run column."""
     related = rows.select_related("job", "requested_by", "run").order_by("-created_at", "-pk")

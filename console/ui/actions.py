@@ -12,14 +12,15 @@ from django.urls import reverse
 from console import formats
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
+from console.health.recovery import read_horizon
 from console.jobs.models import Run
 from console.jobs.operator_names import operator_names
 from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
+from console.operations.preview import WITH_SAVEPOINT, Number, preview
 from console.operations.restore import RepeatedCheckpoints
 from console.ui.jobhealth import silent_since
-from console.ui.preview import WITH_SAVEPOINT, Number, preview
 
 _K = OperationKind
 LABELS = {
@@ -143,7 +144,8 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, n
     if since := silent_since(run, now):
         silence = formats.duration((now - since) / timedelta(milliseconds=1))
         found = replace(found, sentences=(*found.sentences, _SILENCE.format(silence)))
-    numbers, own = preview(kind, run, reached, now), run.pk if run else None
+    horizon = read_horizon(run, now) if run and kind == OperationKind.CANCEL else None
+    numbers, own = preview(kind, run, reached, horizon.records if horizon else None), run.pk if run else None
     return replace(found, numbers=numbers, saves=kind in WITH_SAVEPOINT, run=own)
 
 

@@ -16,10 +16,10 @@ from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import newest_kept
 from console.formats import Quantity
+from console.jobs.failures import FailureCause, failure_causes
 from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import SubtaskHistory, subtask_history
-from console.ui.failures import FailureCause, failure_causes
 from console.ui.jobpage import JobView
 from console.ui.plots import shapes
 from console.ui.runlog import LogLine, log_file, log_size, recent_warnings

@@ -11,15 +11,14 @@ import msgspec
 from console.accounts.rights import AnyUser
 from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import checkpoint_table, newest_of
+from console.jobs.failures import NO_REASON, FailureDetail, failure_detail
 from console.jobs.models import JobVersion, Run, VersionState
-from console.metrics import live
-from console.metrics.live import BatchLive, Live
+from console.metrics.live import BatchLive, Live, live_metrics
 from console.operations.legality import allowed_operations
 from console.operations.models import SUCCESSION_KINDS, Operation, OperationKind
 from console.operations.restore import restore_target
 from console.operations.selectors import JobPage
 from console.ui import actions
-from console.ui.failures import NO_REASON, FailureDetail, failure_detail
 from console.ui.flow import Flow, flow_of
 from console.ui.graph.compact import MIN_OPERATORS
 from console.ui.graph.picture import GraphPicture, draw
@@ -163,20 +162,6 @@ def job_view(
         promise=page.version.guarantee if page.version else None,
         settled=_is_settled(page),
     )
-
-
-def live_metrics(run: Run | None) -> Live:
-    """The live metrics of a run. While no records flow, `flowing` is false and pages show totals without rates.
-
-    A run in BATCH reports totals only, of its finished tasks.
-    """
-    if run is None:
-        return live.NO_METRICS
-    found = live.parse(run.live, run.live_at)
-    if run.run_state in FLOWING_STATES and not run.version.is_batch:
-        return found
-    slots = () if run.is_terminal else found.slots
-    return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
 
 
 def _with_run_state(numbers: Live, run: Run | None) -> Live:

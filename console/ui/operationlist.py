@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from console.jobs.models import choices
 from console.operations.models import OPERATION_STATES, Operation, OperationKind
+from console.operations.selectors import operations_matching
 from console.ui.paging import text
 
 MAX_CSV_ROWS: Final = 10_000
@@ -44,7 +45,7 @@ class OperationFilters:
         if self.user:
             rows = rows.filter(requested_by__username=self.user)
         if self.q:
-            rows = rows.filter(Q(job__name__icontains=self.q) | Q(reason__icontains=self.q) | Q(request_id=self.q))
+            rows = rows.filter(operations_matching(self.q))
         return rows
 
 

@@ -116,3 +116,16 @@ def test_a_rescale_is_shown_before(weirctl: Commands, make_run: MakeRun, make_ch
     refused = weirctl("rescale", "daily sums", "--parallelism", "2", "--dry-run", code=3)
     assert "The run has this parallelism and version already." in refused.stderr
     assert not Operation.objects.exists()
+
+
+def test_operations_of_all_jobs_or_of_one(weirctl: Commands, make_run: MakeRun, operator: User) -> None:
+    run = make_run(RunState.RUNNING)
+    other = Job.objects.create(name="other", pipeline="sums", created_by=operator)
+    done = {"kind": "savepoint", "state": "succeeded"}
+    Operation.objects.create(job=run.job, run=run, **done)
+    Operation.objects.create(job=other, requested_by=operator, **done)
+    assert [row["job"] for row in weirctl.json("operations")] == [other.pk, run.job_id]
+    assert [row["job"] for row in weirctl.json("operations", "daily sums")] == [run.job_id]
+    assert [row["job"] for row in weirctl.json("operations", "--user", "operator")] == [other.pk]
+    assert weirctl("operations").stdout.startswith("JOB")
+    assert weirctl("operations", "other").stdout.startswith("ID")

@@ -26,7 +26,7 @@ from weir.control.command import (
     with_console,
 )
 from weir.control.console import Console, ConsoleError, Refused, Row
-from weir.control.login import credentials_path, store_credentials
+from weir.control.login import credentials_path, read_credentials, store_credentials
 from weir.control.output import write_json, write_rows
 
 
@@ -122,14 +122,16 @@ def checkpoints(console: Console, /, job: str, kind: str | None, limit: int, as_
 
 
 @main.command()
-@click.argument("job")
+@click.argument("job", required=False)
+@click.option("--user", help="Only operations that this user requested.")
 @click.option("--limit", default=20, show_default=True)
 @json_option
 @with_console
-def operations(console: Console, /, job: str, limit: int, as_json: bool) -> None:
-    """Lists operations of JOB, newest first."""
-    found = console.rows(f"jobs/{console.job(job)['id']}/operations/", limit)
-    write_rows(found, ("id", "kind", "state", "phase", "created_at", "ended_at", "reason"), as_json=as_json)
+def operations(console: Console, /, job: str | None, user: str | None, limit: int, as_json: bool) -> None:
+    """Lists operations of JOB, or of all jobs, newest first."""
+    found = console.rows("operations/", limit, job=console.job(job)["id"] if job else None, user=user)
+    columns = ("id", "kind", "state", "phase", "created_at", "ended_at", "reason")
+    write_rows(found, columns if job else ("job", *columns), as_json=as_json)
 
 
 # ---------------------------------------------------------------- definitions

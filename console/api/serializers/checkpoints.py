@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from console.checkpoints.filters import OUTCOMES
+from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Status
+from console.operations.explanations import explanation_of
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
@@ -42,5 +45,15 @@ class CheckpointDetailSerializer(CheckpointSerializer):
     missing. Subtasks that had ended take no part.
     """
 
+    explanation = serializers.SerializerMethodField(
+        help_text="Which subtask was slow or is missing, in which phase, and which operator is the cause. Empty "
+        "without acknowledgements."
+    )
+
+    def get_explanation(self, checkpoint: Checkpoint) -> str:
+        operators = (checkpoint.run.version.graph or {}).get("operators", ())
+        lanes = lanes_of(checkpoint.acknowledgements, [operator["uid"] for operator in operators])
+        return explanation_of(checkpoint, lanes, timezone.now())
+
     class Meta(CheckpointSerializer.Meta):
-        fields = (*CheckpointSerializer.Meta.fields, "acknowledgements")
+        fields = (*CheckpointSerializer.Meta.fields, "acknowledgements", "explanation")

@@ -132,6 +132,14 @@ class DifferencesSerializer(serializers.Serializer[Any]):
     differences = DifferenceSerializer(many=True)
 
 
+class VersionDifferencesSerializer(serializers.Serializer[Any]):
+    """The changes between two versions of a job, by their numbers."""
+
+    base = serializers.IntegerField()
+    other = serializers.IntegerField()
+    differences = DifferenceSerializer(many=True)
+
+
 class PromiseSerializer(serializers.Serializer[Any]):
     """The end-to-end guarantee of a version: the weakest of its checkpoint mode, its sources and its sinks."""
 

@@ -2,26 +2,44 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from console.api.openapi import inline_references
 from console.api.serializers.base import StrictSerializer
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.operations.models import Maintenance, Operation
+from console.operations.params import params_schemas
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "anyOf": [
+            {**inline_references(schema), "title": f"Parameters of {', '.join(kinds)}"}
+            for kinds, schema in params_schemas().items()
+        ],
+    }
+)
+class ParamsField(serializers.DictField):
+    """The parameters of an operation, which depend on its kind."""
 
 
 class OperationRequest(StrictSerializer):
-    """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
-    allow_unmapped?}, where `path` is the folder of a savepoint. A rescale takes {parallelism?, version?,
-    allow_unmapped?, plan_hash?}. Savepoint, stop and drain take {name?, note?, pin?, target?} of their savepoint, and
-    with cancel {run?}: the request is refused if another run is the latest by then. Copy takes {checkpoint, target}.
-    Discard, pin, unpin and verify take {checkpoint}, label takes {checkpoint, name?, note?}; `checkpoint` is the id of
-    a row. Assign takes {checkpoint, user}, comment {checkpoint, text} and review {checkpoint, state, note?}. Schedule
-    takes {every_hours | daily_at, operation?, keep?, name?} and unschedule {operation?}, where `operation` is
-    "savepoint" or "drill".
+    """`params` depend on `kind` and have a schema for each. `version` and `checkpoint` are ids of rows, not numbers
+    within the job.
+
+    - start, restore, rescale: begin a run. With `when_ready` a start waits for the compilation of its version.
+    - rollback: the run ends by `end_run`, then `checkpoint` is restored.
+    - savepoint, stop, drain, cancel: with `run`, the request is refused if another run is the latest by then.
+    - clone, drill: restore `checkpoint` beside the job, with output discarded. A drill measures the time to the first
+      checkpoint, then removes its clone.
+    - schedule: savepoints or drills at regular times, except within `blackouts`, such as "sat,sun 00:00-24:00" (UTC).
+    - discard, pin, unpin, verify, copy, label, assign, comment, review: of `checkpoint`.
     """
 
     kind = serializers.CharField()
-    params = serializers.DictField(required=False)
+    params = ParamsField(required=False)
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
 
 

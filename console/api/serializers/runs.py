@@ -14,6 +14,7 @@ from console.health.housekeeping import encode, verdicts
 from console.jobs.models import Attempt, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS
+from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.selectors import latest_run
 from runtime.redaction import redact_json
 
@@ -71,10 +72,16 @@ class RunDetailSerializer(RunSerializer):
         "Operators with one subtask or without records have none. Empty unless records flow."
     )
 
+    end = serializers.SerializerMethodField(help_text="Why the run ended, in words; empty while it is active.")
+
     class Meta(RunSerializer.Meta):
         fields = (
             *RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts", "health", "skew",
+            "end",
         )  # fmt: skip
+
+    def get_end(self, run: Run) -> str:
+        return end_of_run(run, ending_operation(run), schema_of(self, run.version))
 
     @extend_schema_field(HealthSerializer)
     def get_health(self, run: Run) -> Any:

@@ -17,6 +17,7 @@ from console.accounts.refusals import Refused
 from console.checkpoints.selectors import continuable, run_progress
 from console.checkpoints.storage import target_roots
 from console.jobs.models import Job, Run
+from console.metrics.live import live_metrics
 from console.operations.legality import allowed_operation, request_refusal
 from console.operations.models import OperationKind
 from console.operations.restore import repeated_output
@@ -24,7 +25,6 @@ from console.operations.selectors import active_operations, latest_run, rows_of_
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.ui.actions import Confirmation, confirmation, start_confirmation
-from console.ui.jobpage import live_metrics
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of

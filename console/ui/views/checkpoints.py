@@ -1,8 +1,6 @@
 """The page of a checkpoint, and the statistics of a job's checkpoints."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -15,16 +13,16 @@ from console import formats
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
-from console.checkpoints.explanation import Circumstances, explain
-from console.checkpoints.lanes import Lane, lanes_of
+from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.storage import target_roots
 from console.formats import Quantity
 from console.jobs.models import Attempt, Job, Run
-from console.metrics.selectors import mean_load
+from console.metrics.live import live_metrics
 from console.operations.clones import drills_of
 from console.operations.copies import copies_of
 from console.operations.discard import discards_under_way
+from console.operations.explanations import explanation_of
 from console.operations.legality import allowed_copy, allowed_discard, allowed_pin
 from console.operations.lineage import restored_runs
 from console.operations.models import OperationKind
@@ -34,7 +32,7 @@ from console.operations.selectors import operations_beside, rows_of_snapshot_con
 from console.ui.actions import discard_confirmation
 from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt
-from console.ui.jobpage import live_metrics, show_progress
+from console.ui.jobpage import show_progress
 from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
@@ -92,7 +90,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         context: dict[str, Any] = {
             "checkpoint": found,
             "job": found.job,
-            "explanation": explain(_circumstances(found, lanes, graph, now)),
+            "explanation": explanation_of(found, lanes, now),
             "gantt": gantt(lanes, names, found.took_ms(now), completed=found.status == Status.COMPLETED, only=only),
             "only": only,
             "phases": PHASES,
@@ -124,19 +122,6 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), *files, (history, _REVIEW_ENTRIES)])
 
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
-
-
-def _circumstances(found: Checkpoint, lanes: Sequence[Lane], graph: Mapping[str, Any], now: datetime) -> Circumstances:
-    end = found.completed_at or now
-    return Circumstances(
-        outcome=found.outcome,
-        reason=found.reason,
-        detail=found.detail,
-        took_ms=found.took_ms(now),
-        lanes=lanes,
-        graph=graph,
-        load=mean_load(found.run, found.triggered_at, max(end, found.triggered_at), now) if lanes else {},
-    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,10 +1,12 @@
 """The page of the cluster."""
 
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from console.operations.cluster import read_cluster
 from console.operations.workers import CENSUS
-from console.ui.cluster import read_cluster, rows_of_cluster
+from console.ui.cluster import places_with_health, rows_of_cluster
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
@@ -13,7 +15,9 @@ from console.ui.views.page import PageContent, page_or_blocks, require_login
 @require_login
 def cluster(request: HttpRequest) -> HttpResponse:
     def load_content() -> PageContent:
-        return PageContent({"section": "cluster", "cluster": read_cluster()}, settled=False)
+        found = read_cluster()
+        places = places_with_health(found, timezone.now())
+        return PageContent({"section": "cluster", "cluster": found, "places": places}, settled=False)
 
     def load_revision() -> str:
         return revision(request, rows_of_cluster(), CENSUS.last())

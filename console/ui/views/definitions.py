@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
 from console.jobs import editing
-from console.jobs.differences import differences
+from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import create_version, pipeline_schema
 from console.operations.selectors import latest_run
@@ -28,7 +28,7 @@ def versions(request: HttpRequest, pk: int) -> HttpResponse:
     rows: Any = job.versions.select_related("created_by").annotate(run_count=Count("runs")).order_by("-number")
     shown = by_number(rows, whole_number(request.GET.get("before")))
     lines = [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in shown.rows]
-    base, other = _compared(request, job)
+    base, other = compared_versions(job, *map(whole_number, (request.GET.get("base"), request.GET.get("other"))))
     run = latest_run(job)
     context = {
         "job": job,
@@ -123,13 +123,3 @@ def archive(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refused:
         messages.error(request, refused.detail)
     return redirect("ui:job", job.pk)
-
-
-def _compared(request: HttpRequest, job: Job) -> tuple[JobVersion | None, JobVersion | None]:
-    """The two versions in the address, or the newest two; None where the job has none."""
-    base, other = (whole_number(request.GET.get(name)) for name in ("base", "other"))
-    if base is not None and other is not None:
-        found = {row.number: row for row in job.versions.filter(number__in=(base, other))}
-        return found.get(base), found.get(other)
-    newest = list(job.versions.order_by("-number")[:2])
-    return (newest[1], newest[0]) if len(newest) == 2 else (None, None)

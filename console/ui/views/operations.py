@@ -14,12 +14,11 @@ from console.accounts.rights import operate_refusal
 from console.checkpoints.models import Checkpoint, large_columns
 from console.csv_files import csv_file
 from console.jobs.models import Run
-from console.metrics.live import CheckpointLive
+from console.metrics.live import CheckpointLive, live_metrics
 from console.operations.expected_times import expected_duration
 from console.operations.models import NEW_RUN_KINDS, SUCCESSION_KINDS, Operation
 from console.operations.selectors import with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
-from console.ui.jobpage import live_metrics
 from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
 from console.ui.operationphases import operation_phases
 from console.ui.paging import by_time, uuid

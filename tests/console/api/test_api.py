@@ -89,7 +89,7 @@ def test_behind_a_proxy_clients_are_counted_apart(
     assert answer.status_code == status
 
 
-WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "version-differences", "operation-withdrawal"}
+WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "operation-withdrawal"}
 
 
 @pytest.fixture
@@ -101,6 +101,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
     request = {"kind": "sql", "name": "all", "sql": "SELECT 1"}
     table = {"columns": [{"name": "1", "type": "int"}], "rows": [[1]]}
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, state="succeeded", result=table)
+    JobVersion.objects.create(job=run.job, number=2, parallelism=3, params={"path": "in"}, state="ready", graph=GRAPH)
     owner = User.objects.create_user("owner")
     result = {"job": run.job_id, "operation": str(operation.pk), "refusal": "", "changes": False, "effect": ""}
     bulk = BulkOperation.objects.create(kind="savepoint", requested_by=owner, results=[result])
@@ -114,6 +115,9 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "jobs": "/api/v1/jobs/",
         "job": job,
         "versions": f"{job}versions/",
+        "version-differences": f"{job}versions/difference/?base=1&other=2",
+        "failures": f"{job}failures/?operator=sums",
+        "operation-preview": f"{job}preview/?act=stop",
         "runs": f"{job}runs/",
         "checkpoints": f"{job}checkpoints/",
         "statistics": f"{job}checkpoints/statistics/",
@@ -126,6 +130,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "operations": f"{job}operations/",
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",
+        "run-start": f"/api/v1/runs/{run.pk}/start/",
         "run-checkpoints": f"/api/v1/runs/{run.pk}/checkpoints/",
         "run-metrics": f"/api/v1/runs/{run.pk}/metrics/",
         "run-subtask-metrics": f"/api/v1/runs/{run.pk}/metrics/subtasks/?operator=sums",
@@ -140,6 +145,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "state-query-csv": f"/api/v1/state-queries/{query.pk}/csv/",
         "savepoint-mapping": f"{job}mapping/?path={job_root(run.job_id) / checkpoint.path}",
         "operation": f"/api/v1/operations/{operation.pk}/",
+        "all-operations": "/api/v1/operations/",
+        "cluster": "/api/v1/cluster/",
         "maintenance": "/api/v1/maintenance/",
         "bulk-result": f"/api/v1/jobs/bulk/{bulk.pk}/",
     }
@@ -157,7 +164,7 @@ def test_a_difference_needs_the_permission_to_define(routes: dict[str, str], vie
     path, body = f"{routes['versions']}difference/", {"parallelism": 1, "params": {"path": "in"}}
     check_problem(api_as(viewer).post(path, body, format="json"), 403, "not-permitted")
     assert api_as(definer).post(path, body, format="json").status_code == 200
-    assert JobVersion.objects.count() == 1
+    assert JobVersion.objects.count() == 2
 
 
 def test_only_an_operator_withdraws_a_request(routes: dict[str, str], viewer: User, api: APIClient) -> None:

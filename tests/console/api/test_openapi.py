@@ -6,6 +6,8 @@ from pathlib import Path
 
 from drf_spectacular.generators import SchemaGenerator
 
+from console.operations.models import RECORDED_KINDS, OperationKind
+
 COMMITTED = Path(__file__).parents[3] / "docs" / "api" / "openapi.json"
 
 
@@ -20,3 +22,13 @@ def test_the_api_is_that_of_the_committed_document() -> None:
         difflib.unified_diff(committed, present, "docs/api/openapi.json", "this API", n=8, lineterm="")
     )
     assert not difference, f"`make openapi` writes the file:\n{difference[:4_000]}"
+
+
+def test_the_parameters_of_each_kind_of_operation_are_documented() -> None:
+    request = json.loads(COMMITTED.read_text())["components"]["schemas"]["OperationRequestRequest"]
+    schemas = {schema["title"]: schema["properties"] for schema in request["properties"]["params"]["anyOf"]}
+    kinds = [kind for title in schemas for kind in title.removeprefix("Parameters of ").split(", ")]
+    assert sorted(kinds) == sorted(kind for kind in OperationKind if kind not in RECORDED_KINDS)
+    assert "end_run" in schemas["Parameters of rollback"]
+    assert schemas["Parameters of schedule"]["blackouts"]["type"] == "array"
+    assert schemas["Parameters of clone, drill"].keys() >= {"checkpoint", "name"}

@@ -9,8 +9,8 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from console.jobs.failures import failure_causes
 from console.jobs.models import Attempt, Run
-from console.ui.failures import failure_causes
 from tests.console.ui import blocks, rows
 
 TRACEBACK = 'File "features.py", line 88, in basket\nZeroDivisionError: division by zero'

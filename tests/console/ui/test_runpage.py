@@ -13,7 +13,7 @@ from pytest_django.fixtures import Settings
 
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
-from console.ui.runpage import start_moments, start_phases
+from console.operations.start_phases import start_moments, start_phases
 from tests.console.ui import blocks, rows
 
 NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")

@@ -1,4 +1,4 @@
-"""The failures of runs and attempts for pages: one failure, and the failures of a job grouped by cause."""
+"""The failures of runs and attempts: one failure, and the failures of a job grouped by cause."""
 
 import re
 from dataclasses import dataclass

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from console import formats
 from console.checkpoints.selectors import RunProgress
-from console.health.collection import collect
-from console.health.recovery import RecoveryHorizon, recovery_horizon
 from console.jobs.models import Run
 from console.metrics import live as metrics
 from console.metrics.selectors import newest_in_flight_bytes
@@ -26,39 +23,50 @@ _OPEN_RESULTS: Final = {
     "rows": ("Rows not committed", "committed with the savepoint", "committed with the savepoint"),
 }
 WITH_SAVEPOINT: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
+PREVIEWED: Final = tuple(kind.value for kind in (*WITH_SAVEPOINT, OperationKind.CANCEL))
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A line of the preview: `value` with its unit, and where it comes from."""
+    """A line of the preview: `value` with its unit, and where it comes from.
 
+    Args:
+        key: name of `amount` for programs, with its unit unless it is a count.
+    """
+
+    key: str
+    amount: float
     term: str
     value: str
     note: str = ""
 
 
-def preview(kind: str, run: Run | None, reached: RunProgress, now: datetime) -> tuple[Number, ...]:
-    """The numbers of an operation on a streaming run whose records flow; else none. At most nine queries."""
+def preview(kind: str, run: Run | None, reached: RunProgress, replayed: int | None) -> tuple[Number, ...]:
+    """The numbers of an operation on a streaming run whose records flow; else none. At most four queries.
+
+    `replayed`: the records that a restore after a cancel would read again, as in the recovery horizon.
+    """
     if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
         return ()
     if kind in WITH_SAVEPOINT:
         return tuple(_savepoint(kind, run, reached))
     if kind == OperationKind.CANCEL:
-        return tuple(_cancel(run, reached, recovery_horizon(run, collect([run], now)[run.pk], ())))
+        return tuple(_cancel(run, reached, replayed))
     return ()
 
 
 def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
     newest = reached.newest
     if expected := expected_duration(run.job_id, kind, newest):
-        yield Number("Expected time", str(expected), expected.note)
+        yield Number("expected_ms", expected.median_ms, "Expected time", str(expected), expected.note)
     if newest is not None and newest.size_bytes is not None:
         note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
-        yield Number("To write", str(formats.size(newest.size_bytes)), note)
+        yield Number("written_bytes", newest.size_bytes, "To write", str(formats.size(newest.size_bytes)), note)
     yield from _open_results(kind, run)
     in_flight = newest_in_flight_bytes(run)
     if in_flight is not None:
-        yield Number("In flight", str(formats.size(in_flight)), "processed before the savepoint completes")
+        note = "processed before the savepoint completes"
+        yield Number("in_flight_bytes", in_flight, "In flight", str(formats.size(in_flight)), note)
 
 
 def _open_results(kind: str, run: Run) -> Iterator[Number]:
@@ -75,15 +83,15 @@ def _open_results(kind: str, run: Run) -> Iterator[Number]:
                 continue  # a plain savepoint commits nothing: the next checkpoint does
             note = in_drain if kind == OperationKind.DRAIN else otherwise
             where = ", ".join(f"{name} {formats.count(count)}" for name, count in parts)
-            yield Number(term, str(formats.count(sum(count for _, count in parts))), f"{note}: {where}")
+            total = sum(count for _, count in parts)
+            yield Number(result, total, term, formats.count(total), f"{note}: {where}")
 
 
-def _cancel(run: Run, reached: RunProgress, horizon: RecoveryHorizon | None) -> Iterator[Number]:
-    if horizon is None:
-        return
+def _cancel(run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
     since = f"since {reached.continuable}" if reached.continuable else "since the run began"
-    if horizon.records is not None:
+    if replayed is not None:
         note = f"read {since}; a restore reads them again"
-        yield Number("Records not covered", f"about {formats.compact(horizon.records)}", note)
+        yield Number("replayed_records", replayed, "Records not covered", f"about {formats.compact(replayed)}", note)
     if expected := expected_duration(run.job_id, OperationKind.RESTORE):
-        yield Number("Time of a later restore", f"about {formats.duration(expected.median_ms)}", expected.note)
+        time = f"about {formats.duration(expected.median_ms)}"
+        yield Number("restore_ms", expected.median_ms, "Time of a later restore", time, expected.note)

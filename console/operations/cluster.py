@@ -1,0 +1,136 @@
+"""The cluster: places for runs and their holders, the queue, slots by host, storage and versions."""
+
+import platform
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import django
+from django.conf import settings
+from django.db import connection
+
+from console.jobs.models import Run, StandingStage
+from console.metrics.live import Live, live_metrics
+from console.operations.readiness import READINESS
+from console.operations.workers import CENSUS, Answer
+from console.runs.standing_stages import ENDED_STATES
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+
+MAX_RUNS: Final = 500
+WAITING: Final = (RunState.QUEUED, RunState.WAITING)
+_PACKAGES: Final = ("pyspark", "pyarrow", "celery")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A run and the process that supervises it, "host:pid"; "" while no worker has claimed it."""
+
+    run: Run
+    live: Live
+    supervisor: str
+
+    @property
+    def slots(self) -> int:
+        """The slots that report, which may be fewer than the run has."""
+        return len(self.live.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A file system. `label`: use of the folder; bytes None: it cannot be read."""
+
+    label: str
+    folder: str
+    free_bytes: int | None
+    total_bytes: int | None
+    is_missing: bool = False  #: the folder does not exist, which is well before its first use
+
+    @property
+    def free_percent(self) -> float | None:
+        return None if self.free_bytes is None or not self.total_bytes else self.free_bytes / self.total_bytes * 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    workers: Answer | None  #: None: not known yet
+    places: tuple[Place, ...]  #: runs that a worker has claimed
+    queue: tuple[Run, ...]  #: runs that wait for a worker or for slots, oldest first
+    hosts: tuple[tuple[str, int], ...]  #: number of slots of running jobs, by host
+    stages: int  #: standing stages that are not ended
+    oldest_waiting: datetime | None
+    storage: tuple[Storage, ...]
+    parts: tuple[tuple[str, str], ...]  #: dependencies with their answers; "ok" is well
+    versions: tuple[tuple[str, str], ...]
+
+    @property
+    def supervised(self) -> int:
+        """Runs with a worker; the others have lost its lease."""
+        return sum(bool(place.supervisor) for place in self.places)
+
+    @property
+    def slots(self) -> int:
+        return sum(count for _, count in self.hosts)
+
+
+def read_cluster() -> Cluster:
+    """The state of the cluster, in three queries and without a question to the workers.
+
+    The newest `MAX_RUNS` runs are shown.
+    """
+    active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job__health", "version").order_by("-pk")
+    runs = list(active.defer("version__params", "version__graph")[:MAX_RUNS])
+    places = tuple(Place(run, live_metrics(run), _process(run)) for run in runs if run.state != RunState.QUEUED)
+    queue = tuple(sorted((run for run in runs if run.state in WAITING), key=lambda run: run.pk))
+    hosts = Counter(slot.host or "unknown" for place in places for slot in place.live.slots)
+    return Cluster(
+        workers=CENSUS.last(),
+        places=places,
+        queue=queue,
+        hosts=tuple(sorted(hosts.items())),
+        stages=StandingStage.objects.exclude(state__in=ENDED_STATES).count(),
+        oldest_waiting=min((run.created_at for run in queue), default=None),
+        storage=_storage(),
+        parts=tuple(READINESS.parts().items()),
+        versions=_versions(),
+    )
+
+
+def _process(run: Run) -> str:
+    """Host and process of the supervisor: lease owners are "host:pid:…"."""
+    return ":".join(run.lease_owner.split(":")[:2])
+
+
+def _storage() -> tuple[Storage, ...]:
+    folders = {"Checkpoints": settings.WEIR_STORAGE, "Inputs from Spark": settings.WEIR_INPUTS,
+               "Logs": settings.WEIR_LOGS}  # fmt: skip
+    found, devices = [], set()
+    for label, folder in folders.items():
+        try:
+            usage, device = shutil.disk_usage(folder), Path(folder).stat().st_dev
+        except OSError as error:
+            found.append(Storage(label, str(folder), None, None, isinstance(error, FileNotFoundError)))
+            continue
+        if device not in devices:
+            devices.add(device)
+            found.append(Storage(label, str(folder), usage.free, usage.total))
+    return tuple(found)
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW server_version")
+        postgres: Any = cursor.fetchone()
+    found = [("Weir", _package("weir")), ("Python", platform.python_version()), ("Django", django.get_version()),
+             ("Postgres", str(postgres[0]).split()[0])]  # fmt: skip
+    return (*found, *((name, _package(name)) for name in _PACKAGES))
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

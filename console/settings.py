@@ -122,6 +122,8 @@ WEIR_STATE_QUERY_TIMEOUT_S = 600
 #: Requests handled concurrently, which bounds their Postgres connections. Job masters need the other connections.
 WEIR_WEB_CONNECTIONS = 48
 WEIR_WEB_WAIT_S = 5  # seconds that a request beyond this limit waits before it gets 503
+#: Lifetime of an API token for which its user chooses no other.
+WEIR_TOKEN_DAYS = count("WEIR_TOKEN_DAYS") or 90
 #: Maximum slots of a run; each slot is a process.
 WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
 

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce, Now
+from django.utils import timezone
 
 from console.accounts.models import ApiToken, Scope, User
+from console.accounts.refusals import Forbidden
 
 PREFIX: Final = "weir_"  #: lets scanners for leaked secrets recognise a token
 _ENTROPY_BYTES: Final = 32
@@ -36,6 +39,27 @@ def issue(
             scopes=[scope.value for scope in Scope if scope in tuple(scopes)],
         )  # fmt: skip
     return token
+
+
+def default_expiry() -> datetime:
+    """The expiry of a token for which its user chooses no other."""
+    return timezone.now() + timedelta(days=settings.WEIR_TOKEN_DAYS)
+
+
+def tokens_of(user: User) -> QuerySet[ApiToken]:
+    """The tokens of a user, newest first, with those that have expired."""
+    return ApiToken.objects.filter(user=user).order_by("-created_at", "-pk")
+
+
+def revoke(user: User, token: ApiToken) -> None:
+    """Revokes a token of `user`. The token of the request, if it has one, may revoke others only with all scopes.
+
+    Raises:
+        Forbidden: the token of the request lacks a scope.
+    """
+    if user.token_scopes is not None and not user.token_scopes.issuperset(Scope):
+        raise Forbidden("This token may not revoke others: it needs all scopes.")
+    token.delete()
 
 
 def find(token: str) -> ApiToken | None:

@@ -65,7 +65,7 @@ class Login(StrictView):
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
             raise Refused("wrong-credentials", "The user name or password is wrong.", status=HTTPStatus.UNAUTHORIZED)
-        expires_at = given.get("expires_at")
+        expires_at = given["expires_at"] if "expires_at" in given else tokens.default_expiry()
         if expires_at is not None and expires_at <= timezone.now():
             raise InvalidField("expires_at", "must lie in the future")
         scopes = [scope for scope in all_scopes() if scope in given.get("scopes", all_scopes())]

@@ -25,12 +25,16 @@ from console.api import (
     starts,
     state,
     statistics,
+    tokens,
     trend,
 )
 
 app_name = "api"
 urlpatterns = [
     path("auth/token/", definitions.Login.as_view(), name="login"),
+    path("auth/tokens/", tokens.Tokens.as_view(), name="tokens"),
+    path("auth/tokens/current/", tokens.CurrentToken.as_view(), name="current-token"),
+    path("auth/tokens/<int:pk>/", tokens.TokenDetail.as_view(), name="token"),
     path("pipelines/", definitions.Pipelines.as_view(), name="pipelines"),
     path("jobs/", definitions.Jobs.as_view(), name="jobs"),
     path("jobs/bulk/", bulk.BulkActs.as_view(), name="bulk"),

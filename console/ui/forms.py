@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from django import forms
+from django.conf import settings
 
+from console.accounts.models import Scope
 from console.accounts.refusals import InvalidField, Refused
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.documents import read_document, write_document
@@ -50,6 +52,21 @@ class ParallelismForm(forms.Form):
     message = forms.CharField(
         required=False, max_length=MAX_MESSAGE_LENGTH, help_text="Why this version is made, for the list of versions."
     )
+
+
+class TokenForm(forms.Form):
+    """A new API token."""
+
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope.value, scope.value) for scope in Scope],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Every token may read. It does what both its scopes and the permissions of its user allow.",
+    )
+    days = forms.IntegerField(min_value=1, max_value=3_650, help_text="Days until the token expires.")
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data, initial={"days": settings.WEIR_TOKEN_DAYS})
 
 
 class EditForm(JobForm):

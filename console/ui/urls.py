@@ -28,6 +28,7 @@ from console.ui.views import (
     session,
     state,
     tables,
+    tokens,
     trend,
 )
 
@@ -37,6 +38,8 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="ui:jobs"), name="home"),
     path("login/", session.Login.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("tokens/", tokens.tokens, name="tokens"),
+    path("tokens/<int:pk>/revoke/", tokens.revoke_token, name="revoke_token"),
     path("theme/", session.theme, name="theme"),
     path("zone/", session.zone, name="zone"),
     path("jobs/", jobs.job_list, name="jobs"),

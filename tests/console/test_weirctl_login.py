@@ -2,18 +2,20 @@
 
 import json
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from django.utils import timezone
 from pytest_django.live_server_helper import LiveServer
 
 from console.accounts import tokens
-from console.accounts.models import User
+from console.accounts.models import ApiToken, User
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import Commands, MakeRun
 from weir.control.__main__ import main
-from weir.control.login import credentials_path
+from weir.control.login import credentials_path, store_credentials
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,7 +30,8 @@ def test_a_login_stores_a_token_that_only_the_user_can_read(
     assert CliRunner().invoke(main, asked, input="a long enough one\n").exit_code == 0
     assert credentials_path().stat().st_mode & 0o777 == 0o600
     assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
-    CliRunner().invoke(main, ["logout"])
+    assert CliRunner().invoke(main, ["logout"]).exit_code == 0
+    assert not ApiToken.objects.exists(), "the token is revoked"
     without = CliRunner().invoke(main, ["jobs"])
     assert (without.exit_code, "run `weirctl login URL`" in without.stderr) == (3, True)
 
@@ -69,3 +72,19 @@ def test_a_login_limits_its_token(home: Path, live_server: LiveServer, operator:
     assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
     refused = CliRunner().invoke(main, ["savepoint", "daily sums"])
     assert (refused.exit_code, "it needs the scope operate" in refused.stderr) == (3, True)
+
+
+def test_a_login_limits_the_lifetime_of_its_token(home: Path, live_server: LiveServer, operator: User) -> None:
+    asked = ["login", live_server.url, "--user", "operator", "--password", "a long enough one", "--days", "3"]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    ends = ApiToken.objects.get().expires_at
+    assert ends is not None
+    assert timedelta(days=2) < ends - timezone.now() < timedelta(days=4)
+
+
+def test_a_logout_without_an_answer_forgets_the_token_and_names_the_problem(home: Path) -> None:
+    store_credentials("http://127.0.0.1:1", "weir_x")
+    failed = CliRunner().invoke(main, ["logout"])
+    assert (failed.exit_code, "the token is not revoked: no console answers" in failed.stderr) == (4, True)
+    assert not credentials_path().exists()
+    assert CliRunner().invoke(main, ["logout"]).exit_code == 0, "there is none any more"

@@ -50,12 +50,13 @@ def main(context: click.Context, url: str | None, token: str | None) -> None:
     "--scope", "scopes", multiple=True, type=click.Choice(["read", "define", "operate", "review", "maintain"]),
     help="Limits the token (repeatable); `read` is always included [all rights of the user].",
 )  # fmt: skip
-def login(url: str, user: str, password: str, scopes: tuple[str, ...]) -> None:
+@click.option("--days", type=click.IntRange(1), help="Lifetime of the token [set by the console, else 90].")
+def login(url: str, user: str, password: str, scopes: tuple[str, ...], days: int | None) -> None:
     """Stores a token for the console at URL, in a file that only you can read."""
     limits = [scope for scope in scopes if scope != "read"] if scopes else None
     try:
         console = Console(url)
-        path = store_credentials(console.url, console.token(user, password, limits))
+        path = store_credentials(console.url, console.token(user, password, limits, days))
     except ConsoleError as error:
         click.echo(f"weirctl: {error}", err=True)
         click.get_current_context().exit(error.exit_code)
@@ -64,8 +65,16 @@ def login(url: str, user: str, password: str, scopes: tuple[str, ...]) -> None:
 
 @main.command()
 def logout() -> None:
-    """Removes the stored token from this machine."""
-    credentials_path().unlink(missing_ok=True)
+    """Revokes the stored token, and removes it from this machine, also if the console does not answer."""
+    try:
+        stored = read_credentials()
+        if stored:
+            Console(stored["url"], stored["token"]).delete("auth/tokens/current/")
+    except ConsoleError as error:
+        click.echo(f"weirctl: the token is not revoked: {error}", err=True)
+        click.get_current_context().exit(error.exit_code)
+    finally:
+        credentials_path().unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- looking

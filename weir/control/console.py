@@ -6,6 +6,7 @@ fails. An operation is requested once all the same: each repetition carries the 
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import uuid4
 
@@ -79,9 +80,14 @@ class Console:
 
     # ------------------------------------------------------------ resources
 
-    def token(self, username: str, password: str, scopes: Sequence[str] | None = None) -> str:
-        """A new token. `scopes` None: with all rights of the user. Raises Refused if name or password are wrong."""
-        limits = {} if scopes is None else {"scopes": list(scopes)}
+    def token(self, username: str, password: str, scopes: Sequence[str] | None = None, days: int | None = None) -> str:
+        """A new token. `scopes` None: with all rights of the user. `days` None: the console's default.
+
+        Raises Refused if name or password are wrong.
+        """
+        limits: dict[str, Any] = {} if scopes is None else {"scopes": list(scopes)}
+        if days is not None:
+            limits["expires_at"] = (datetime.now(UTC) + timedelta(days=days)).isoformat()
         return str(self.post("auth/token/", {"username": username, "password": password, **limits})["token"])
 
     def job(self, name: str) -> Row:

@@ -1,12 +1,16 @@
 """API tokens: shown once, stored as hashes, revocable; those from before the hashes stay valid."""
 
+import re
 from datetime import timedelta
 from importlib import import_module
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
@@ -140,3 +144,68 @@ def test_tokens_from_before_are_hashed_in_place(operator: User) -> None:
         assert cursor.fetchone() == (None,)
     assert clear not in everything_stored()
     assert signed_in(clear).get("/api/v1/jobs/").status_code == 200
+
+
+# ---------------------------------------------------------------- a user's own tokens
+
+
+def test_a_token_expires_by_default(operator: User, settings: Settings) -> None:
+    settings.WEIR_TOKEN_DAYS = 7
+    issue = "/api/v1/auth/token/"
+    ends = parse_datetime(APIClient().post(issue, LOGIN, format="json").json()["expires_at"])
+    assert ends is not None
+    assert timedelta(days=6) < ends - timezone.now() < timedelta(days=8)
+    lasting = APIClient().post(issue, {**LOGIN, "expires_at": None}, format="json").json()
+    assert lasting["expires_at"] is None, "by choice only"
+
+
+def test_a_user_lists_and_revokes_own_tokens_over_rest(operator: User, viewer: User) -> None:
+    foreign = tokens.issue(viewer)
+    used, other = signed_in(tokens.issue(operator)), tokens.issue(operator, scopes=["review"])
+    path = "/api/v1/auth/tokens/"
+    newest, own = used.get(path).json()["results"]
+    assert (newest["scopes"], newest["hint"], newest["current"]) == (["review"], other[:9], False)
+    assert (own["current"], own["used_at"] is not None) == (True, True)
+    assert "digest" not in own
+    assert used.delete(f"{path}{ApiToken.objects.get(user=viewer).pk}/").status_code == 404
+    assert signed_in(other).delete(f"{path}{own['id']}/").status_code == 403, "it lacks scopes"
+    assert used.delete(f"{path}{newest['id']}/").status_code == 204
+    assert signed_in(other).get(path).status_code == 401
+    assert signed_in(foreign).get(path).status_code == 200
+
+
+def test_a_token_revokes_itself_whatever_its_scopes(operator: User, browser: Client) -> None:
+    program, path = signed_in(tokens.issue(operator, scopes=[])), "/api/v1/auth/tokens/current/"
+    assert program.get(path).json()["current"] is True
+    assert program.delete(path).status_code == 204
+    assert program.get(path).status_code == 401
+    assert browser.get(path).status_code == 404, "a session has no token"
+
+
+def test_a_user_makes_and_revokes_tokens_on_a_page(browser: Client, operator: User, viewer: User) -> None:
+    tokens.issue(viewer)
+    made = browser.post("/tokens/", {"scopes": ["operate", "review"], "days": 30})
+    found = re.search(r'id="issued">(weir_[\w-]+)<', made.content.decode())
+    assert found is not None
+    assert "no-store" in made["Cache-Control"]
+    row = tokens.find(found[1])
+    assert row is not None
+    assert row.expires_at is not None
+    assert (row.user, row.scopes) == (operator, ["operate", "review"])
+    assert timedelta(days=29) < row.expires_at - timezone.now() < timedelta(days=31)
+    page = browser.get("/tokens/").content.decode()
+    assert row.hint in page
+    assert found[1] not in page
+    assert page.count("Revoke the token") == 1, "of this user only"
+    other = ApiToken.objects.get(user=viewer)
+    assert browser.post(f"/tokens/{other.pk}/revoke/").status_code == 404
+    assert browser.post(f"/tokens/{row.pk}/revoke/").status_code == 302
+    assert [token.user for token in ApiToken.objects.all()] == [viewer]
+
+
+@pytest.mark.parametrize("given", [{"days": ""}, {"days": 0}, {"days": 9, "scopes": ["all"]}])
+def test_a_token_without_an_end_or_with_an_unknown_scope_is_not_made(browser: Client, given: dict[str, Any]) -> None:
+    refused = browser.post("/tokens/", given)
+    assert refused.status_code == 422
+    assert 'class="errors"' in refused.content.decode()
+    assert not ApiToken.objects.exists()

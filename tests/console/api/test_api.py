@@ -89,7 +89,7 @@ def test_behind_a_proxy_clients_are_counted_apart(
     assert answer.status_code == status
 
 
-WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "operation-withdrawal"}
+WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "operation-withdrawal", "token"}
 
 
 @pytest.fixture
@@ -111,6 +111,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         owner=owner, next_at=timezone.now(),
     )  # fmt: skip
     return {
+        "tokens": "/api/v1/auth/tokens/",
+        "current-token": "/api/v1/auth/tokens/current/",
         "pipelines": "/api/v1/pipelines/",
         "jobs": "/api/v1/jobs/",
         "job": job,
@@ -189,6 +191,7 @@ def test_a_viewer_reads_everything(routes: dict[str, str], viewer: User) -> None
 def test_no_route_is_written_to_by_another_method(routes: dict[str, str], api: APIClient) -> None:
     for name, path in routes.items():
         legal = {
+            "current-token": [api.delete],
             "state-query": [api.delete],
             "version": [api.delete],
             "job": [api.patch],

@@ -35,6 +35,8 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("state-queries", "post"): READ,  # it changes nothing of a job
     ("state-query", "delete"): frozenset({"operate"}),  # of another user
     ("evidence-check", "post"): READ,
+    ("current-token", "delete"): READ,  # a program may end its own token
+    ("token", "delete"): frozenset(),  # it needs all scopes
     ("maintenance", "post"): frozenset({"maintain"}),
     ("maintenance", "delete"): frozenset({"maintain"}),
 }
@@ -56,16 +58,20 @@ CASES = [(str(pattern.name), method) for pattern in routes() for method in sorte
 
 
 @pytest.fixture
-def keys(make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion, viewer: User) -> dict[str, Any]:
+def keys(
+    make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion, viewer: User, operator: User
+) -> dict[str, Any]:
     """The key of a row by the part of a route before it."""
     run = make_run(RunState.RUNNING)
     checkpoint = make_checkpoint(run, 1)
     operation = Operation.objects.create(job=run.job, kind="savepoint", state="queued", run=run)
     query = StateQuery.objects.create(checkpoint=checkpoint, request={"kind": "sql", "name": "x"}, requested_by=viewer)
     bulk = BulkOperation.objects.create(kind="tag", requested_by=viewer, results=[])
+    tokens.issue(operator)
     return {
         "jobs": run.job_id, "jobs/bulk": bulk.pk, "versions": version.pk, "runs": run.pk,
-        "checkpoints": checkpoint.pk, "operations": operation.pk, "state-queries": query.pk,
+        "auth/tokens": ApiToken.objects.get().pk, "checkpoints": checkpoint.pk, "operations": operation.pk,
+        "state-queries": query.pk,
     }  # fmt: skip
 
 

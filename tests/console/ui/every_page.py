@@ -2,7 +2,9 @@
 
 from datetime import timedelta
 
-from console.accounts.models import User
+from django.utils import timezone
+
+from console.accounts.models import ApiToken, User
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import BulkOperation, Operation
@@ -63,11 +65,24 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "reviews": "/reviews/",
         "cluster": "/cluster/",
         "operations": "/operations/",
+        "tokens": _tokens(),
         "operation": f"/operations/{operation.pk}/",
         "choose-pipeline": "/jobs/new/",
         "new-job": "/jobs/new/?pipeline=flights",
         "new-version": f"{job}/versions/new/",
     }
+
+
+def _tokens() -> str:
+    """The page of the tokens of each user: a token that has expired, and one that has not."""
+    now = timezone.now()
+    for user in User.objects.all():
+        for hint, scopes, days in (("weir_Ab3d", ["operate"], -1), ("weir_Qx7_", [], 30)):
+            ApiToken.objects.create(
+                user=user, digest=f"{hint} of {user}", hint=hint, scopes=scopes,
+                expires_at=now + timedelta(days=days), used_at=now - timedelta(hours=3),
+            )  # fmt: skip
+    return "/tokens/"
 
 
 def _bulk(run: Run, operation: Operation) -> BulkOperation:

@@ -5,7 +5,7 @@ scripts.
 from django.test import Client
 from django.urls import URLPattern, resolve, reverse
 
-from console.accounts.models import User
+from console.accounts.models import ApiToken, User
 from console.jobs.models import Run
 from console.operations.models import Operation
 from console.ui.urls import urlpatterns
@@ -26,6 +26,7 @@ def example(pattern: URLPattern, run: Run) -> str:
         "checkpoints": checkpoint.pk,
         "state-queries": checkpoint.state_queries.get(state="succeeded").pk,
         "operations": Operation.objects.latest("created_at").pk,
+        "tokens": ApiToken.objects.latest("pk").pk,
     }
     values = {"pk": rows.get(begin), "key": "records"}
     return reverse(f"ui:{pattern.name}", kwargs={name: values[name] for name in pattern.pattern.converters})

@@ -1,7 +1,8 @@
 """A console with a long history: jobs, runs, checkpoints and numbers, inserted by Postgres itself.
 
 The first job has 30 operators, a tenth of all checkpoints and numbers at all resolutions; it shows whether a page grows
-with its job. A few more jobs run and have numbers; all others have ended.
+with its job. A few more jobs run and have numbers; all others have ended. Each checkpoint has the acknowledgements of
+its subtasks; in a failed checkpoint the last operator has not acknowledged.
 """
 
 import sys
@@ -24,16 +25,18 @@ from console.accounts.models import User  # noqa: E402
 from console.health.housekeeping import store_verdicts  # noqa: E402
 from console.jobs.models import Job, Pipeline, Run  # noqa: E402
 from console.metrics.partitions import create_partitions, drop_partitions  # noqa: E402
+from runtime.core.checkpoint.acknowledgements import PHASES  # noqa: E402
 from runtime.core.job.settings import JobSettings  # noqa: E402
 
 WIDE: Final = 30  #: operators of the first job
 NARROW: Final = 6
 SUBTASKS: Final = 4
+_MINUTES_OF_OTHERS: Final = timedelta(hours=2)  #: numbers by minute of the jobs except the first, for the list of jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Rows of each table. `running` jobs have live reports and numbers of `days` in steps of 15 min."""
+    """Rows of each table. `running` jobs have live reports, and numbers of `days` in steps of 15 min."""
 
     jobs: int
     checkpoints: int
@@ -52,6 +55,7 @@ class Filled:
 FULL: Final = Size(jobs=5_000, checkpoints=1_000_000, running=50, days=30)
 QUICK: Final = Size(jobs=100, checkpoints=20_000, running=5, days=1)
 
+_PHASES_MS: Final = tuple(f"{phase}_ms" for phase in PHASES)
 _JOBS: Final = """
 INSERT INTO weir_job (name, pipeline, description, created_by_id, last_checkpoint_id)
 SELECT 'job-' || lpad(n::text, 5, '0'), 'orders', '', %(user)s, 0 FROM generate_series(1, %(jobs)s) n;
@@ -85,7 +89,8 @@ SELECT r.job_id, r.id, r.token, n, CASE WHEN n %% 500 = 0 THEN 'savepoint' ELSE 
     CASE WHEN n %% 50 = 7 THEN 'failed' ELSE 'completed' END, now() - (%(each)s - n) * interval '10 s',
     now() - (%(each)s - n) * interval '10 s', 250 + n %% 190, 1258942, 86311, %(subtasks)s, %(subtasks)s,
     CASE WHEN n %% 50 = 7 THEN 'expired' ELSE '' END, 'checkpoint-' || n,
-    CASE WHEN r.id = %(wide_run)s THEN %(wide)s ELSE %(narrow)s END::jsonb, '{}',
+    CASE WHEN r.id = %(wide_run)s THEN %(wide)s ELSE %(narrow)s END::jsonb,
+    CASE WHEN n %% 50 = 7 THEN %(incomplete)s ELSE %(acknowledgements)s END::jsonb,
     CASE WHEN n < %(each)s - 3 AND n %% 500 > 0 THEN now() END
 FROM weir_run r, generate_series(1, %(each)s) n WHERE r.id = ANY(%(runs)s);
 """
@@ -128,12 +133,17 @@ def fill(size: Size) -> Filled:
     operators = {"wide": _json(_statistics(wide)), "narrow": _json(_statistics(narrow)), "wide_run": run.pk}
     of_first = size.checkpoints // 10
     each = (size.checkpoints - of_first) // (size.jobs - 1)
-    _execute(_CHECKPOINTS, runs=[run.pk], each=of_first, subtasks=WIDE * SUBTASKS, **operators)
-    _execute(_CHECKPOINTS, runs=newest[1:], each=each, subtasks=NARROW * SUBTASKS, **operators)
+    for runs, number, uids in (([run.pk], of_first, wide), (newest[1:], each, narrow)):
+        _execute(
+            _CHECKPOINTS, runs=runs, each=number, subtasks=len(uids) * SUBTASKS, **operators,
+            acknowledgements=_json(_acknowledgements(uids, len(uids))),
+            incomplete=_json(_acknowledgements(uids, len(uids) - 1)),
+        )  # fmt: skip
     _progress(begun, "rows of jobs")
     for step_s, length in ((5, timedelta(hours=24)), (60, timedelta(days=14)), (900, timedelta(days=size.days))):
         _numbers([run.pk], ["", *wide], step_s, now - min(length, timedelta(days=size.days)), now)
-    _numbers(newest[1 : size.running], ["", *narrow], 900, now - timedelta(days=size.days), now)
+    for step_s, length in ((60, _MINUTES_OF_OTHERS), (900, timedelta(days=size.days))):
+        _numbers(newest[1 : size.running], ["", *narrow], step_s, now - length, now)
     _execute(_SUBTASKS, run=run.pk, end=now, operators=_json(_subtask_numbers(wide)))
     for step_s, until in ((60, now - timedelta(minutes=2)), (900, now - timedelta(minutes=20))):
         _execute(
@@ -202,6 +212,24 @@ def _statistics(uids: Sequence[str]) -> Sequence[Mapping[str, Any]]:
                "max_start_delay_ms": 2.0, "max_pre_barrier_ms": 1.0, "max_alignment_ms": 20.0, "max_sync_ms": 4.0,
                "max_async_ms": 90.0}  # fmt: skip
     return [{"uid": uid, **numbers} for uid in uids]
+
+
+def _acknowledgements(uids: Sequence[str], acknowledged: int) -> Mapping[str, Any]:
+    """The columns of each operator. The operators after the first `acknowledged` have no numbers."""
+    found = {}
+    for place, uid in enumerate(uids):
+        numbers: dict[str, Sequence[Any]]
+        if place < acknowledged:
+            delay_ms = [place * 1.5 + index for index in range(SUBTASKS)]
+            numbers = {"at_ms": [round(ms) + 118 for ms in delay_ms], "start_delay_ms": delay_ms,
+                       "alignment_ms": [20.25] * SUBTASKS, "pre_barrier_ms": [1.5] * SUBTASKS,
+                       "sync_ms": [4.125] * SUBTASKS, "async_ms": [90.5] * SUBTASKS,
+                       "written_bytes": [500 + place] * SUBTASKS,
+                       "state_bytes": [10_000 + place] * SUBTASKS}  # fmt: skip
+        else:
+            numbers = dict.fromkeys(("at_ms", *_PHASES_MS, "written_bytes", "state_bytes"), [None] * SUBTASKS)
+        found[uid] = {"index": list(range(SUBTASKS)), **numbers}
+    return found
 
 
 def _subtask_numbers(uids: Sequence[str]) -> Mapping[str, Any]:

@@ -18,13 +18,14 @@ from django.test import Client
 import console.asgi  # noqa: F401  # exempts modules from collections of garbage, as in the web process
 from benchmarks.console.filling import Filled
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import Run
-from console.operations.models import Operation
+from console.jobs.models import Job, Run
+from console.operations.models import BulkOperation, Operation
 
 _HEAD: Final = ("page or endpoint", "queries", "p50 ms", "p95 ms", "cpu ms", "of SQL", "KB")
 MAX_QUERIES: Final = 12
 MAX_PAGE_BYTES: Final = 30 * 1024  #: compressed
 _WARM_UP: Final = 3
+_BULK: Final = 50  #: jobs of an act on several jobs
 _BLOCK: Final = re.compile(r'id="live-([\w-]+)" data-digest="(\w+)"')
 
 
@@ -86,6 +87,13 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
     checkpoint, earlier = newest[5].pk, newest[500].number
     operation = Operation.objects.filter(job=job).order_by("created_at")[0].pk
     ended = Run.objects.exclude(ended_at=None).latest("pk").job_id
+    savepoint = Checkpoint.objects.filter(run=run, kind="savepoint", status="completed").latest("number").pk
+    failed = Checkpoint.objects.filter(run=run, status="failed").latest("number").pk
+    running = list(Job.objects.filter(latest_run__state="running").order_by("pk")[:_BULK].values_list("pk", flat=True))
+    selected = "".join(f"&job={pk}" for pk in running)
+    results = [{"job": pk, "operation": None, "refusal": "The run is busy.", "changes": False, "effect": ""}
+               for pk in running]  # fmt: skip
+    bulk = BulkOperation.objects.create(kind="stop", requested_by=filled.user, results=results)
     page = client.get(f"/jobs/{job}/")
     poll = {"HX-Request": "true", "X-Blocks": " ".join(map("=".join, _BLOCK.findall(page.content.decode())))}
     tag = client.get(f"/jobs/{job}/", headers={"HX-Request": "true"})["ETag"]
@@ -101,6 +109,13 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "job, 7 d": f"/jobs/{job}/?span=7d",
         "job, an operator": f"/jobs/{job}/?node=step-7",
         "job that has ended": f"/jobs/{ended}/",
+        "act on 50 jobs": f"/jobs/bulk/?kind=stop{selected}",
+        "result of an act on 50 jobs": f"/jobs/bulk/{bulk.pk}/",
+        "versions": f"/jobs/{job}/versions/",
+        "jobs as CSV": "/jobs.csv",
+        "runs as CSV": f"/jobs/{job}/runs.csv",
+        "checkpoints as CSV": f"/jobs/{job}/checkpoints.csv",
+        "operations as CSV": "/operations/?format=csv",
         "numbers as CSV": f"/jobs/{job}/history.csv?span=7d",
         "checkpoints": f"/jobs/{job}/checkpoints/",
         "checkpoints, filtered": f"/jobs/{job}/checkpoints/?outcome=failed&slower_than=300ms",
@@ -110,8 +125,15 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "retention": f"/jobs/{job}/checkpoints/retention/",
         "schedule of savepoints": f"/jobs/{job}/checkpoints/schedule/",
         "checkpoint": f"/checkpoints/{checkpoint}/",
+        "checkpoint that has failed": f"/checkpoints/{failed}/",
+        "evidence": f"/checkpoints/{checkpoint}/evidence/",
+        "clone": f"/checkpoints/{checkpoint}/clone/",
+        "discard": f"/checkpoints/{savepoint}/discard/",
         "state of a checkpoint": f"/checkpoints/{checkpoint}/state/",
+        "orphaned files": f"/jobs/{job}/checkpoints/orphans/",
+        "trend as CSV": f"/jobs/{job}/checkpoints/trend.csv",
         "run": f"/runs/{run.pk}/",
+        "subtasks": f"/runs/{run.pk}/subtasks/?operator=step-7",
         "start": f"/jobs/{ended}/start/",
         "savepoint": f"/jobs/{job}/savepoint/",
         "stop": f"/jobs/{job}/stop/",
@@ -120,10 +142,14 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "restore": f"/jobs/{job}/restore/",
         "rescale": f"/jobs/{job}/rescale/",
         "new version": f"/jobs/{job}/versions/new/",
+        "review desk": "/reviews/",
+        "cluster": "/cluster/",
         "operations": "/operations/",
+        "operations, search": "/operations/?q=job-00042",
         "operation": f"/operations/{operation}/",
         "api: jobs": "/api/v1/jobs/",
         "api: job": f"/api/v1/jobs/{job}/",
+        "api: versions": f"/api/v1/jobs/{job}/versions/",
         "api: runs": f"/api/v1/jobs/{job}/runs/",
         "api: run": f"/api/v1/runs/{run.pk}/",
         "api: checkpoints": f"/api/v1/jobs/{job}/checkpoints/",
@@ -132,14 +158,29 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "api: comparison": f"/api/v1/jobs/{job}/checkpoints/compare/?base={earlier}&other={newest[5].number}",
         "api: trend": f"/api/v1/jobs/{job}/checkpoints/trend/",
         "api: retention": f"/api/v1/jobs/{job}/checkpoints/retention/",
+        "api: schedule": f"/api/v1/jobs/{job}/checkpoints/schedule/",
+        "api: orphaned files": f"/api/v1/jobs/{job}/checkpoints/orphans/",
+        "api: mapping": f"/api/v1/checkpoints/{savepoint}/mapping/",
+        "api: state of a checkpoint": f"/api/v1/checkpoints/{checkpoint}/state/",
+        "api: evidence": f"/api/v1/checkpoints/{checkpoint}/evidence/",
+        "api: reviews": "/api/v1/reviews/",
         "api: operations": f"/api/v1/jobs/{job}/operations/",
+        "api: operations of all jobs": "/api/v1/operations/",
+        "api: cluster": "/api/v1/cluster/",
+        "api: failures by cause": f"/api/v1/jobs/{job}/failures/",
+        "api: preview of a stop": f"/api/v1/jobs/{job}/preview/?act=stop",
+        "api: preview of a cancel": f"/api/v1/jobs/{job}/preview/?act=cancel",
+        "api: start of a run": f"/api/v1/runs/{run.pk}/start/",
+        "tokens": "/tokens/",
         "api: metrics": f"/api/v1/runs/{run.pk}/metrics/",
         "api: metrics of subtasks": f"/api/v1/runs/{run.pk}/metrics/subtasks/?operator=step-7",
         "prometheus": "/metrics",
         "admin: checkpoints": "/admin/checkpoints/checkpoint/",
         "admin: checkpoints, search": "/admin/checkpoints/checkpoint/?q=job-00042",
         "admin: operations": "/admin/operations/operation/",
+        "admin: operations, search": "/admin/operations/operation/?q=job-00042",
         "admin: runs": "/admin/jobs/run/",
+        "admin: runs, search": "/admin/jobs/run/?q=job-00042",
         "admin: jobs, search": "/admin/jobs/job/?q=0042",
     }
     polls = [

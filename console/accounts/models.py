@@ -41,10 +41,10 @@ class User(AbstractUser):
     def has_perm(self, perm: str, obj: models.Model | None = None) -> bool:
         if self.is_superuser or obj is not None:
             return super().has_perm(perm, obj)
-        return self.is_active and perm in self._granted
+        return self.is_active and perm in self._grants
 
     @cached_property
-    def _granted(self) -> frozenset[str]:
+    def _grants(self) -> frozenset[str]:
         """The permissions of the user and of the user's groups. A query; the backend of Django takes two."""
         own, of_groups = (
             Permission.objects.filter(**{path: self}).order_by().values_list("content_type__app_label", "codename")

@@ -57,7 +57,7 @@ class OperationPreview(ScopedView):
         responses={200: PreviewSerializer, 404: Problem, 422: Problem},
     )
     def get(self, request: Request, job: int) -> Response:
-        """It changes nothing. Restore and rescale have previews of their own, with the mapping of operators."""
+        """A preview changes nothing. Restore and rescale have previews of their own, with the mapping of operators."""
         of, act = self.parent(), request.query_params.get("act", "")
         if act not in PREVIEWED:
             raise InvalidField("act", f"must be one of {', '.join(PREVIEWED)}")

@@ -56,7 +56,7 @@ class HealthView:
     def others(self) -> tuple[Finding, ...]:
         """Without `last_known`, and without findings that repeat another."""
         findings = self.verdict.findings
-        repeated = _repeated((finding.rule, finding.operator) for finding in findings)
+        repeated = _repetitions((finding.rule, finding.operator) for finding in findings)
         others = [finding for finding in findings[1:] if finding is not self.last_known]
         return tuple(each for each in others if (each.rule, each.operator) not in repeated)
 
@@ -101,7 +101,7 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     is_old = not run.is_terminal and now - stored.checked_at > MAX_AGE
     findings: list[Mapping[str, Any]] = stored.findings
     last_known = next((finding for finding in findings[1:] if finding.get("as_of")), None)
-    repeated = _repeated((finding["rule"], finding["operator"]) for finding in findings)
+    repeated = _repetitions((finding["rule"], finding["operator"]) for finding in findings)
     others = [finding for finding in findings[1:] if finding is not last_known]
     return HealthLine(
         level=UNKNOWN_HEALTH if is_old and stored.level <= Level.OK else Level(stored.level).word,
@@ -112,7 +112,7 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     )
 
 
-def _repeated(findings: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+def _repetitions(findings: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """Backpressure by operators that another finding names already. Findings are (rule, operator)."""
     return {(BACKPRESSURE, operator) for rule, operator in findings if rule in (SLOW, FALLS_BEHIND)}
 

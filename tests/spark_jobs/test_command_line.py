@@ -289,8 +289,6 @@ def test_an_error_does_not_quote_a_secret_that_the_parameters_refer_to(
     monkeypatch.setattr(command_line.compiling, "compile_graph", fail)
     assert command_line.main(["compile", "--pipeline", "wordcount", "--parallelism", "1"]) == 1
     logged = capsys.readouterr().err
-    assert json.loads(answers.getvalue())["error"]["detail"] == (
-        "RuntimeError: no way to postgresql://app:********@db"
-    )
+    assert json.loads(answers.getvalue())["error"]["detail"] == ("RuntimeError: no way to postgresql://app:********@db")
     assert "app:********@db" in logged
     assert "fish-and-chips" not in logged

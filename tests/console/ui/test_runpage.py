@@ -130,6 +130,7 @@ def test_the_page_names_the_code_and_its_difference_from_the_version(at_console:
     same, other = rows.run(job, "stopped", code=defined), rows.run(job, "stopped", code=defined | {"version": "1.3"})
     assert "Code shop 1.2 Restored from" in blocks.text(at_console.get(f"/runs/{same.pk}/"))
     said = blocks.text(at_console.get(f"/runs/{other.pk}/"))
-    assert f"Code shop 1.3 Run {other.pk} executed code of shop 1.3; version 1 was defined with 1.2. Restored from" in said
+    sentence = f"Run {other.pk} executed code of shop 1.3; version 1 was defined with 1.2."
+    assert f"Code shop 1.3 {sentence} Restored from" in said
     unknown = rows.run(job, "stopped")
     assert "Code shop" not in blocks.text(at_console.get(f"/runs/{unknown.pk}/"))

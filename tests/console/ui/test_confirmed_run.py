@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 from console.jobs.models import Run
 from console.operations import reconciler
 from console.operations.models import Operation
+from console.runs.lease import ago
 from tests.console.ui import blocks, rows
 
 
@@ -113,7 +114,7 @@ def test_rest_binds_an_act_without_a_run_to_the_latest_run(api: APIClient, kind:
     path = f"/api/v1/jobs/{run.job_id}/operations/"
     accepted = api.post(path, {"kind": kind, "params": params}, format="json").json()
     assert accepted["run"] == run.pk
-    Run.objects.filter(pk=run.pk).update(state="failed", ended_at=timezone.now())
+    Run.objects.filter(pk=run.pk).update(state="failed", ended_at=ago(60))
     later = rows.run(run.job)
     reconciler.reconcile()
     row = Operation.objects.get(pk=accepted["id"])

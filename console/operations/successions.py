@@ -63,7 +63,7 @@ def _restore(row: Operation) -> None:
     If storage is unreachable or hangs, the next pass retries.
     """
     savepoint = Checkpoint.objects.filter(run=row.run, kind=Kind.STOP, status=Status.COMPLETED).first()
-    chosen = row.params.get("checkpoint") or (savepoint and savepoint.pk)
+    chosen = row.params.get("checkpoint") or (savepoint.pk if savepoint else None)
     if chosen is None:
         message = f"Run {row.run_id} has stopped, and no savepoint of it is on record: restore its newest checkpoint."
         end(row, OperationState.FAILED, error={"code": "no-savepoint", "message": message})

@@ -27,7 +27,7 @@ def one_key(row: Mapping[str, Any]) -> int:
 
 
 def key_per_subtask(row: Mapping[str, Any]) -> int:
-    return 1 + row["key"] % 2
+    return 1 + int(row["key"]) % 2
 
 
 def job(source: Amounts, output: Path, key: Callable[[Mapping[str, Any]], int] = one_key) -> Dataflow:

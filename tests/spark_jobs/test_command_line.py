@@ -286,7 +286,7 @@ def test_an_error_does_not_quote_a_secret_that_the_parameters_refer_to(
     monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"url": "postgresql://app:${secret:orders}@db"})))
     monkeypatch.setattr(command_line, "_reserve_stdout", lambda: answers)
-    monkeypatch.setattr(command_line.compiling, "compile_graph", fail)
+    monkeypatch.setattr("spark_jobs.stages.compile.compile_graph", fail)
     assert command_line.main(["compile", "--pipeline", "wordcount", "--parallelism", "1"]) == 1
     logged = capsys.readouterr().err
     assert json.loads(answers.getvalue())["error"]["detail"] == ("RuntimeError: no way to postgresql://app:********@db")

@@ -180,5 +180,6 @@ def test_two_versions_are_compared_as_on_their_page(api: APIClient) -> None:
     assert api.get(path).json() == {"base": 2, "other": 3, "differences": [changed]}
     assert api.get(path, {"base": 1, "other": 3}).json()["differences"] == [{**changed, "before": 2}]
     assert api.get(path, {"base": 1, "other": 9}).status_code == 404
-    for query in ({"base": 1}, {"base": 1, "other": "two"}):
+    wrong: tuple[dict[str, Any], ...] = ({"base": 1}, {"base": 1, "other": "two"})
+    for query in wrong:
         assert api.get(path, query).status_code == 422

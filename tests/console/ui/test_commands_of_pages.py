@@ -104,7 +104,8 @@ def test_the_commands_of_a_drill_drop_the_state_that_its_form_drops(
     run = rows.run(rows.job(name="daily sums"))
     snapshot = rows.checkpoint(run, 7)
     newer = version_without_window(run)
-    path, form = f"/checkpoints/{snapshot.pk}/clone/", {"version": newer.pk, "parallelism": 1, "name": ""}
+    path = f"/checkpoints/{snapshot.pk}/clone/"
+    form: dict[str, Any] = {"version": newer.pk, "parallelism": 1, "name": ""}
     refused = at_console.post(path, {**form, "kind": "clone"})
     assert (refused.status_code, "window" in refused.content.decode()) == (422, True)
     form["allow_unmapped"] = "on"

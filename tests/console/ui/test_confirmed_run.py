@@ -79,7 +79,8 @@ def test_a_confirmation_without_a_run_does_not_take_the_first_run(at_console: Cl
 
 def test_a_poll_of_an_act_on_several_jobs_asks_for_a_fresh_confirmation(at_console: Client) -> None:
     same, replaced = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
-    path, asked = "/jobs/bulk/", {"kind": "cancel", "job": [same.job_id, replaced.job_id]}
+    path = "/jobs/bulk/"
+    asked: dict[str, Any] = {"kind": "cancel", "job": [same.job_id, replaced.job_id]}
     page = at_console.get(path, asked)
     assert "no longer the run" not in blocks.text(poll(at_console, path, page, asked))
     later = replace_run(replaced)

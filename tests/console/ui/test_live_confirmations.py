@@ -95,7 +95,8 @@ def test_a_refused_clone_stays_live(at_console: Client) -> None:
 def test_an_act_on_several_jobs_shows_the_stop_by_another_user(at_console: Client, anna: User) -> None:
     alpha, beta = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
     path = "/jobs/bulk/"
-    page = at_console.get(path, chosen := {"kind": "stop", "job": [alpha.job_id, beta.job_id]})
+    chosen: dict[str, Any] = {"kind": "stop", "job": [alpha.job_id, beta.job_id]}
+    page = at_console.get(path, chosen)
     shown = {**chosen, **blocks.shown_runs(page)}
     assert poll(at_console, path, page, shown).status_code == 204
     rows.operation(alpha.job, "stop", "queued", run=alpha, requested_by=anna)

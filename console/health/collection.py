@@ -39,7 +39,7 @@ LEFT JOIN LATERAL (
 _NEWEST: Final = """
 LEFT JOIN LATERAL (
     SELECT event_lag_ms FROM weir_metrics
-    WHERE run_id = r.id AND step_s = %(step_s)s AND operator = %(whole_run)s AND at >= %(recent)s
+    WHERE run_id = r.id AND step_s = %(step_s)s AND operator = %(whole_run)s AND at >= %(watched_since)s
     ORDER BY at DESC LIMIT 1
 ) AS newest_numbers ON true
 """
@@ -109,7 +109,7 @@ def _rows(runs: Sequence[Run], now: datetime) -> Mapping[int, Mapping[str, Any]]
         "now": now,
         "since": now - timedelta(hours=1),
         "samples": WATERMARK_WINDOW // _STEP,
-        "recent": now - WATERMARK_WINDOW,
+        "watched_since": now - WATERMARK_WINDOW,
         "step_s": FINEST_STEP_S,
         "whole_run": WHOLE_RUN,
         **past.LIMITS,

@@ -427,8 +427,8 @@ def test_files_of_subtasks_with_different_types_become_a_file_of_their_common_ty
         table.column("n")[slots] = value
         snapshots.append(state.capture(False).write(store, f"half-{index}")[0])
     both = restored(store, snapshots)
-    typed(both, pa.null())
+    typed(both, halves[1][0])
     snapshot, _ = both.capture(False).write(store, "both")
-    found = typed(restored(store, [snapshot]), pa.null())
+    found = typed(restored(store, [snapshot]), halves[1][0])
     assert len(found) == 100
     assert set(found.column("n")[found.row_ids()].tolist()) == {value for _, value in halves}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, Max, Min, OuterRef, Q, Subquery
+from django.db.models import Count, F, Max, Min, OuterRef, Q, Subquery
 from django.http import HttpResponse
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
@@ -28,6 +28,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from console.checkpoints.models import Checkpoint, Kind, Status
+from console.health.findings import Level
 from console.health.models import JobHealth
 from console.jobs.models import Job, Run
 from console.operations.models import ACTIVE_STATES, Operation, OperationState, Schedule
@@ -132,15 +133,18 @@ def _moment(name: str, about: str, at: datetime | None) -> Metric:
 
 
 def _health() -> Iterator[Metric]:
-    """The stored verdicts on runs that have not ended."""
+    """The stored verdicts on runs that have not ended, and on failed runs until the next run or the archive.
+
+    An alert on the level would clear if a job that fails for good lost its sample.
+    """
+    is_failed = Q(run_id=F("job__latest_run"), level=Level.FAILED, job__archived_at=None)
     levels = GaugeMetricFamily(
         "weir_health_level", "Health of a job: 1 is well, 2 needs attention, 3 is failing.", labels=["job_name"]
     )
     checked = GaugeMetricFamily("weir_health_checked_timestamp_seconds", "Time of the verdict.", labels=["job_name"])
     found = GaugeMetricFamily("weir_health_finding", "A rule that a job breaks now: 1.", labels=["job_name", "rule"])
-    for name, level, at, findings in JobHealth.objects.filter(is_final=False).values_list(
-        "job__name", "level", "checked_at", "findings"
-    ):
+    stored = JobHealth.objects.filter(Q(is_final=False) | is_failed)
+    for name, level, at, findings in stored.values_list("job__name", "level", "checked_at", "findings"):
         levels.add_metric([name], level)
         checked.add_metric([name], at.timestamp())
         for rule in {finding["rule"] for finding in findings}:

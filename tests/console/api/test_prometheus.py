@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.health.housekeeping import store_verdicts
-from console.jobs.models import Attempt, Run
+from console.jobs.models import Attempt, Job, Run
 from console.operations.models import Operation, Schedule
 from console.runs import lost_leases
 from runtime.core.job.lifecycle import RunState
@@ -207,3 +207,18 @@ def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, m
     Run.objects.filter(pk=run.pk).update(state="canceled")
     store_verdicts()
     assert "weir_health_level" not in scrape(api)
+
+
+@pytest.mark.django_db
+def test_an_alert_on_a_job_that_fails_for_good_does_not_clear(api: APIClient, make_run: MakeRun) -> None:
+    """Its level stays until the next run begins, or until the job is archived."""
+    failed = make_run(RunState.FAILED, failure={"code": "attempt-failed", "message": "no such luck"})
+    store_verdicts()
+    found = scrape(api)
+    assert found["weir_health_level"] == [({"job_name": failed.job.name}, 3.0)]
+    assert found["weir_health_finding"] == [({"job_name": failed.job.name, "rule": "run-failed"}, 1.0)]
+    Job.objects.update(archived_at=timezone.now())
+    assert "weir_health_level" not in scrape(api)
+    Job.objects.update(archived_at=None, latest_run=Run.objects.create(job=failed.job, version=failed.version,
+                                                                      parallelism=1, state="queued"))  # fmt: skip
+    assert "weir_health_level" not in scrape(api), "the next run has no verdict yet"

@@ -18,6 +18,8 @@ BACKPRESSURE: Final = "backpressure"
 FALLS_BEHIND: Final = "falls-behind"
 SKEW: Final = "skew"
 MIN_FLOW_S: Final = 14.0  #: three intervals of the history, so that a short burst is no finding
+_BLOCKED: Final = 0.8  #: fraction of time that a single subtask waits for the same subtask of its receiver
+_FREE: Final = 0.3  #: a subtask above waits for receivers itself
 MIN_BUSY: Final = 0.8  #: an operator below is not the bottleneck itself
 CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clock shrinks the lag
 STILL_S: Final = 60.0
@@ -28,6 +30,7 @@ LOST_LAG: Final = timedelta(minutes=3)  #: of a quarter of an hour: event time a
 MIN_SILENCE: Final = timedelta(minutes=15)
 _STEADY_QUARTERS: Final = 4  #: an hour
 _STEADY_SHARE: Final = 0.9
+_OF_EVENT_TIME: Final = ("windows", "panes", "sessions", "joined")  #: open results that only a watermark ends
 _MIN_GROWTH_BYTES: Final = 64 * 1024 * 1024  #: per hour
 
 
@@ -45,6 +48,41 @@ class Bottleneck:
         number = len(self.waiting)
         waiters = f"{self.waiting[0]} waits" if number == 1 else f"{number} operators wait"
         return f"which is {only}{formats.percent(self.root.busy)} busy; {waiters} for it"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSubtask:
+    """A subtask of `root` that is busy, and the subtask of `sender` with the same index that waits for it."""
+
+    root: OperatorFacts
+    sender: OperatorFacts
+    index: int
+    busy: float
+    blocked: float
+
+    @property
+    def others_wait(self) -> formats.Quantity:
+        others = [each.backpressured for each in self.sender.subtasks if each.index != self.index]
+        return formats.percent(sum(others) / max(len(others), 1))
+
+    @property
+    def clause(self) -> str:
+        return f"subtask {self.index} of {self.root}, which is {formats.percent(self.busy)} busy"
+
+
+def slow_subtask(facts: RunFacts) -> SlowSubtask | None:
+    """A single slow subtask behind a forward edge, as on a slow host. It blocks its own sender, few of all subtasks."""
+    if facts.flow_s < MIN_FLOW_S:
+        return None
+    for root in list(facts.operators.values())[::-1]:
+        busy = {s.index: s.busy for s in root.subtasks if s.busy >= MIN_BUSY and s.backpressured < _FREE}
+        for sender in (facts.operators[uid] for uid in root.inputs if busy and uid in facts.operators):
+            blocked = {s.index: s.backpressured for s in sender.subtasks}
+            for index, share in busy.items():
+                waits = facts.exceeds(BACKPRESSURE, blocked.get(index, 0.0), _BLOCKED, 0.6)
+                if waits and not root.finished and not sender.finished:
+                    return SlowSubtask(root, sender, index, share, blocked[index])
+    return None
 
 
 def bottleneck(facts: RunFacts) -> Bottleneck | None:
@@ -76,8 +114,17 @@ def catch_up_speed(facts: RunFacts) -> float | None:
 
 def backpressure(facts: RunFacts) -> Iterator[Finding]:
     """Backpressure that hurts: not of a bounded job, nor of a job that catches up, which run at full speed."""
+    if _is_full_speed(facts):
+        return
     found = bottleneck(facts)
-    if found is None or _is_full_speed(facts):
+    if found is None:
+        if slow := slow_subtask(facts):
+            yield Finding(
+                sentence=f"Backpressure from {slow.clause}; subtask {slow.index} of {slow.sender} waits for it "
+                f"{formats.percent(slow.blocked)} of the time, the other subtasks {slow.others_wait} on average.",
+                operator=slow.root.uid,
+                waiting=(slow.sender.uid,),
+            )
         return
     most = max(operator.backpressured for operator in found.waiting)
     yield Finding(
@@ -103,14 +150,16 @@ def falls_behind(facts: RunFacts) -> Iterator[Finding]:
         load = max((s.busy + s.backpressured for s in source.subtasks), default=0.0)
         if source.records_per_s <= 0 or load < MIN_BUSY:
             continue
-        if found := bottleneck(facts):
+        found, slow = bottleneck(facts), slow_subtask(facts)
+        if found:
             cause = f"it waits for {found.root}, which is {formats.percent(found.root.busy)} busy"
+        elif slow:
+            cause = f"it waits for {slow.clause}"
         else:
             cause = f"it is {formats.percent(source.busy)} busy"
         if behind := _lost_records(facts, source) or _lost_time(source):
-            yield Finding(
-                sentence=f"{source} falls behind: {behind}; {cause}.", operator=found.root.uid if found else source.uid
-            )
+            blamed = found.root if found else slow.root if slow else source
+            yield Finding(sentence=f"{source} falls behind: {behind}; {cause}.", operator=blamed.uid)
 
 
 def _lost_records(facts: RunFacts, source: OperatorFacts) -> str:
@@ -200,6 +249,10 @@ def watermark_stands(facts: RunFacts) -> Iterator[Finding]:
     for source in sources:
         held = [subtask for subtask in source.subtasks if _is_still(source, subtask)]
         if not held:
+            if going := _waiting_for_first(facts, sources, source):
+                still = formats.duration(min(subtask.still_s for subtask in source.subtasks) * 1000)
+                text = f"Event time has not begun: {source} has sent no records for at least {still}, while {going} on."
+                yield Finding(sentence=text, operator=source.uid)
             continue
         first = min(held, key=lambda subtask: (subtask.watermark is not None, subtask.watermark or 0))
         going = _going(facts, sources, source)
@@ -234,6 +287,27 @@ def _going(facts: RunFacts, sources: Sequence[OperatorFacts], held: OperatorFact
         return "its other subtasks go"
     moving = [other for other in sources if other is not held and _moves(other) and _meet(facts, held, other)]
     return f"{moving[0]} goes" if moving else ""
+
+
+def _waiting_for_first(facts: RunFacts, sources: Sequence[OperatorFacts], silent: OperatorFacts) -> str:
+    """As `_going`, for a source without a watermark so far. "" unless an operator with open results waits for it.
+
+    Only open results show that event time matters: neither a union nor a sink waits for a watermark.
+    """
+    is_silent = all(s.watermark is None and not s.idle and s.still_s >= STILL_S for s in silent.subtasks)
+    if not silent.subtasks or not is_silent or silent.records_per_s > 0:
+        return ""
+    waiting = [
+        uid
+        for uid, operator in facts.operators.items()
+        if operator.subtasks
+        and all(subtask.watermark is None for subtask in operator.subtasks)
+        and uid in facts.live.operators
+        and any(facts.live.operators[uid].open_results.get(kind) for kind in _OF_EVENT_TIME)
+    ]
+    moving = [other for other in sources if _moves(other)]
+    together = [o for o in moving for uid in waiting if {silent.uid, o.uid} <= _upstream(facts.operators, uid)]
+    return f"{together[0]} goes" if together else ""
 
 
 def _moves(source: OperatorFacts) -> bool:

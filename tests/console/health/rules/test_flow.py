@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from console.health.facts import SentFacts
+from console.metrics.live import Live, OperatorLive
 from runtime.core.job.graph import Role
 from tests.console.health.facts_of import ago, found, operator, operators, sentence, subtask
 
@@ -241,3 +242,68 @@ def test_a_loop_does_not_hang_the_walk_over_the_graph() -> None:
         "b": operator("b", "a"),
     }
     assert found("backpressure", operators=looped) is not None
+
+
+def of_eight(blocked: float, busy: float, **changes: float) -> dict[str, object]:
+    """Subtask 3 of `orders` waits for subtask 3 of `join`, behind a forward edge. All others are free."""
+    senders = tuple(subtask(n, backpressured=blocked if n == 3 else 0.0, **changes) for n in range(8))
+    receivers = tuple(subtask(n, busy=busy if n == 3 else 0.1) for n in range(8))
+    return {"orders": {"subtasks": senders}, "join": {"subtasks": receivers}}
+
+
+@pytest.mark.parametrize(("blocked", "busy", "is_found"), [(0.8, 0.8, True), (0.79, 1.0, False), (1.0, 0.79, False)])
+def test_a_single_slow_subtask_behind_a_forward_edge_has_limits(blocked: float, busy: float, is_found: bool) -> None:
+    given = operators(**of_eight(blocked, busy))  # type: ignore[arg-type]
+    assert (found("backpressure", operators=given) is not None) is is_found
+
+
+def test_a_single_slow_subtask_is_named_though_the_operator_is_backpressured_by_an_eighth() -> None:
+    given = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
+    finding = found("backpressure", operators=given)
+    assert finding is not None
+    assert (finding.operator, finding.waiting) == ("join", ("orders",))
+    assert finding.sentence == (
+        "Backpressure from subtask 3 of `join`, which is 100 % busy; subtask 3 of `orders` waits for it 95 % of the "
+        "time, the other subtasks 0 % on average."
+    )
+    behind = {**given, "orders": replace(given["orders"], lag_ms=(10 * MINUTE_MS, 25 * MINUTE_MS))}
+    late = found("falls-behind", operators=behind)
+    assert late is not None
+    assert late.operator == "join"
+    assert late.sentence.endswith("it waits for subtask 3 of `join`, which is 100 % busy.")
+
+
+def test_a_subtask_that_waits_itself_is_not_the_slow_one_and_a_backlog_is_well() -> None:
+    given = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
+    waiting = tuple(replace(each, backpressured=0.4) for each in given["join"].subtasks)
+    assert found("backpressure", operators={**given, "join": replace(given["join"], subtasks=waiting)}) is None
+    bounded = {uid: replace(each, bounded=True) for uid, each in given.items()}
+    assert found("backpressure", operators=bounded) is None
+
+
+def begun(open_results: dict[str, int], **changes: object) -> dict[str, object]:
+    """`payments` has sent no record since the start, so `join` has no watermark."""
+    silent = {"records_per_s": 0.0, "still_s": 70.0, "watermark": None, "advance_ms": 0}
+    waiting = subtask(still_s=70.0, watermark=None, advance_ms=0)
+    live = Live(at=ago(1), operators={"join": OperatorLive(open_results=open_results)})
+    sources = {"payments": {"subtasks": (subtask(**{**silent, **changes}),)}}  # type: ignore[arg-type]
+    return {"operators": operators(**sources, join={"subtasks": (waiting,)}), "live": live}
+
+
+def test_an_input_that_is_silent_from_the_start_holds_event_time() -> None:
+    finding = found("watermark", **begun({"joined": 40}))
+    assert finding is not None
+    assert finding.operator == "payments"
+    assert finding.sentence == (
+        "Event time has not begun: `payments` has sent no records for at least 1 min 10 s, while `orders` goes on."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"idle": True}, {"still_s": 55.0}, {"records_per_s": 1.0}, {"watermark": 5, "still_s": 5.0}]
+)
+def test_an_input_without_a_watermark_is_well_while_no_result_waits_for_it(changes: dict[str, object]) -> None:
+    """Neither a union nor a sink needs event time."""
+    assert found("watermark", **begun({"joined": 40}, **changes)) is None
+    assert found("watermark", **begun({})) is None
+    assert found("watermark", **begun({"rows": 40})) is None

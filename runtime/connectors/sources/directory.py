@@ -43,6 +43,7 @@ from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext
 from runtime.state.encoded_texts import declared_schema
+from runtime.state.encodings import nullable_schema
 
 MALFORMED_RECORDS: Final = "malformed_records"
 DEFAULT_SPLIT_BYTES: Final = 128 << 20  #: as in Spark's file sources
@@ -376,11 +377,15 @@ class DirectoryReader(EventClockReader):
         self._context.count(MALFORMED_RECORDS, len(rows))
 
     def _check_columns(self, batch: pa.RecordBatch, path: Path | str) -> pa.RecordBatch:
-        """The batch. Raises DataRejected if the schema differs from the stream's schema (default: the first file's)."""
+        """The batch. Nullability may differ between files.
+
+        Raises:
+            DataRejected: the columns differ from the stream's columns, by default those of the first file.
+        """
         found = declared_schema(batch.schema)
         if self._schema is None:
             self._schema = found
-        if found.equals(self._schema):
+        if found.equals(self._schema) or nullable_schema(found).equals(nullable_schema(self._schema)):
             return batch
         raise DataRejected(f"{path}: its columns differ from the columns of earlier files: {found} / {self._schema}")
 

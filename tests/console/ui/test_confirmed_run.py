@@ -73,8 +73,11 @@ def test_a_confirmation_without_a_run_does_not_take_the_first_run(at_console: Cl
     job = rows.job()
     path = f"/jobs/{job.pk}/cancel/"
     page = at_console.get(path)
-    rows.run(job)
-    assert re.search(r"<button[^>]* disabled>", blocks.live(poll(at_console, path, page))["confirm-button"])
+    first = rows.run(job)
+    answer = poll(at_console, path, page)
+    assert f"no longer the run that was shown. Show run {first.pk}" in blocks.text(answer)
+    assert re.search(r"<button[^>]* disabled>", blocks.live(page)["confirm-button"])
+    assert "confirm-button" not in blocks.swapped(answer), "it stays disabled"
 
 
 def test_a_poll_of_an_act_on_several_jobs_asks_for_a_fresh_confirmation(at_console: Client) -> None:

@@ -82,7 +82,7 @@ def read_cluster() -> Cluster:
     The newest `MAX_RUNS` runs are shown.
     """
     active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job__health", "version").order_by("-pk")
-    runs = list(active.defer("version__params", "version__graph")[:MAX_RUNS])
+    runs = list(active.defer("version__params")[:MAX_RUNS])  # `is_batch` reads the graph of each
     places = tuple(Place(run, live_metrics(run), _process(run)) for run in runs if run.state != RunState.QUEUED)
     queue = tuple(sorted((run for run in runs if run.state in WAITING), key=lambda run: run.pk))
     hosts = Counter(slot.host or "unknown" for place in places for slot in place.live.slots)

@@ -101,15 +101,19 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     is_old = not run.is_terminal and now - stored.checked_at > MAX_AGE
     findings: list[Mapping[str, Any]] = stored.findings
     last_known = next((finding for finding in findings[1:] if finding.get("as_of")), None)
-    repeated = _repetitions((finding["rule"], finding["operator"]) for finding in findings)
+    repeated = _repetitions(map(_rule_and_operator, findings))
     others = [finding for finding in findings[1:] if finding is not last_known]
     return HealthLine(
         level=UNKNOWN_HEALTH if is_old and stored.level <= Level.OK else Level(stored.level).word,
         sentence=stored.sentence if findings or is_old else "",
         last_known=last_known["sentence"] if last_known else "",
         checked_at=stored.checked_at if is_old else None,
-        more=sum((finding["rule"], finding["operator"]) not in repeated for finding in others),
+        more=sum(_rule_and_operator(finding) not in repeated for finding in others),
     )
+
+
+def _rule_and_operator(stored: Mapping[str, Any]) -> tuple[str, str]:
+    return stored.get("rule", ""), stored.get("operator", "")
 
 
 def _repetitions(findings: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:

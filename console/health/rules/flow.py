@@ -170,7 +170,7 @@ def _lost_records(facts: RunFacts, source: OperatorFacts) -> str:
     if not facts.exceeds(FALLS_BEHIND, 1 - source.records_per_s / usual, 0.5, 0.3):
         return ""
     text = f"it reads {formats.rate(source.records_per_s)} of its usual {formats.rate(usual)}"
-    lag_ms = facts.event_lag_ms
+    lag_ms = facts.event_lag_ms if facts.old_since is None else None
     if lag_ms is not None and timedelta(milliseconds=lag_ms) >= MIN_EVENT_LAG:
         text += f", and the watermark is {formats.duration(lag_ms)} behind the newest record"
     return text

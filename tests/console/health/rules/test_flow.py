@@ -130,6 +130,8 @@ def test_a_source_at_its_limit_that_reads_at_most_half_of_its_usual_records_fall
         "newest record; it is 97 % busy."
     )
     assert "watermark" not in sentence("falls-behind", **slowed(250.0), event_lag_ms=900)
+    old = {"event_lag_ms": 213_000, "sampled_at": ago(60)}
+    assert "watermark" not in sentence("falls-behind", **slowed(250.0), **old), "it is not of the samples"
     assert found("falls-behind", **slowed(250.0), watermark_s=40.0) is None, "event time goes 1.75 times as fast"
 
 

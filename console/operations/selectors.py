@@ -12,7 +12,6 @@ from django.db.models import (
     DateTimeField,
     Exists,
     F,
-    IntegerField,
     Max,
     OuterRef,
     Q,
@@ -21,8 +20,7 @@ from django.db.models import (
     Value,
     When,
 )
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast, Coalesce, JSONObject
+from django.db.models.functions import Coalesce, Greatest, JSONObject
 from django.shortcuts import get_object_or_404
 
 from console.checkpoints.models import Checkpoint, Status, large_columns
@@ -58,6 +56,7 @@ class JobRow:
     checkpoint: Checkpoint | None  #: newest completed checkpoint
     active: Operation | None
     failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
+    restarts: int = 0  #: of the run, over all of its job masters
 
 
 class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +84,11 @@ class JobPage:
     oldest_point: RestorePoint | None
     newest_figures: NewestFigures | None
     restarts_ms: Sequence[float]  #: times of the newest restarts
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of the latest run, over all of its job masters. A live report has only those of the present one."""
+        return max(0, self.runs[0].attempt_count - 1) if self.runs else 0
 
 
 def find_jobs(search: str = "", *, tag: str = "", owner: str = "", archived: bool = False) -> FoundJobs:
@@ -118,10 +122,9 @@ def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
     `rate`: records read per second in the newest minute.
     """
     none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
-    restarts: Any = Cast(KeyTextTransform("restarts", "latest_run__live"), IntegerField())
     values: Mapping[str, Any] = {
         "parallelism": Coalesce(F("latest_run__parallelism"), none),
-        "restarts": Coalesce(restarts, none),
+        "restarts": _restarts("latest_run"),
         "rate": Case(
             When(run_state__in=TERMINAL_STATES, then=0.0),  # spares thousands of jobs the subquery
             default=Coalesce(Subquery(newest_rate(OuterRef("latest_run"), now)), 0.0),
@@ -150,9 +153,8 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
     ended = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").annotate(at=Max("ended_at"))
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
-    runs: Mapping[int, Any] = listed.annotate(failed_at=Subquery(ended.values("at"))).in_bulk(
-        [job.run_pk for job in jobs]
-    )
+    facts: dict[str, Any] = {"failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk")}
+    runs: Mapping[int, Any] = listed.annotate(**facts).in_bulk([job.run_pk for job in jobs])
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
     of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS, part_of=None)
     operations = of_runs.order_by("created_at", "pk")
@@ -164,6 +166,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
             checkpoints.get(job.checkpoint_pk),
             active.get(job.pk),
             run.failed_at if run else None,
+            run.restarts if run else 0,
         )
         for job in jobs
     ]
@@ -237,9 +240,19 @@ def latest_run(job: Job) -> Run | None:
 def runs_of(job: Job | int) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
-    attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").values(number=Count("pk"))
-    counted = related.annotate(attempt_count=Coalesce(Subquery(attempts), 0))  # a join would count those of all runs
+    counted = related.annotate(attempt_count=_attempt_count("pk"))  # a join would count those of all runs
     return counted.defer(*large_columns("restore_checkpoint")).order_by("-pk")
+
+
+def _attempt_count(run: str) -> Coalesce:
+    """The number of attempts of the run whose key is in the column `run`: an annotation, 0 without attempts."""
+    attempts = Attempt.objects.filter(run=OuterRef(run)).order_by().values("run").values(number=Count("pk"))
+    return Coalesce(Subquery(attempts), 0)
+
+
+def _restarts(run: str) -> Greatest:
+    """The number of attempts without the first, as `_attempt_count`."""
+    return Greatest(_attempt_count(run) - 1, Value(0))
 
 
 def active_operations(job: Job) -> QuerySet[Operation]:

@@ -69,6 +69,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         live=numbers,
         failed_at=row.failed_at,
         wanted="running" if row.run and row.run.run_state is RunState.FAILED else desired_state(row.run, active),
+        restarts=row.restarts,
         since=state_since(row.run, row.failed_at, active),
         health=health_line(row.run, health, now),
         flow=flow_of(row.run, numbers, is_silent=silent_since(row.run, now) is not None),

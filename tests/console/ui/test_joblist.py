@@ -13,7 +13,7 @@ from django.utils import timezone
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
-from console.jobs.models import Job
+from console.jobs.models import Attempt, Job
 from console.metrics.models import Metrics
 from tests.console.ui import blocks, numbers, rows
 
@@ -152,7 +152,9 @@ def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
 ) -> None:
     monkeypatch.setattr("console.ui.paging.NAMES_PER_PAGE", 2)
     for name, parallelism, restarts in (("alpha", 2, 0), ("beta", 8, 3), ("gamma", 4, 1), ("delta", 8, 0)):
-        run = rows.run(rows.job(name), parallelism=parallelism, live=rows.live(restarts=restarts))
+        run = rows.run(rows.job(name), parallelism=parallelism, live=rows.live(restarts=0))
+        for number in range(restarts + 1):
+            Attempt.objects.create(run=run, token=100 * run.pk + number)
         rows.checkpoint(run, 1, triggered_at=timezone.now() - timedelta(hours=restarts), is_stored=False)
     rows.job("never")
 
@@ -167,6 +169,10 @@ def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
     assert listed("-parallelism") == ["beta", "delta", "gamma", "alpha", "never"]
     assert listed("parallelism") == ["never", "alpha", "gamma", "beta", "delta"]
     assert listed("-restarts")[:2] == ["beta", "gamma"]
+    shown = {line.job.name: line.restarts for line in at_console.get("/jobs/?sort=-restarts").context["lines"]}
+    assert shown == {"beta": 3, "gamma": 1}, "the present job master has restarted none of them"
+    beta = Job.objects.get(name="beta")
+    assert 'restarts <span class="q">3</span>' in blocks.live(at_console.get(f"/jobs/{beta.pk}/"))["head"]
     assert listed("checkpoint")[:3] == ["never", "beta", "gamma"]
     page = at_console.get("/jobs/?sort=-restarts").content.decode()
     assert 'aria-sort="descending"><a id="sort-restarts" href="?sort=restarts"' in page

@@ -24,7 +24,7 @@ SHARED_QUERIES = 6  #: of a poll that finds only a new report
 OF_TIME = {"plots", "plot-tables", "warnings"}  #: blocks with keys of their own
 
 WRITES: dict[str, Callable[[Run], object]] = {
-    "report": lambda run: Run.objects.filter(pk=run.pk).update(live={**(run.live or {}), "restarts": 77}),
+    "report": lambda run: Run.objects.filter(pk=run.pk).update(live={**(run.live or {}), "unreadable": ["chk-77"]}),
     "state": lambda run: Run.objects.filter(pk=run.pk).update(state="stopping"),
     "end": lambda run: Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now()),
     "attempt": lambda run: Attempt.objects.filter(run=run, outcome="running").update(reason="slot 2 was lost"),
@@ -92,10 +92,10 @@ def test_a_poll_that_finds_only_a_new_report_reads_no_other_rows(
     path = f"/jobs/{running.job_id}/"
     at_console.get(path)
     monkeypatch.setattr(jobrows, "job_page", None)
-    Run.objects.update(live={**(running.live or {}), "restarts": 77}, lease_beat=F("lease_beat") + 1)
+    Run.objects.update(live={**(running.live or {}), "unreadable": ["chk-77"]}, lease_beat=F("lease_beat") + 1)
     with CaptureQueriesContext(connection) as asked:
         poll = at_console.get(path, headers=POLL)
-    assert 'restarts <span class="q">77</span>' in blocks.live(poll)["head"]
+    assert "The manifest of chk-77 cannot be read" in blocks.text(poll)
     assert len(asked) <= SHARED_QUERIES
 
 

@@ -55,7 +55,7 @@ def test_restarts_are_the_starts_of_attempts(at_console: Client, run: Run) -> No
     shown = page(at_console, run)
     restarts = [mark.time for mark in shown["timeline"].marks if mark.kind == "restart"]
     assert restarts == [attempt.started_at for attempt in run.attempts.order_by("token")[1:]]
-    assert len(restarts) == shown["view"].live.restarts
+    assert len(restarts) == shown["view"].page.restarts
     failures = {cause.last for cause in shown["inspector"].failures}
     assert failures == set(run.attempts.filter(outcome="failed").values_list("ended_at", flat=True))
 

@@ -31,7 +31,7 @@ class JobHealth(models.Model):
 
 
 class HousekeepingPass(models.Model):
-    """The newest complete pass of a periodic task of the queue housekeeping."""
+    """The newest complete pass of a task of the queue housekeeping, or of any periodic task of the queue stages."""
 
     task = models.TextField(primary_key=True)
     at = models.DateTimeField()

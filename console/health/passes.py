@@ -1,22 +1,26 @@
-"""Passes of the console's own worker: reconciler and verdicts. Without them no page knows the health of other jobs."""
+"""Passes of the console's own workers. Without reconciler and verdicts no page knows the health of other jobs.
 
-from collections.abc import Callable
+A pass of any periodic task of the queue `stages` shows that a worker of it has a free place.
+"""
+
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from django.core.cache import cache
-from django.db.models import Min
 from django.db.models.functions import Now
 
 from console.health.models import HousekeepingPass
 
 CACHE_KEY: Final = "housekeeping-pass"
-_CACHE_S: Final = 2
+STAGES: Final = "stages"
 MAX_SILENCE: Final = timedelta(seconds=30)  #: the longest period of a recorded task is 5 s
+MAX_SILENCE_OF_STAGES: Final = timedelta(minutes=2)  #: compilations may hold all places for a while
+_CACHE_S: Final = 2
 
 
 def record_passes(name: str, task: Callable[[], None]) -> Callable[[], None]:
-    """The task `name`, which stores the time of each pass that ends without an error."""
+    """The task, which stores the time of each pass that ends without an error, under `name`."""
 
     def run() -> None:
         task()
@@ -27,14 +31,22 @@ def record_passes(name: str, task: Callable[[], None]) -> Callable[[], None]:
 
 
 def silent_since(now: datetime) -> datetime | None:
-    """The time of the newest pass of the task that has been silent for longest, if its next pass is overdue.
-
-    Each process reads the passes at most every `_CACHE_S` seconds, so that they cost pages no query.
-    """
-    oldest: datetime | None = cache.get_or_set(CACHE_KEY, _oldest_pass, _CACHE_S)
+    """The time of the newest pass of the task that has been silent for longest, if its next pass is overdue."""
+    oldest = min((at for task, at in _passes().items() if task != STAGES), default=None)
     return oldest if oldest is not None and now - oldest > MAX_SILENCE else None
 
 
-def _oldest_pass() -> datetime | None:
-    oldest: datetime | None = HousekeepingPass.objects.aggregate(at=Min("at"))["at"]
-    return oldest
+def stages_silent_since(now: datetime) -> datetime | None:
+    """The time of the newest pass in the queue `stages`, if the next one is overdue."""
+    newest = _passes().get(STAGES)
+    return newest if newest is not None and now - newest > MAX_SILENCE_OF_STAGES else None
+
+
+def _passes() -> Mapping[str, datetime]:
+    """Each process reads the passes at most every `_CACHE_S` seconds, so that they cost pages no query."""
+    found: Mapping[str, datetime] | None = cache.get_or_set(CACHE_KEY, _read_passes, _CACHE_S)
+    return found or {}
+
+
+def _read_passes() -> dict[str, datetime]:
+    return dict(HousekeepingPass.objects.values_list("task", "at"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
 from typing import Any, Concatenate, ParamSpec, cast
@@ -71,7 +72,7 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
     `once` identifies the rendered page: a form sent from it twice, by a double click, is the same request.
     """
     now = timezone.now()
-    given = {"section": "jobs", "now": now, "once": uuid4().hex, "outage": passes.silent_since(now), **context}
+    given = {"section": "jobs", "now": now, "once": uuid4().hex, **_outages(now), **context}
     response = render(request, template, given, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response
@@ -98,16 +99,22 @@ def page_or_blocks(
     if not request.headers.get("HX-Request"):
         found = load_content()
         return page(request, template, {**found.context, "poll": not found.settled}, status=status)
-    outage, maintenance = passes.silent_since(timezone.now()), shown_maintenance()
-    tag = f'"{load_revision()}{outage or ""}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
+    outages, maintenance = _outages(timezone.now()), shown_maintenance()
+    silent = "".join(f"-{name}{at}" for name, at in outages.items() if at)
+    tag = f'"{load_revision()}{silent}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
     if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
         return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
     found = load_content()
-    known = {"fragment": True, "known_blocks": _known_blocks(request), "outage": outage, "blocks": blocks}
+    known = {"fragment": True, "known_blocks": _known_blocks(request), "blocks": blocks, **outages}
     answer = page(request, "weir/_poll.html", {**found.context, **known})
     if found.settled:
         return _poll_answer(HttpResponseStopPolling(answer.content), tag)
     return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)
+
+
+def _outages(now: datetime) -> dict[str, datetime | None]:
+    """Since when the workers of the console are silent, for the banners of all pages."""
+    return {"outage": passes.silent_since(now), "stages_outage": passes.stages_silent_since(now)}
 
 
 def _known_blocks(request: HttpRequest) -> dict[str, str]:

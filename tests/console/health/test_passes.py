@@ -1,9 +1,11 @@
 """Passes of the console's own worker: they are recorded, and a page says since when they are missing."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
@@ -73,3 +75,33 @@ def test_every_page_says_that_the_worker_is_silent(browser: Client, path: str) -
         passed_ago(1)
         over = browser.get(where, headers={**AJAX, "If-None-Match": following["ETag"]})
         assert blocks.live(over)["outage"] == ""
+
+
+STAGES_SAY = "The console's worker of the queue stages has completed no pass since"
+
+
+@pytest.mark.parametrize("name", ["run_copies", "run_verifications", "run_file_work"])
+def test_any_pass_in_the_queue_stages_shows_that_a_worker_of_it_is_free(name: str) -> None:
+    task = f"console.operations.tasks.{name}"
+    assert settings.CELERY_TASK_ROUTES[task] == {"queue": "stages"}
+    before = passed_ago(300, passes.STAGES)
+    app.loader.import_default_modules()
+    app.tasks[task]()
+    assert HousekeepingPass.objects.get().at > before + timedelta(seconds=290)
+
+
+def test_every_page_says_that_no_worker_of_the_queue_stages_is_free(browser: Client) -> None:
+    """Without one no version compiles and no drill runs; a worker that compiles for a minute is no outage."""
+    run = rows.run(rows.job())
+    passed_ago(1)
+    passed_ago(110, passes.STAGES)
+    path = f"/jobs/{run.job_id}/"
+    assert STAGES_SAY not in blocks.text(browser.get(path))
+    poll = browser.get(path, headers=AJAX)
+    at = passed_ago(200, passes.STAGES)
+    for where in (path, "/jobs/", "/cluster/", f"/jobs/{run.job_id}/edit/"):
+        said = blocks.text(browser.get(where))
+        assert said.count(f"{STAGES_SAY} {at:%Y-%m-%d %H:%M:%S} UTC, for 3 min 20 s") == 1
+        assert SAYS not in said
+    following = browser.get(path, headers={**AJAX, "If-None-Match": poll.headers["ETag"]})
+    assert STAGES_SAY in re.sub("<[^>]+>", "", blocks.live(following)["outage"])

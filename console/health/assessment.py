@@ -9,7 +9,7 @@ from typing import Final
 from console import formats
 from console.health.facts import RunFacts
 from console.health.findings import Finding, Level, Rule, Verdict
-from console.health.rules import attempts, checkpoints, code, flow, schedules, workers
+from console.health.rules import attempts, changes, checkpoints, code, flow, schedules, workers
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 
 _S = RunState
@@ -41,6 +41,14 @@ RULES: Final = (
     Rule("no-worker", {_S.QUEUED}, workers.no_worker, "Start a Celery worker of the queue runs, or end another job."),
     Rule("no-slots", {_S.WAITING}, workers.no_slots, "Add executors, or end another job."),
     Rule("silent-master", FLOWING_STATES, workers.silent_master, "Check the host of the Celery worker, and Postgres."),
+    Rule(
+        "slow-change", {_S.STARTING, _S.STOPPING, _S.DRAINING, _S.CANCELLING}, changes.slow_change,
+        "See the log of the job master; a cancel ends a run that starts, stops or drains.",
+    ),
+    Rule(
+        "slow-end", FLOWING_STATES | {_S.STARTING}, workers.slow_end,
+        "Check the PySpark stage of {operator} and its target; the run ends once the epochs are delivered.",
+    ),
     Rule("old-numbers", FLOWING_STATES, workers.old_numbers, "See the log of the job master, and Postgres."),
     Rule("silent-slot", FLOWING_STATES, workers.silent_slot, "Check the host of the slot; its log is listed below."),
     Rule(
@@ -92,6 +100,10 @@ RULES: Final = (
     Rule(
         "schedule-missed", _ACTIVE, schedules.missed_time,
         "Remove the cause, or change the schedule; its next time ends this finding if it is not missed.",
+    ),
+    Rule(
+        "drill-failed", _ACTIVE, schedules.drill_failed,
+        "See the operation of the drill, and take another one once the cause is gone.",
     ),
     Rule(
         "other-code", _EXECUTING, code.other_code,

@@ -155,6 +155,26 @@ class FailedSavepoint:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedDrill:
+    """The restore drill of the job that ended last, which failed. `number`: of the snapshot; None: it is gone."""
+
+    ended_at: datetime
+    message: str
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The change of state under way: a start, a stop, a drain or a cancel, since its request or its claim.
+
+    `longest_ms`: the longest of the last changes of this kind of the job; None: there was none.
+    """
+
+    since: datetime
+    longest_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MissedTime:
     """A time of a schedule at which its operation could not be requested. `noun`: savepoint or restore drill."""
 
@@ -205,6 +225,8 @@ class RunFacts:
         queued_at: since when a queued run has waited for a worker.
         held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
         failed_savepoint: None if the newest savepoint has completed, or there is none.
+        failed_drill: None if the newest drill has succeeded, or there is none.
+        change: None unless the run starts or ends.
         missed: the last time of each schedule, if it was missed during the run.
         attempts: failed attempts of the last hour, newest first, at most 20.
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
@@ -232,6 +254,8 @@ class RunFacts:
     held_places: tuple[str, ...] = ()
     checkpoints: CheckpointFacts = CheckpointFacts()
     failed_savepoint: FailedSavepoint | None = None
+    failed_drill: FailedDrill | None = None
+    change: StateChange | None = None
     missed: tuple[MissedTime, ...] = ()
     attempts: tuple[FailedAttempt, ...] = ()
     stages: tuple[StageFacts, ...] = ()

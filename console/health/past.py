@@ -5,10 +5,18 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from console.checkpoints.models import NOT_FAILURES
-from console.health.facts import CheckpointFacts, CompletedCheckpoint, FailedAttempt, FailedSavepoint, MissedTime
+from console.health.facts import (
+    CheckpointFacts,
+    CompletedCheckpoint,
+    FailedAttempt,
+    FailedDrill,
+    FailedSavepoint,
+    MissedTime,
+    StateChange,
+)
 from console.health.fetching import decode
 from console.health.rules.attempts import MAX_ATTEMPTS
 from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
@@ -21,7 +29,7 @@ _NOUNS: Final = {"savepoint": "savepoint", "drill": "restore drill"}  #: by oper
 COLUMNS: Final = """
     attempts.*, newest.id AS newest_pk, newest.number AS newest_number, newest.completed_at AS newest_completed_at,
     newest.duration_ms AS newest_ms, newest.operators AS newest_operators, recent.recent_ms, failed.*, begun.*, saved.*,
-    lost.ended_at AS lost_at, missed.missed
+    lost.ended_at AS lost_at, missed.missed, drill.*, change.*
 """
 #: Joins to a run `r`.
 JOINS: Final = """
@@ -70,18 +78,54 @@ LEFT JOIN LATERAL (
         jsonb_build_array(operation, extract(epoch FROM missed_at), missed_reason) ORDER BY operation) AS missed
     FROM weir_schedule WHERE job_id = r.job_id AND missed_at >= r.created_at
 ) AS missed ON true
+LEFT JOIN LATERAL (
+    SELECT ended_at AS drill_at, error ->> 'message' AS drill_error,
+        (SELECT number FROM weir_checkpoint WHERE id = (newest_drill.params ->> 'checkpoint')::bigint)
+            AS drill_number
+    FROM (
+        SELECT state, ended_at, error, params FROM weir_operation
+        WHERE job_id = r.job_id AND kind = 'drill' AND state IN ('succeeded', 'failed')
+            AND NOT params @> '{"allow_unmapped": true}'
+        ORDER BY created_at DESC LIMIT 1) AS newest_drill
+    WHERE state = 'failed'
+) AS drill ON true
+LEFT JOIN LATERAL (
+    SELECT CASE
+        WHEN r.state = 'starting' THEN (
+            SELECT started_at FROM weir_attempt WHERE run_id = r.id ORDER BY token DESC LIMIT 1)
+        ELSE (
+            SELECT min(coalesce(started_at, created_at)) FROM weir_operation
+            WHERE run_id = r.id AND kind = ANY(kinds.names) AND state IN ('queued', 'running'))
+        END AS change_since, (
+        SELECT max(took_ms) FROM (
+            SELECT extract(epoch FROM ended_at - created_at) * 1000 AS took_ms FROM weir_operation
+            WHERE job_id = r.job_id AND kind = ANY(kinds.names) AND state = 'succeeded'
+            ORDER BY created_at DESC LIMIT 10) AS earlier
+        ) AS change_ms
+    FROM (SELECT CASE r.state WHEN 'starting' THEN ARRAY['start', 'restore'] WHEN 'stopping' THEN ARRAY['stop']
+        WHEN 'draining' THEN ARRAY['drain'] ELSE ARRAY['cancel'] END AS names) AS kinds
+    WHERE r.state IN ('starting', 'stopping', 'draining', 'cancelling')
+) AS change ON true
 """
 LIMITS: Final[Mapping[str, Any]] = {
     "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
     "not_failures": [str(reason) for reason in NOT_FAILURES],
 }  # fmt: skip
 
-#: End of the newest attempt if its lease was lost, failed attempts, checkpoints, the newest savepoint if it failed,
-#: missed times of schedules.
-Past = tuple[
-    datetime | None, tuple[FailedAttempt, ...], CheckpointFacts, FailedSavepoint | None, tuple[MissedTime, ...]
-]
-NO_PAST: Final[Past] = (None, (), CheckpointFacts(), None, ())
+
+class Past(NamedTuple):
+    """Members of `RunFacts`. `lost_at`: end of the newest attempt if its lease was lost."""
+
+    lost_at: datetime | None = None
+    attempts: tuple[FailedAttempt, ...] = ()
+    checkpoints: CheckpointFacts = CheckpointFacts()
+    failed_savepoint: FailedSavepoint | None = None
+    missed: tuple[MissedTime, ...] = ()
+    failed_drill: FailedDrill | None = None
+    change: StateChange | None = None
+
+
+NO_PAST: Final = Past()
 
 
 def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Past:
@@ -102,8 +146,16 @@ def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Pas
         acknowledged=row["acknowledged"] or 0,
         subtasks=row["subtasks"] or 0,
     )
-    attempts, savepoint, missed = _attempts(row["attempts"]), _failed_savepoint(row), _read_misses(row["missed"])
-    return row["lost_at"], attempts, checkpoints, savepoint, missed
+    drill_at, changing_since, change_ms = row["drill_at"], row["change_since"], row["change_ms"]
+    return Past(
+        lost_at=row["lost_at"],
+        attempts=_attempts(row["attempts"]),
+        checkpoints=checkpoints,
+        failed_savepoint=_failed_savepoint(row),
+        missed=_read_misses(row["missed"]),
+        failed_drill=FailedDrill(drill_at, row["drill_error"] or "", row["drill_number"]) if drill_at else None,
+        change=StateChange(changing_since, change_ms and float(change_ms)) if changing_since else None,
+    )
 
 
 def _newest_checkpoint(row: Mapping[str, Any]) -> CompletedCheckpoint | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -72,6 +72,18 @@ class WaitingLive(msgspec.Struct, frozen=True):
     held_by: str = ""
 
 
+class EndingLive(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a run waits for the commit of its output, or for the delivery of its epochs.
+
+    `error` is that of the last commit, `undelivered` has the epochs by sink.
+    """
+
+    phase: Literal["commit", "delivery"] = "commit"
+    waited_ms: float = 0.0
+    error: str = ""
+    undelivered: dict[str, int] = {}
+
+
 class StageLive(msgspec.Struct, frozen=True, kw_only=True):
     """A stage of the plan of a run in BATCH. Records are those of finished tasks. None: unknown so far."""
 
@@ -116,13 +128,14 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[SlotLive, ...] = ()
     checkpoint: CheckpointLive | None = None
     counters: dict[str, int] = {}
-    restarts: int = 0
     waiting: WaitingLive | None = None
+    ending: EndingLive | None = None
     batch: BatchLive | None = None
     parallelism: int | None = None
     at: datetime | None = None
     flowing: bool = True
     unreadable: tuple[str, ...] = ()  #: folders of retained checkpoints whose manifest cannot be read
+    deploying_ms: float | None = None  #: since the attempt began to deploy its slots; None once all subtasks run
     sources_paused: bool = False  #: too many committed epochs await delivery
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 

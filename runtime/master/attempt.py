@@ -114,7 +114,7 @@ class Attempt:
             self._coordinator,
             self._history,
             records,
-            lambda: {**facts(), **self._spark, "sources_paused": self._are_sources_paused},
+            lambda: {**facts(), **self._spark, **self._progress()},
             clock.now_ms,  # `_now` stands still while the host is suspended
         )
         self._result: AttemptResult | None = None
@@ -132,6 +132,14 @@ class Attempt:
     def _now(self) -> int:
         """Milliseconds since the epoch, by a clock that does not jump within the attempt."""
         return self._epoch_ms + int(self._clock.monotonic_ms())
+
+    def _progress(self) -> Mapping[str, Any]:
+        deploying_ms = None if self._running_since is not None else round(self._clock.monotonic_ms() - self._started_at)
+        return {"sources_paused": self._are_sources_paused, "deploying_ms": deploying_ms}
+
+    @property
+    def newest_report(self) -> Mapping[str, Any]:
+        return self._live_reports.newest
 
     # ------------------------------------------------------------ from other threads
 

@@ -23,6 +23,7 @@ from runtime.io.control.messages import Marker
 from runtime.master.attempt import Attempt, AttemptStart
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import DeliveryBacklog
+from runtime.master.end_reports import EndReports
 from runtime.master.failover import Failover, GiveUp, Restart
 from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
@@ -267,11 +268,15 @@ class JobMaster:
 
     def _end_complete_run(self, savepoint: Manifest | None) -> MasterExitCode:
         """Ends the run because every subtask has ended."""
-        self._await_delivery()
-        if savepoint is None:
-            return self._end_run(RunEvent.ENDED, "ended")
-        self._retry(partial(self._retention.drop_committed_output, savepoint))
-        return self._end_run(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint)
+        with self._end_reports() as reports:
+            self._await_delivery(reports)
+            if savepoint is not None:
+                self._retry(partial(self._retention.drop_committed_output, savepoint))
+        return self._end_run(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint if savepoint else None)
+
+    def _end_reports(self) -> EndReports:
+        newest = self._attempt.newest_report if self._attempt else self._live_facts()
+        return EndReports(self._records, newest)
 
     def _end_run(
         self,
@@ -302,7 +307,11 @@ class JobMaster:
         Pending commits are in the manifest. A restart would undo the user's stop. If a cancel or a release interrupts
         the commit, the savepoint stays: a restore, or the next master, commits its output.
         """
-        problem = self._commit_last(savepoint)
+        with self._end_reports() as reports:
+            problem = self._commit_last(savepoint, reports)
+            if problem is None:
+                self._await_delivery(reports)
+                self._retry(partial(self._retention.drop_committed_output, savepoint))
         if problem is not None and self._cancel_operations:
             return self._cancel_run()
         if problem is not None and self._released.is_set():
@@ -310,15 +319,13 @@ class JobMaster:
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
             return self._end_run(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
-        self._await_delivery()
-        self._retry(partial(self._retention.drop_committed_output, savepoint))
         drain = savepoint.kind is CheckpointKind.DRAIN
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
         for event in (RunEvent.DEPLOYED, request):  # a later master finds the run in `starting`
             self._retry(partial(self._records.change_state, event))
         return self._end_run(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint)
 
-    def _commit_last(self, savepoint: Manifest) -> str | None:
+    def _commit_last(self, savepoint: Manifest, reports: EndReports) -> str | None:
         """Commits pending output of a run that has ended. Returns the error if it gives up, else None.
 
         Waits out an outage until it ends or the run is canceled. Retries other failures for `commit_timeout_ms`.
@@ -331,11 +338,12 @@ class JobMaster:
                 return None
             except (WeirError, OSError) as error:
                 log.warning("output is not committed yet", checkpoint=savepoint.checkpoint, error=str(error))
+                reports.on_commit_failure(str(error))
                 if not is_outage(error) and self._clock.monotonic_ms() > deadline:
                     return str(error)
             self._pause(self._config.wait_step_s)
 
-    def _await_delivery(self) -> None:
+    def _await_delivery(self, reports: EndReports) -> None:
         """Waits until the sinks' stages have delivered every epoch.
 
         A stage that gives up fails the run, which supersedes this master. After a cancel a restore delivers the epochs.
@@ -343,10 +351,12 @@ class JobMaster:
         backlog = DeliveryBacklog(self._config.job.sinks)
         logged: Mapping[OperatorId, int] = {}
         while waiting := self._retry(backlog.undelivered_epochs):
+            reports.on_backlog(waiting)
             if waiting != logged:
                 logged = waiting
                 log.info("waiting for the delivery of epochs", backlog=dict(waiting))
             self._pause(self._config.wait_step_s)
+        reports.on_delivered()
 
     # ------------------------------------------------------------ waits
 

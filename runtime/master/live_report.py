@@ -44,6 +44,7 @@ class LiveReports:
         self._thread = MetadataThread(_log_failure, "reports")
         self._written_at = 0.0
         self._is_closed = False
+        self.newest: Mapping[str, Any] = {}
         self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
 
     def write_if_due(self, now: float) -> None:
@@ -73,6 +74,7 @@ class LiveReports:
         progress, names = self._coordinator.progress, ("number", "kind", "acknowledged", "subtasks")
         checkpoint = None if progress is None else dict(zip(names, progress, strict=True))
         live |= {"checkpoint": checkpoint, **self._history.checkpoint_facts, **self._facts()}
+        self.newest = live
         self._thread.submit(partial(self._store, live, self._coordinator.progress_by_checkpoint()), once=once)
 
     def _store(self, live: Mapping[str, Any], pending: PendingProgress) -> None:

@@ -56,6 +56,9 @@ def test_a_backlog_holds_the_sources_and_no_checkpoint(tmp_path: Path) -> None:
         run.wait_for(run.records.final_savepoint)
         run.wait_for(lambda: stage.backlog() > 0)
         assert run.thread.is_alive(), "the run lasts until its epochs are delivered"
+        run.wait_for(lambda: run.records.live.get("ending", {}).get("phase") == "delivery")
+        assert run.records.live["ending"]["undelivered"] == {"out": stage.backlog()}
+        assert run.operator("numbers")["records_out"] == source.total * source.splits, "the last numbers stay"
         while run.thread.is_alive():
             rows += deliver(stage)
             run.thread.join(0.05)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -26,9 +27,11 @@ from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher, local_master, run_local
+from runtime.master import job_master
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.metadata_thread import MetadataThread
+from runtime.master.output_commit import commit_pending
 from runtime.run_store import OperationRequest
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
@@ -174,6 +177,29 @@ def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savep
     assert records.failure is not None
     number = records.completed[-1].manifest.checkpoint
     assert f"the savepoint {number} is complete" in str(records.failure["message"])
+
+
+def test_a_commit_that_takes_long_after_the_last_attempt_does_not_silence_the_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its live reports go on, and name the wait: the process was called gone."""
+    answers = threading.Event()
+
+    def slow(*arguments: Any) -> None:
+        answers.wait(60)
+        commit_pending(*arguments)
+
+    monkeypatch.setattr(job_master, "commit_pending", slow)
+    records, shown = drained_but_not_committed(tmp_path)
+    job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
+    with running(job, tmp_path / "state", records) as run:
+        try:
+            run.wait_for(lambda: records.live.get("ending", {}).get("waited_ms", 0) >= 2_000)
+        finally:
+            answers.set()
+        assert run.join() is MasterExitCode.DONE
+    assert records.live["ending"]["phase"] == "commit"
+    assert all(path.exists() for path in shown)
 
 
 def test_a_master_that_is_released_leaves_what_it_could_not_commit_to_the_next_one(tmp_path: Path) -> None:

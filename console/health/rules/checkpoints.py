@@ -156,7 +156,7 @@ def overdue_since(facts: RunFacts) -> datetime | None:
     """Completion of the newest checkpoint, or the start of the run, if the next checkpoint is overdue."""
     checkpoints, interval_ms = facts.checkpoints, facts.checkpoints.interval_ms
     point = facts.recovery_point
-    if facts.is_batch or point is None or not interval_ms:
+    if facts.is_batch or facts.live.ending or point is None or not interval_ms:
         return None
     least = MIN_OVERDUE if checkpoints.newest else MIN_OVERDUE_FIRST
     limit = max(OVERDUE_INTERVALS * timedelta(milliseconds=interval_ms), least)

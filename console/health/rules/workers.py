@@ -16,6 +16,7 @@ MAX_TAKE_OVER: Final = timedelta(seconds=2 * settings.WEIR_LEASE_S)
 MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a free worker of the queue `standing`
 MAX_SLOT_SILENCE_MS: Final = 4_000.0  #: slots send a heartbeat each second
 MAX_MASTER_SILENCE: Final = timedelta(seconds=10)  #: a master reports each second
+MAX_END_WAIT_MS: Final = 60_000.0  #: for a commit or a delivery after the end of all subtasks
 MAX_NAMED: Final = 3
 
 
@@ -75,10 +76,30 @@ def silent_master(facts: RunFacts) -> Iterator[Finding]:
     )
 
 
+def slow_end(facts: RunFacts) -> Iterator[Finding]:
+    """A run whose subtasks have ended, but not its commit or its delivery. A short wait is no finding."""
+    ending = facts.live.ending
+    if ending is None or silent_since(facts.live.at, facts.now):
+        return
+    if ending.waited_ms < MAX_END_WAIT_MS and not ending.error:
+        return
+    waited = formats.duration(ending.waited_ms)
+    if ending.phase == "delivery":
+        late = [f"{count} of {facts.operator(uid)}" for uid, count in ending.undelivered.items()]
+        text = f"All subtasks have ended. The run has waited {waited} for the delivery of epochs: {names(late)}."
+        yield Finding(sentence=text, operator=next(iter(ending.undelivered), ""))
+    else:
+        cause = f": {ending.error.rstrip('.')}" if ending.error else ""
+        yield Finding(
+            sentence=f"All subtasks have ended. The run has waited {waited} for the commit of its output{cause}.",
+            remedy="Check the system behind the sink; the run ends once its output is committed.",
+        )
+
+
 def old_numbers(facts: RunFacts) -> Iterator[Finding]:
     """A job master that reports, but stores no samples of the subtasks."""
     at = facts.old_since
-    if at is None or silent_since(facts.live.at, facts.now):
+    if at is None or facts.live.ending or silent_since(facts.live.at, facts.now):
         return
     age = formats.duration(facts.ms_since(at))
     yield Finding(

@@ -27,6 +27,7 @@ _WORDS: Final[Mapping[str, str]] = {
     FALLS_BEHIND: "slow",
     "watermark": "holds event time",
     "input-silent": "sends no records",
+    "slow-end": "delivers epochs",
     "sink-backlog": "stage not running",
     "standing-stage": "stage not running",
     "state-growth": "state grows",

@@ -228,7 +228,8 @@ class PostgresRunStore:
             }
             for checkpoint, progress in (pending or {}).items()
         }
-        self._report("write_live", live=Jsonb(dict(live)), pending=Jsonb(under_way))
+        report = self._jsonb(live) if "ending" in live else Jsonb(dict(live))  # errors may quote secrets
+        self._report("write_live", live=report, pending=Jsonb(under_way))
 
     def add_history(self, intervals: Sequence[MetricsInterval]) -> None:
         rows = [{"at": interval.at, **row} for interval in intervals for row in interval.rows]

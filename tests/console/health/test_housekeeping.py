@@ -13,12 +13,13 @@ from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
 from console.health import housekeeping
+from console.health.assessment import assess
 from console.health.collection import collect
 from console.health.facts import RunFacts
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
-from console.jobs.models import Job, Run
+from console.jobs.models import Attempt, Job, Run
 from console.metrics.models import Metrics, SubtaskMetrics
 from console.metrics.partitions import create_partitions
 from tests.console.ui import blocks, rows
@@ -237,3 +238,48 @@ def test_the_admin_lists_verdicts_by_urgency(browser: Client) -> None:
     path = "/admin/health/jobhealth/"
     assert [row.job.name for row in browser.get(path).context["cl"].result_list] == ["late", "well"]
     assert [row.job.name for row in browser.get(f"{path}?level=ok").context["cl"].result_list] == ["well"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "others"), [("stopping", "stop", "drain"), ("draining", "drain", "stop"),
+                                  ("cancelling", "cancel", "stop"), ("starting", "start", "stop")]
+)  # fmt: skip
+def test_the_change_of_state_under_way_has_its_begin_and_the_longest_before(state: str, kind: str, others: str) -> None:
+    run, now = rows.run(rows.job(), state), timezone.now()
+    for minutes in (1, 4, 2):
+        begun = now - timedelta(days=minutes)
+        rows.operation(run.job, kind, run=None, created_at=begun, ended_at=begun + timedelta(minutes=minutes))
+    rows.operation(run.job, others, created_at=now - timedelta(hours=9), ended_at=now)
+    Attempt.objects.create(run=run, token=run.token, started_at=now - timedelta(minutes=30))
+    rows.operation(run.job, kind, "running", run=run, started_at=now - timedelta(minutes=30))
+    change = collect([run], now)[run.pk].change
+    assert change is not None
+    assert (change.since, change.longest_ms) == (now - timedelta(minutes=30), 240_000)
+    run.live = {}
+    (finding,) = [each for each in assess(collect([run], now)[run.pk]).findings if each.rule == "slow-change"]
+    assert "has taken 30 min, the longest before 4 min." in finding.sentence
+    run.state = "running"
+    Run.objects.filter(pk=run.pk).update(state="running")
+    assert collect([run], now)[run.pk].change is None
+
+
+def test_a_drill_that_fails_makes_the_job_sick_until_the_next_one_succeeds() -> None:
+    run = sick("proven", 0.02)
+    snapshot = run.checkpoints.get()
+
+    def level(state: str, **facts: Any) -> Level:
+        rows.operation(run.job, "drill", state, **{"params": {"checkpoint": snapshot.pk}, **facts})
+        store_verdicts()
+        return Level(JobHealth.objects.get().level)
+
+    assert level("succeeded") is Level.OK
+    error = {"code": "attempt-failed", "message": "The file a.arrow is missing."}
+    now = timezone.now()
+    partial = {"checkpoint": snapshot.pk, "allow_unmapped": True}
+    assert level("failed", error=error, created_at=now, params=partial) is Level.OK, "it proves nothing"
+    assert level("failed", error=error, created_at=now) is Level.ATTENTION
+    said = JobHealth.objects.get().sentence
+    assert said.startswith("The newest restore drill of snapshot 7 failed ")
+    assert said.endswith(" ago: The file a.arrow is missing.")
+    assert level("running", created_at=now + timedelta(seconds=1)) is Level.ATTENTION
+    assert level("succeeded", created_at=now + timedelta(seconds=2)) is Level.OK

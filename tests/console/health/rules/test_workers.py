@@ -2,11 +2,11 @@
 
 import pytest
 
-from console.health.facts import StageFacts
+from console.health.facts import CheckpointFacts, StageFacts
 from console.health.findings import Level
-from console.metrics.live import Live, SlotLive, WaitingLive
+from console.metrics.live import EndingLive, Live, SlotLive, WaitingLive
 from runtime.core.job.lifecycle import RunState
-from tests.console.health.facts_of import ago, found, sentence
+from tests.console.health.facts_of import ago, checkpoint, found, sentence, verdict
 
 
 @pytest.mark.parametrize(("seconds", "is_found"), [(10, True), (9.9, False)])
@@ -92,3 +92,32 @@ def test_stages_and_the_backlog_of_a_sink_are_named() -> None:
     waiting = StageFacts(operator="sink", is_restarting=False, created_at=ago(15))
     assert found("standing-stage", stages=(waiting,)) is None
     assert found("standing-stage", stages=(StageFacts(operator="s", is_restarting=False, created_at=ago(16)),))
+
+
+ENDING = {"state": RunState.STOPPING, "sampled_at": ago(90)}
+
+
+def test_a_job_master_that_waits_for_the_last_commit_is_not_silent_and_names_the_error() -> None:
+    live = Live(at=ago(1), ending=EndingLive(waited_ms=2_000, error="Postgres: the server is away."))
+    assert [finding.rule for finding in verdict(live=live, **ENDING).findings] == ["slow-end"]
+    assert sentence("slow-end", live=live, **ENDING) == (
+        "All subtasks have ended. The run has waited 2.0 s for the commit of its output: Postgres: the server is away."
+    )
+
+
+@pytest.mark.parametrize(("waited_ms", "is_found"), [(60_000, True), (59_000, False)])
+def test_a_delivery_after_the_end_of_all_subtasks_is_slow_after_a_minute(waited_ms: float, is_found: bool) -> None:
+    """Its old samples and its checkpoints, of which none begins any more, are no findings."""
+    live = Live(at=ago(1), ending=EndingLive(phase="delivery", waited_ms=waited_ms, undelivered={"sink": 3}))
+    old = CheckpointFacts(interval_ms=5_000, newest=checkpoint(completed_at=ago(300)))
+    health = verdict(live=live, checkpoints=old, state=RunState.RUNNING, sampled_at=ago(90))
+    assert [finding.rule for finding in health.findings] == ["slow-end"] * is_found
+    assert not is_found or health.sentence == (
+        "All subtasks have ended. The run has waited 1 min for the delivery of epochs: 3 of `sink`."
+    )
+
+
+def test_a_job_master_that_dies_during_its_last_wait_is_silent() -> None:
+    live = Live(at=ago(30), ending=EndingLive(waited_ms=90_000))
+    assert found("slow-end", live=live, **ENDING) is None
+    assert found("silent-master", live=live, **ENDING) is not None

@@ -19,6 +19,8 @@ WITHOUT_OPERATOR = {
     "other-code",
     "savepoint-failed",
     "schedule-missed",
+    "drill-failed",
+    "slow-change",
     "checkpoints-overdue",
     "unreadable",
 }

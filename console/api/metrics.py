@@ -48,7 +48,10 @@ class RunMetricsSerializer(serializers.Serializer[Any]):
 
 
 class SubtaskMetricsSerializer(serializers.Serializer[Any]):
-    at = serializers.ListField(child=serializers.DateTimeField(), help_text="Start of each interval of 5 s.")
+    at = serializers.ListField(
+        child=serializers.DateTimeField(),
+        help_text="Start of each interval of 5 s. With many subtasks, intervals are left out.",
+    )
     index = serializers.ListField(
         child=serializers.ListField(child=serializers.IntegerField()), help_text="The subtasks in each interval."
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from django.conf import settings
 from django.db import connection
-from django.db.models import F, Func, JSONField, Subquery, TextField, Value
+from django.db.models import F, Func, IntegerField, JSONField, Q, Subquery, TextField, Value
 from django.db.models.functions import Cast
 
 from console.accounts.refusals import InvalidField
@@ -23,6 +23,9 @@ MAX_POINTS: Final = 500  #: of an operator
 MAX_VALUES: Final = 3_000  #: points of all operators together
 MAX_SUBTASK_VALUES: Final = 20_000
 SUBTASK_HISTORY: Final = timedelta(hours=1)
+_FINEST_STEP: Final = timedelta(seconds=FINEST_STEP_S)
+_NEWEST: Final = timedelta(seconds=15)  #: all intervals since then are shown
+_INTERVAL_NUMBER: Final = f"floor(extract(epoch FROM %(expressions)s) / {FINEST_STEP_S})::bigint"
 #: Lengths of intervals that an answer may have; each is a multiple of the step of the rows that it is made from.
 RESOLUTIONS_S: Final = (
     5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 604_800,
@@ -208,11 +211,16 @@ def _mean(values: Sequence[float | None]) -> float:
 def subtask_history(run: Run, operator: str, now: datetime, intervals: int | None = None) -> SubtaskHistory:
     """The numbers of the operator's subtasks in the last hour, oldest first, at most `MAX_SUBTASK_VALUES`. A query.
 
-    `intervals`: only that number of the newest.
+    Of many subtasks it has every n-th interval, and the newest. `intervals`: only that number of the newest.
     """
     most = intervals or max(1, MAX_SUBTASK_VALUES // (len(SUBTASK_NUMBERS) * max(run.parallelism, 1)))
     numbers_of = Func(F("operators"), Value(operator, TextField()), function="jsonb_extract_path")
+    places = max(1, most - _NEWEST // _FINEST_STEP)
+    every = 1 if intervals else -(-(SUBTASK_HISTORY // _FINEST_STEP) // places)
     found = SubtaskMetrics.objects.filter(run_id=run.pk, at__gte=now - SUBTASK_HISTORY)
+    if every > 1:
+        turn = Func(F("at"), template=f"mod({_INTERVAL_NUMBER}, {every})", output_field=IntegerField())
+        found = found.alias(turn=turn).filter(Q(turn=0) | Q(at__gte=now - _NEWEST))
     newest = found.annotate(numbers=Cast(numbers_of, JSONField())).exclude(numbers=None).order_by("-at", "-token")
     rows = list(newest.values_list("at", "numbers")[:most])[::-1]
     return SubtaskHistory(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -135,3 +136,21 @@ def test_numbers_of_subtasks_come_by_operator(run: Run) -> None:
         assert found.at == [NOW - HOUR, NOW - HOUR / 2, NOW]
         assert found.numbers["records_in"] == [[2 * by, 2], [by, 1], [0, 0]]
     assert selectors.subtask_history(run, "unknown", NOW).at == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("parallelism", [4, 16, 128])
+def test_numbers_of_many_subtasks_are_those_of_an_hour_too(run: Run, parallelism: int) -> None:
+    """They were those of 17 min at parallelism 16. The newest interval is there."""
+    run.parallelism = parallelism
+    operators = {"sums": {name: [1] for name in ("index", *selectors.SUBTASK_NUMBERS)}}
+    times = every_5_s(NOW - 2 * HOUR, NOW)
+    SubtaskMetrics.objects.bulk_create(
+        SubtaskMetrics(run_id=run.pk, at=at, token=1, operators=operators) for at in times
+    )
+    found = selectors.subtask_history(run, "sums", NOW).at
+    assert found[-1] == times[-1]
+    assert found[0] - (NOW - HOUR) < HOUR / 20
+    assert max(after - before for before, after in pairwise(found)) < HOUR / 20
+    assert len(found) * parallelism * len(selectors.SUBTASK_NUMBERS) <= selectors.MAX_SUBTASK_VALUES
+    assert selectors.subtask_history(run, "sums", NOW, intervals=2).at == times[-2:]

@@ -47,7 +47,7 @@ def _took_ms(facts: RunFacts, change: StateChange) -> float:
 
 
 def _cause(facts: RunFacts, change: StateChange) -> str:
-    """What the run waits for, in a sentence, by the newest report."""
+    """A sentence on what the run waits for, by the newest report."""
     live = facts.live
     is_known = live.at is not None and live.at >= change.since
     if facts.state is RunState.CANCELLING:

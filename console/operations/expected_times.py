@@ -3,21 +3,22 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from statistics import median
 from typing import Final
 
-from django.db.models import Q
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import F, Q
+from django.db.models.functions import Extract, JSONObject
 
 from console import formats
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.restart_times import read_restarts_ms
+from console.checkpoints.restart_times import restarts_ms
+from console.jobs.models import Job
 from console.operations.models import Operation, OperationKind, OperationState
 from runtime.core.snapshot.failure_reason import FailureReason
 
 _K = OperationKind
 _HISTORY: Final = 20  #: newest operations
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _RESTART: Final = "restart"  #: after a failure; it restores state, as a restore does
 #: Kinds that stand for a kind, in order of preference. A start and a restore wait for the same steps.
 _SIMILAR: Final[Mapping[str, tuple[str, ...]]] = {
@@ -48,15 +49,15 @@ class ExpectedDuration:
 
 
 def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) -> ExpectedDuration | None:
-    """The durations of the job's last successful operations of `kind`, from request to end. At most two queries.
+    """The durations of the job's last successful operations of `kind`, from request to end. A single query.
 
     Without any, `_SIMILAR` kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
     at least as long as the checkpoint `newest`, which shares files with earlier ones. None: nothing is known.
     """
     similar = _SIMILAR.get(kind, (kind,))
-    took_ms, expired_ms = _operations_ms(job_id, similar)
+    took_ms, expired_ms = _history(job_id, similar)
     for each in similar:
-        if known := read_restarts_ms(job_id) if each == _RESTART else took_ms[each]:
+        if known := took_ms[each]:
             note = _note(known, each) + _expired_note(expired_ms[each], len(known))
             is_least = kind in _WITH_SAVEPOINT and each != kind
             return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
@@ -71,18 +72,20 @@ def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) 
 _ByKind = Mapping[str, Sequence[float]]
 
 
-def _operations_ms(job_id: int, kinds: Sequence[str]) -> tuple[_ByKind, _ByKind]:
-    """The durations of successful operations, and those of operations whose savepoint expired, by kind."""
+def _history(job_id: int, kinds: Sequence[str]) -> tuple[_ByKind, _ByKind]:
+    """The durations of successful operations and of restarts, and those of operations whose savepoint expired."""
     succeeded = Q(state=OperationState.SUCCEEDED)
     expired = Q(state=OperationState.FAILED, kind__in=_WITH_SAVEPOINT, error__code=FailureReason.EXPIRED)
     earlier = Operation.objects.filter(succeeded | expired, job=job_id, kind__in=kinds, ended_at__isnull=False)
-    took_ms: dict[str, list[float]] = defaultdict(list)
-    expired_ms: dict[str, list[float]] = defaultdict(list)
-    columns = earlier.order_by("-created_at").values_list("kind", "state", "created_at", "ended_at")
-    for kind, state, created, ended in columns[:_HISTORY]:
-        if ended is not None:
-            of_state = took_ms if state == OperationState.SUCCEEDED else expired_ms
-            of_state[kind].append((ended - created) / _MILLISECOND)
+    took_s = Extract(F("ended_at") - F("created_at"), "epoch")
+    newest = earlier.order_by("-created_at").values_list(JSONObject(kind="kind", state="state", took_s=took_s))
+    columns = ArraySubquery(newest[:_HISTORY]), restarts_ms(job_id)
+    operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
+    took_ms = defaultdict[str, list[float]](list, {_RESTART: restarts or []})
+    expired_ms = defaultdict[str, list[float]](list)
+    for each in operations:
+        of_state = took_ms if each["state"] == OperationState.SUCCEEDED else expired_ms
+        of_state[each["kind"]].append(each["took_s"] * 1000)
     return took_ms, expired_ms
 
 

@@ -102,8 +102,10 @@ def check_files(
 
 def found_damage(checkpoint: Checkpoint) -> str:
     """The damage that the last check found, as a sentence; "" if it found none, or the files were not checked."""
-    last = Verification.objects.filter(checkpoint=checkpoint, operation__state=OperationState.FAILED)
-    return last.values_list("operation__error__message", flat=True).first() or ""
+    last: Verification | None = getattr(checkpoint, "verification", None)
+    if last is None or last.operation.state != OperationState.FAILED:
+        return ""
+    return str((last.operation.error or {}).get("message", ""))
 
 
 def is_complete(results: list[str]) -> bool:

@@ -102,7 +102,7 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
     run = latest_run(job)
     versions = tuple(ready_versions(job))
     is_open = request.method != "POST" and not request.GET.get("checkpoint")
-    suggested = continuable(job).select_related("run").first() if is_open else None
+    suggested = _with_facts(continuable(job)).first() if is_open else None
     form = RestoreForm(request.POST if request.method == "POST" else _choice(request, suggested, versions))
     refused: Refused | None = None
     if request.method == "POST" and form.is_valid():
@@ -216,8 +216,8 @@ def _plan(
 ) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, as the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
-    found_rows = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job)
-    checkpoint = suggested or found_rows.first()
+    found_rows = Checkpoint.objects.filter(pk=chosen["checkpoint"] or 0, job=job)
+    checkpoint = suggested or _with_facts(found_rows).first()
     version = next((version for version in versions if version.pk == chosen["version"]), None)
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
@@ -242,6 +242,11 @@ def _plan(
         else (),
         expected=expected_duration(job.pk, OperationKind.RESTORE),
     )
+
+
+def _with_facts(rows: FoundCheckpoints) -> FoundCheckpoints:
+    """The rows with what a plan reads of them: their run, and the last check of their files."""
+    return rows.select_related("run", "verification__operation").defer("verification__files")
 
 
 def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) -> tuple[Snapshots, ...]:

@@ -207,7 +207,8 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
 
 def test_a_restore_warns_of_damage_until_a_check_finds_none(api: APIClient, savepoint: Checkpoint) -> None:
     def plan() -> RestoreReport:
-        return report(savepoint.job, Origin.from_row(savepoint.job, savepoint), savepoint.run.version, 2)
+        row = Checkpoint.objects.get(pk=savepoint.pk)  # as a request reads it
+        return report(row.job, Origin.from_row(row.job, row), row.run.version, 2)
 
     file = file_of(savepoint, "a.arrow")
     body, before = file.read_bytes(), plan()

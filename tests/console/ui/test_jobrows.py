@@ -59,8 +59,11 @@ def _forget() -> None:
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_poll_after_a_write_brings_what_a_fresh_process_would_show(
-    at_console: Client, running: Run, name: str
+    at_console: Client, running: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The clock stands: a finding that no pass has stored begins at the time of each request."""
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)
     path = f"/jobs/{running.job_id}/"
     before = at_console.get(path)
     known = " ".join(f"{block}={digest}" for block, digest in blocks.digests(before).items())

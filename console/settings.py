@@ -230,6 +230,7 @@ CACHES = {
 }
 
 AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["console.accounts.backends.StoredPermissions"]
 # Django replaces a hash of a later hasher when its user signs in.
 PASSWORD_HASHERS = [
     "console.accounts.hashers.Argon2",

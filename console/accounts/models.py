@@ -4,10 +4,9 @@ Django cannot replace the user model later, so it is custom from the first migra
 """
 
 from enum import StrEnum
-from functools import cached_property
 from typing import ClassVar
 
-from django.contrib.auth.models import AbstractUser, Permission
+from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Value
@@ -37,20 +36,6 @@ class User(AbstractUser):
 
     class Meta:
         db_table = "weir_user"
-
-    def has_perm(self, perm: str, obj: models.Model | None = None) -> bool:
-        if self.is_superuser or obj is not None:
-            return super().has_perm(perm, obj)
-        return self.is_active and perm in self._grants
-
-    @cached_property
-    def _grants(self) -> frozenset[str]:
-        """The permissions of the user and of the user's groups. A query; the backend of Django takes two."""
-        own, of_groups = (
-            Permission.objects.filter(**{path: self}).order_by().values_list("content_type__app_label", "codename")
-            for path in ("user", "group__user")
-        )
-        return frozenset(f"{app}.{codename}" for app, codename in own.union(of_groups))
 
 
 class ApiToken(models.Model):

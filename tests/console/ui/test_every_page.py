@@ -18,8 +18,10 @@ from console.jobs.models import Run
 from tests.console.ui import every_page, rows
 from tests.console.ui.browsing import Open, Scheme, error_pages
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
+#: The pages of a running job are many: each test takes every fifth, so that no test needs minutes on a slow machine.
+PARTS = range(5)
 DESKS = (1024, 1280, 1440)  #: at these widths, reasons and the whole graph are seen without scrolling
 WIDTHS = (390, *DESKS)
 
@@ -69,15 +71,17 @@ OVERFLOW = "document.documentElement.scrollWidth - window.innerWidth"
 HEADINGS = "[...document.querySelectorAll('h1,h2,h3')].map((h) => Number(h.tagName[1]))"
 
 
-def test_every_page_of_a_running_job(signed_in: Open, running: Run) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_every_page_of_a_running_job(signed_in: Open, running: Run, part: int) -> None:
     with signed_in() as page:
-        assert faults(page, every_page.pages_of_running_job(running)) == []
+        assert faults(page, part_of_pages(running, part)) == []
 
 
-def test_every_page_as_a_reader(signed_in: Open, running: Run) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_every_page_as_a_reader(signed_in: Open, running: Run, part: int) -> None:
     """Acts are disabled with their reasons, and pages that define a job refuse it."""
     with signed_in(user=rows.reader(), forgive="403") as page:
-        assert faults(page, every_page.pages_of_running_job(running), ("light",), statuses=(200, 403)) == []
+        assert faults(page, part_of_pages(running, part), ("light",), statuses=(200, 403)) == []
 
 
 def test_every_page_of_jobs_in_other_states(signed_in: Open, transactional_db: None) -> None:
@@ -125,6 +129,10 @@ def test_pages_of_errors_and_the_sign_in(browser: Browser, live_server: LiveServ
     with browser.new_context(base_url=live_server.url) as context:
         page = context.new_page()
         assert faults(page, {"login": "/login/", **error_pages(page)}) == []
+
+
+def part_of_pages(run: Run, part: int) -> dict[str, str]:
+    return dict(itertools.islice(every_page.pages_of_running_job(run).items(), part, None, len(PARTS)))
 
 
 def faults(

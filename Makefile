@@ -9,9 +9,8 @@ JOBS ?= 3
 
 # Tests wait about as long as they compute, so more run at a time than there are cores.
 # Files begin in the order of their names: in the slow suite those that take longest come first.
-# A test that ends its worker begins again in another one: after three of them the session ends, instead of never.
 # A JVM of a test lives for seconds: the second compiler and parallel collectors would cost more than they save.
-TESTS = env JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --max-worker-restart=3 --dist loadfile --no-loadscope-reorder --durations=25
+TESTS = env JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
 
 # Checks read Django's settings and reach no server.
 CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=redis://127.0.0.1:1/0 \

@@ -113,14 +113,20 @@ class AllOperations(StrictView, generics.ListAPIView[Operation]):
 
 
 class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):
-    """The withdrawal of a request that no job master has begun, or of a rescale or rollback before its restore."""
+    """The withdrawal of a request that no job master has begun, or of a rescale or rollback before its restore.
+
+    A copy, a check of files and a restore drill can be withdrawn while they are under way too.
+    """
 
     queryset = Operation.objects.all()
     serializer_class = OperationSerializer
 
     @extend_schema(request=None, responses={200: OperationSerializer, 409: Problem})
     def post(self, request: Request, pk: UUID) -> Response:
-        """Ends the operation as failed; its error names the consequence. The stop or cancel of a rollback goes on."""
+        """Ends the operation as failed; its error names the consequence. The stop or cancel of a rollback goes on.
+
+        A copy, check or drill that is under way stops soon: wait for its end with `?wait=`.
+        """
         row = self.get_object()
         withdraw_operation(self.user, row)
         row.refresh_from_db()

@@ -85,7 +85,7 @@ LEFT JOIN LATERAL (
     FROM (
         SELECT state, ended_at, error, params FROM weir_operation
         WHERE job_id = r.job_id AND kind = 'drill' AND state IN ('succeeded', 'failed')
-            AND NOT params @> '{"allow_unmapped": true}'
+            AND NOT params @> '{"allow_unmapped": true}' AND error ->> 'code' IS DISTINCT FROM 'withdrawn'
         ORDER BY created_at DESC LIMIT 1) AS newest_drill
     WHERE state = 'failed'
 ) AS drill ON true

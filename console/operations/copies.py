@@ -29,7 +29,7 @@ from console.operations.labels import checkpoint_of
 from console.operations.legality import copy_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
-from console.operations.passes import FILE_WORK_LOCK, PhaseReport
+from console.operations.passes import FILE_WORK_LOCK, PhaseReport, WorkWithdrawn
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
@@ -90,22 +90,25 @@ def _run(row: Operation) -> None:
             if row.phase != _WAITS:
                 _update(row, phase=_WAITS)
             return
-        _update(row, state=OperationState.RUNNING, phase=_COPIES, started_at=Coalesce("started_at", Now()))
+        if not _update(row, state=OperationState.RUNNING, phase=_COPIES, started_at=Coalesce("started_at", Now())):
+            return  # withdrawn meanwhile
         result = _copy(row, savepoint, manifest)
+    except WorkWithdrawn:
+        _end(row, OperationState.FAILED)
     except Refused as refused:
         _end(row, OperationState.FAILED, error={"code": refused.code, "message": refused.detail})
     except (OSError, EnvironmentFailure, JobRejected) as error:
         _end(row, OperationState.FAILED, error={"code": "not-copied", "message": f"{error}."})
     else:
-        _end(row, OperationState.SUCCEEDED, result=result)
+        _end(row, OperationState.SUCCEEDED, result=result, error=None)  # a withdrawal came too late
 
 
 def _end(row: Operation, state: OperationState, **facts: Any) -> None:
     _update(row, state=state, phase="", started_at=Coalesce("started_at", Now()), ended_at=Now(), **facts)
 
 
-def _update(row: Operation, **facts: Any) -> None:
-    Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(**facts)
+def _update(row: Operation, **facts: Any) -> int:
+    return Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(**facts)
 
 
 def _is_reduced_later(savepoint: Checkpoint) -> bool:

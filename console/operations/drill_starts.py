@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -20,6 +21,7 @@ from console.operations.holds import hold, release
 from console.operations.legality import drill_conflict
 from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.params import CloneParams, parse_params
+from console.operations.passes import WorkWithdrawn
 
 LIMIT: Final = timedelta(minutes=30)  #: for the storage to become usable, then for the clone's first checkpoint
 
@@ -50,6 +52,8 @@ def start_drills() -> None:
     for row in queued.order_by("created_at").select_related("job", "requested_by"):
         try:
             _start(row)
+        except WorkWithdrawn:
+            log.info("a drill was withdrawn while its clone was created", operation=str(row.pk))
         except Refused as refused:
             _end_or_wait(row, refused)
         except IntegrityError as error:
@@ -62,15 +66,21 @@ def _start(row: Operation) -> None:
         run = create_clone(row, prepared, "drill")
         result = {"job": run.job_id, "run": run.pk, "restored_bytes": prepared.restored_bytes}
         release(row)
-        Operation.objects.filter(pk=row.pk).update(state=OperationState.RUNNING, started_at=Now(), result=result)
+        if not _queued(row).update(state=OperationState.RUNNING, started_at=Now(), result=result):
+            raise WorkWithdrawn
 
 
 def _end_or_wait(row: Operation, refused: Refused) -> None:
     if refused.status == HTTPStatus.SERVICE_UNAVAILABLE and timezone.now() - row.created_at < LIMIT:
         log.warning("the clone of a drill is not created yet", operation=str(row.pk), error=refused.detail)
-        Operation.objects.filter(pk=row.pk).update(phase=f"waiting for storage: {refused.__cause__}")
+        _queued(row).update(phase=f"waiting for storage: {refused.__cause__}")
         return
     with transaction.atomic():
         release(row)
         error = {"code": refused.code, "message": refused.detail}
-        Operation.objects.filter(pk=row.pk).update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error)
+        _queued(row).update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error)
+
+
+def _queued(row: Operation) -> QuerySet[Operation]:
+    """The row, unless the drill was withdrawn meanwhile."""
+    return Operation.objects.filter(pk=row.pk, state=OperationState.QUEUED)

@@ -26,7 +26,7 @@ from console.operations.params import RunParams
 from console.operations.passes import for_each_active
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
-_MEASURED: Final = "first_checkpoint_ms"
+MEASURED: Final = "first_checkpoint_ms"  #: in the result of a drill from its clone's first checkpoint on
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +42,11 @@ def _advance(row: Operation) -> None:
     result: dict[str, Any] = row.result or {}
     run = Run.objects.select_related("job").get(pk=result["run"])
     first = Checkpoint.objects.filter(run=run, status=Status.COMPLETED).order_by("number").first()
-    if first is not None and _MEASURED not in result:
+    if first is not None and MEASURED not in result:
         row.result = result = {**result, **_measurements(run, first)}
     if run.is_terminal:
         _archive(row, run)
-    elif first is not None or timezone.now() - row.started_at > LIMIT:
+    elif first is not None or row.error is not None or timezone.now() - row.started_at > LIMIT:
         row.phase = "ending the clone"
         _cancel(row, run)
     else:
@@ -62,7 +62,7 @@ def _measurements(run: Run, first: Checkpoint) -> dict[str, Any]:
     return {
         "start_ms": _since_request(run, run.started_at),
         "first_record_ms": _since_request(run, flowing),
-        _MEASURED: _since_request(run, first.completed_at),
+        MEASURED: _since_request(run, first.completed_at),
         "checkpoint_bytes": first.size_bytes,
     }
 
@@ -112,7 +112,9 @@ def delete_clones() -> None:
 
 def _end(row: Operation, run: Run) -> None:
     row.phase, row.ended_at = "", timezone.now()
-    if row.result and _MEASURED in row.result:
+    if row.error is not None:  # withdrawn
+        row.state = OperationState.FAILED.value
+    elif row.result and MEASURED in row.result:
         row.state = OperationState.SUCCEEDED.value
         if not row.params.get("allow_unmapped"):  # state that the drill dropped was not read
             Checkpoint.objects.filter(pk=row.params["checkpoint"]).update(verified_at=Now())

@@ -59,6 +59,8 @@ class OperationState(StrEnum):
 OPERATION_STATES = choices(OperationState)
 OPERATION_KINDS = choices(OperationKind)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
+#: Code of the error of an operation that a user has withdrawn.
+WITHDRAWN = "withdrawn"
 #: Operations of a review. They take effect at once; their rows are the history of the review, with its comments.
 REVIEW_OPERATIONS = (OperationKind.ASSIGN, OperationKind.COMMENT, OperationKind.REVIEW)
 #: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.

@@ -14,16 +14,31 @@ FILE_WORK_LOCK: Final = 0x57454952_46494C45
 _REPORT_S: Final = 1.0  #: between two updates of a phase
 
 
+class WorkWithdrawn(Exception):
+    """A user has withdrawn the operation: its worker stops, and deletes what it has written."""
+
+
 class PhaseReport:
-    """The phase of an active operation, written at most once a second outside any transaction."""
+    """The phase of an active operation, written at most once a second outside any transaction.
+
+    A withdrawal of a running operation only writes its error (`console.operations.withdrawal`).
+    """
 
     def __init__(self, row: Operation) -> None:
         self._row, self._due = row, time.monotonic()
 
     def show(self, phase: str) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _REPORT_S
-            Operation.objects.filter(pk=self._row.pk, state__in=ACTIVE_STATES).update(phase=phase)
+        """Writes the phase.
+
+        Raises:
+            WorkWithdrawn: the operation was withdrawn.
+        """
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _REPORT_S
+        wanted = Operation.objects.filter(pk=self._row.pk, state__in=ACTIVE_STATES, error__isnull=True)
+        if not wanted.update(phase=phase):
+            raise WorkWithdrawn
 
 
 def for_each_active(kind: OperationKind, act: Callable[[Operation], None]) -> None:

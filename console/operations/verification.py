@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from console import formats
@@ -28,7 +29,7 @@ from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
 from console.operations.params import CheckpointParams
-from console.operations.passes import FILE_WORK_LOCK, PhaseReport
+from console.operations.passes import FILE_WORK_LOCK, PhaseReport, WorkWithdrawn
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
 from runtime.errors import CorruptState, JobRejected
@@ -205,16 +206,24 @@ class _Progress:
 
 def _run(row: Operation) -> None:
     checkpoint = Checkpoint.objects.get(pk=row.params["checkpoint"])
-    row.state, row.started_at, row.phase = OperationState.RUNNING.value, timezone.now(), ""
-    row.save(update_fields=("state", "started_at", "phase"))
+    own = Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES)
+    if not own.update(state=OperationState.RUNNING, started_at=Now(), phase=""):
+        return  # withdrawn meanwhile
     pin(checkpoint)
+    try:
+        _check_and_end(row, checkpoint)
+    except WorkWithdrawn:
+        own.update(state=OperationState.FAILED, phase="", ended_at=Now())
+
+
+def _check_and_end(row: Operation, checkpoint: Checkpoint) -> None:
     stored = read_manifest(checkpoint)
     if stored.manifest is None:
         row.state, row.error = OperationState.FAILED.value, {"code": "not-verified", "message": stored.fault}
     else:
         files = check_files(checkpoint, stored.manifest, _Progress(row, checkpoint, stored.manifest).add)
         results = [each.result for each in files]
-        row.state = OperationState.SUCCEEDED.value
+        row.state, row.error = OperationState.SUCCEEDED.value, None
         if not is_complete(results):
             row.state = OperationState.FAILED.value
             row.error = {"code": "damaged-files", "message": summary(results)}
@@ -227,5 +236,5 @@ def _run(row: Operation) -> None:
             "files": [[each.path, each.nbytes, each.checksum, each.result] for each in files],
         }  # fmt: skip
         Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
-    row.ended_at = timezone.now()
+    row.phase, row.ended_at = "", timezone.now()
     row.save(update_fields=("state", "phase", "ended_at", "result", "error"))

@@ -350,7 +350,10 @@ def wait(console: Console, /, operation: str, timeout: float, as_json: bool) -> 
 @json_option
 @with_console
 def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
-    """Withdraws OPERATION, which no job master has begun, or a rescale or rollback before its restore."""
+    """Withdraws OPERATION, which no job master has begun, or a rescale or rollback before its restore.
+
+    A copy, a check of files and a restore drill stop also while they are under way.
+    """
     withdrawn = console.withdraw(operation)
     if as_json:
         write_json(withdrawn)

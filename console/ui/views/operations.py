@@ -87,7 +87,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
 @require_POST
 @require_login
 def withdraw(request: HttpRequest, pk: UUID) -> HttpResponse:
-    """Withdraws a request that no job master has begun, or a restore that waits."""
+    """Withdraws a request that no job master has begun, a restore that waits, or work of the console."""
     try:
         withdraw_operation(user_of(request), get_object_or_404(Operation, pk=pk))
         messages.info(request, "The request is withdrawn.")

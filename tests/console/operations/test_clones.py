@@ -13,12 +13,16 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
+from console.health.collection import collect
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import drills
+from console.operations import drill_starts, drills
+from console.operations.clones import create_clone
 from console.operations.file_work import run_file_work
 from console.operations.models import Operation, OperationKind
+from console.operations.passes import WorkWithdrawn
 from console.operations.restore_proof import latest_proof, proof_of
 from console.operations.services import OperationRequestContext, request
+from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
 from console.runs import run_store
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
 from tests.console.stored import store
@@ -247,3 +251,53 @@ def test_a_clone_without_room_is_refused_and_leaves_nothing(
         ask(operator, snapshot)
     assert (refused.value.code, refused.value.status) == ("not-cloned", 503)
     assert ({*job_root(snapshot.job_id).parent.iterdir()}, Job.objects.count()) == (folders, 1)
+
+
+def test_a_drill_is_withdrawn_and_its_clone_is_removed(operator: User, snapshot: Checkpoint) -> None:
+    """B11: its clone held its slots until the limit of the drill."""
+    found = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    advance(run, "running")
+    assert withdrawal_effect(found).startswith("The clone is cancelled")
+    withdraw_operation(operator, found)
+    assert advance(run, "running").phase == "ending the clone"
+    assert Operation.objects.get(kind="cancel").run == run
+    ended = advance(run, "canceled")
+    assert (ended.state, (ended.error or {})["code"], ended.phase) == ("failed", "withdrawn", "")
+    assert not job_root(run.job_id).exists()
+    assert Checkpoint.objects.get(pk=snapshot.pk).verified_at is None
+    proofs = Job.objects.filter(pk=snapshot.job_id).annotate(proof=latest_proof("pk")).values_list("proof", flat=True)
+    assert (list(proofs), proof_of(snapshot, [ended])) == ([None], None)
+    facts = collect([snapshot.run], timezone.now())
+    assert facts[snapshot.run_id].failed_drill is None, "it is no finding"
+
+
+def test_a_queued_drill_is_withdrawn_at_once(
+    operator: User, snapshot: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ask(operator, snapshot, "drill")
+    withdraw_operation(operator, found)
+    snapshot.refresh_from_db()
+    found.refresh_from_db()
+    assert (found.state, snapshot.held_by) == ("failed", None)
+    run_file_work()
+    assert Job.objects.count() == 1, "no clone begins"
+
+    begun, create = ask(operator, snapshot, "drill"), create_clone
+
+    def withdraw_and_create(row: Operation, *more: Any) -> Run:
+        withdraw_operation(operator, begun)
+        return create(row, *more)
+
+    monkeypatch.setattr("console.operations.drill_starts.create_clone", withdraw_and_create)
+    folders = set(job_root(snapshot.job_id).parent.iterdir())
+    with pytest.raises(WorkWithdrawn):
+        drill_starts._start(begun)
+    assert set(job_root(snapshot.job_id).parent.iterdir()) == folders, "the files of the clone are deleted"
+
+
+def test_a_drill_that_has_its_result_is_not_withdrawn(operator: User, snapshot: Checkpoint) -> None:
+    found = rows.operation(snapshot.job, "drill", "running", result={"run": 1, "first_checkpoint_ms": 5}, ended_at=None)
+    assert withdrawal_refusal(found) == "The restore drill has its result, and its clone is being removed."
+    with pytest.raises(Conflict, match="has its result"):
+        withdraw_operation(operator, found)

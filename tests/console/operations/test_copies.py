@@ -12,6 +12,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import Run
+from console.operations import copies, passes
 from console.operations.copies import run_copies
 from console.operations.models import Operation
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
@@ -215,3 +216,41 @@ def test_a_repeated_copy_names_no_output_that_is_committed_since(api: APIClient,
     assert copied().state == "succeeded"
     own = job_root(savepoint.job_id) / savepoint.path / MANIFEST_FILE
     assert (backup / savepoint.path / MANIFEST_FILE).read_bytes() == own.read_bytes()
+
+
+def test_a_copy_is_withdrawn_while_it_is_under_way(
+    api: APIClient, browser: Client, backup: Path, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B11: a copy of hundreds of GiB could not be cancelled."""
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    row = Operation.objects.get(kind="copy")
+    path, copy_file = f"/api/v1/operations/{row.pk}/withdraw/", copies._copy_file
+
+    def copy_and_withdraw(source: Path, target: Path, progress: Any) -> None:
+        copy_file(source, target, progress)
+        page = blocks.text(browser.get(f"/operations/{row.pk}/"))
+        if "The copy stops, and its files are deleted; the savepoint stays." in page:
+            answer = api.post(path).json()
+            assert (answer["state"], answer["error"]["code"]) == ("running", "withdrawn")
+            assert api.post(path).json()["detail"] == "The copy is being stopped."
+
+    monkeypatch.setattr(copies, "_copy_file", copy_and_withdraw)
+    monkeypatch.setattr(passes, "_REPORT_S", 0.0)
+    found = copied()
+    assert (found.state, found.phase, (found.error or {})["code"]) == ("failed", "", "withdrawn")
+    assert found.ended_at is not None
+    assert not list(backup.iterdir()), "neither a savepoint nor a temporary folder"
+    assert job_root(savepoint.job_id).joinpath(savepoint.path, MANIFEST_FILE).exists()
+    assert api.post(path).json()["detail"] == "The copy has ended: it is failed."
+
+
+def test_a_queued_copy_is_withdrawn_and_its_savepoint_is_taken(api: APIClient, backup: Path) -> None:
+    run = rows.run(rows.job())
+    ask(api, run.job_id, "savepoint", target=str(backup))
+    row = Operation.objects.get(kind="copy")
+    assert api.post(f"/api/v1/operations/{row.pk}/withdraw/").json()["state"] == "failed"
+    rows.checkpoint(run, 7, kind="savepoint")
+    whole = Operation.objects.get(kind="savepoint")
+    Operation.objects.filter(pk=whole.pk).update(state="succeeded", result={"checkpoint": 7}, ended_at=row.created_at)
+    assert (copied().error or {})["code"] == "withdrawn"
+    assert not backup.exists()

@@ -21,8 +21,8 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
-from console.operations import verification
-from console.operations.models import Operation
+from console.operations import passes, verification
+from console.operations.models import Operation, Verification
 from console.operations.origin import Origin
 from console.operations.passes import FILE_WORK_LOCK
 from console.operations.restore import RestoreReport, report
@@ -353,3 +353,24 @@ def test_a_pack_is_sealed_and_a_change_is_found(
     settings.WEIR_MANIFEST_KEYS = ()
     assert browser.get(path).json()["seal"] is None
     assert "cannot check" in api.post(check, pack, format="json").json()["detail"]
+
+
+def test_a_check_is_withdrawn_while_it_is_under_way(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(api, savepoint)
+    row = Operation.objects.get(kind="verify")
+    path, chunks = f"/api/v1/operations/{row.pk}/withdraw/", verification._chunks
+
+    def read_and_withdraw(file: Path) -> Iterator[bytes]:
+        assert api.post(path).status_code in (200, 409)
+        yield from chunks(file)
+
+    monkeypatch.setattr(verification, "_chunks", read_and_withdraw)
+    monkeypatch.setattr(passes, "_REPORT_S", 0.0)
+    run_verifications()
+    row.refresh_from_db()
+    assert (row.state, row.phase, (row.error or {})["code"]) == ("failed", "", "withdrawn")
+    assert "The check stops without a result." in (row.error or {})["message"]
+    assert not Verification.objects.exists()
+    assert ask(api, savepoint).status_code == 202, "another check may follow"

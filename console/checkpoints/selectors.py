@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from django.db.models import Count, F, Func, IntegerField, JSONField, Max, QuerySet, Value
+from django.db.models import Count, F, Func, IntegerField, JSONField, Max, Q, QuerySet, Value
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
@@ -24,6 +24,8 @@ from runtime.core.snapshot.failure_reason import FailureReason
 
 #: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]
+#: Whether the last check of the files of a checkpoint found damage. Never null, so that it can be negated.
+IS_DAMAGED: Final = Q(verification__operation__state="failed", verification__operation__state__isnull=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +90,22 @@ def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
 
 
 def restorable(job: Job) -> FoundCheckpoints:
-    """Checkpoints that can be restored, newest first. `all_finished`: every operator in the checkpoint had finished."""
+    """Checkpoints that can be restored, newest first. `all_finished`: every operator in the checkpoint had finished.
+
+    `is_damaged`: the last check of the files found damage. A restore is possible, and warns.
+    """
     found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
     of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
-    annotated: FoundCheckpoints = found.annotate(all_finished=of_all)
+    annotated: FoundCheckpoints = found.annotate(all_finished=of_all, is_damaged=IS_DAMAGED)
     return annotated
 
 
 def continuable(job: Job) -> FoundCheckpoints:
     """Checkpoints that a run should continue from, newest first: restorable, and not every operator had finished.
 
-    Drained savepoints are excluded: their windows fired early.
+    Drained savepoints are excluded: their windows fired early. So are snapshots whose last check found damaged files.
     """
-    return restorable(job).filter(all_finished=False).exclude(kind=Kind.DRAIN)
+    return restorable(job).filter(all_finished=False, is_damaged=False).exclude(kind=Kind.DRAIN)
 
 
 def _length(column: str) -> Func:
@@ -121,7 +126,7 @@ def run_progress(run: Run | None) -> RunProgress:
     if newest is None:
         return RunProgress(None, None, None)
     has_output = newest.kind != Kind.SAVEPOINT
-    goes_on = not newest.all_finished and newest.kind != Kind.DRAIN
+    goes_on = not newest.all_finished and not newest.is_damaged and newest.kind != Kind.DRAIN
     return RunProgress(
         newest,
         newest if has_output else own.exclude(kind=Kind.SAVEPOINT).first(),

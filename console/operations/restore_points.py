@@ -8,12 +8,13 @@ from django.db.models import F, OuterRef, Q, Subquery
 from django.db.models.functions import JSONObject
 
 from console.checkpoints.models import Checkpoint, ReviewState, Status, noun
+from console.checkpoints.selectors import IS_DAMAGED
 from console.jobs.models import ReviewPolicy
 from runtime.core.job.settings import ExecutionMode
 
 
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint with files that the policy of its job allows to restore."""
+    """A checkpoint with undamaged files that the policy of its job allows to restore."""
 
     pk: int
     number: int
@@ -28,7 +29,7 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True):
 def oldest_restorable(job: str = "") -> Subquery:
     """The oldest restore point as JSON: an annotation of jobs, or with the prefix `job__` of rows of a job."""
     kept = Checkpoint.objects.filter(job=OuterRef(f"{job}pk"), status=Status.COMPLETED, discarded_at=None)
-    found: Any = kept.filter(~Q(run__version__graph__contains={"mode": ExecutionMode.BATCH.value}))
+    found: Any = kept.filter(~IS_DAMAGED, ~Q(run__version__graph__contains={"mode": ExecutionMode.BATCH.value}))
     is_free = ~Q(job__review_policy=ReviewPolicy.REFUSE.value)
     allowed = found.filter(is_free | Q(review_state=ReviewState.REVIEWED.value)).order_by("number")
     point = JSONObject(pk=F("pk"), number=F("number"), kind=F("kind"), triggered_at=F("triggered_at"))

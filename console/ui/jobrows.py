@@ -16,7 +16,7 @@ from django.db import connection
 from django.http import HttpRequest
 
 from console.checkpoints.models import Checkpoint, Kind
-from console.checkpoints.selectors import checkpoint_table, continuable
+from console.checkpoints.selectors import IS_DAMAGED, checkpoint_table, continuable
 from console.health.models import JobHealth
 from console.jobs.models import Run
 from console.operations.models import ACTIVE_STATES
@@ -159,13 +159,17 @@ forget_rows: Final = _SHARED.clear  #: for tests
 
 def _read(pk: int) -> JobRows:
     page = job_page(pk)
-    columns = tuple(checkpoint_table(page.job)[:STRIP_COLUMNS])
+    columns: tuple[Any, ...] = tuple(checkpoint_table(page.job).annotate(is_damaged=IS_DAMAGED)[:STRIP_COLUMNS])
     restorable, figures = next((row for row in columns if row.is_restorable), None), page.newest_figures
     if restorable is not None and figures is not None and figures.pk == restorable.pk:
         restorable.operators = figures.operators  # spares a query
-    goes_on = restorable is not None and restorable.kind != Kind.DRAIN and not _all_finished(restorable)
-    newest = restorable if goes_on else continuable(page.job).first()
+    newest = restorable if restorable is not None and _goes_on(restorable) else continuable(page.job).first()
     return JobRows(page, columns, strip(columns), restorable, newest)
+
+
+def _goes_on(checkpoint: Any) -> bool:
+    """Whether a run continues from a restorable row, as in `continuable`."""
+    return not checkpoint.is_damaged and checkpoint.kind != Kind.DRAIN and not _all_finished(checkpoint)
 
 
 def _all_finished(checkpoint: Checkpoint) -> bool:

@@ -186,7 +186,7 @@ def _required_params(found: RestoreReport, ends: Sequence[AllowedOperation]) -> 
 def _choice(request: HttpRequest, suggested: Checkpoint | None, versions: Sequence[JobVersion]) -> dict[str, Any]:
     """The values of the query, and defaults: the suggested checkpoint, newest ready version, its parallelism.
 
-    The suggestion is the newest checkpoint to continue from. A drained savepoint is never suggested.
+    The suggestion is the newest checkpoint to continue from. A drained or damaged one is never suggested.
     """
     given = request.GET
     version = _version(versions, given.get("version")) or next(iter(versions), None)

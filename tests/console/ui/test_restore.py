@@ -10,9 +10,12 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import run_progress
 from console.checkpoints.storage import job_root
-from console.jobs.models import JobVersion, Run
-from console.operations.models import Operation
+from console.jobs.models import Job, JobVersion, Run
+from console.operations.models import Operation, Verification
+from console.operations.restore_points import oldest_restorable, read_restore_point
+from console.ui import jobrows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.stored import store
 from tests.console.ui import blocks, rows
@@ -48,6 +51,39 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
     assert "airlines finished it had finished and is skipped 1 0 B" in said
     assert "window matched its state is restored 2 1.2 MiB" in said
     assert "Restore savepoint 12 at parallelism 2" in said
+
+
+def check(checkpoint: Checkpoint, state: str) -> None:
+    """The last check of its files, which ended in `state`."""
+    found = rows.operation(checkpoint.job, "verify", state, params={"checkpoint": checkpoint.pk})
+    values = {"operation": found, "manifest_sha256": "", "files": []}
+    Verification.objects.update_or_create(checkpoint=checkpoint, defaults=values)
+
+
+def test_a_damaged_snapshot_is_offered_and_not_suggested(at_console: Client, stopped: Run) -> None:
+    """The check of its files found damage, and the page still suggested it."""
+    check(number(12), "failed")
+    check(number(11), "succeeded")
+    path = f"/jobs/{stopped.job_id}/restore/"
+    page = at_console.get(path).content.decode()
+    assert f'id="from-{number(11).pk}" value="{number(11).pk}" checked' in page
+    assert f'id="from-{number(12).pk}"' in page
+    assert "damaged" in page
+    newest = jobrows._read(stopped.job_id).newest
+    assert newest is not None
+    assert newest.number == 11, "the job page restores it too"
+    progress = run_progress(stopped)
+    assert (progress.newest, progress.continuable) == (number(12), number(11))
+    check(number(12), "succeeded")
+    assert f'id="from-{number(12).pk}" value="{number(12).pk}" checked' in at_console.get(path).content.decode()
+
+
+def test_a_damaged_snapshot_is_no_restore_point(stopped: Run) -> None:
+    check(number(1), "failed")
+    found = Job.objects.annotate(point=oldest_restorable()).get(pk=stopped.job_id)
+    point = read_restore_point(found.point)
+    assert point is not None
+    assert point.number == 2
 
 
 def test_only_completed_ones_are_offered(at_console: Client, stopped: Run) -> None:

@@ -18,7 +18,7 @@ import structlog
 from django.conf import settings
 
 from console.accounts.refusals import InvalidField, Refused
-from console.checkpoints.models import Checkpoint, Kind
+from console.checkpoints.models import Checkpoint, Kind, Status
 from runtime.core.snapshot.commit import is_same_savepoint
 from runtime.core.snapshot.contents import StoredState, stored_states
 from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
@@ -28,6 +28,7 @@ from runtime.errors import CorruptState, JobRejected
 
 log = structlog.get_logger(__name__)
 
+_MAX_OTHERS: Final = 10  #: jobs, one of whose snapshots shows that the storage is mounted
 CORRUPT_CODE: Final = "corrupt-checkpoint"
 CHECKPOINT_FIELD, PATH_FIELD, TARGET_FIELD = "params.checkpoint", "params.path", "params.target"
 
@@ -126,27 +127,43 @@ def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
     return None if manifest is None else any(segment.path.startswith(f"{folder}/") for segment in manifest.files())
 
 
-def delete_savepoint(checkpoint: Checkpoint) -> None:
+def delete_savepoint(checkpoint: Checkpoint) -> bool:
     """Deletes the folder of a savepoint, as `_delete`."""
     assert parse_folder(checkpoint.path) is not None, "Weir names the folders of savepoints"
     root = job_root(checkpoint.job_id)
-    _delete(root / checkpoint.path, beside=root)
+    return _delete(root / checkpoint.path, beside=root)
 
 
-def delete_clone(clone_id: int, cloned_id: int) -> None:
+def delete_clone(clone_id: int, cloned_id: int) -> bool:
     """Deletes the storage of a clone of the job `cloned_id`, as `_delete`."""
-    _delete(job_root(clone_id), beside=job_root(cloned_id))
+    return _delete(job_root(clone_id), beside=job_root(cloned_id))
 
 
-def _delete(folder: Path, beside: Path) -> None:
-    """Deletes a folder in the storage of Weir. Idempotent.
+def _delete(folder: Path, beside: Path) -> bool:
+    """Deletes a folder in the storage of Weir. Idempotent. Returns whether the folder existed.
 
     Raises:
-        OSError: among other faults, `beside` is not there: while storage is not mounted, no folder counts as deleted.
+        OSError: among other faults, the storage is not mounted: then no folder counts as deleted.
     """
-    beside.stat()
-    if folder.exists():
-        shutil.rmtree(folder)
+    try:
+        beside.stat()
+    except FileNotFoundError:
+        if not _has_other_snapshot(beside):
+            raise
+    if not folder.exists():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def _has_other_snapshot(job: Path) -> bool:
+    """Whether the storage has a recorded snapshot of a job other than that of the folder `job`.
+
+    A storage that is not mounted has none. `job` was then removed by hand.
+    """
+    kept = Checkpoint.objects.filter(status=Status.COMPLETED, discarded_at=None).exclude(job=int(job.name))
+    newest = kept.order_by("-job_id", "-number").distinct("job_id").only("job", "path")[:_MAX_OTHERS]
+    return any(_manifest_file(row).is_file() for row in newest)
 
 
 def load_savepoint(given: str) -> tuple[Path, Manifest]:

@@ -61,20 +61,20 @@ def discards_under_way(savepoint: Checkpoint) -> QuerySet[Operation]:
 
 def delete_discarded_files() -> None:
     """Deletes the files of discarded savepoints and ends their operations. If storage is unreachable, the next pass
-    retries.
+    retries. The phase of an ended discard says if its files were removed by hand.
     """
     for operation in Operation.objects.filter(kind=OperationKind.DISCARD, state__in=ACTIVE_STATES):
         still = Operation.objects.filter(pk=operation.pk, state=operation.state)
         checkpoint = Checkpoint.objects.get(pk=operation.params["checkpoint"])
         try:
-            storage.delete_savepoint(checkpoint)
+            was_there = storage.delete_savepoint(checkpoint)
         except OSError as error:
             log.warning("a discarded savepoint is not deleted yet", checkpoint=checkpoint.pk, error=str(error))
             still.update(phase=f"waiting for storage: {error}")
             continue
         still.update(
             state=OperationState.SUCCEEDED,
-            phase="",
+            phase="" if was_there else "the files were already gone",
             started_at=Coalesce("started_at", Now()),
             ended_at=Now(),
             result={"checkpoint": checkpoint.number},

@@ -1,5 +1,6 @@
 """Discarding a savepoint: over the API and on its page, refused while something depends on it."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,34 @@ def test_a_discard_waits_for_storage_that_is_not_mounted(
     assert not folder(savepoint).exists()
     assert Operation.objects.get().state == "succeeded"
     assert "waiting for storage" not in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
+
+
+def test_a_discard_ends_if_the_folder_of_its_job_was_removed_by_hand(
+    api: APIClient, browser: Client, savepoint: Checkpoint
+) -> None:
+    """It waited for ever. The snapshot of another job shows that the storage is mounted."""
+    ask(api, savepoint)
+    shutil.rmtree(job_root(savepoint.job_id))
+    run_file_work()
+    assert Operation.objects.get().phase.startswith("waiting for storage: [Errno 2]")
+    other = rows.checkpoint(rows.run(rows.job("orders")), 9, is_stored=False)
+    run_file_work()
+    assert Operation.objects.get().state == "queued", "the snapshot of the other job is not there either"
+    store(other)
+    run_file_work()
+    found = Operation.objects.get()
+    assert (found.state, found.phase, found.result) == ("succeeded", "the files were already gone", {"checkpoint": 5})
+    assert "The files were already gone." in blocks.text(browser.get(f"/operations/{found.pk}/"))
+
+
+def test_a_discard_ends_if_the_folder_of_its_savepoint_was_removed_by_hand(
+    api: APIClient, savepoint: Checkpoint
+) -> None:
+    ask(api, savepoint)
+    shutil.rmtree(folder(savepoint))
+    run_file_work()
+    found = Operation.objects.get()
+    assert (found.state, found.phase) == ("succeeded", "the files were already gone")
 
 
 def test_a_discard_is_refused_while_the_storage_with_later_checkpoints_is_not_mounted(

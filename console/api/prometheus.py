@@ -135,18 +135,23 @@ def _moment(name: str, about: str, at: datetime | None) -> Metric:
 def _health() -> Iterator[Metric]:
     """The stored verdicts on runs that have not ended, and on failed runs until the next run or the archive.
 
-    An alert on the level would clear if a job that fails for good lost its sample.
+    An alert on the level would clear if a job that fails for good lost its sample. The verdict of an ended run is
+    final: its time would look like housekeeping that stands still.
     """
     is_failed = Q(run_id=F("job__latest_run"), level=Level.FAILED, job__archived_at=None)
     levels = GaugeMetricFamily(
         "weir_health_level", "Health of a job: 1 is well, 2 needs attention, 3 is failing.", labels=["job_name"]
     )
-    checked = GaugeMetricFamily("weir_health_checked_timestamp_seconds", "Time of the verdict.", labels=["job_name"])
+    checked = GaugeMetricFamily(
+        "weir_health_checked_timestamp_seconds", "Time of the verdict on a run under way.", labels=["job_name"]
+    )
     found = GaugeMetricFamily("weir_health_finding", "A rule that a job breaks now: 1.", labels=["job_name", "rule"])
     stored = JobHealth.objects.filter(Q(is_final=False) | is_failed)
-    for name, level, at, findings in stored.values_list("job__name", "level", "checked_at", "findings"):
+    columns = stored.values_list("job__name", "level", "checked_at", "is_final", "findings")
+    for name, level, at, is_final, findings in columns:
         levels.add_metric([name], level)
-        checked.add_metric([name], at.timestamp())
+        if not is_final:
+            checked.add_metric([name], at.timestamp())
         for rule in {finding["rule"] for finding in findings}:
             found.add_metric([name, rule], 1)
     yield levels

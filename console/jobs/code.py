@@ -44,7 +44,8 @@ class PackageChange:
 def package_change(version: JobVersion) -> PackageChange | None:
     """The change of the installed package since the compilation of `version`; None: there is none, or it is unknown.
 
-    Only a raised version of a package shows that its code has changed.
+    Only a raised version of a package shows that its code has changed. Hosts that run jobs need the package, this one
+    need not have it.
     """
     defined = code_of_version(version)
     if defined is None or not defined.package:
@@ -52,7 +53,7 @@ def package_change(version: JobVersion) -> PackageChange | None:
     try:
         after = f"{defined.package} {metadata.version(defined.package)}"
     except metadata.PackageNotFoundError:
-        after = f"{defined.package} is not installed"
+        return None
     return None if after == str(defined) else PackageChange(str(defined), after)
 
 

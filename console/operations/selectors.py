@@ -20,6 +20,7 @@ from django.db.models import (
     Value,
     When,
 )
+from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce, Greatest, JSONObject
 from django.shortcuts import get_object_or_404
 
@@ -57,6 +58,7 @@ class JobRow:
     active: Operation | None
     failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
     restarts: int = 0  #: of the run, over all of its job masters
+    failure_code: str | None = None  #: of a run that failed
 
 
 class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +155,10 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
     ended = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").annotate(at=Max("ended_at"))
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
-    facts: dict[str, Any] = {"failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk")}
+    facts: dict[str, Any] = {
+        "failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk"),
+        "failure_code": KeyTextTransform("code", "failure"),
+    }  # fmt: skip
     runs: Mapping[int, Any] = listed.annotate(**facts).in_bulk([job.run_pk for job in jobs])
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
     of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS, part_of=None)
@@ -167,6 +172,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
             active.get(job.pk),
             run.failed_at if run else None,
             run.restarts if run else 0,
+            run.failure_code if run else None,
         )
         for job in jobs
     ]

@@ -58,6 +58,12 @@ def _group(state: str | None) -> str:
     return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
+def _has_failed(row: JobRow) -> bool:
+    """Whether the run failed although it should run: not by the commit at the end that a user has requested."""
+    is_failed = row.run is not None and row.run.run_state is RunState.FAILED
+    return is_failed and row.failure_code != "commit-failed" and row.job.archived_at is None
+
+
 def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
     active = (row.active,) if row.active else ()
@@ -68,7 +74,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         active=row.active,
         live=numbers,
         failed_at=row.failed_at,
-        wanted="running" if row.run and row.run.run_state is RunState.FAILED else desired_state(row.run, active),
+        wanted="running" if _has_failed(row) else desired_state(row.run, active),
         restarts=row.restarts,
         since=state_since(row.run, row.failed_at, active),
         health=health_line(row.run, health, now),

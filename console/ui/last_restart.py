@@ -9,7 +9,7 @@ from console import formats
 from console.formats import Quantity
 from console.jobs.models import AttemptOutcome, Run
 from console.operations.lines import AttemptLine
-from runtime.core.job.lifecycle import FLOWING_STATES
+from runtime.core.job.lifecycle import RunState
 
 SHOWN: Final = timedelta(minutes=15)
 
@@ -19,12 +19,16 @@ class LastRestart:
     """A restart of a run whose records flow again.
 
     Args:
+        failed_at: end of the attempt before.
+        resumed_at: since when records flow again; None if it is not known.
         cause: first clause of the reason for which the attempt before ended.
         restored: the checkpoint or savepoint that the attempt restored; "" if none is recorded.
-        down: time from the failure to the first checkpoint of the attempt; None before that checkpoint.
+        down: time from the failure to the first checkpoint of the attempt; None before that checkpoint, and for an
+            attempt that began with empty state, whose first checkpoint waits for an interval.
     """
 
-    began: datetime
+    failed_at: datetime
+    resumed_at: datetime | None
     cause: str
     restored: str
     down: Quantity | None
@@ -34,19 +38,27 @@ def last_restart(
     run: Run | None, attempts: Sequence[AttemptLine], newest_token: int | None, restarts_ms: Sequence[float],
     now: datetime,
 ) -> LastRestart | None:  # fmt: skip
-    """The restart that began the present attempt, for `SHOWN`. `attempts`: of the run, newest first.
+    """The restart that began the present attempt: until its first checkpoint, and for `SHOWN` after records flow again.
 
-    `newest_token`: the attempt of the job's newest checkpoint. `restarts_ms`: the first is that of the newest failure.
+    The rows of attempts know the end of the one before, which waits and the restore follow: they may take hours.
+
+    `attempts`: of the run, newest first. `newest_token`: the attempt of the job's newest checkpoint. `restarts_ms`: the
+    first is that of the newest failure.
     """
-    if run is None or run.run_state not in FLOWING_STATES or len(attempts) < 2:
+    if run is None or run.run_state is not RunState.RUNNING or len(attempts) < 2:
         return None
     present, before = attempts[:2]
-    began = present.started_at
-    if began is None or now - began > SHOWN or before.outcome not in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
+    if present.started_at is None or before.outcome not in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
         return None
-    is_known = before.outcome == AttemptOutcome.FAILED and newest_token == present.token and restarts_ms
+    failed_at = before.ended_at or present.started_at
+    has_checkpoint = newest_token == present.token
+    is_known = before.outcome == AttemptOutcome.FAILED and has_checkpoint and present.restored and restarts_ms
+    resumed_at = failed_at + timedelta(milliseconds=restarts_ms[0]) if is_known else None
+    if has_checkpoint and now - (resumed_at or present.started_at) > SHOWN:
+        return None
     return LastRestart(
-        began=began,
+        failed_at=failed_at,
+        resumed_at=resumed_at,
         cause=before.reason.partition(":")[0] or "the attempt before ended",
         restored=present.restored,
         down=formats.duration(restarts_ms[0]) if is_known else None,

@@ -92,6 +92,9 @@ def test_a_package_that_is_installed_in_another_version_is_a_new_version(
     compiled(2, installed)
     assert weirctl("diff", "-f", str(file)).stdout == ""
     assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    row = JobVersion.objects.get(job__name="nightly", number=2)
+    store_graph(row.pk, {**GRAPH, "code": {"package": "on-other-hosts", "version": "1", "graph": "a"}})
+    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n", "this host need not have the package"
 
 
 def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def main(context: click.Context, url: str | None, token: str | None) -> None:
     "--scope", "scopes", multiple=True, type=click.Choice(["read", "define", "operate", "review", "maintain"]),
     help="Limits the token (repeatable); `read` is always included [all rights of the user].",
 )  # fmt: skip
-@click.option("--days", type=click.IntRange(1), help="Lifetime of the token [set by the console, else 90].")
+@click.option("--days", type=click.IntRange(1, 3650), help="Lifetime of the token [set by the console, else 90].")
 def login(url: str, user: str, password: str, scopes: tuple[str, ...], days: int | None) -> None:
     """Stores a token for the console at URL, in a file that only you can read."""
     limits = [scope for scope in scopes if scope != "read"] if scopes else None

@@ -217,6 +217,7 @@ def test_an_alert_on_a_job_that_fails_for_good_does_not_clear(api: APIClient, ma
     found = scrape(api)
     assert found["weir_health_level"] == [({"job_name": failed.job.name}, 3.0)]
     assert found["weir_health_finding"] == [({"job_name": failed.job.name, "rule": "run-failed"}, 1.0)]
+    assert "weir_health_checked_timestamp_seconds" not in found, "a verdict that is final has an old time"
     Job.objects.update(archived_at=timezone.now())
     assert "weir_health_level" not in scrape(api)
     Job.objects.update(archived_at=None, latest_run=Run.objects.create(job=failed.job, version=failed.version,

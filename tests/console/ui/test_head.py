@@ -4,8 +4,9 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.core.cache import caches
+from django.db.models import F
 from django.test import Client
-from django.utils import timezone
 
 from console.jobs.models import Attempt, Job, Run
 from tests.console.ui import blocks, numbers, rows
@@ -29,20 +30,29 @@ def test_a_run_names_its_last_restart_for_a_quarter_of_an_hour(at_console: Clien
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     restored = run.attempts.latest("token").restored_checkpoint
     assert re.search(r"Running again for 6 min \d+ s", said)
-    last = rf"Running again: slot 1 was lost, {restored} restored 6 min \d+ s ago, no records for 8\.0 s ?\."
+    last = rf"Running again: slot 1 was lost 6 min \d+ s ago, {restored} restored, no records for 8\.0 s ?\."
     assert re.search(last, said)
-    run.attempts.filter(token=run.token).update(started_at=timezone.now() - timedelta(minutes=16))
+    hour = timedelta(hours=1)
+    run.attempts.filter(token=run.token - 1).update(ended_at=F("ended_at") - hour)
+    caches["fragments"].clear()
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert re.search(r"Running again for 6 min \d+ s", said)
+    assert re.search(r"Running again: slot 1 was lost 1 h 6 min ago, .*, no records for 1 h\b", said)
+    run.checkpoints.filter(token=run.token).update(triggered_at=F("triggered_at") - hour)
+    caches["fragments"].clear()
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "Running again" not in said
-    assert "Running for 3 h 12 min" in said
+    assert "running for 3 h 12 min" in said.lower()
 
 
 def test_a_run_that_restarts_or_was_moved_does_not_run_again(at_console: Client) -> None:
     run = rows.run(rows.job(), "restarting")
     rows.attempts(run)
     assert "Running again" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    Run.objects.update(state="stopping")
+    assert "again" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     Run.objects.update(state="running")
-    assert "Running again" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "Running again: " in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     Attempt.objects.filter(outcome="failed").update(outcome="released")
     assert "Running again" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 

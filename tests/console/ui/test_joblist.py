@@ -13,7 +13,7 @@ from django.utils import timezone
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
-from console.jobs.models import Attempt, Job
+from console.jobs.models import Attempt, Job, Run
 from console.metrics.models import Metrics
 from tests.console.ui import blocks, numbers, rows
 
@@ -57,6 +57,18 @@ def test_the_desired_state_is_named_for_every_job_and_bold_if_it_differs(
 ) -> None:
     rows.run(rows.job(), state)
     assert f'<td data-label="Desired state">{desired}</td>' in at_console.get("/jobs/").content.decode()
+
+
+def test_nobody_desires_a_run_that_failed_as_it_was_stopped_or_whose_job_is_archived(at_console: Client) -> None:
+    job = rows.job()
+    run = rows.run(job, "failed", failure={"code": "commit-failed", "message": "out: the disk is full"})
+    assert "<strong>running</strong>" not in at_console.get("/jobs/").content.decode()
+    Run.objects.filter(pk=run.pk).update(failure={"code": "final", "message": "division by zero"})
+    assert "<strong>running</strong>" in at_console.get("/jobs/").content.decode()
+    Job.objects.filter(pk=job.pk).update(archived_at=timezone.now())
+    listed = at_console.get("/jobs/?archived=1").content.decode()
+    assert job.name in listed
+    assert "<strong>running</strong>" not in listed
 
 
 def test_the_list_counts_the_findings_that_the_job_page_shows(at_console: Client, operator: object) -> None:

@@ -503,3 +503,126 @@ def test_the_keyboard_reaches_the_content_first_and_sees_where_it_is(signed_in: 
             page.keyboard.press("Shift+Tab")
             page.keyboard.press("Tab")
             assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+#: Left and right of the visible part of the graph, as shares of its width: of the picture, and of the overview's frame.
+VISIBLE = """() => {
+  const region = document.getElementById('graph-region').getBoundingClientRect();
+  const graph = document.querySelector('svg.graph').getBoundingClientRect();
+  const seen = document.querySelector('.seen'), small = document.querySelector('#graph-overview svg').viewBox.baseVal;
+  const [x, width] = ['x', 'width'].map((name) => Number(seen.getAttribute(name)));
+  return [(region.left - graph.left) / graph.width, (region.right - graph.left) / graph.width,
+          x / small.width, (x + width) / small.width];
+}"""
+
+
+#: Whether the graph has stopped to scroll: the browser animates the scroll of a key.
+STILL = """async () => {
+  const region = document.getElementById('graph-region'), before = region.scrollLeft;
+  await new Promise((done) => setTimeout(done, 200));
+  return region.scrollLeft === before;
+}"""
+
+
+def test_the_graph_is_zoomed_by_button_key_and_wheel_and_an_overview_shows_the_visible_part(
+    signed_in: Open, transactional_db: None
+) -> None:
+    rows.operator_user()
+    run = numbers.wide_run()
+    with signed_in() as page:
+        page.clock.install()
+        page.goto(f"/jobs/{run.job_id}/")
+        graph, overview, level = page.locator("svg.graph"), page.locator("#graph-overview"), page.locator("#zoom-level")
+        expect(overview).to_be_hidden()
+        fitted, fitting = graph.bounding_box(), level.text_content()
+        assert fitted
+        page.get_by_role("button", name="Zoom in").click()
+        expect(overview).to_be_visible()
+        page.locator("#graph-region").focus()
+        page.keyboard.press("+")
+        zoomed = graph.bounding_box()
+        assert zoomed
+        assert zoomed["width"] == pytest.approx(1.25**2 * fitted["width"], rel=0.01)
+        left, right, drawn_left, drawn_right = page.evaluate(VISIBLE)
+        assert (drawn_left, drawn_right) == pytest.approx((left, right), abs=0.01)
+        assert page.locator(".small-node").count() == len(numbers.UIDS)
+
+        node = page.locator('.node-link[href*="node=sessions"]')
+        node.scroll_into_view_if_needed()
+        node.hover()
+        before, shown = node.bounding_box(), level.text_content()
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -100)
+        page.keyboard.up("Control")
+        expect(level).not_to_have_text(shown or "")
+        after = node.bounding_box()
+        assert before
+        assert after
+        assert after["width"] == pytest.approx(1.25 * before["width"], rel=0.02)
+        middle = before["x"] + before["width"] / 2
+        assert after["x"] + after["width"] / 2 == pytest.approx(middle, abs=2), "the point under the mouse stays"
+
+        wide = graph.bounding_box()
+        Run.objects.filter(pk=run.pk).update(live=rows.live(acknowledged=7))
+        jump(page)
+        expect(graph).to_contain_text("7 of 10", timeout=POLL_MS)
+        assert graph.bounding_box() == wide, "a live update keeps zoom and place"
+        page.keyboard.press("-")
+        page.keyboard.press("0")
+        expect(level).to_have_text(fitting or "")
+        expect(overview).to_be_hidden()
+
+
+def test_a_graph_is_moved_by_the_mouse_by_keys_and_in_the_overview(signed_in: Open, transactional_db: None) -> None:
+    """A drag chooses no operator. The chosen operator is visible after its page has loaded, at the same zoom."""
+    rows.operator_user()
+    run = numbers.wide_run()
+    with signed_in() as page:
+        page.goto(f"/jobs/{run.job_id}/")
+        region, graph = page.locator("#graph-region"), page.locator("svg.graph")
+        for _ in range(4):
+            page.get_by_role("button", name="Zoom in").click()
+        start = region.evaluate("(e) => [e.scrollLeft, e.scrollTop]")
+        box = region.bounding_box()
+        assert box
+        page.mouse.move(box["x"] + 600, box["y"] + 150)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 400, box["y"] + 100, steps=4)
+        page.mouse.up()
+        assert region.evaluate("(e) => [e.scrollLeft, e.scrollTop]") == [start[0] + 200, start[1] + 50]
+        assert "node=" not in page.url
+        region.focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("(x) => document.getElementById('graph-region').scrollLeft > x", arg=start[0] + 200)
+        page.wait_for_function(STILL)
+        page.locator("#graph-overview svg").click(position={"x": 2, "y": 2})
+        assert region.evaluate("(e) => [e.scrollLeft, e.scrollTop]") == [0, 0]
+        zoomed = graph.bounding_box()
+        page.locator('.node-link[href*="node=basket-features"]').focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="basket features")).to_be_visible()
+        again, chosen = graph.bounding_box(), page.locator(".node-link[aria-current]").bounding_box()
+        box = region.bounding_box()
+        assert zoomed
+        assert again
+        assert chosen
+        assert box
+        assert again["width"] == pytest.approx(zoomed["width"], abs=1)
+        assert box["x"] <= chosen["x"]
+        assert chosen["x"] + chosen["width"] <= box["x"] + box["width"]
+        assert box["y"] <= chosen["y"]
+        assert chosen["y"] + chosen["height"] <= box["y"] + box["height"]
+
+
+def test_a_phone_shows_the_overview_of_a_graph_that_it_cuts(signed_in: Open, running: Run) -> None:
+    with signed_in(390) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        expect(page.locator("#graph-overview")).to_be_visible()
+        for _ in range(6):
+            page.get_by_role("button", name="Zoom out").click()
+        expect(page.locator("#graph-overview")).to_be_hidden()
+    with signed_in(390, java_script_enabled=False) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        expect(page.locator("svg.graph")).to_be_visible()
+        for part in ("#graph-zoom", "#graph-overview"):
+            expect(page.locator(part)).to_be_hidden()

@@ -230,6 +230,12 @@ def subtask_history(run: Run, operator: str, now: datetime, intervals: int | Non
     )
 
 
+def newest_interval(run: Run) -> tuple[datetime, int] | None:
+    """Begin and attempt of the newest interval with numbers of subtasks."""
+    newest = SubtaskMetrics.objects.filter(run_id=run.pk).order_by("-at", "-token")
+    return newest.values_list("at", "token").first()
+
+
 def _read(
     runs: Sequence[int], grid: Grid, operator: str | None, numbers: Mapping[str, str] = _OF_ALL
 ) -> dict[str, Columns]:

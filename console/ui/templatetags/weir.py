@@ -212,28 +212,29 @@ class LiveNode(Node):
     not depend on the user, since the cache `fragments` shares it between the requests of an address.
     """
 
-    def __init__(self, name: str, nodelist: NodeList, key: FilterExpression | None) -> None:
+    def __init__(self, name: FilterExpression, nodelist: NodeList, key: FilterExpression | None) -> None:
         self.name = name
         self.nodelist = nodelist
         self.key = key
 
     def render(self, context: Context) -> SafeString:
+        name = str(self.name.resolve(context))
         key = f"{self.key.resolve(context)}{_zone_mark(context)}_" if self.key else ""
-        known = (context.get("known_blocks") or {}).get(self.name, "")
+        known = (context.get("known_blocks") or {}).get(name, "")
         if key and known.startswith(key):
             return mark_safe("")
-        content = self._load_or_render(context, key) if key else self.nodelist.render(context).strip()
+        content = self._load_or_render(context, name, key) if key else self.nodelist.render(context).strip()
         digest = key + blake2s(_TICKING.sub("", content).encode(), digest_size=8).hexdigest()
         if known.rpartition("_")[2] == digest.rpartition("_")[2]:
             return mark_safe("")
         swap = mark_safe(' hx-swap-oob="true"') if context.get("fragment") else ""
         return format_html(
-            '<div id="live-{}" data-digest="{}"{}>{}</div>', self.name, digest, swap, mark_safe(content)  # noqa: S308
+            '<div id="live-{}" data-digest="{}"{}>{}</div>', name, digest, swap, mark_safe(content)  # noqa: S308
         )  # fmt: skip
 
-    def _load_or_render(self, context: Context, key: str) -> str:
-        fragments, name = caches["fragments"], f"{self.name} {key} {context['request'].get_full_path()}"
-        place = blake2s(name.encode(), digest_size=16).hexdigest()
+    def _load_or_render(self, context: Context, name: str, key: str) -> str:
+        fragments, address = caches["fragments"], f"{name} {key} {context['request'].get_full_path()}"
+        place = blake2s(address.encode(), digest_size=16).hexdigest()
         found: str | None = fragments.get(place)
         if found is None:
             found = str(self.nodelist.render(context).strip())
@@ -281,4 +282,4 @@ def live(parser: Parser, token: Token) -> LiveNode:
     _, name, *key = token.split_contents()
     nodelist = parser.parse(("endlive",))
     parser.delete_first_token()
-    return LiveNode(name.strip("\"'"), nodelist, parser.compile_filter(key[0]) if key else None)
+    return LiveNode(parser.compile_filter(name), nodelist, parser.compile_filter(key[0]) if key else None)

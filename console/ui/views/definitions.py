@@ -12,12 +12,13 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
 from console.jobs import editing
 from console.jobs.differences import compared_versions, differences
-from console.jobs.models import Job, JobVersion
+from console.jobs.models import Job, JobVersion, VersionState
 from console.jobs.services import create_version, pipeline_schema
 from console.operations.selectors import latest_run
 from console.ui.forms import EditForm, YamlForm, add_refusal
 from console.ui.paging import by_number, whole_number
-from console.ui.views.page import page, require_login, user_of
+from console.ui.revision import revision_of
+from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
 
 @require_safe
@@ -27,21 +28,28 @@ def versions(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     rows: Any = job.versions.select_related("created_by").annotate(run_count=Count("runs")).order_by("-number")
     shown = by_number(rows, whole_number(request.GET.get("before")))
-    lines = [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in shown.rows]
     base, other = compared_versions(job, *map(whole_number, (request.GET.get("base"), request.GET.get("other"))))
     run = latest_run(job)
-    context = {
-        "job": job,
-        "versions": shown,
-        "lines": lines,
-        "newest": shown.rows[0].number if shown.first and shown.rows else None,
-        "running": run.version_id if run and not run.is_terminal else None,
-        "base": base,
-        "other": other,
-        "differences": differences(base, other, pipeline_schema(job.pipeline)) if base and other else (),
-        "define_reason": define_refusal(request.user),
-    }
-    return page(request, "jobs/versions.html", context)
+
+    def load_content() -> PageContent:
+        context = {
+            "job": job,
+            "versions": shown,
+            "lines": [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in shown.rows],
+            "newest": shown.rows[0].number if shown.first and shown.rows else None,
+            "running": run.version_id if run and not run.is_terminal else None,
+            "base": base,
+            "other": other,
+            "differences": differences(base, other, pipeline_schema(job.pipeline)) if base and other else (),
+            "define_reason": define_refusal(request.user),
+        }
+        return PageContent(context, settled=all(row.state != VersionState.COMPILING for row in shown.rows))
+
+    def load_revision() -> str:
+        states = [(row.number, row.state, row.run_count) for row in shown.rows]
+        return revision_of(request, states, run and (run.version_id, run.is_terminal))
+
+    return page_or_blocks(request, "jobs/versions.html", "jobs/_versions_live.html", load_content, load_revision)
 
 
 @require_POST

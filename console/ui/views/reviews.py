@@ -14,8 +14,9 @@ from console.checkpoints.models import Checkpoint, Concern
 from console.checkpoints.review_queue import ReviewFilter, review_queue
 from console.operations.models import OperationKind
 from console.ui.paging import by_id, text, whole_number
+from console.ui.revision import revision, revision_of
 from console.ui.views.actions import request_operation
-from console.ui.views.page import page, require_login, user_of
+from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 ROWS_PER_PAGE: Final = 50
 MAX_USERS: Final = 200
@@ -33,18 +34,28 @@ def desk(request: HttpRequest) -> HttpResponse:
         return redirect(request.get_full_path())
     given = {name: text(request.GET.get(name)) for name in ReviewFilter.base_filters}
     filtered = ReviewFilter(given, queryset=review_queue().select_related("job", "assignee").defer("operators"))
-    is_valid = filtered.is_valid()
-    context = {
-        "section": "reviews",
-        "given": given,
-        "is_filtered": any(given.values()),
-        "is_valid": is_valid,
-        "found": by_id(filtered.qs, whole_number(request.GET.get("before")), ROWS_PER_PAGE) if is_valid else None,
-        "concerns": [concern.value for concern in Concern],
-        "users": user_names(),
-        "refusal": operate_refusal(request.user),
-    }
-    return page(request, "reviews/desk.html", context)
+    is_valid, before = filtered.is_valid(), whole_number(request.GET.get("before"))
+
+    def load_content() -> PageContent:
+        context = {
+            "section": "reviews",
+            "given": given,
+            "is_filtered": any(given.values()),
+            "is_valid": is_valid,
+            "found": by_id(filtered.qs, before, ROWS_PER_PAGE) if is_valid else None,
+            "concerns": [concern.value for concern in Concern],
+            "users": user_names(),
+            "refusal": operate_refusal(request.user),
+        }
+        return PageContent(context, settled=not is_valid)
+
+    def load_revision() -> str:
+        if not is_valid:
+            return revision_of(request)
+        rows = filtered.qs.filter(pk__lt=before) if before else filtered.qs
+        return revision(request, [(rows, ROWS_PER_PAGE + 1)])
+
+    return page_or_blocks(request, "reviews/desk.html", "reviews/_live.html", load_content, load_revision)
 
 
 @require_POST

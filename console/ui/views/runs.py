@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Run
 from console.jobs.services import pipeline_schema
+from console.metrics.selectors import newest_interval
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
 from console.ui.jobhealth import health_line
@@ -20,9 +21,10 @@ from console.ui.revision import revision
 from console.ui.runlog import LEVELS, LogFilter, SlotLog, log_file, log_size, plain_log, slot_file, slot_logs
 from console.ui.runpage import run_view
 from console.ui.subtaskpage import subtask_page
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 _OPERATIONS = 20  #: newest operations on the page
+_SUBTASK_CHECKPOINTS = 2  #: under way, and completed before
 
 
 @require_safe
@@ -65,9 +67,17 @@ def subtasks(request: HttpRequest, pk: int) -> HttpResponse:
     if operator is None:
         raise Http404(f"the run has no operator {uid!r}")
     sort, after = text(request.GET.get("sort")), whole_number(request.GET.get("after")) or 0
-    shown = subtask_page(found, operator, sort, after, timezone.now())
-    context = {"job": found.job, "run": found, "operator": operator, "shown": shown, "sort": shown.sort}
-    return page(request, "runs/subtasks.html", context)
+
+    def load_content() -> PageContent:
+        shown = subtask_page(found, operator, sort, after, timezone.now())
+        context = {"job": found.job, "run": found, "operator": operator, "shown": shown, "sort": shown.sort}
+        return PageContent(context, settled=found.is_terminal)
+
+    def load_revision() -> str:
+        newest = (Checkpoint.objects.filter(run=found).order_by("-number"), _SUBTASK_CHECKPOINTS)
+        return revision(request, [newest], newest_interval(found), found.state)
+
+    return page_or_blocks(request, "runs/subtasks.html", "runs/_subtasks_live.html", load_content, load_revision)
 
 
 @require_safe

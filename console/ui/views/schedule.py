@@ -10,11 +10,12 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.jobs.models import Job
-from console.operations.models import OperationKind, Schedule, ScheduledOperation
+from console.operations.models import Operation, OperationKind, Schedule, ScheduledOperation
 from console.operations.schedules import SHOWN_TIMES, next_times
 from console.ui.paging import whole_number
+from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import page, require_login
+from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -31,15 +32,26 @@ def schedule(request: HttpRequest, pk: int) -> HttpResponse:
         except Refused as refused:
             messages.error(request, refused.detail)
         return redirect("ui:schedule", job.pk)
-    rows = Schedule.objects.select_related("owner", "last_operation").filter(job=job)
-    found = {row.operation: row for row in rows}
-    schedules = [
-        (kind.value, row or Schedule(operation=kind.value), next_times(row, SHOWN_TIMES) if row else ())
-        for kind in ScheduledOperation
-        for row in (found.get(kind),)
-    ]
-    context = {"job": job, "schedules": schedules, "refusal": operate_refusal(request.user)}
-    return page(request, "checkpoints/schedule.html", context)
+    rows = Schedule.objects.filter(job=job)
+
+    def load_content() -> PageContent:
+        found = {row.operation: row for row in rows.select_related("owner", "last_operation")}
+        schedules = [
+            (kind.value, row or Schedule(operation=kind.value), next_times(row, SHOWN_TIMES) if row else ())
+            for kind in ScheduledOperation
+            for row in (found.get(kind),)
+        ]
+        return PageContent(
+            {"job": job, "schedules": schedules, "refusal": operate_refusal(request.user)}, settled=False
+        )
+
+    def load_revision() -> str:
+        last = Operation.objects.filter(pk__in=rows.values("last_operation")).order_by("pk")
+        return revision(request, [(rows.order_by("pk"), len(ScheduledOperation)), (last, len(ScheduledOperation))])
+
+    return page_or_blocks(
+        request, "checkpoints/schedule.html", "checkpoints/_schedules.html", load_content, load_revision
+    )
 
 
 def _params(request: HttpRequest) -> dict[str, Any]:

@@ -1,18 +1,24 @@
 """Polls: nothing is rendered when nothing was written, only changed blocks are sent, and answers are compressed."""
 
 import gzip
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from console.checkpoints.models import Checkpoint
-from console.jobs.models import Run
-from console.operations.models import Operation
+from console.accounts.models import User
+from console.checkpoints.models import NEEDS_REVIEW, Checkpoint
+from console.jobs.models import JobVersion, Run
+from console.metrics.models import SubtaskMetrics
+from console.operations.models import Operation, Schedule, Verification
 from console.ui.views import jobs as job_views
-from tests.console.ui import blocks, rows
+from tests.console.ui import blocks, numbers, rows
 
 AJAX = {"HX-Request": "true"}
 
@@ -29,7 +35,9 @@ def paths(run: Run) -> list[str]:
             f"/jobs/{run.job_id}/checkpoints/statistics/", f"/checkpoints/{under_way.pk}/",
             "/operations/", f"/operations/{Operation.objects.get().pk}/", f"/checkpoints/{savepoint.pk}/discard/",
             f"/checkpoints/{savepoint.pk}/clone/", f"/jobs/bulk/?kind=stop&job={run.job_id}",
-            f"/jobs/{run.job_id}/restore/", f"/jobs/{run.job_id}/rescale/"]  # fmt: skip
+            f"/jobs/{run.job_id}/restore/", f"/jobs/{run.job_id}/rescale/", "/reviews/",
+            f"/runs/{run.pk}/subtasks/?operator=window", f"/checkpoints/{savepoint.pk}/evidence/",
+            f"/jobs/{run.job_id}/checkpoints/schedule/", f"/jobs/{run.job_id}/versions/"]  # fmt: skip
 
 
 def digests(page: Any) -> str:
@@ -81,6 +89,56 @@ def test_only_blocks_that_changed_are_sent(at_console: Client, running: Run) -> 
     Operation.objects.update(phase="storing")
     changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
     assert blocks.swapped(changed) - {"plots", "plot-tables"} == {"notices", "operations"}
+
+
+def changed_blocks(client: Client, path: str, change: Callable[[], object]) -> tuple[int, set[str]]:
+    """Status and blocks of the poll after `change`, from a page that polls and whose poll before had no content."""
+    page = client.get(path)
+    assert b"data-poll" in page.content, path
+    known = digests(page)
+    assert client.get(path, headers={**AJAX, "X-Blocks": known}).status_code == 204, path
+    tag = client.get(path, headers={**AJAX, "X-Blocks": known})["ETag"]
+    change()
+    answer = client.get(path, headers={**AJAX, "X-Blocks": known, "If-None-Match": tag})
+    return answer.status_code, blocks.swapped(answer)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_of_subtasks_reviews_schedules_checks_and_versions_follow_their_rows(
+    at_console: Client, still: None
+) -> None:
+    run = rows.run_with_savepoint()
+    numbers.backpressure(run, "join", (), timezone.now() - timedelta(seconds=30))
+    job, path = run.job, f"/jobs/{run.job_id}/"
+    savepoint = Checkpoint.objects.filter(kind="savepoint", status="completed").latest("number")
+    newest = SubtaskMetrics.objects.latest("at")
+    later = SubtaskMetrics(run_id=run.pk, at=timezone.now(), token=run.token, operators=newest.operators)
+    found = changed_blocks(
+        at_console, f"/runs/{run.pk}/subtasks/?operator=window", lambda: later.save(force_insert=True)
+    )
+    assert found == (200, {"subtasks"})
+    assigned = Checkpoint.objects.filter(NEEDS_REVIEW).earliest("pk")
+    user = User.objects.get(username="operator")
+    found = changed_blocks(
+        at_console, "/reviews/", lambda: Checkpoint.objects.filter(pk=assigned.pk).update(assignee=user)
+    )
+    assert found == (200, {"queue"})
+    kept: dict[str, Any] = {"every_hours": 6, "keep": 3, "name": "scheduled"}
+    Schedule.objects.create(job=job, owner=user, operation="savepoint", next_at=timezone.now(), **kept)
+    missed = partial(Schedule.objects.update, missed_at=timezone.now(), missed_reason="The run was restarting.")
+    assert changed_blocks(at_console, f"{path}checkpoints/schedule/", missed) == (200, {"savepoint"})
+    check = rows.operation(job, "verify", "running", run=run, params={"checkpoint": savepoint.pk})
+
+    def end_check() -> None:
+        Operation.objects.filter(pk=check.pk).update(state="succeeded", ended_at=timezone.now())
+        files = [["part-0", 10, "ab", "matches"]]
+        Verification.objects.create(checkpoint=savepoint, operation=check, manifest_sha256="", files=files)
+
+    found = changed_blocks(at_console, f"/checkpoints/{savepoint.pk}/evidence/", end_check)
+    assert found == (286, {"verify", "verification", "files"})
+    made = JobVersion.objects.create(job=job, number=2, parallelism=2, state="compiling")
+    ready = partial(JobVersion.objects.filter(pk=made.pk).update, state="ready", graph=run.version.graph)
+    assert changed_blocks(at_console, f"{path}versions/", ready) == (286, {"versions"})
 
 
 def test_a_job_that_has_ended_ends_the_polls_though_nothing_is_sent(at_console: Client, running: Run) -> None:

@@ -1,6 +1,6 @@
 """Users and API tokens in the admin. The API issues tokens; the admin limits and revokes them."""
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
@@ -34,3 +34,8 @@ class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
+
+    def has_change_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
+        """A token of a superuser may do everything: other staff may not widen its scopes or its time."""
+        is_for_superusers = obj is not None and obj.user.is_superuser and not cast(User, request.user).is_superuser
+        return super().has_change_permission(request, obj) and not is_for_superusers

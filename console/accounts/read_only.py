@@ -1,8 +1,13 @@
-"""Base classes of admin pages for rows that must not be edited, such as runs and operations."""
+"""Base classes of admin pages for rows that must not be edited, such as runs and operations, or only by requests."""
 
-from django.contrib import admin
+from typing import Any
+
+from django.contrib import admin, messages
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from console.accounts.refusals import Refused
 
 
 class NoAddOrDelete:
@@ -22,3 +27,16 @@ class ReadOnlyAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+class RequestingAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """A page whose changes are requests. A refusal is the only message, and nothing of the change is stored."""
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        try:
+            return super().change_view(request, object_id, form_url, extra_context)
+        except Refused as refused:
+            messages.error(request, refused.detail)
+            return redirect(request.get_full_path())

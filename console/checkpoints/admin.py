@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
-from console.accounts.read_only import NoAddOrDelete
+from console.accounts.read_only import NoAddOrDelete, RequestingAdmin
 from console.checkpoints.models import Checkpoint, ReviewState, Status
 from console.estimated_count import EstimatedPaginator
 from console.jobs.models import Job
@@ -61,7 +61,7 @@ def search(rows: QuerySet[Checkpoint], term: str) -> QuerySet[Checkpoint]:
     return rows.filter(pk__in=found)
 
 
-class CheckpointAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
+class CheckpointAdmin(NoAddOrDelete, RequestingAdmin):
     list_display = (
         "job", "number", "kind", "status", "review_state", "name", "triggered", "duration", "size", "reason",
         "reviewer",

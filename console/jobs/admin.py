@@ -4,13 +4,12 @@ import json
 from typing import cast
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.http import HttpRequest
 
 from console.accounts.models import User
-from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin
-from console.accounts.refusals import Refused
+from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin, RequestingAdmin
 from console.jobs.editing import edit_job
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
@@ -30,7 +29,7 @@ class JobForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Job)
-class JobAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
+class JobAdmin(NoAddOrDelete, RequestingAdmin):
     """Jobs are created in the console, which checks names and pipelines. A change is that of the edit page."""
 
     form = JobForm
@@ -43,10 +42,7 @@ class JobAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
     readonly_fields = ("name", "pipeline", "created_at", "created_by", "last_checkpoint_id")
 
     def save_model(self, request: HttpRequest, obj: Job, form: "forms.ModelForm[Job]", change: bool) -> None:
-        try:
-            edit_job(cast(User, request.user), obj, description=form.cleaned_data["description"])
-        except Refused as refused:
-            messages.error(request, refused.detail)
+        edit_job(cast(User, request.user), obj, description=form.cleaned_data["description"])
 
 
 @admin.register(JobVersion)

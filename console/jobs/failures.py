@@ -117,8 +117,8 @@ def with_recorded_failures(attempts: QuerySet[Attempt]) -> QuerySet[Any]:
     )
 
 
-def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[FailureCause, ...]:
-    """The causes of failed and lost attempts, newest first; of an operator only, if one is given. A query.
+def failure_causes(job: Job, schema: Schema, operator: str = "", most: int = MAX_CAUSES) -> tuple[FailureCause, ...]:
+    """The `most` newest causes of failed and lost attempts; of an operator only, if one is given. A query.
 
     The last attempt of a failed run counts even if its end was not recorded: a job may be rejected at its start.
 
@@ -152,5 +152,5 @@ def failure_causes(job: Job, schema: Schema, operator: str = "") -> tuple[Failur
             run=row.run_id,
             attempt=row.token,
         )
-        for row in newest[:MAX_CAUSES]
+        for row in newest[:most]
     )

@@ -25,10 +25,13 @@ class RecentNumbers:
     checkpoint_ms: list[float | None] = field(default_factory=lambda: [None] * _POINTS)
 
 
-def newest_rate(run: Any, now: datetime) -> QuerySet[Metrics, float]:
-    """A query for the records read per second by `run` in its newest whole minute, if that is recent."""
+def newest_rate(run: Any, now: datetime, records: str = "records_in") -> QuerySet[Metrics, float]:
+    """A query for the records read per second by `run` in its newest whole minute, if that is recent.
+
+    `records`: `records_in`, or `records_out` for those written.
+    """
     whole = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id=run, operator=WHOLE_RUN, at__gte=now - _MAX_RATE_AGE)
-    per_s = F("records_in") * 1000.0 / NullIf("span_ms", Value(0))
+    per_s = F(records) * 1000.0 / NullIf("span_ms", Value(0))
     rate = ExpressionWrapper(per_s, output_field=FloatField())
     return whole.order_by("-at").annotate(rate=rate).values_list("rate", flat=True)[:1]
 

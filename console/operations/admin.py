@@ -132,10 +132,10 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
         """Requests operations for the changed fields: the job master may have updated the row meanwhile."""
         if set(REVIEW_FIELDS) & set(form.changed_data):
             state, note = form.cleaned_data["review_state"], form.cleaned_data["review_note"]
-            self._request(request, [obj], OperationKind.REVIEW, "", state=state, note=note)
+            self._request(request, obj, OperationKind.REVIEW, state=state, note=note)
         changed = {name: form.cleaned_data[name].strip() for name in _LABEL_FIELDS if name in form.changed_data}
         if changed:
-            self._request(request, [obj], OperationKind.LABEL, "", **changed)
+            self._request(request, obj, OperationKind.LABEL, **changed)
 
     def _act(
         self, request: HttpRequest, queryset: QuerySet[Checkpoint], action: str, kind: OperationKind, **params: Any
@@ -147,7 +147,7 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
             messages.error(request, detail)
             return None
         if "confirmed" in request.POST:
-            self._request(request, chosen, kind, request.POST.get("reason", "").strip(), **params)
+            self._request_all(request, chosen, kind, request.POST.get("reason", "").strip(), **params)
             return None
         description = dict(self.get_action_choices(request))[action]
         context = {
@@ -158,16 +158,21 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
         return TemplateResponse(request, "admin/checkpoint_action.html", context)
 
     def _request(
-        self, request: HttpRequest, checkpoints: Sequence[Checkpoint], kind: OperationKind, reason: str, **params: Any
+        self, request: HttpRequest, checkpoint: Checkpoint, kind: OperationKind, reason: str = "", **params: Any
     ) -> None:
-        """Requests the operation on each checkpoint. Refusals become messages."""
         asked = services.OperationRequestContext(
             user=cast(User, request.user), reason=reason, request_id=request_id_of(request)
         )
+        services.request(asked, checkpoint.job, kind, {"checkpoint": checkpoint.pk, **params})
+
+    def _request_all(
+        self, request: HttpRequest, checkpoints: Sequence[Checkpoint], kind: OperationKind, reason: str, **params: Any
+    ) -> None:
+        """Requests the operation on each checkpoint. Refusals become messages."""
         accepted = 0
         for checkpoint in checkpoints:
             try:
-                services.request(asked, checkpoint.job, kind, {"checkpoint": checkpoint.pk, **params})
+                self._request(request, checkpoint, kind, reason, **params)
                 accepted += 1
             except Refused as refused:
                 messages.error(request, refused.detail)

@@ -46,7 +46,13 @@ _LIST_RUN_COLUMNS = (
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
-SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate")  #: of the list of jobs, besides name and urgency
+SORT_COLUMNS = (
+    "checkpoint",
+    "parallelism",
+    "restarts",
+    "rate",
+    "rate_out",
+)  #: of the list of jobs, besides name and urgency
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 
 
@@ -121,22 +127,26 @@ def with_latest_run() -> FoundJobs:
 def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
     """The jobs annotated with `column`, one of `SORT_COLUMNS`, of their latest run or newest checkpoint. Never null.
 
-    `rate`: records read per second in the newest minute.
+    `rate` and `rate_out`: records read and written per second in the newest minute.
     """
     none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
     values: Mapping[str, Any] = {
         "parallelism": Coalesce(F("latest_run__parallelism"), none),
         "restarts": _restarts("latest_run"),
-        "rate": Case(
-            When(run_state__in=TERMINAL_STATES, then=0.0),  # spares thousands of jobs the subquery
-            default=Coalesce(Subquery(newest_rate(OuterRef("latest_run"), now)), 0.0),
-        ),
+        "rate": _newest_rate(now, "records_in"),
+        "rate_out": _newest_rate(now, "records_out"),
         "checkpoint": Coalesce(
             Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("triggered_at")), never
         ),
     }
     found: FoundJobs = jobs.annotate(**{column: values[column]})
     return found
+
+
+def _newest_rate(now: datetime, records: str) -> Case:
+    """The rate of the latest run. The case spares thousands of ended jobs the subquery."""
+    newest = Subquery(newest_rate(OuterRef("latest_run"), now, records))
+    return Case(When(run_state__in=TERMINAL_STATES, then=0.0), default=Coalesce(newest, 0.0))
 
 
 def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJobs:

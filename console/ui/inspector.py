@@ -16,7 +16,7 @@ from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import newest_kept
 from console.formats import Quantity
-from console.jobs.failures import FailureCause, failure_causes
+from console.jobs.failures import MAX_CAUSES, FailureCause, failure_causes
 from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import SubtaskHistory, subtask_history
@@ -101,8 +101,17 @@ class Inspector:
         return self.subtasks[:SHOWN_SUBTASKS]
 
     @cached_property
+    def _causes(self) -> tuple[FailureCause, ...]:
+        """One more than the page shows, so that the page can say that there are more."""
+        return failure_causes(self._page.job, self._page.schema, self.uid, MAX_CAUSES + 1)
+
+    @property
     def failures(self) -> tuple[FailureCause, ...]:
-        return failure_causes(self._page.job, self._page.schema, self.uid)
+        return self._causes[:MAX_CAUSES]
+
+    @property
+    def has_more_failures(self) -> bool:
+        return len(self._causes) > MAX_CAUSES
 
     @property
     def log_key(self) -> str:

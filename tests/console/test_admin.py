@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client
@@ -11,7 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console import estimated_count
-from console.accounts.models import User
+from console.accounts.models import ApiToken, User
+from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run, StandingStage
 from console.operations.models import Operation
@@ -234,3 +236,39 @@ def test_a_stage_is_shown_and_not_changed(browser: Client, run: Run) -> None:
     assert stage.deaths == 2
     (found,) = browser.get("/admin/jobs/standingstage/", {"q": "SIGKILL"}).context["cl"].result_list
     assert found == stage
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [("jobs/job", {"description": "another"}),
+     ("checkpoints/checkpoint", {"name": "another", "review_state": "unreviewed"})],
+)  # fmt: skip
+def test_a_change_that_is_refused_is_not_called_successful(
+    browser: Client, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch,
+    model: str, change: dict[str, str],
+) -> None:  # fmt: skip
+    def refuse(*given: Any, **named: Any) -> None:
+        raise Refused("conflict", "Not now: the job is archived.")
+
+    monkeypatch.setattr("console.jobs.admin.edit_job", refuse)
+    monkeypatch.setattr("console.operations.admin.services.request", refuse)
+    pk = checkpoint.job_id if model == "jobs/job" else checkpoint.pk
+    page = browser.post(f"/admin/{model}/{pk}/change/", change, follow=True)
+    assert [str(message) for message in page.context["messages"]] == ["Not now: the job is archived."]
+    assert not LogEntry.objects.exists()
+
+
+def test_staff_may_not_widen_a_token_of_a_superuser(client: Client, operator: User, viewer: User) -> None:
+    User.objects.filter(pk=viewer.pk).update(is_staff=True)
+    viewer.user_permissions.add(*Permission.objects.filter(codename__in=["change_apitoken", "view_apitoken"]))
+    client.force_login(viewer)
+    of_superuser, own = (
+        ApiToken.objects.create(user=user, digest=user.username, hint=user.username, scopes=["operate"])
+        for user in (operator, viewer)
+    )
+    edit = {"scopes": ["operate", "define"]}
+    assert client.post(f"/admin/accounts/apitoken/{of_superuser.pk}/change/", edit).status_code == 403
+    assert client.post(f"/admin/accounts/apitoken/{own.pk}/change/", edit).status_code == 302
+    of_superuser.refresh_from_db()
+    own.refresh_from_db()
+    assert (of_superuser.scopes, own.scopes) == (["operate"], edit["scopes"])

@@ -32,5 +32,13 @@ def test_null_is_empty_and_headers_are_guarded_too() -> None:
     assert csv_file("a", ["=x", "y"], [[None, 1]]).content == b"'=x,y\r\n,1\r\n"
 
 
+def test_a_file_that_lacks_rows_says_so_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.csv_files.MAX_ROWS", 2)
+    whole, cut = csv_file("a", ["x"], [[1], [2]]), csv_file("a", ["x"], iter([[1], [2], [3]]))
+    assert whole.headers["Content-Disposition"] == 'attachment; filename="a.csv"'
+    assert cut.headers["Content-Disposition"] == 'attachment; filename="a-first-2-rows.csv"'
+    assert cut.content == whole.content == b"x\r\n1\r\n2\r\n"
+
+
 def test_a_name_cannot_leave_its_header() -> None:
     assert csv_file('a"; x=1\n', [], []).headers["Content-Disposition"] == 'attachment; filename="a-x-1.csv"'

@@ -146,6 +146,17 @@ def test_a_savepoint_of_an_ended_run_is_refused_in_a_sentence(at_console: Client
     assert "The run has ended (finished)." in said
 
 
+def test_the_button_of_a_savepoint_names_the_run_that_the_page_shows(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    page = at_console.get(f"/jobs/{run.job_id}/").content.decode()
+    assert f'<input type="hidden" form="act-savepoint" name="run" value="{run.pk}">' in page
+    Run.objects.filter(pk=run.pk).update(state="stopped")
+    later = rows.run(run.job)
+    said = blocks.text(at_console.post(f"/jobs/{run.job_id}/savepoint/", {"run": run.pk}, follow=True))
+    assert f"The request is for run {run.pk}, but the latest run of the job is run {later.pk}." in said
+    assert not Operation.objects.exists()
+
+
 def test_a_double_click_takes_one_savepoint_and_another_page_another(at_console: Client) -> None:
     run = rows.run(rows.job())
 

@@ -115,6 +115,18 @@ def test_a_cause_names_its_subtask_and_leads_to_the_attempt_on_the_page_of_the_r
 
 
 @pytest.mark.django_db
+def test_a_page_that_lacks_causes_says_so(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    said = "These are the 8 newest causes."
+    for minutes in range(1, 10):
+        assert said not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+        fail(run, minutes, f"cause {'abcdefghi'[minutes - 1]}")
+    page = at_console.get(f"/jobs/{run.job_id}/")
+    assert said in blocks.text(page)
+    assert page.content.count(b'<details class="cause"') == len(failure_causes(run.job, rows.SCHEMA)) == 8
+
+
+@pytest.mark.django_db
 def test_the_last_warnings_of_the_job_master_stand_beside_the_causes(
     at_console: Client, settings: Settings, tmp_path: Path
 ) -> None:

@@ -229,22 +229,32 @@ def test_the_list_filters_by_the_health_that_its_lines_show(at_console: Client) 
     assert "stale" not in csv
 
 
-def test_the_list_is_sorted_by_the_rate_of_the_newest_minute(at_console: Client) -> None:
+@pytest.mark.parametrize(("column", "key"), [("records_in", "rate"), ("records_out", "rate_out")])
+def test_the_list_is_sorted_by_the_rate_of_the_newest_minute(at_console: Client, column: str, key: str) -> None:
     now = timezone.now()
     for name, records, minutes in (("slow", 60, 1), ("fast", 6_000, 1), ("long-ago", 90_000, 10), ("ended", 90_000, 1)):
         run = rows.run(rows.job(name), state="stopped" if name == "ended" else "running")
         for age, factor in ((minutes, 1), (minutes + 1, 1_000)):
             Metrics.objects.create(
                 step_s=60, run_id=run.pk, at=now - timedelta(minutes=age), operator="", token=0, span_ms=60_000,
-                records_in=records * factor, records_out=0, bytes_in=0, bytes_out=0,
+                bytes_in=0, bytes_out=0, **{"records_in": 0, "records_out": 0, column: records * factor},
             )  # fmt: skip
     rows.job("never")
 
     def listed(sort: str) -> list[str]:
         return [line.job.name for line in at_console.get("/jobs/", {"sort": sort}).context["lines"]]
 
-    assert listed("-rate") == ["fast", "slow", "ended", "long-ago", "never"]
-    assert listed("rate") == ["ended", "long-ago", "never", "slow", "fast"]
+    assert listed(f"-{key}") == ["fast", "slow", "ended", "long-ago", "never"]
+    assert listed(key) == ["ended", "long-ago", "never", "slow", "fast"]
+
+
+def test_an_owner_in_the_list_leads_to_the_jobs_of_that_owner(at_console: Client) -> None:
+    job = rows.job("alpha")
+    Job.objects.filter(pk=job.pk).update(owner="team data")
+    rows.job("beta")
+    page = at_console.get("/jobs/?sort=name").content.decode()
+    assert f'id="job-{job.pk}-owner" href="?sort=name&amp;owner=team+data">team data</a>' in page
+    assert [line.job.name for line in at_console.get("/jobs/?owner=team+data").context["lines"]] == ["alpha"]
 
 
 def test_a_job_whose_health_is_not_checked_comes_before_jobs_that_are_well(at_console: Client) -> None:

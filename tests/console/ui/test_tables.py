@@ -1,10 +1,14 @@
 """Tables as CSV."""
 
 import csv
+from datetime import datetime
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
+from console.health.findings import Level
+from console.health.models import JobHealth
 from tests.console.ui import rows
 
 
@@ -22,6 +26,40 @@ def test_jobs_have_the_filters_of_their_page(at_console: Client) -> None:
     assert (found["name"], found["state"], found["run"]) == ("alpha", "failed", str(run.pk))
     assert [row["name"] for row in read(at_console, "/jobs.csv?state=new")] == ["beta"]
     assert [row["name"] for row in read(at_console, "/jobs.csv")] == ["alpha", "beta"]
+
+
+def test_jobs_have_their_health_newest_checkpoint_and_rates(at_console: Client) -> None:
+    run = rows.run(rows.job("alpha"), live=rows.live())
+    rows.checkpoint(run, 7)
+    JobHealth.objects.create(
+        job=run.job, run_id=run.pk, level=Level.ATTENTION, findings=[{"rule": "slow"}],
+        sentence="Checkpoints take 38 s.", recovery_at=run.created_at, checked_at=timezone.now(),
+    )  # fmt: skip
+    rows.job("beta")
+    alpha, beta = read(at_console, "/jobs.csv")
+    assert (alpha["health"], alpha["finding"]) == ("attention", "Checkpoints take 38 s.")
+    assert datetime.fromisoformat(alpha["recovery_point"]) == run.created_at
+    assert alpha["checkpoint"] == "7"
+    assert datetime.fromisoformat(alpha["checkpoint_triggered_at"]) == run.checkpoints.get().triggered_at
+    line = at_console.get("/jobs/").context["lines"][0]
+    rates = line.flow.rate_in, line.flow.rate_out
+    assert (float(alpha["records_in_per_s"]), float(alpha["records_out_per_s"])) == rates
+    assert all(rates)
+    assert (beta["state"], beta["run"], beta["checkpoint"], beta["records_in_per_s"], beta["restarts"]) == ("",) * 5
+
+
+@pytest.mark.parametrize("path", ["/jobs.csv", "/operations/?format=csv", "/jobs/{job}/checkpoints.csv"])
+def test_a_table_that_is_cut_says_so(at_console: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    for module in ("console.csv_files", "console.ui.operationlist", "console.ui.views.tables"):
+        monkeypatch.setattr(f"{module}.MAX_ROWS", 1)
+    run = rows.run(rows.job("alpha"))
+    rows.job("beta")
+    for number in (1, 2):
+        rows.checkpoint(run, number)
+        rows.operation(run.job)
+    cut = at_console.get(path.format(job=run.job_id))
+    assert "-first-1-rows.csv" in cut.headers["Content-Disposition"]
+    assert len(list(csv.DictReader(cut.content.decode().splitlines()))) == 1
 
 
 def test_runs_and_checkpoints_of_a_job(at_console: Client) -> None:

@@ -76,6 +76,7 @@ RECORDED_KINDS = (OperationKind.EDIT, OperationKind.DEFINE)
 JOB_OPERATIONS = tuple(
     kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS, *RECORDED_KINDS)
 )
+WITH_SAVEPOINT = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
 NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
 #: Operations that end the run and then restore a snapshot into another; each part is an operation of its own.
 SUCCESSION_KINDS = (OperationKind.RESCALE, OperationKind.ROLLBACK)
@@ -155,6 +156,14 @@ class Operation(models.Model):
     def shows_run(self) -> bool:
         """Whether pages show the state of the created run, which outlives the operation, instead of `state`."""
         return self.kind in NEW_RUN_KINDS and self.state == OperationState.SUCCEEDED and self.run_id is not None
+
+    @property
+    def made_savepoint(self) -> int | None:
+        """The number of the savepoint that the operation has taken."""
+        if self.kind not in WITH_SAVEPOINT or self.state != OperationState.SUCCEEDED or self.result is None:
+            return None
+        number = self.result.get("checkpoint")
+        return number if isinstance(number, int) else None
 
     @property
     def is_active(self) -> bool:

@@ -10,7 +10,7 @@ from console.jobs.models import Run
 from console.metrics import live as metrics
 from console.metrics.selectors import newest_in_flight_bytes
 from console.operations.expected_times import expected_duration
-from console.operations.models import OperationKind
+from console.operations.models import WITH_SAVEPOINT, OperationKind
 from runtime.core.job.lifecycle import FLOWING_STATES
 
 #: Result of an operator -> its term, its fate in a drain, and its fate in a savepoint or a stop.
@@ -22,7 +22,6 @@ _OPEN_RESULTS: Final = {
     "timers": ("Timers", "fire early", "stay in the savepoint"),
     "rows": ("Rows not committed", "committed with the savepoint", "committed with the savepoint"),
 }
-WITH_SAVEPOINT: Final = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
 PREVIEWED: Final = tuple(kind.value for kind in (*WITH_SAVEPOINT, OperationKind.CANCEL))
 
 

@@ -17,8 +17,8 @@ from console.jobs.models import Run
 from console.jobs.operator_names import operator_names
 from console.metrics.live import Live
 from console.operations.legality import AllowedOperation
-from console.operations.models import OperationKind
-from console.operations.preview import WITH_SAVEPOINT, Number, preview
+from console.operations.models import WITH_SAVEPOINT, OperationKind
+from console.operations.preview import Number, preview
 from console.operations.restore import RepeatedCheckpoints
 from console.ui.jobhealth import silent_since
 

@@ -7,8 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from console.checkpoints.models import Checkpoint
-from console.operations.models import Operation, OperationKind
-from console.operations.preview import WITH_SAVEPOINT
+from console.operations.models import WITH_SAVEPOINT, Operation, OperationKind
 
 _OF_MASTER: Final = (*WITH_SAVEPOINT, OperationKind.CANCEL)  #: the job master carries them out
 _TAKEN: Final = "asked"  #: phase of an operation that its job master has taken

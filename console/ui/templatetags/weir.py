@@ -142,6 +142,12 @@ def _now(context: Context) -> datetime:
     return given if isinstance(given, datetime) else timezone.now()
 
 
+@register.filter
+def second(moment: str | None) -> str:
+    """A moment in ISO 8601 as the pages show it, in UTC and to the second."""
+    return formats.utc(datetime.fromisoformat(moment)) if moment else formats.NO_VALUE
+
+
 # ---------------------------------------------------------------- states
 
 

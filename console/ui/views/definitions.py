@@ -38,6 +38,7 @@ def versions(request: HttpRequest, pk: int) -> HttpResponse:
             "lines": [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in shown.rows],
             "newest": shown.rows[0].number if shown.first and shown.rows else None,
             "running": run.version_id if run and not run.is_terminal else None,
+            "can_compare": len(shown.rows) > 1,
             "base": base,
             "other": other,
             "differences": differences(base, other, pipeline_schema(job.pipeline)) if base and other else (),

@@ -101,7 +101,7 @@ def test_a_savepoint_is_asked_of_the_running_master(at_console: Client) -> None:
 
 def test_the_page_of_a_savepoint_asks_and_takes_none(at_console: Client) -> None:
     run = rows.run(rows.job())
-    assert "Take savepoint?" in at_console.get(f"/jobs/{run.job_id}/savepoint/").content.decode()
+    assert "Take savepoint: flights-delays?" in at_console.get(f"/jobs/{run.job_id}/savepoint/").content.decode()
     assert not Operation.objects.exists()
 
 

@@ -44,7 +44,7 @@ def test_the_page_of_a_checkpoint_leads_to_its_states(at_console: Client, savepo
         f'href="/checkpoints/{savepoint.pk}/state/"' in at_console.get(f"/checkpoints/{savepoint.pk}/").content.decode()
     )
     page = blocks.text(at_console.get(f"/checkpoints/{savepoint.pk}/state/"))
-    assert "window state keyed 2 11 198 1.2 MiB window_state" in page
+    assert "window 1 day window state keyed 2 11 198 1.2 MiB window_state" in page
     assert "Open windows by airline" in page
     assert "SELECT * FROM window_state" in page
 

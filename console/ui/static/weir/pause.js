@@ -26,8 +26,8 @@ function show(since) {
     `Updates are paused: the page shows its state of ${new Date(Number(since)).toISOString().slice(0, 19).replace("T", " ")} UTC.`;
 }
 
-if (button) {
-  button.hidden = false;
+if (button) button.hidden = false;
+if (button && notice) {
   if (withStorage((kept) => kept.getItem(place)) !== null) show(Date.now());  // a reload has read the present state
   button.addEventListener("click", () => {
     const since = "paused" in root.dataset ? null : Date.now();

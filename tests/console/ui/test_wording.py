@@ -1,0 +1,54 @@
+"""Words of pages for a reader who decides: the result of an operation, names of operators, no false alarm."""
+
+import re
+
+from django.test import Client
+
+from console.jobs.models import JobVersion
+from console.ui.inspector import SubtaskLine
+from tests.console.ui import blocks, numbers, rows
+
+
+def test_an_operation_shows_the_savepoint_that_it_took_instead_of_its_last_phase(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.operation(run.job, "stop", run=run, phase="completed", result={"checkpoint": 208}, reason="before the upgrade")
+    for path in (f"/runs/{run.pk}/", f"/jobs/{run.job_id}/", "/operations/"):
+        said = blocks.text(at_console.get(path))
+        assert "Succeeded savepoint 208" in said, path
+        assert "Succeeded completed" not in said, path
+    assert "before the upgrade" in blocks.text(at_console.get(f"/runs/{run.pk}/"))
+
+
+def test_a_single_version_cannot_be_compared(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/"
+    assert "Show differences" not in blocks.text(at_console.get(path))
+    JobVersion.objects.create(job=job, number=2, parallelism=2, state="compiling")
+    assert "Show differences" in blocks.text(at_console.get(path))
+
+
+def test_evidence_has_times_to_the_second_in_utc(at_console: Client) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 7)
+    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/evidence/"))
+    assert f"Triggered {found.triggered_at:%Y-%m-%d %H:%M:%S} UTC" in said
+    assert not re.search(r"\d\d:\d\d:\d\d\.\d", said)
+
+
+def test_only_a_subtask_with_more_than_its_part_is_marked(at_console: Client) -> None:
+    run = rows.run(rows.job(version={"parallelism": 4}), live=rows.live(4), parallelism=4)
+    numbers.record(run, hours=0.1, fine_minutes=5)
+    page = at_console.get(f"/jobs/{run.job_id}/?node=window")
+    lines: list[SubtaskLine] = page.context["inspector"].shown_subtasks
+    marked = re.findall(r'class="under( skewed)?">(\d\.\d) × mean', page.content.decode())
+    assert marked == [(" skewed" if line.share > 1 else "", f"{line.share:.1f}") for line in lines if line.skew]
+    assert {mark for mark, _ in marked} == {"", " skewed"}
+
+
+def test_a_page_that_does_not_update_has_the_switch_disabled(at_console: Client) -> None:
+    job = rows.job()
+    switch = re.compile(r'<button[^>]* id="pause"[^>]*>')
+    still, live = (
+        switch.findall(at_console.get(path).content.decode())[0] for path in (f"/jobs/{job.pk}/edit/", "/jobs/")
+    )
+    assert ' disabled title="This page does not update by itself."' in still
+    assert "disabled" not in live

@@ -36,13 +36,10 @@ def slow_change(facts: RunFacts) -> Iterator[Finding]:
 
 
 def _took_ms(facts: RunFacts, change: StateChange) -> float:
-    """Time in the state, without a wait for slots before a start. Its last report is the end of that wait."""
+    """Time in the state, without a wait for slots before a start: its last report, without numbers, is its end."""
     live = facts.live
     if facts.state is RunState.STARTING and live.at is not None and live.at >= change.since:
-        if live.deploying_ms is not None:
-            return live.deploying_ms + facts.ms_since(live.at)
-        if live.waiting is not None:
-            return facts.ms_since(live.at)
+        return (live.deploying_ms or 0.0) + facts.ms_since(live.at)
     return facts.ms_since(change.since)
 
 
@@ -53,8 +50,10 @@ def _cause(facts: RunFacts, change: StateChange) -> str:
     if facts.state is RunState.CANCELLING:
         return "It waits until its slots have ended."
     if facts.state is RunState.STARTING:
-        if not is_known or live.deploying_ms is None:
+        if not is_known:
             return "The job master has not begun to deploy the subtasks: it reads the snapshot or lists its inputs."
+        if live.deploying_ms is None:
+            return "Enough slots are available, but their processes have not all started."
         if len(live.slots) < (live.parallelism or 0):
             return f"{len(live.slots)} of {live.parallelism} slots have connected."
         found = [facts.operator(uid) for uid, each in live.operators.items() if each.state == _DEPLOYING]

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from console.health.facts import StateChange
-from console.metrics.live import CheckpointLive, Live, OperatorLive, SlotLive, WaitingLive
+from console.metrics.live import CheckpointLive, Live, OperatorLive, SlotLive, parse
 from runtime.core.job.lifecycle import RunState
 from tests.console.health.facts_of import ago, found, sentence
 
@@ -46,8 +46,14 @@ def test_a_start_names_the_operators_that_open_or_restore() -> None:
 
 
 def test_a_wait_for_slots_is_no_part_of_the_start() -> None:
-    waiting = Live(at=ago(20), waiting=WaitingLive(wanted=2, there=1))
-    assert found("slow-change", **STARTING, live=waiting, change=change(9_000)) is None
+    """`runtime.master.slot_wait` reports the end of a wait without numbers."""
+    available = parse({"restarts": 0}, ago(20))
+    assert found("slow-change", **STARTING, live=available, change=change(9_000)) is None
+    hanging = parse({"restarts": 0}, ago(320))
+    assert sentence("slow-change", **STARTING, live=hanging, change=change(9_000)) == (
+        "The start of the run has taken 5 min 20 s. "
+        "Enough slots are available, but their processes have not all started."
+    )
     deployed = replace_live(deploying_ms=20_000)
     assert found("slow-change", **STARTING, live=deployed, change=change(9_000)) is None
 

@@ -136,6 +136,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     flowing: bool = True
     unreadable: tuple[str, ...] = ()  #: folders of retained checkpoints whose manifest cannot be read
     deploying_ms: float | None = None  #: since the attempt began to deploy its slots; None once all subtasks run
+    undeployed_slots: tuple[int, ...] = ()  #: slots that have not deployed their subtasks
     sources_paused: bool = False  #: too many committed epochs await delivery
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 

@@ -135,7 +135,10 @@ class Attempt:
 
     def _progress(self) -> Mapping[str, Any]:
         deploying_ms = None if self._running_since is not None else round(self._clock.monotonic_ms() - self._started_at)
-        return {"sources_paused": self._are_sources_paused, "deploying_ms": deploying_ms}
+        undeployed = sorted(set(range(self._graph.parallelism)) - self._deployed_slots)
+        return {
+            "sources_paused": self._are_sources_paused, "deploying_ms": deploying_ms, "undeployed_slots": undeployed
+        }  # fmt: skip
 
     @property
     def newest_report(self) -> Mapping[str, Any]:

@@ -201,6 +201,7 @@ def test_one_slot_that_is_not_deployed_is_enough_to_have_no_checkpoint(tmp_path:
         assert not stage.records.reports
         assert not [message for slot in stage.slots for message in slot.of(TriggerSubtask)]
         assert stage.records.next_checkpoint_id() == 1, "no id was taken"
+        until(lambda: stage.records.live.get("undeployed_slots") == [3], PATIENCE_S)
         stage.deploy(3)
         until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
         assert {message.subtask.operator for slot in stage.slots for message in slot.of(TriggerSubtask)} == {"numbers"}

@@ -6,12 +6,14 @@ from typing import Final
 from console import formats
 from console.health.facts import RunFacts, StateChange
 from console.health.findings import Finding, names
+from console.metrics.live import SlotLive
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 
 MIN_SLOW_MS: Final = 300_000.0
 SLOW_TIMES: Final = 3.0  #: the longest of the last changes of this kind
 _DEPLOYING: Final = "deploying"  #: `runtime.io.control.messages.SubtaskStatus`
+_NOT_DEPLOYED: Final = "Not all slots have deployed their subtasks."
 _NOUNS: Final = {
     RunState.STARTING: "start",
     RunState.STOPPING: "stop",
@@ -56,9 +58,15 @@ def _cause(facts: RunFacts, change: StateChange) -> str:
             return "Enough slots are available, but their processes have not all started."
         if len(live.slots) < (live.parallelism or 0):
             return f"{len(live.slots)} of {live.parallelism} slots have connected."
-        found = [facts.operator(uid) for uid, each in live.operators.items() if each.state == _DEPLOYING]
-        return f"These operators have not opened and restored their state: {names(found)}."
+        if found := [facts.operator(uid) for uid, each in live.operators.items() if each.state == _DEPLOYING]:
+            return f"These operators have not opened and restored their state: {names(found)}."
+        hanging = [_slot_name(slot) for slot in live.slots if slot.index in live.undeployed_slots]
+        return f"These slots have not deployed their subtasks: {names(hanging)}." if hanging else _NOT_DEPLOYED
     pending = live.checkpoint if is_known else None
     if pending is not None and pending.kind != CheckpointKind.CHECKPOINT:
         return f"Its savepoint waits: {pending.acknowledged} of {pending.subtasks} subtasks have acknowledged."
-    return "Its savepoint has not begun."
+    return "No savepoint is in progress: it has not begun, or it has completed and a slot has not ended."
+
+
+def _slot_name(slot: SlotLive) -> str:
+    return f"{slot.index} on {slot.host}" if slot.host else str(slot.index)

@@ -41,6 +41,13 @@ def test_a_start_names_the_operators_that_open_or_restore() -> None:
     assert sentence("slow-change", **STARTING, live=missing, change=change(900)) == (
         "The start of the run has taken 10 min. 1 of 4 slots have connected."
     )
+    slots = tuple(SlotLive(index=index, host=f"h{index}") for index in range(4))
+    hanging = replace_live(operators={"sink": OperatorLive()}, parallelism=4, slots=slots, undeployed_slots=(1, 3))
+    named = sentence("slow-change", **STARTING, live=hanging, change=change(900))
+    assert named.endswith(". These slots have not deployed their subtasks: 1 on h1 and 3 on h3.")
+    older = structs.replace(hanging, undeployed_slots=())  # the report of an older job master
+    named = sentence("slow-change", **STARTING, live=older, change=change(900))
+    assert named.endswith("Not all slots have deployed their subtasks.")
     before = sentence("slow-change", **STARTING, live=Live(at=ago(2_000)), change=change(900))
     assert before.endswith("has not begun to deploy the subtasks: it reads the snapshot or lists its inputs.")
 
@@ -64,7 +71,9 @@ def test_a_stop_names_the_state_of_its_savepoint() -> None:
     assert sentence("slow-change", **given, live=Live(at=ago(1), checkpoint=pending)) == (
         "The stop of the run has taken 10 min. Its savepoint waits: 3 of 10 subtasks have acknowledged."
     )
-    assert sentence("slow-change", **given).endswith("Its savepoint has not begun.")
+    assert sentence("slow-change", **given).endswith(
+        "No savepoint is in progress: it has not begun, or it has completed and a slot has not ended."
+    )
     cancelling = sentence("slow-change", state=RunState.CANCELLING, change=change(600))
     assert cancelling == "The cancel of the run has taken 10 min. It waits until its slots have ended."
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from console.health.facts import SentFacts
 from console.health.fetching import decode
 
+MIN_USUAL_MINUTES: Final = 15  #: with records; the first minutes of a run may be those of a catch-up
 _MINUTE, _QUARTER = timedelta(minutes=1), timedelta(minutes=15)
 #: Minutes of the last two hours, quarters of the last day and of the same time before. The first moments are
 #: constants: see `collection`. A lag is the greatest of the minutes before, and the least of the newest ones.
@@ -28,8 +29,9 @@ SELECT minutes.*, quarters.* FROM (
         min(processing_lag_ms) FILTER (WHERE at >= %(now)s - interval '5 minutes') AS lag_now,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY checkpoint_ms) FILTER (WHERE at < %(now)s - interval '60 minutes')
             AS checkpoint_ms,
-        percentile_cont(0.5) WITHIN GROUP (ORDER BY records_out)
-            FILTER (WHERE at < %(now)s - interval '15 minutes' AND records_out > 0) / 60 AS usual_per_s,
+        CASE WHEN count(*) FILTER (WHERE at < %(now)s - interval '15 minutes' AND records_out > 0) >= %(usual)s
+            THEN percentile_cont(0.5) WITHIN GROUP (ORDER BY records_out)
+            FILTER (WHERE at < %(now)s - interval '15 minutes' AND records_out > 0) / 60 END AS usual_per_s,
         max(at) FILTER (WHERE records_out > 0) AS last_minute
     FROM weir_metrics WHERE step_s = 60 AND run_id = r.id AND at >= %(hours)s GROUP BY operator
 ) AS minutes CROSS JOIN LATERAL (
@@ -68,6 +70,7 @@ def moments(now: datetime, sources: Collection[str]) -> Mapping[str, Any]:
         "day": now - timedelta(days=1),
         "before": [quarter - timedelta(days=days) for days in (1, 7)],
         "sources": list(sources),
+        "usual": MIN_USUAL_MINUTES,
     }
 
 

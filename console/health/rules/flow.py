@@ -157,9 +157,16 @@ def falls_behind(facts: RunFacts) -> Iterator[Finding]:
             cause = f"it waits for {slow.clause}"
         else:
             cause = f"it is {formats.percent(source.busy)} busy"
-        if behind := _lost_records(facts, source) or _lost_time(source):
+        lost = _lost_records(facts, source) if _mean_load(source) >= MIN_BUSY else ""
+        if behind := lost or _lost_time(source):
             blamed = found.root if found else slow.root if slow else source
             yield Finding(sentence=f"{source} falls behind: {behind}; {cause}.", operator=blamed.uid)
+
+
+def _mean_load(source: OperatorFacts) -> float:
+    """Mean load of the subtasks that read records. A single busy one does not explain a loss of half of all records."""
+    loads = [subtask.busy + subtask.backpressured for subtask in source.subtasks if subtask.records_per_s > 0]
+    return sum(loads) / max(len(loads), 1)
 
 
 def _lost_records(facts: RunFacts, source: OperatorFacts) -> str:

@@ -17,6 +17,7 @@ from console.health.assessment import assess
 from console.health.collection import collect
 from console.health.facts import RunFacts
 from console.health.findings import Level
+from console.health.hours import MIN_USUAL_MINUTES
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, Run
@@ -151,7 +152,9 @@ def test_the_last_hours_become_facts() -> None:
     run = rows.run(rows.job())
     for minutes_ago, lag_ms in ((19, 60_000), (16, 70_000), (3, 400_000), (1.5, 390_000)):
         history(run, "flights", 60, minutes_ago, processing_lag_ms=lag_ms)
-    history(run, "flights", 60, 40, records_out=600)
+    for minutes_ago in range(40, 40 + MIN_USUAL_MINUTES):
+        history(run, "flights", 60, minutes_ago, records_out=600)
+    history(run, "prepared", 60, 40, records_out=600)
     for quarter, records in ((4, 9_000), (3, 0), (2, 27_000), (1, 0)):
         history(run, "flights", 900, 15 * quarter + 5, records_out=records)
     for minutes_ago, took_ms in ((110, 300.0), (90, 500.0), (70, 900.0), (5, 7_000.0)):
@@ -161,6 +164,7 @@ def test_the_last_hours_become_facts() -> None:
     facts = collect([run], timezone.now())[run.pk]
     flights = facts.operators["flights"]
     assert (flights.usual_per_s, facts.event_lag_ms) == (10.0, 8_000)
+    assert facts.operators["prepared"].usual_per_s == 0.0, "a single minute is not the usual rate"
     assert flights.lag_ms == (70_000, 390_000)
     assert (flights.sent.quarters, flights.sent.with_records, flights.sent.per_s) == (3, 2, 20.0)
     assert flights.sent.until is not None
@@ -174,7 +178,9 @@ def test_the_last_hours_become_facts() -> None:
 def test_a_pause_at_the_same_time_a_day_or_a_week_ago_is_a_fact(days: int, records: int, is_silent: bool) -> None:
     run, now = rows.run(rows.job()), timezone.now()
     create_partitions(now - timedelta(days=days))
-    history(run, "flights", 60, 40, records_out=600)
+    for minutes_ago in range(40, 40 + MIN_USUAL_MINUTES):
+        history(run, "flights", 60, minutes_ago, records_out=600)
+    history(run, "prepared", 60, 40, records_out=600)
     history(run, "flights", 900, days * 1_440, records_out=records)
     assert collect([run], now)[run.pk].operators["flights"].sent.was_silent_before is is_silent
 

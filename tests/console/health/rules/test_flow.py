@@ -153,6 +153,18 @@ def test_a_loss_of_records_has_a_limit_to_begin_and_a_lower_one_to_end(
     assert (found("falls-behind", lit=rules, **slowed(per_s, usual_per_s, busy)) is not None) is is_found
 
 
+@pytest.mark.parametrize(
+    ("busy_of_others", "per_s", "is_found"), [(0.05, 43.0, False), (0.9, 43.0, True), (0.0, 0.0, True)]
+)
+def test_a_single_hot_subtask_does_not_explain_half_of_the_records(
+    busy_of_others: float, per_s: float, is_found: bool
+) -> None:
+    """At night seven of eight partitions have few records. A subtask without a partition does not count."""
+    others = [subtask(index, records_per_s=per_s, busy=busy_of_others) for index in range(1, 8)]
+    orders = {"subtasks": (subtask(0, records_per_s=800.0, busy=0.85), *others), "usual_per_s": 2_400.0}
+    assert (found("falls-behind", operators=operators(orders=orders)) is not None) is is_found
+
+
 def test_a_bounded_source_does_not_fall_behind() -> None:
     changes = lagging(10, 25)["operators"]
     assert isinstance(changes, dict)

@@ -61,8 +61,9 @@ class OperationPreview(ScopedView):
         of, act = self.parent(), request.query_params.get("act", "")
         if act not in PREVIEWED:
             raise InvalidField("act", f"must be one of {', '.join(PREVIEWED)}")
-        run = latest_run(of)
-        horizon = run and read_horizon(run, timezone.now(), read_restarts_ms(of.pk))
-        numbers = preview(OperationKind(act), run, run_progress(run), horizon.records if horizon else None)
+        run, now = latest_run(of), timezone.now()
+        reached, horizon = run_progress(run), run and read_horizon(run, now, read_restarts_ms(of.pk))
+        begin = reached.continuable.triggered_at if reached.continuable else None
+        numbers = preview(OperationKind(act), run, reached, horizon.records_from(begin, now) if horizon else None)
         found = {"act": act, "run": run and run.pk, "numbers": numbers, "horizon": horizon}
         return Response(self.get_serializer(found).data)

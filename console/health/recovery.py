@@ -31,6 +31,12 @@ class RecoveryHorizon:
     restart_ms: float | None
     restarts: int
 
+    def records_from(self, moment: datetime | None, now: datetime) -> int | None:
+        """`records`, counted from another moment than `point`: a restore may begin from a later savepoint."""
+        if self.records is None or moment is None or now <= self.point:
+            return self.records
+        return max(0, round(self.records * ((now - moment) / (now - self.point))))
+
 
 def recovery_horizon(run: Run, facts: RunFacts, restarts_ms: Sequence[float]) -> RecoveryHorizon | None:
     """The horizon of a run whose records flow; None for other runs. `restarts_ms`: of its job."""

@@ -43,7 +43,7 @@ class Number:
 def preview(kind: str, run: Run | None, reached: RunProgress, replayed: int | None) -> tuple[Number, ...]:
     """The numbers of an operation on a streaming run whose records flow; else none. At most four queries.
 
-    `replayed`: the records that a restore after a cancel would read again, as in the recovery horizon.
+    `replayed`: the records since `reached.continuable`, which a restore after a cancel would read again.
     """
     if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
         return ()

@@ -145,7 +145,9 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, n
         silence = formats.duration((now - since) / timedelta(milliseconds=1))
         found = replace(found, sentences=(*found.sentences, _SILENCE.format(silence)))
     horizon = read_horizon(run, now) if run and kind == OperationKind.CANCEL else None
-    numbers, own = preview(kind, run, reached, horizon.records if horizon else None), run.pk if run else None
+    begin = reached.continuable.triggered_at if reached.continuable else None
+    replayed = horizon.records_from(begin, now) if horizon else None
+    numbers, own = preview(kind, run, reached, replayed), run.pk if run else None
     return replace(found, numbers=numbers, saves=kind in WITH_SAVEPOINT, run=own)
 
 

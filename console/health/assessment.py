@@ -91,7 +91,7 @@ RULES: Final = (
         "state-growth", FLOWING_STATES, flow.state_growth,
         "Give the state of {operator} a time to live, or check its timers.",
     ),
-    Rule("unreadable", frozenset(RunState), checkpoints.unreadable, "Open the checkpoint in the list below."),
+    Rule("unreadable", _ACTIVE, checkpoints.unreadable, "Open the checkpoint in the list below."),
     Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
     Rule(
         "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,

@@ -6,7 +6,10 @@ from console.accounts.models import User
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from tests.console.conftest import Commands, MakeCheckpoint, MakeRun
+from tests.console.stored import store
+from tests.console.ui import rows
 from weir.control import console as client
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -116,6 +119,20 @@ def test_a_rescale_is_shown_before(weirctl: Commands, make_run: MakeRun, make_ch
     refused = weirctl("rescale", "daily sums", "--parallelism", "2", "--dry-run", code=3)
     assert "The run has this parallelism and version already." in refused.stderr
     assert not Operation.objects.exists()
+
+
+def test_a_rescale_may_drop_state(weirctl: Commands, make_run: MakeRun) -> None:
+    """Over REST it could. The newest checkpoint has an operator that the version lacks."""
+    taken = rows.checkpoint(make_run(RunState.RUNNING), 1, is_stored=False)
+    segment = Segment(path="gone", rows=1, nbytes=4, checksum="", first_group=0, last_group=127, content=b"rows")
+    kept = SubtaskSnapshot(keyed={"state": (segment,)})
+    gone = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: kept})
+    store(taken, operators={"gone": gone})
+    wanted = ("rescale", "daily sums", "--parallelism", "5")
+    assert "holds state for an operator that the job lacks" in weirctl(*wanted, "--dry-run", code=3).stderr
+    assert weirctl.json(*wanted, "--dry-run", "--allow-unmapped")["refusal"] is None
+    weirctl(*wanted, "--allow-unmapped", "--no-wait")
+    assert Operation.objects.get(kind="rescale").params["allow_unmapped"] is True
 
 
 def test_operations_of_all_jobs_or_of_one(weirctl: Commands, make_run: MakeRun, operator: User) -> None:

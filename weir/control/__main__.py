@@ -270,18 +270,21 @@ def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
 @click.argument("job")
 @click.option("--version", type=int, help="Number of the version that goes on (default: that of the run).")
 @click.option("--parallelism", type=int, help="Default: that of the version.")
+@click.option("--allow-unmapped", is_flag=True, help="Drop the state of operators that the version lacks.")
 @click.option("--dry-run", is_flag=True, help="Show the effects and do nothing. Exit code 3: it is not possible.")
 @wait_options
 @with_console
 def rescale(
-    console: Console, /, job: str, version: int | None, parallelism: int | None, dry_run: bool, as_json: bool,
-    **asked: Any,
+    console: Console, /, job: str, version: int | None, parallelism: int | None, allow_unmapped: bool, dry_run: bool,
+    as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Stops JOB with a savepoint and restores it at another parallelism, or in another version."""
     if version is None and parallelism is None:
         raise click.UsageError("either --parallelism or --version must be given")
     found = console.job(job)
     wanted = target(console, found, version, parallelism)
+    if allow_unmapped:
+        wanted["allow_unmapped"] = True
     if dry_run:
         plans.show_rescale(console.get(f"jobs/{found['id']}/rescale/", **wanted), as_json=as_json)
     else:

@@ -213,6 +213,8 @@ class VersionDifferences(ScopedView):
     )
     def post(self, request: Request, job: int) -> Response:
         """The changes that a version would make. It is validated, but not created."""
+        for name in self.query & set(request.query_params):
+            raise InvalidField(name, "compares two versions by GET; a POST compares the body with the newest version")
         given = self.body(VersionRequest)
         values = {name: given[name] for name in _VALUES if name in given}
         found = planned_differences(self.user, self.parent(), values)

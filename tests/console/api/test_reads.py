@@ -183,3 +183,5 @@ def test_two_versions_are_compared_as_on_their_page(api: APIClient) -> None:
     wrong: tuple[dict[str, Any], ...] = ({"base": 1}, {"base": 1, "other": "two"})
     for query in wrong:
         assert api.get(path, query).status_code == 422
+    refused = api.post(f"{path}?base=1&other=3", {"parallelism": 9}, format="json")
+    assert (refused.status_code, "compares the body" in refused.json()["detail"]) == (422, True), "it ignored them"

@@ -66,21 +66,21 @@ def _start(row: Operation) -> None:
         run = create_clone(row, prepared, "drill")
         result = {"job": run.job_id, "run": run.pk, "restored_bytes": prepared.restored_bytes}
         release(row)
-        if not _queued(row).update(state=OperationState.RUNNING, started_at=Now(), result=result):
+        if not _row_in_queue(row).update(state=OperationState.RUNNING, started_at=Now(), result=result):
             raise WorkWithdrawn
 
 
 def _end_or_wait(row: Operation, refused: Refused) -> None:
     if refused.status == HTTPStatus.SERVICE_UNAVAILABLE and timezone.now() - row.created_at < LIMIT:
         log.warning("the clone of a drill is not created yet", operation=str(row.pk), error=refused.detail)
-        _queued(row).update(phase=f"waiting for storage: {refused.__cause__}")
+        _row_in_queue(row).update(phase=f"waiting for storage: {refused.__cause__}")
         return
     with transaction.atomic():
         release(row)
         error = {"code": refused.code, "message": refused.detail}
-        _queued(row).update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error)
+        _row_in_queue(row).update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error)
 
 
-def _queued(row: Operation) -> QuerySet[Operation]:
+def _row_in_queue(row: Operation) -> QuerySet[Operation]:
     """The row, unless the drill was withdrawn meanwhile."""
     return Operation.objects.filter(pk=row.pk, state=OperationState.QUEUED)

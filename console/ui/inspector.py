@@ -107,7 +107,7 @@ class Inspector:
 
     @cached_property
     def _causes(self) -> tuple[FailureCause, ...]:
-        """One more than the page shows, so that the page can say that there are more."""
+        """The causes, one more than the page shows: then the page can say that there are more."""
         return failure_causes(self._page.job, self._page.schema, self.uid, MAX_CAUSES + 1)
 
     @property

@@ -24,9 +24,9 @@ _SUMS = (
     "checkpoint_bytes", "cpu_ms",
 )  # fmt: skip
 _MAXIMA = (
-    "watermark", "processing_lag_ms", "event_lag_ms", "in_flight_bytes", "state_bytes", "start_delay_ms",
-    "pre_barrier_ms", "alignment_ms", "sync_ms", "async_ms", "checkpoint_ms", "memory_bytes",
+    "watermark", "processing_lag_ms", "event_lag_ms", "in_flight_bytes", "state_bytes", "checkpoint_ms", "memory_bytes",
 )  # fmt: skip
+_PHASES = ("start_delay_ms", "pre_barrier_ms", "alignment_ms", "sync_ms", "async_ms")
 
 
 def _mean(column: str, weight: str) -> str:
@@ -34,15 +34,22 @@ def _mean(column: str, weight: str) -> str:
     return f"sum({column} * ({weight})) / nullif(sum({weight}) FILTER (WHERE {column} IS NOT NULL), 0)"
 
 
+def _of_longest(column: str) -> str:
+    """The value of the row with the longest checkpoint. Only rows of the run as a whole have checkpoints."""
+    is_known = f"{column} IS NOT NULL AND checkpoint_ms IS NOT NULL"
+    return f"(array_agg({column} ORDER BY checkpoint_ms DESC) FILTER (WHERE {is_known}))[1]"
+
+
 #: Column -> aggregate over finer rows of an operator. `skew` weighs by records: few records are skewed by chance. The
-#: commit belongs to the longest checkpoint.
+#: phases and the commit of the run as a whole belong to the longest checkpoint, so that they add up.
 AGGREGATES: Final[dict[str, str]] = {
     **{name: f"sum({name})" for name in _SUMS},
     **{name: f"max({name})" for name in _MAXIMA},
     "busy": _mean("busy", "span_ms"),
     "backpressured": _mean("backpressured", "span_ms"),
     "skew": _mean("skew", "records_in + records_out"),
-    "commit_ms": "(array_agg(commit_ms ORDER BY checkpoint_ms DESC) FILTER (WHERE commit_ms IS NOT NULL))[1]",
+    **{name: f"coalesce({_of_longest(name)}, max({name}))" for name in _PHASES},
+    "commit_ms": _of_longest("commit_ms"),
 }
 _ROLL_UP: Final = f"""
 INSERT INTO weir_metrics (step_s, run_id, at, operator, token, {", ".join(AGGREGATES)})

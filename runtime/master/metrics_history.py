@@ -58,6 +58,7 @@ class _Checkpoints:
     commit_ms: int | None = None
     written_bytes: int = 0
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  #: by operator: the longest of each phase
+    last_phases: dict[str, float] = field(default_factory=dict)  #: of the slowest subtask in the longest checkpoint
 
 
 class MetricsHistory:
@@ -92,12 +93,12 @@ class MetricsHistory:
         own.completed += 1
         if own.duration_ms is None or duration_ms > own.duration_ms:
             own.duration_ms, own.commit_ms = duration_ms, commit_ms
+            own.last_phases = max((_phases(timing) for _, timing in timings), key=_total, default={})
         for subtask, timing in timings:
             own.written_bytes += timing.written_bytes
             longest = own.phases.setdefault(subtask.operator, {})
-            for phase in PHASES:
-                name = f"{phase}_ms"
-                longest[name] = max(longest.get(name, 0.0), round(getattr(timing, name), 1))
+            for name, ms in _phases(timing).items():
+                longest[name] = max(longest.get(name, 0.0), ms)
         self._state_bytes = {
             uid: sum(segment.nbytes for subtask in operator.subtasks.values() for segment in subtask.segments())
             for uid, operator in manifest.operators.items()
@@ -202,10 +203,7 @@ class MetricsHistory:
             role: [row for row in rows if self._graph.by_uid[row["operator"]].role is role]
             for role in (Role.SOURCE, Role.SINK)
         }
-        highest = (
-            "busy", "backpressured", "skew", "processing_lag_ms", "event_lag_ms",
-            *(f"{phase}_ms" for phase in PHASES),
-        )  # fmt: skip
+        highest = ("busy", "backpressured", "skew", "processing_lag_ms", "event_lag_ms")
         watermarks = [row["watermark"] for row in rows if row["watermark"] is not None]
         cpu = (usage.cpu_ms - self._cpu_base[process] for process, usage in processes.items())
         ended = self._checkpoints
@@ -224,6 +222,7 @@ class MetricsHistory:
             "checkpoint_ms": ended.duration_ms,
             "commit_ms": ended.commit_ms,
             "checkpoint_bytes": ended.written_bytes,
+            **ended.last_phases,
             "cpu_ms": round(sum(cpu)),
             "memory_bytes": self._memory_bytes,
         }
@@ -284,6 +283,15 @@ def skew(records: Sequence[int]) -> float | None:
 def fraction(part_ms: float, whole_ms: float) -> float:
     """A fraction of time between 0 and 1. Heartbeats and samples differ by up to half a second, hence the bounds."""
     return round(min(1.0, max(0.0, part_ms / whole_ms)), 3) if whole_ms > 0 else 0.0
+
+
+def _phases(timings: SnapshotTimings) -> dict[str, float]:
+    """Columns of a row."""
+    return {f"{phase}_ms": round(getattr(timings, f"{phase}_ms"), 1) for phase in PHASES}
+
+
+def _total(phases: Mapping[str, float]) -> float:
+    return sum(phases.values())
 
 
 def _highest(values: Iterable[Any]) -> Any:

@@ -115,6 +115,25 @@ def test_the_commit_of_an_interval_is_that_of_its_longest_checkpoint() -> None:
     assert (row(interval, "")["checkpoint_ms"], row(interval, "")["commit_ms"]) == (300, 20)
 
 
+def test_the_phases_of_an_interval_are_those_of_the_slowest_subtask_in_its_longest_checkpoint() -> None:
+    """Longest phases of different subtasks add up to more than the checkpoint took; no subtask had such phases."""
+    history = MetricsHistory(GRAPH, START)
+    manifest = Manifest(
+        job="1", checkpoint=1, kind=CheckpointKind.CHECKPOINT, token=Token(1), triggered_at=START,
+        max_parallelism=128, operators={},
+    )  # fmt: skip
+    late = SnapshotTimings(start_delay_ms=80.0, alignment_ms=3.0, sync_ms=2.0, async_ms=11.0)
+    large = SnapshotTimings(start_delay_ms=28.0, alignment_ms=48.0, async_ms=161.0)
+    history.on_checkpoint(manifest, [(SubtaskId(OUT, 0), late), (SubtaskId(NUMBERS, 1), large)], 300, 20)
+    history.on_checkpoint(manifest, [(SubtaskId(OUT, 0), SnapshotTimings(sync_ms=90.0))], 100, 10)
+    history.sample({NUMBERS: [metrics(NUMBERS, 0)], OUT: [metrics(OUT, 0)]}, {}, START + 4_000)
+    (interval,) = history.pending()
+    whole, out = row(interval, ""), row(interval, "out")
+    columns = ("start_delay_ms", "alignment_ms", "pre_barrier_ms", "sync_ms", "async_ms")
+    assert [whole[column] for column in columns] == [28, 48, 0, 0, 161]
+    assert (out["start_delay_ms"], out["sync_ms"]) == (80, 90), "an operator has the longest of each phase"
+
+
 def test_a_clock_that_is_set_back_loses_no_rows_and_ends_no_history() -> None:
     history = MetricsHistory(GRAPH, START)
     times = (START + 1_000, START - 3_600_000, START - 3_599_000, START - 3_594_000)

@@ -302,9 +302,9 @@ def job_timeline(page: JobPage, query: Mapping[str, str], now: datetime) -> Time
 def checkpoint_phases(numbers: Columns) -> dict[str, list[float | None]]:
     """Milliseconds of each phase in each interval; together at most the duration of the longest checkpoint.
 
-    The commit is that of this checkpoint, as in its Gantt chart: the manifest, its record, and the commit of the whole
-    output. Another phase is known as the longest of any subtask. If these phases add up to more than the time before
-    the commit, their shares are drawn.
+    The phases are those of its slowest subtask, as in its Gantt chart. The commit is the manifest, its record, and the
+    commit of the whole output. Clocks of hosts differ: if the phases add up to more than the time before the commit,
+    their shares are drawn.
     """
     found: dict[str, list[float | None]] = {phase: [] for phase in PHASES}
     for at, lasted in enumerate(numbers["checkpoint_ms"]):

@@ -36,10 +36,12 @@ def rows(draw: st.DrawFn) -> Row:
     # As a master writes them. The mean of means in 15 min is exact only if numbers without weight are the only nulls.
     eighths = {name: draw(st.integers(0, 8)) for name in ("busy", "backpressured", "skew")}
     has_records = numbers["records_in"] + numbers["records_out"] > 0
+    operator = draw(st.sampled_from(["", "a"]))
+    numbers["checkpoint_ms" if operator else "sync_ms"] = None  # the phases of a run belong to its longest checkpoint
     return {
         "run_id": draw(st.integers(1, 2)),
         "at": START + timedelta(seconds=5 * draw(st.integers(0, 500))),
-        "operator": draw(st.sampled_from(["", "a"])),
+        "operator": operator,
         "token": draw(st.integers(7, 8)),
         **numbers,
         **{name: value / 8 if name != "skew" or has_records else None for name, value in eighths.items()},
@@ -154,3 +156,17 @@ def test_a_rolled_up_row_has_the_commit_of_its_longest_checkpoint() -> None:
     for step_s in rollup.STEPS_S[1:]:
         row = Metrics.objects.get(step_s=step_s)
         assert (row.checkpoint_ms, row.commit_ms) == (300, 20)
+
+
+def test_a_rolled_up_row_has_the_phases_of_its_longest_checkpoint() -> None:
+    """Rows of operators have no checkpoints: theirs are the longest phases."""
+    numbers = {"span_ms": 5_000, "records_in": 3, "records_out": 3, "bytes_in": 0, "bytes_out": 0}
+    for n, (lasted_ms, alignment_ms, async_ms) in enumerate([(90, 70, 5), (300, 10, 250), (None, None, None)]):
+        phases = {"alignment_ms": alignment_ms, "async_ms": async_ms}
+        own = {"run_id": 1, "at": START + timedelta(seconds=5 * n), "token": 1, **numbers, **phases}
+        insert([{**own, "operator": "", "checkpoint_ms": lasted_ms}, {**own, "operator": "window"}])
+    rollup.roll_up(START + timedelta(hours=1))
+    for step_s in rollup.STEPS_S[1:]:
+        whole, window = Metrics.objects.filter(step_s=step_s).order_by("operator")
+        assert (whole.alignment_ms, whole.async_ms) == (10, 250)
+        assert (window.alignment_ms, window.async_ms) == (70, 250)

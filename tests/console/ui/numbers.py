@@ -123,8 +123,10 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
         acknowledged_ms = max(at for own in rows.acknowledgements(of=phases).values() for at in own["at_ms"])
         whole.checkpoint_ms, whole.pre_barrier_ms = max(lasted), 0.0
         whole.commit_ms = max(0.0, max(lasted) - acknowledged_ms)
-        for phase in ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms"):
-            setattr(whole, phase, max(one[f"max_{phase}"] for one in phases))
+        of_subtasks = [{name: ms for name, ms in one["slowest"].items() if name != "subtask"}
+                       for one in phases if one["slowest"]]  # fmt: skip
+        for phase, ms in max(of_subtasks, key=lambda one: sum(one.values())).items():
+            setattr(whole, phase, ms)
     return [*found, whole]
 
 

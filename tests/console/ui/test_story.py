@@ -9,10 +9,12 @@ import pytest
 from django.test import Client
 
 from console import formats
+from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
 from console.metrics.models import WHOLE_RUN, Metrics
 from console.ui.runlog import LogFilter, log_file, log_tail
+from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows
 from tests.console.ui.story import TIMEOUT
 
@@ -67,6 +69,21 @@ def test_state_and_durations_in_tables_are_those_of_the_plots(at_console: Client
     assert plotted[-1] == pytest.approx(completed.latest("number").size_bytes, rel=0.1)
     slowest = max(row.duration_ms or 0 for row in completed)
     assert max(value for value in shown["checkpoint_ms"] if value is not None) == slowest
+
+
+def test_phases_of_the_plots_are_those_of_the_slowest_subtask_of_a_checkpoint(at_console: Client, run: Run) -> None:
+    shown = page(at_console, run)["timeline"].numbers
+    known = [at for at, took in enumerate(shown["checkpoint_ms"]) if took is not None]
+    plotted = tuple(shown[f"{phase}_ms"][known[-1]] for phase in PHASES)
+    found = run.checkpoints.filter(status="completed").only("acknowledgements")
+    slowest = [max(lanes_of(row.acknowledgements, ()), key=lambda lane: lane.at_ms or 0) for row in found]
+    assert plotted in [pytest.approx(lane.phases_ms, rel=0.01) for lane in slowest]
+
+
+def test_bars_of_a_lane_end_where_its_acknowledgement_came(run: Run) -> None:
+    for row in run.checkpoints.filter(status="completed").only("acknowledgements"):
+        for lane in lanes_of(row.acknowledgements, ()):
+            assert sum(lane.phases_ms) == pytest.approx(lane.at_ms, abs=1)
 
 
 def test_rates_of_the_graph_are_those_of_the_plots(at_console: Client, run: Run) -> None:

@@ -38,7 +38,7 @@ def running(db: None, now: datetime) -> Run:
 
 
 def test_phases_add_up_to_the_duration_at_most() -> None:
-    """The commit is that of the longest checkpoint. Other phases are the longest of any subtask, so they may be cut."""
+    """Those of a subtask do, except for the clocks of different hosts."""
     columns = {f"{phase}_ms": [30.0, None, 60.0, 60.0] for phase in PHASES[:-1]}
     found = checkpoint_phases(
         {**columns, "commit_ms": [40.0, None, 30.0, None], "checkpoint_ms": [200.0, None, 100.0, 100.0]}

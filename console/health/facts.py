@@ -107,13 +107,17 @@ class OperatorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:
-    """A completed checkpoint. `operators` has the statistics per operator that the job master stored."""
+    """A completed checkpoint. `operators` has the statistics per operator that the job master stored.
+
+    `acknowledged_ms`: time from the trigger to the last acknowledgement; None: unknown, or the checkpoint was quick.
+    """
 
     pk: int
     number: int
     completed_at: datetime
     duration_ms: float
     operators: Sequence[Mapping[str, Any]] = ()
+    acknowledged_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

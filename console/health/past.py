@@ -19,7 +19,7 @@ from console.health.facts import (
 )
 from console.health.fetching import decode
 from console.health.rules.attempts import MAX_ATTEMPTS
-from console.health.rules.checkpoints import MAX_COUNTED_FAILURES
+from console.health.rules.checkpoints import MAX_COUNTED_FAILURES, MIN_SLOW_COMMIT_MS
 from console.jobs.models import Run
 from runtime.core.job.settings import CoordinatorSettings
 
@@ -29,7 +29,11 @@ _NOUNS: Final = {"savepoint": "savepoint", "drill": "restore drill"}  #: by oper
 COLUMNS: Final = """
     attempts.*, newest.id AS newest_pk, newest.number AS newest_number, newest.completed_at AS newest_completed_at,
     newest.duration_ms AS newest_ms, newest.operators AS newest_operators, recent.recent_ms, failed.*, begun.*, saved.*,
-    lost.ended_at AS lost_at, missed.missed, drill.*, change.*
+    lost.ended_at AS lost_at, missed.missed, drill.*, change.*,
+    CASE WHEN newest.duration_ms >= %(slow_commit_ms)s THEN (
+        SELECT max(at.ms::float8) FROM jsonb_each(newest.acknowledgements) AS own,
+            jsonb_array_elements_text(own.value -> 'at_ms') AS at (ms)
+    ) END AS newest_acknowledged_ms
 """
 #: Joins to a run `r`.
 JOINS: Final = """
@@ -109,7 +113,7 @@ LEFT JOIN LATERAL (
 """
 LIMITS: Final[Mapping[str, Any]] = {
     "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
-    "not_failures": [str(reason) for reason in NOT_FAILURES],
+    "not_failures": [str(reason) for reason in NOT_FAILURES], "slow_commit_ms": MIN_SLOW_COMMIT_MS,
 }  # fmt: skip
 
 
@@ -167,6 +171,7 @@ def _newest_checkpoint(row: Mapping[str, Any]) -> CompletedCheckpoint | None:
         completed_at=row["newest_completed_at"],
         duration_ms=float(row["newest_ms"] or 0),
         operators=decode(row["newest_operators"]) or (),
+        acknowledged_ms=row["newest_acknowledged_ms"],
     )
 
 

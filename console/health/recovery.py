@@ -19,7 +19,7 @@ class RecoveryHorizon:
     Args:
         point: the trigger of the newest completed checkpoint, whose positions a restore reads from; else the start of
             the run.
-        checkpoint: number of that checkpoint; None: the run would begin anew.
+        checkpoint: number of that checkpoint; None: it would begin anew, or from the snapshot that it restored.
         records: records of the sources since then, by their present rates; None without rates.
         restart_ms: median time from a failure of this job to the first checkpoint of the next attempt, which begins
             250 ms after all subtasks run; None without history. `restarts`: number of failures in the median.

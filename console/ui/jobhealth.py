@@ -92,10 +92,15 @@ def silent_since(run: Run | None, now: datetime) -> datetime | None:
 
 
 def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> HealthLine:
-    """The stored health of the job's latest run. A verdict that is too old is marked; then no run looks well."""
+    """The stored health of the job's latest run. A verdict that is too old is marked; then no run looks well.
+
+    A verdict from before the end of the run is none on its end.
+    """
     if run is None:
         return HealthLine()
-    if stored is None or stored.run_id != run.pk:
+    if stored is None or stored.run_id != run.pk or (run.is_terminal and not stored.is_final):
+        if run.run_state is RunState.FAILED:
+            return HealthLine(level=Level.FAILED.word)
         is_new = run.is_terminal or now - run.created_at < MAX_AGE
         return HealthLine() if is_new else HealthLine(level=UNKNOWN_HEALTH)
     is_old = not run.is_terminal and now - stored.checked_at > MAX_AGE
@@ -125,10 +130,12 @@ def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:
     """The jobs annotated with `shown_level`, the level of their `health_line`. Jobs have their latest run."""
     is_known, is_over = Q(health__run_id=F("run_pk")), Q(run_state__in=TERMINAL_STATES)
     oldest = now - MAX_AGE
-    is_recent = Q(health__checked_at__gte=oldest)
+    is_recent, is_final = Q(health__checked_at__gte=oldest), Q(health__is_final=True)
+    is_valid = is_final | ~is_over & (is_recent | Q(health__level__gt=Level.OK))
     found: FoundJobs = jobs.annotate(
         shown_level=Case(
-            When(is_known & (is_over | is_recent | Q(health__level__gt=Level.OK)), then=F("health__level")),
+            When(is_known & is_valid, then=F("health__level")),
+            When(run_state=RunState.FAILED, then=Value(float(Level.FAILED))),
             When(is_known & ~is_over, then=Value(_UNKNOWN_LEVEL)),
             When(Q(run_pk=None) | is_over | Q(latest_run__created_at__gt=oldest), then=Value(float(Level.NONE))),
             default=Value(_UNKNOWN_LEVEL),

@@ -22,6 +22,7 @@ NAMED_FAILURES: Final = 2  #: failures in a row that are a finding before the ne
 SLOW: Final = "checkpoints-slow"
 STORAGE: Final = "storage-slow"
 SAVEPOINT_SHOWN: Final = timedelta(days=1)  #: how long a failed savepoint is a finding without a later one
+MIN_SLOW_COMMIT_MS: Final = 1_500  #: while the rule is lit; the acknowledgements of quicker checkpoints are not read
 _SLOW_BYTES_PER_S: Final = 4 * 1024 * 1024
 _PHASE_NAMES: Final = {
     "start_delay": "start delay before",
@@ -49,9 +50,20 @@ def blame(checkpoint: CompletedCheckpoint) -> Blame:
     half of the longest delay is to blame. `commit` is the time after the last acknowledgement: metadata and output.
     """
     candidates = [_longest(phase, checkpoint.operators) for phase in _PHASE_NAMES]
-    acknowledged_ms = max((_total_ms(operator) for operator in checkpoint.operators), default=0.0)
-    candidates.append(Blame("commit", "", max(0.0, checkpoint.duration_ms - acknowledged_ms)))
+    candidates.append(Blame("commit", "", _commit_ms(checkpoint)))
     return max(candidates, key=lambda candidate: candidate.took_ms)
+
+
+def _commit_ms(checkpoint: CompletedCheckpoint) -> float:
+    """Time after the last acknowledgement. Without its time, the phases of the slowest subtask take its place.
+
+    The phases end when the snapshot is stored. The acknowledgement then waits for a busy job master, which is no
+    fault of the storage.
+    """
+    acknowledged_ms = checkpoint.acknowledged_ms
+    if acknowledged_ms is None:
+        acknowledged_ms = max((_total_ms(operator) for operator in checkpoint.operators), default=0.0)
+    return max(0.0, checkpoint.duration_ms - acknowledged_ms)
 
 
 def _longest(phase: str, operators: Any) -> Blame:
@@ -137,12 +149,12 @@ def storage_slow(facts: RunFacts) -> Iterator[Finding]:
     if newest is None:
         return
     stored = _longest("async", newest.operators)
-    commit_ms = newest.duration_ms - max((_total_ms(operator) for operator in newest.operators), default=0.0)
+    commit_ms = _commit_ms(newest)
     quick_ms = stored.written_bytes / _SLOW_BYTES_PER_S * 1000
     if facts.exceeds(STORAGE, stored.took_ms - quick_ms, 2_000, 1_000) and stored.took_ms >= commit_ms:
         what = f"{facts.operator(stored.operator)} took {formats.duration(stored.took_ms)} to store"
         text = f"Storage is slow: {what} {formats.size(stored.written_bytes)} for checkpoint {newest.number}."
-    elif facts.exceeds(STORAGE, commit_ms, 3_000, 1_500):
+    elif facts.exceeds(STORAGE, commit_ms, 3_000, MIN_SLOW_COMMIT_MS):
         text = (
             f"Storage is slow: checkpoint {newest.number} took {formats.duration(commit_ms)} after the last "
             "acknowledgement, for its manifest and the commit of output."

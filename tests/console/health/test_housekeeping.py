@@ -68,6 +68,33 @@ def test_a_verdict_lasts_since_it_was_first_found_and_ends_with_its_run() -> Non
     assert JobHealth.objects.get().checked_at == last.checked_at, "a run that has ended is not checked again"
 
 
+def test_a_verdict_from_before_the_end_of_a_run_is_none_on_its_end(browser: Client) -> None:
+    """While no worker of the queue housekeeping is free, a run that fails is listed as failing, and comes first."""
+    for name in ("a-well", "b-failed", "c-stopped"):
+        sick(name, 0.02)
+    store_verdicts()
+    Run.objects.filter(job__name="b-failed").update(state="failed", ended_at=timezone.now())
+    JobHealth.objects.filter(job__name="c-stopped").update(level=Level.ATTENTION, sentence="Checkpoints are slow.")
+    Run.objects.filter(job__name="c-stopped").update(state="stopped", ended_at=timezone.now())
+    response = browser.get("/jobs/")
+    assert [(line.job.name, line.health.level) for line in response.context["lines"]] == [
+        ("b-failed", Level.FAILED.word), ("a-well", Level.OK.word), ("c-stopped", Level.NONE.word),
+    ]  # fmt: skip
+    assert "Checkpoints are slow." not in blocks.text(response)
+    failing = browser.get(f"/jobs/?health={Level.FAILED.word}").context["lines"]
+    assert [line.job.name for line in failing] == ["b-failed"]
+
+
+def test_the_acknowledgements_of_a_slow_checkpoint_are_read() -> None:
+    run = rows.run(rows.job("slow"))
+    at_ms = {"at_ms": [400, 4_100.5]}
+    for number, duration_ms, expected in ((7, 9_000, 4_100.5), (8, 300, None)):
+        rows.checkpoint(run, number, duration_ms=duration_ms, acknowledgements={"join": at_ms}, is_stored=False)
+        newest = collect([run], timezone.now())[run.pk].checkpoints.newest
+        assert newest is not None
+        assert (newest.number, newest.acknowledged_ms) == (number, expected)
+
+
 def test_a_run_whose_verdict_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     broken, late = sick("broken", 5), sick("late", 5)
 

@@ -275,6 +275,18 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     assert "less often" not in said
 
 
+def test_a_failure_before_the_first_checkpoint_goes_back_to_the_snapshot_of_the_run(at_console: Client) -> None:
+    first = rows.run(rows.job(), "stopped")
+    snapshot = rows.checkpoint(first, 7, "stop")
+    run = rows.run(first.job, restore_checkpoint=snapshot, live=rows.live())
+    path = f"/jobs/{run.job_id}/"
+    assert "If it failed now: back to the snapshot that it restored," in blocks.text(at_console.get(path))
+    Run.objects.filter(pk=run.pk).update(restore_checkpoint=None, restore_path="/moved/savepoint-7")
+    assert "If it failed now: back to the snapshot that it restored," in blocks.text(at_console.get(path))
+    Run.objects.filter(pk=run.pk).update(restore_path="")
+    assert "If it failed now: back to the start," in blocks.text(at_console.get(path))
+
+
 def oldest(said: str) -> str:
     found = re.search(r"The oldest restore point: (\w+ \d+)", said)
     return found[1] if found else ""

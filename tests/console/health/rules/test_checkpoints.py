@@ -181,6 +181,15 @@ def test_storage_is_slow_if_little_happens_after_the_last_acknowledgement() -> N
     assert "checkpoint 7 took 3.3 s after the last acknowledgement" in said
 
 
+def test_an_acknowledgement_that_waits_for_a_busy_job_master_is_no_slow_storage() -> None:
+    checkpoints = taken(9_000, phases("join", sync=100), interval_ms=60_000)
+    assert checkpoints.newest is not None
+    late = replace(checkpoints, newest=replace(checkpoints.newest, acknowledged_ms=8_900.0))
+    assert found("storage-slow", checkpoints=late) is None
+    early = replace(checkpoints, newest=replace(checkpoints.newest, acknowledged_ms=4_000.0))
+    assert "checkpoint 7 took 5.0 s after the last acknowledgement" in sentence("storage-slow", checkpoints=early)
+
+
 def test_unreadable_manifests_are_named() -> None:
     live = facts().live
     report = type(live)(at=live.at, unreadable=("savepoint-5-40",))

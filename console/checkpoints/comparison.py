@@ -56,10 +56,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A measure on both sides; None: not known."""
+    """A measure on both sides; None: not known, or the side does not have the operator.
+
+    `is_comparable`: False if a side does not know the measure of any operator. Then no difference is notable.
+    """
 
     base: float | None
     other: float | None
+    is_comparable: bool = True
 
     @property
     def difference(self) -> float | None:
@@ -67,6 +71,8 @@ class Change:
 
     def is_notable(self, least: float) -> bool:
         """Whether the sides differ by `least` and by `NOTABLE_SHARE`. A value that appears or vanishes is notable."""
+        if not self.is_comparable:
+            return False
         if self.difference is None:
             return (self.base or self.other or 0) >= least
         largest = max(abs(self.base or 0), abs(self.other or 0))
@@ -113,11 +119,21 @@ def compare(base: Side, other: Side, graph: Mapping[str, Any]) -> Comparison:
     names = operator_names(graph)
     sides = [_Measured(side, names) for side in (base, other)]
     uids = sorted({*sides[0].operators, *sides[1].operators}, key=_place(list(names)))
+    unknown = {
+        name
+        for side in (base, other)
+        for name, is_unknown in (("rows", side.rows is None), ("in_flight_bytes", not side.in_flight))
+        if is_unknown
+    }
+    first, second = (side.operators for side in sides)
     operators = tuple(
         OperatorChange(
             uid,
             names.get(uid, uid),
-            {name: Change(*(side.operators.get(uid, {}).get(name) for side in sides)) for name in MEASURES},
+            {
+                name: Change(first.get(uid, {}).get(name), second.get(uid, {}).get(name), name not in unknown)
+                for name in MEASURES
+            },
         )
         for uid in uids
     )

@@ -2,6 +2,7 @@
 
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
@@ -9,7 +10,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
 from tests.console.conftest import api_as
-from tests.console.ui import rows
+from tests.console.ui import blocks, rows
 
 QUERIES = 6
 
@@ -47,6 +48,18 @@ def test_page_and_api_name_the_operator_that_explains_most(at_console: Client, j
     assert window["notable"]
     assert window["changes"]["sync_ms"] == {"base": 6.4, "other": 2_000.0, "difference": pytest.approx(1_993.6)}
     assert window["changes"]["rows"] == {"base": 11_198.0, "other": 84_262.0, "difference": 73_064.0}
+
+
+def test_rows_that_one_side_does_not_know_make_no_operator_differ(at_console: Client, job: Job) -> None:
+    """The files of checkpoint 1 are deleted. Each operator with state had changed by "not known before"."""
+    job.checkpoints.filter(number=1).update(discarded_at=F("completed_at"))
+    response = at_console.get(f"/jobs/{job.pk}/checkpoints/compare/", {"base": 1, "other": 2})
+    page = blocks.text(response)
+    assert "not known before" not in page
+    assert response.context["comparison"].notable == ()
+    assert "Checkpoint 1, completed and discarded, triggered" in page
+    assert "so the rows of its state are not known" in page
+    assert "Compare with base" in page
 
 
 def test_the_two_newest_are_compared_by_default_and_bad_numbers_are_explained(at_console: Client, job: Job) -> None:

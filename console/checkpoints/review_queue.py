@@ -1,12 +1,15 @@
 """The checkpoints that need a look, with filters that the review desk and the API share."""
 
-from django.db.models import QuerySet
+from typing import Any, Final
+
+from django.db.models import F, OuterRef, QuerySet, Subquery
 from django_filters import rest_framework as filters
 
-from console.checkpoints.models import NEEDS_REVIEW, Checkpoint, Concern
+from console.checkpoints.models import NEEDS_REVIEW, Checkpoint, Concern, Status
 from console.jobs.models import Job, choices
 
-MAX_JOBS = 50  #: matches of a part of a name
+MAX_JOBS: Final = 50  #: matches of a part of a name
+_COMPARED: Final = 20  #: checkpoints after a slow one, which have no concern for the same reason
 
 
 class ReviewFilter(filters.FilterSet):
@@ -32,3 +35,13 @@ class ReviewFilter(filters.FilterSet):
 def review_queue() -> QuerySet[Checkpoint]:
     """Checkpoints with a concern whose review is open, newest first."""
     return Checkpoint.objects.filter(NEEDS_REVIEW).order_by("-pk")
+
+
+def with_longest_later(rows: QuerySet[Checkpoint]) -> QuerySet[Checkpoint, Any]:
+    """`rows` with `longest_later_ms`: only the first of several slow checkpoints has a concern, seldom the longest."""
+    later = Checkpoint.objects.filter(
+        job_id=OuterRef("job_id"), kind=OuterRef("kind"), status=Status.COMPLETED,
+        number__gt=OuterRef("number"), number__lte=OuterRef("number") + _COMPARED,
+    )  # fmt: skip
+    longest = later.order_by(F("duration_ms").desc(nulls_last=True)).values("duration_ms")[:1]
+    return rows.annotate(longest_later_ms=Subquery(longest))

@@ -11,7 +11,7 @@ from console.accounts.models import User
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints.models import Checkpoint, Concern
-from console.checkpoints.review_queue import ReviewFilter, review_queue
+from console.checkpoints.review_queue import ReviewFilter, review_queue, with_longest_later
 from console.operations.models import OperationKind
 from console.ui.paging import by_id, text, whole_number
 from console.ui.revision import revision, revision_of
@@ -42,7 +42,7 @@ def desk(request: HttpRequest) -> HttpResponse:
             "given": given,
             "is_filtered": any(given.values()),
             "is_valid": is_valid,
-            "found": by_id(filtered.qs, before, ROWS_PER_PAGE) if is_valid else None,
+            "found": by_id(with_longest_later(filtered.qs), before, ROWS_PER_PAGE) if is_valid else None,
             "concerns": [concern.value for concern in Concern],
             "users": user_names(),
             "refusal": operate_refusal(request.user),

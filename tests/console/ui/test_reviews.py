@@ -75,6 +75,16 @@ def test_concerns_come_when_the_master_ends_the_checkpoint(run: Run) -> None:
     assert concerns(row) == ["slow"]
 
 
+def test_a_slow_checkpoint_names_the_longest_of_those_behind_it(at_console: Client, run: Run) -> None:
+    """Only the first has the concern; a reader took its duration for the worst."""
+    for number, duration_ms in ((11, 1_400), (12, 4_300), (13, 2_000), (40, 9_000)):
+        rows.checkpoint(run, number, is_stored=False, duration_ms=duration_ms)
+    rows.checkpoint(run, 14, "savepoint", is_stored=False, duration_ms=8_000)
+    said = blocks.text(at_console.get("/reviews/?concern=slow"))
+    assert "1.4 s later ones up to 4.3 s" in said
+    assert said.count("later ones") == 1
+
+
 def test_a_new_job_has_no_usual_figures(run: Run) -> None:
     fresh = rows.run(rows.job("fresh"))
     found = [concerns(rows.checkpoint(fresh, n, is_stored=False, duration_ms=4**n)) for n in range(1, 8)]

@@ -50,8 +50,10 @@ class Storage:
     is_missing: bool = False  #: the folder does not exist, which is well before its first use
 
     @property
-    def free_percent(self) -> float | None:
-        return None if self.free_bytes is None or not self.total_bytes else self.free_bytes / self.total_bytes * 100
+    def used_percent(self) -> float | None:
+        if self.free_bytes is None or not self.total_bytes:
+            return None
+        return (1 - self.free_bytes / self.total_bytes) * 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,12 @@ class Cluster:
     def supervised(self) -> int:
         """Runs with a worker; the others have lost its lease."""
         return sum(bool(place.supervisor) for place in self.places)
+
+    @property
+    def run_places(self) -> int | None:
+        """The places of the queue `runs`; None: the workers have not answered."""
+        queues = self.workers.queues if self.workers else ()
+        return next((places for queue, places, _ in queues if queue == "runs"), None)
 
     @property
     def slots(self) -> int:

@@ -31,7 +31,7 @@ from runtime.redaction import Schema, redact_json
 MAX_CAUSES: Final = 8  #: causes that a page shows, newest first
 NO_REASON: Final = "No reason was recorded."
 _FRAME: Final = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
-_FIELDS: Final = ("code", "message", "detail", "operator", "slot", "story", "traceback", "log")
+_FIELDS: Final = ("code", "message", "detail", "operator", "slot", "story", "traceback", "log", "slot_log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class FailureDetail:
     Args:
         operator: its name, as the graph shows it.
         traceback: of the exception in the slot, else the end of the log.
+        slot_log: file and host of the log of a lost slot.
         story: the events before the failure, oldest first.
         rest: all other recorded facts.
     """
@@ -50,6 +51,7 @@ class FailureDetail:
     operator: str
     slot: int | None
     traceback: str
+    slot_log: str
     story: tuple[str, ...]
     rest: Any
 
@@ -96,6 +98,7 @@ def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: s
         operator=operator_names(version.graph).get(operator, operator),
         slot=slot if isinstance(slot, int) else None,
         traceback=str(known.get("traceback") or "\n".join(map(str, log))),
+        slot_log=str(known.get("slot_log") or ""),
         story=tuple(map(str, story)) if isinstance(story, list | tuple) else (str(story),),
         rest=rest or (None if isinstance(detail, dict) else detail),
     )

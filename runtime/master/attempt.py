@@ -202,7 +202,7 @@ class Attempt:
             self._on_tick(at)
         silent = self._monitor.silent_slot(now, self._config.heartbeat_timeout_ms)
         if silent is not None:
-            self._fail(f"slot {silent} has been silent for {self._config.heartbeat_timeout_ms} ms")
+            self._fail_by(silent, f"has been silent for {self._config.heartbeat_timeout_ms} ms")
         missing = sorted(set(range(self._graph.parallelism)) - self._addresses.keys())
         timeout_ms = self._config.slots.start_ms
         if missing and now - self._started_at > timeout_ms:
@@ -258,6 +258,10 @@ class Attempt:
 
     def _fail(self, detail: str) -> None:
         self._end(AttemptFailed(detail))
+
+    def _fail_by(self, slot: int, detail: str) -> None:
+        log_file = self._monitor.log_of(slot)
+        self._end(AttemptFailed(f"slot {slot} {detail}", slot=slot, slot_log=log_file))
 
     def _on_superseded(self) -> None:
         self._end(Superseded())
@@ -328,7 +332,7 @@ class Attempt:
         remove_markers(self._start.markers, self._config.job_id, self._token)
 
     def _on_lost(self, slot: int, reason: str) -> None:
-        self._fail(f"slot {slot} was lost: {reason}")
+        self._fail_by(slot, f"was lost: {reason}")
 
     def _check_backlog(self, now: float) -> None:
         """Checks the backlog once a second, on the metadata thread, since the folder may hang."""

@@ -66,6 +66,8 @@ class Failover:
         }
         if failed.traceback:
             failure |= {"slot": failed.slot, "traceback": failed.traceback}
+        if failed.slot_log:
+            failure |= {"slot": failed.slot, "slot_log": failed.slot_log}
         counted = _failure_of(failed)
         if failed.code != SLOT_OUT_OF_MEMORY_CODE or counted.progressed:
             self._consecutive_memory_failures = 0

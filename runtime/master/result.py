@@ -62,7 +62,8 @@ class AttemptFailed:
     is_outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted
     code: str = ""  #: stable failure code; may be empty
     is_intact: bool = False  #: no slot is known to be lost or to hang
-    slot: int | None = None  #: slot that reported the failure
+    slot: int | None = None  #: slot that failed
+    slot_log: str = ""  #: log of a lost slot; the next attempt has other slots, so nothing else names it
     traceback: str = ""  #: Python traceback of the failure in that slot
 
 

@@ -50,6 +50,11 @@ class SlotMonitor:
         for metrics in heartbeat.subtasks:
             self._metrics.setdefault(metrics.subtask.operator, {})[metrics.subtask.index] = metrics
 
+    def log_of(self, slot: int) -> str:
+        """File and host of the log of a slot; "" if it has none."""
+        hello = self._slots.get(slot)
+        return f"{hello.log} on {hello.host}" if hello and hello.log else ""
+
     def silent_slot(self, now: float, timeout_ms: float) -> int | None:
         """A slot without messages for `timeout_ms`, or None. Call it in every turn of the loop, after the mail."""
         passed_ms = 0.0 if self._checked_at is None else min(now - self._checked_at, MAX_CHECK_INTERVAL_MS)

@@ -74,7 +74,8 @@ class PlayedSlot:
 
     def __init__(self, index: int, token: Token, secret: str, master: str) -> None:
         self.heard: list[Any] = []
-        hello = Hello(token=token, secret=secret, slot=index, pid=os.getpid(), host="here", address=f"slot {index}")
+        address, log = f"slot {index}", f"/{index}/stderr"
+        hello = Hello(token=token, secret=secret, slot=index, pid=os.getpid(), host="here", address=address, log=log)
         self._client = ControlClient(master, hello, ToSlot, on_message=self.heard.append, on_lost=lambda reason: None)
 
     def say(self, message: Any) -> None:
@@ -216,6 +217,7 @@ def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) ->
         first[2].close()
         until(lambda: len(stage.launcher.attempts) == 2, PATIENCE_S)
         assert "slot 2 was lost" in stage.records.attempts[0][2]
+        assert stage.records.details[0]["slot_log"] == "/2/stderr on here", "the next attempt has other slots"
         assert [report.reason for report in stage.records.reports][-1] is Why.SUSPENDED
         begun = len(stage.records.reports)
         stage.deploy(0, 1)

@@ -100,7 +100,10 @@ GRAPH: dict[str, Any] = {
 
 LATE = "no acknowledgement from join airlines/0, join airlines/1, parquet/0, parquet/1, window 1 day/0 and 1 more"
 LOST = "slot 1 was lost: the other side closed the connection"
-LOST_SLOT = {"code": "attempt-failed", "message": LOST, "failures": 1}
+LOST_SLOT = {
+    "code": "attempt-failed", "message": LOST, "failures": 1, "slot": 1,
+    "slot_log": "/scratch/app-20261122121314-0000/5/stderr on host-1",
+}  # fmt: skip
 
 
 def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> dict[str, Any]:

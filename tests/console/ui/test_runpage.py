@@ -78,6 +78,15 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
     assert len(asked) <= 12
 
 
+def test_a_lost_slot_is_named_with_its_log(at_console: Client) -> None:
+    """Its process was replaced: the slots of the run have other logs."""
+    run = rows.run(rows.job())
+    Attempt.objects.create(run=run, token=9, ended_at=timezone.now(), outcome="failed", detail=rows.LOST_SLOT)
+    assert "Log of slot 1: /scratch/app-20261122121314-0000/5/stderr on host-1" in blocks.text(
+        at_console.get(f"/runs/{run.pk}/")
+    )
+
+
 @pytest.mark.parametrize("outcome", ["", "running"])
 def test_an_open_attempt_ends_with_its_run(at_console: Client, outcome: str) -> None:
     job = rows.job()

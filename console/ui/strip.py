@@ -1,15 +1,14 @@
 """The checkpoint strip: a column per checkpoint along time, drawn as values for a template.
 
 The distance of columns is the time between triggers up to a limit, so that a night without checkpoints does not push
-the rest out of sight. Height is duration, on a logarithmic axis. A savepoint has a diamond, a failure is a gap with a
-cross, and a rule marks a new attempt.
+the rest out of sight. Height is duration, on an axis as in the plots. A savepoint has a diamond, a failure is a gap
+with a cross, and a rule marks a new attempt.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
-from math import log1p
 from statistics import median
 
 from django.urls import reverse
@@ -18,6 +17,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
 from console.checkpoints.models import Checkpoint
+from console.ui.plots import scale
 
 PITCH = 14.0  #: distance of two columns at the median interval, which is also the minimum distance
 MAX_GAP_PITCHES = 5.0  #: maximum distance of two columns, in pitches
@@ -32,7 +32,8 @@ _LABEL_WIDTH = 62.0
 _LABEL_HEIGHT = 16.0
 _MIN_TICK_DISTANCE = 7 * PITCH
 _DATED_AFTER = timedelta(hours=20)
-_ROUND_MS = (10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
+#: Seconds between labels of the axis of time.
+_TICK_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 HEIGHT = _TOP + _MAX_BAR_HEIGHT + _FOOT
 
 
@@ -53,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class GridLine:
-    """A line across the strip at a duration, on the logarithmic scale of the bars."""
+    """A line across the strip at a duration."""
 
     y: float
     label: formats.Quantity
@@ -61,7 +62,7 @@ class GridLine:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The time of the trigger below a column, in UTC."""
+    """A round time, in UTC."""
 
     x: float
     label: str
@@ -123,9 +124,10 @@ def strip(rows: Sequence[Checkpoint]) -> Strip | None:
     if not ordered:
         return None
     longest = max((row.duration_ms or 0 for row in ordered if row.outcome not in _WITHOUT_BAR), default=0)
+    axis = scale.durations(longest) if longest else None
     before = [ordered[0], *ordered]
     columns = tuple(
-        _column(x, row, longest, restarted=row.token != older.token)
+        _column(x, row, axis, restarted=row.token != older.token)
         for x, row, older in zip(_places(ordered), ordered, before, strict=False)
     )
     return Strip(
@@ -138,42 +140,61 @@ def strip(rows: Sequence[Checkpoint]) -> Strip | None:
         first=ordered[0].triggered_at,
         last=ordered[-1].triggered_at,
         about=_description(ordered, longest),
-        grid=_grid(longest),
+        grid=_grid(axis),
         ticks=_ticks(columns, ordered),
     )
 
 
-def _grid(longest: int) -> tuple[GridLine, ...]:
-    """Lines at the longest duration, and at a round duration below it."""
-    round_ms = max((step for step in _ROUND_MS if step <= longest / 4), default=0)
+def _grid(axis: scale.Scale | None) -> tuple[GridLine, ...]:
+    """Lines at the end and at half of the axis."""
+    if axis is None:
+        return ()
+    base = _TOP + _MAX_BAR_HEIGHT
     return tuple(
-        GridLine(round(_TOP + _MAX_BAR_HEIGHT - _bar_height(ms, longest), 1), formats.duration(ms))
-        for ms in (longest, round_ms)
-        if ms
+        GridLine(base - _MAX_BAR_HEIGHT * share, label) for share, label in zip((1.0, 0.5), axis.labels, strict=True)
     )
 
 
 def _ticks(columns: Sequence[Column], rows: Sequence[Checkpoint]) -> tuple[Tick, ...]:
-    """Labels that do not touch each other, the first below the first column."""
+    """Round times between the triggers, whose labels do not touch each other."""
     form = "%m-%d %H:%M" if rows[-1].triggered_at - rows[0].triggered_at > _DATED_AFTER else "%H:%M:%S"
+    step_s = _tick_step_s(rows)
     found: list[Tick] = []
-    for column, row in zip(columns, rows, strict=True):
-        if not found or column.x - found[-1].x >= _MIN_TICK_DISTANCE:
-            found.append(Tick(column.x, f"{row.triggered_at.astimezone(UTC):{form}}"))
+    for (left, earlier), (right, row) in pairwise(zip(columns, rows, strict=True)):
+        from_s, to_s = earlier.triggered_at.timestamp(), row.triggered_at.timestamp()
+        at_s = to_s // step_s * step_s
+        if at_s <= from_s:
+            continue
+        x = round(left.x + (right.x - left.x) * (at_s - from_s) / (to_s - from_s) + PITCH / 2, 1)
+        if not found or x - found[-1].x >= _MIN_TICK_DISTANCE:
+            found.append(Tick(x, f"{datetime.fromtimestamp(at_s, UTC):{form}}"))
     return tuple(found)
+
+
+def _tick_step_s(rows: Sequence[Checkpoint]) -> int:
+    """The shortest round time that is wide enough for a label, at the median interval between triggers."""
+    least_s = _usual_s(rows) * _MIN_TICK_DISTANCE / PITCH
+    return next((step for step in _TICK_STEPS_S if step >= least_s), _TICK_STEPS_S[-1])
+
+
+def _usual_s(rows: Sequence[Checkpoint]) -> float:
+    return median([gap.total_seconds() for gap in _gaps(rows)]) if len(rows) > 1 else 0.0
+
+
+def _gaps(rows: Sequence[Checkpoint]) -> list[timedelta]:
+    return [later.triggered_at - row.triggered_at for row, later in pairwise(rows)]
 
 
 def _places(rows: Sequence[Checkpoint]) -> list[float]:
     """The left edge of each column. The median interval between triggers is drawn as `PITCH`."""
-    gaps = [(later.triggered_at - row.triggered_at).total_seconds() for row, later in pairwise(rows)]
-    usual = median(gaps) if gaps else 0
-    steps = [PITCH * min(max(gap / usual, 1.0), MAX_GAP_PITCHES) if usual > 0 else PITCH for gap in gaps]
+    gaps, usual_s = [gap.total_seconds() for gap in _gaps(rows)], _usual_s(rows)
+    steps = [PITCH * min(max(gap / usual_s, 1.0), MAX_GAP_PITCHES) if usual_s > 0 else PITCH for gap in gaps]
     return [round(x, 1) for x in accumulate(steps, initial=0.0)]
 
 
-def _column(x: float, row: Checkpoint, longest: int, *, restarted: bool) -> Column:
+def _column(x: float, row: Checkpoint, axis: scale.Scale | None, *, restarted: bool) -> Column:
     middle = x + PITCH / 2
-    height = _height(row, longest)
+    height = _height(row, axis)
     y = _TOP + _MAX_BAR_HEIGHT - height
     room = _CROSS_ROOM if row.outcome == "failed" else 0.0
     return Column(
@@ -191,17 +212,12 @@ def _column(x: float, row: Checkpoint, longest: int, *, restarted: bool) -> Colu
     )
 
 
-def _height(row: Checkpoint, longest: int) -> float:
-    """Logarithmic height, so that a slow checkpoint does not flatten the other columns."""
+def _height(row: Checkpoint, axis: scale.Scale | None) -> float:
     if row.outcome in _WITHOUT_BAR:
         return 0.0
-    if row.outcome != "completed" or not longest:
+    if row.outcome != "completed" or axis is None:
         return _MIN_BAR_HEIGHT
-    return _bar_height(row.duration_ms or 0, longest)
-
-
-def _bar_height(duration_ms: int, longest: int) -> float:
-    return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * log1p(duration_ms / 20) / log1p(longest / 20))
+    return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * (row.duration_ms or 0) / axis.most)
 
 
 def _sentence(row: Checkpoint, *, restarted: bool) -> str:

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any
 
+import pytest
+
 from console.checkpoints.models import Checkpoint
 from console.ui.strip import HEIGHT, MAX_GAP_PITCHES, PITCH, Strip, strip
 
@@ -48,24 +50,31 @@ def test_columns_of_one_instant_stand_side_by_side() -> None:
 
 
 def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
-    found = drawn(row(1, pk=1, duration_ms=0), row(2, pk=2, duration_ms=300), row(3, pk=3, duration_ms=90_000))
+    """Three times the duration is three times the height, as in the plot of the same numbers above."""
+    found = drawn(row(1, pk=1, duration_ms=0), row(2, pk=2, duration_ms=30_000), row(3, pk=3, duration_ms=90_000))
     heights = [column.bar_height for column in found.columns]
-    assert heights == sorted(set(heights))
     assert heights[0] > 0
+    assert heights[2] == pytest.approx(3 * heights[1])
     assert all(column.bar_y >= 0 and column.bar_y + column.bar_height <= HEIGHT for column in found.columns)
-    assert str(found.grid[0].label) == "1 min 30 s"
+    assert [str(line.label) for line in found.grid] == ["2 min", "1 min"]
 
 
 def test_the_axes_have_round_durations_and_times_that_do_not_touch() -> None:
     found = drawn(*(row(n, pk=n, duration_ms=2_310 if n == 29 else 300) for n in range(60)))
-    assert [str(line.label) for line in found.grid] == ["2.3 s", "0.10 s"]
-    assert found.grid[0].y == min(column.bar_y for column in found.columns)
+    assert [str(line.label) for line in found.grid] == ["3.0 s", "1.5 s"]
+    assert found.grid[0].y < min(column.bar_y for column in found.columns)
     assert found.grid[0].y < found.grid[1].y < found.base
-    assert found.ticks[0].label == "12:00:00"
+    assert [tick.label for tick in found.ticks] == [f"12:00:{second}" for second in range(10, 60, 10)]
     assert all(later.x - tick.x >= 90 for tick, later in pairwise(found.ticks))
-    assert [tick.label for tick in found.ticks] == sorted(tick.label for tick in found.ticks)
-    assert drawn(row(1, at=0), row(2, at=86_400)).ticks[0].label == "03-01 12:00"
+    daily = drawn(*(row(n, at=86_400 * n) for n in range(12)))
+    assert [tick.label for tick in daily.ticks] == ["03-02 00:00", "03-09 00:00"]
     assert drawn(row(1, status="failed", duration_ms=None)).grid == ()
+
+
+def test_a_round_time_between_two_triggers_stands_between_their_columns() -> None:
+    found = drawn(*(row(n, pk=n, at=7 * n + 3) for n in range(20)))
+    assert [tick.label for tick in found.ticks] == ["12:01:00", "12:02:00"]
+    assert found.ticks[0].x == pytest.approx(PITCH * 57 / 7 + PITCH / 2, abs=0.1)
 
 
 def test_a_failure_is_a_gap_with_its_reason() -> None:

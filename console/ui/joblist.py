@@ -67,6 +67,8 @@ def _has_failed(row: JobRow) -> bool:
 def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
     active = (row.active,) if row.active else ()
+    flow = flow_of(row.run, numbers, is_silent=silent_since(row.run, now) is not None)
+    rate, took_ms = flow.rate_in if flow else None, row.checkpoint.duration_ms if row.checkpoint else None
     return JobLine(
         job=row.job,
         run=row.run,
@@ -78,7 +80,9 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         restarts=row.restarts,
         since=state_since(row.run, row.failed_at, active),
         health=health_line(row.run, health, now),
-        flow=flow_of(row.run, numbers, is_silent=silent_since(row.run, now) is not None),
-        rates=sparkline("Records read", recent.rates, formats.rate) if recent else None,
-        checkpoints=sparkline("Longest checkpoint", recent.checkpoint_ms, formats.duration) if recent else None,
+        flow=flow,
+        rates=sparkline("Records read", recent.rates, rate, formats.rate) if recent else None,
+        checkpoints=(
+            sparkline("Longest checkpoint", recent.checkpoint_ms, took_ms, formats.duration) if recent else None
+        ),
     )

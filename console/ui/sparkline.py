@@ -15,11 +15,17 @@ class Sparkline:
 
 
 def sparkline(
-    what: str, values: Sequence[float | None], form: Callable[[float | None], formats.Quantity]
+    what: str, values: Sequence[float | None], newest: float | None, form: Callable[[float | None], formats.Quantity]
 ) -> Sparkline | None:
-    """The line from zero to the largest of `values`; None for fewer than two values."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    """The line from zero to the largest of `values`; None for fewer than two values.
+
+    It ends at `newest`, which stands beside it: the last interval, which is not over, has another value.
+    """
+    places = [place for place, value in enumerate(values) if value is not None]
+    if len(places) < 2:
         return None
+    if newest is not None:
+        values = [*values[: places[-1]], newest, *values[places[-1] + 1 :]]
+    known = [value for value in values if value is not None]
     about = f"{what} over the last hour: {form(min(known))} to {form(max(known))}, last {form(known[-1])}"
     return Sparkline(shapes.line(values, max(known) or 1.0), f"0 0 {len(values)} {shapes.HEIGHT}", about)

@@ -10,11 +10,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from console import formats
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.models import Metrics
+from console.ui.plots import shapes
+from console.ui.sparkline import sparkline
 from tests.console.ui import blocks, numbers, rows
 
 #: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations; numbers;
@@ -88,8 +91,21 @@ def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -
     page = at_console.get("/jobs/").content.decode()
     found = re.findall(r'<svg class="spark under" role="img" aria-label="([^"]+)"', page)
     assert len(found) == 2
-    assert re.fullmatch(r"Longest checkpoint over the last hour: [\d.]+ m?s to [\d.]+ m?s, last [\d.]+ m?s", found[0])
-    assert re.fullmatch(r"Records read over the last hour: [\d.]+ k?/s to [\d.]+ k/s, last [\d.]+ k/s", found[1])
+    assert re.fullmatch(r"Longest checkpoint over the last hour: [\d.]+ m?s to [\d.]+ m?s, last 0\.31 s", found[0])
+    assert re.fullmatch(r"Records read over the last hour: [\d.]+ k?/s to [\d.]+ k/s, last 84 k/s", found[1])
+    assert "Lines: the last hour" in page
+
+
+def test_a_line_of_the_last_hour_ends_at_the_number_beside_it() -> None:
+    """The last interval is not over, and the line fell to it."""
+    found = sparkline("Records read", [None, 80_000.0, 60_000.0, None], 84_000.0, formats.rate)
+    assert found is not None
+    assert found.about == "Records read over the last hour: 80 k/s to 84 k/s, last 84 k/s"
+    assert found.path == shapes.line([None, 80_000.0, 84_000.0, None], 84_000.0)
+    ended = sparkline("Records read", [80_000.0, 60_000.0, None], None, formats.rate)
+    assert ended is not None
+    assert ended.about.endswith("last 60 k/s")
+    assert sparkline("Records read", [None, 80_000.0], 84_000.0, formats.rate) is None
 
 
 def test_the_list_has_a_line_for_a_job_that_never_ran(at_console: Client) -> None:
@@ -132,7 +148,7 @@ def test_the_list_is_paged_by_name_and_counts_all(at_console: Client) -> None:
     made = sorted(f"Job {number:02} & more" for number in range(53))
     for name in reversed(made):
         rows.job(name)
-    rows.run(Job.objects.get(name=made[-1]), "failed")
+    rows.run(Job.objects.get(name=made[-1]), "stopped")
     first = at_console.get("/jobs/")
     assert [line.job.name for line in first.context["lines"]] == made[:50]
     assert "All 53" in blocks.text(first)
@@ -142,8 +158,8 @@ def test_the_list_is_paged_by_name_and_counts_all(at_console: Client) -> None:
     assert [line.job.name for line in second.context["lines"]] == made[50:]
     assert 'id="page-next"' not in second.content.decode()
     assert 'id="page-first" href="/jobs/"' in second.content.decode()
-    assert 'href="?state=failed"' in second.content.decode(), "a filter begins with its first page"
-    assert [line.job.name for line in at_console.get("/jobs/?state=failed").context["lines"]] == made[-1:]
+    assert 'href="?state=ended"' in second.content.decode(), "a filter begins with its first page"
+    assert [line.job.name for line in at_console.get("/jobs/?state=ended").context["lines"]] == made[-1:]
     assert len(at_console.get("/jobs/?state=new").context["lines"]) == 50
 
 

@@ -115,9 +115,16 @@ class SchemaForm(forms.Form):
 class VersionForms:
     """The three forms of a version: parallelism, parameters of the pipeline, settings."""
 
-    def __init__(self, schema: Schema, data: Any = None, like: JobVersion | None = None) -> None:
+    def __init__(self, schema: Schema, data: Any = None, like: JobVersion | None = None, fixed_by: str = "") -> None:
+        """`fixed_by`: the newest checkpoint of the job, which has as many key groups as `like`; "" without state."""
         same = {"parallelism": like.parallelism, "max_parallelism": like.max_parallelism} if like else None
         self.parallelism = ParallelismForm(data, initial=same)
+        if like and fixed_by:
+            field = self.parallelism.fields["max_parallelism"]
+            field.disabled, field.help_text = True, (
+                f"Key groups. It stays {like.max_parallelism}: {fixed_by} could not be restored with another number. "
+                "A version as YAML may have another one, for a start without state."
+            )  # fmt: skip
         self.params = SchemaForm(schema, data, prefix="params", initial=mask(like.params, schema) if like else None)
         own = like.settings if like else None
         self.settings = SchemaForm(SETTINGS_SCHEMA, data, prefix="settings", initial=own)

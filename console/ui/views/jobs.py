@@ -15,9 +15,11 @@ from console.accounts.middleware import request_id_of
 from console.accounts.models import SavedView
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
+from console.checkpoints.models import Status
 from console.jobs import services
 from console.jobs.editing import take_facts
 from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.planned_differences import planned_differences
 from console.metrics.recent import recent_numbers
 from console.operations import selectors
 from console.operations.legality import request_refusal
@@ -160,17 +162,33 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     pipeline = Pipeline.objects.filter(pk=job.pipeline).first()
     newest = job.versions.order_by("-number").first()
     data = request.POST if request.method == "POST" else None
-    forms = VersionForms(pipeline.schema if pipeline else {}, data, like=newest)
+    forms = VersionForms(pipeline.schema if pipeline else {}, data, like=newest, fixed_by=_newest_state(job))
+    planned, compares = None, request.POST.get("act") == "compare"
     if data is not None and forms.is_valid():
         try:
-            made = services.create_version(user_of(request), job, **forms.values, request_key=_request_key(request))
+            if compares:
+                planned = planned_differences(user_of(request), job, _compared_values(forms))
+            else:
+                made = services.create_version(user_of(request), job, **forms.values, request_key=_request_key(request))
+                messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
+                return redirect("ui:job", job.pk)
         except Refused as refused:
             forms.add_refusal(refused)
-        else:
-            messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
-            return redirect("ui:job", job.pk)
-    context = {"job": job, "pipeline": pipeline, "version": forms, "newest": newest}
-    return _form_page(request, "jobs/new_version.html", context, data)
+    context = {"job": job, "pipeline": pipeline, "version": forms, "newest": newest, "planned": planned,
+               "to_create": {"number": "to be created"}}  # fmt: skip
+    return _form_page(request, "jobs/new_version.html", context, None if planned is not None else data)
+
+
+def _newest_state(job: Job) -> str:
+    """The newest checkpoint of `job` that has files; "" without one."""
+    stored = job.checkpoints.filter(status=Status.COMPLETED, discarded_at=None).only("number", "kind")
+    newest = stored.order_by("-number").first()
+    return str(newest or "")
+
+
+def _compared_values(forms: VersionForms) -> dict[str, Any]:
+    """The values of a version without its message, in which versions always differ."""
+    return {name: value for name, value in forms.values.items() if name != "message"}
 
 
 def _duplicated_version(request: HttpRequest) -> JobVersion | None:

@@ -137,6 +137,36 @@ def test_a_new_version_starts_from_the_newest_one(at_console: Client) -> None:
     assert 'name="parallelism" value="2"' in page
 
 
+def test_the_key_groups_of_a_job_with_state_are_fixed_with_the_reason(at_console: Client) -> None:
+    """The help said "Fixed once a run has state", the field took another number, and the restore was refused."""
+    run = rows.run(rows.job(), "stopped")
+    path = f"/jobs/{run.job_id}/versions/new/"
+    key_groups = re.compile(r'<input[^>]* name="max_parallelism"[^>]*>')
+    assert "disabled" not in key_groups.findall(at_console.get(path).content.decode())[0]
+    rows.checkpoint(run, 7, "stop")
+    page = at_console.get(path)
+    assert "disabled" in key_groups.findall(page.content.decode())[0]
+    assert "It stays 128: savepoint 7 could not be restored with another number." in blocks.text(page)
+    at_console.post(path, {**FILLED, "parallelism": "3", "max_parallelism": "256"})
+    made = run.job.versions.get(number=2)
+    assert (made.parallelism, made.max_parallelism) == (3, 128)
+
+
+def test_the_differences_of_a_version_are_shown_before_it_is_created(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/new/"
+    given = {**FILLED, "parallelism": "3", "message": "more", "act": "compare"}
+    shown = at_console.post(path, given)
+    assert shown.status_code == 200
+    assert "Parallelism parallelism 2 3" in blocks.text(shown)
+    assert "Version to be created" in blocks.text(shown)
+    assert 'value="3"' in shown.content.decode(), "the form keeps what was filled in"
+    assert job.versions.count() == 1
+    refused = at_console.post(path, {**given, "parallelism": "200"})
+    assert (refused.status_code, job.versions.count()) == (422, 1)
+    assert "must lie between 1 and max_parallelism (128), not 200" in blocks.text(refused)
+
+
 def test_a_new_version_is_made_beside_the_old_one(at_console: Client) -> None:
     job = rows.job()
     response = at_console.post(f"/jobs/{job.pk}/versions/new/", {**FILLED, "parallelism": "3"}, follow=True)

@@ -99,7 +99,8 @@ class JobView:
     def has_checkpoints(self) -> bool:
         """Whether the page shows checkpoints: a run in BATCH takes none, but an earlier version may have taken some."""
         is_batch = self.page.version is not None and self.page.version.is_batch
-        return bool(self.checkpoints.rows) or not self.checkpoints.first or not is_batch
+        has_any = bool(self.checkpoints.rows) or not self.checkpoints.first
+        return has_any or (self.run is not None and not is_batch)
 
 
 def job_view(

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import JobVersion, Pipeline, Run
+from console.jobs.models import Job, JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
@@ -221,11 +221,20 @@ def test_polling_goes_on_after_the_run_while_an_operation_is_open(at_console: Cl
 
 
 def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
-    said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/"))
+    """It has one empty panel, not five, and is led to the page of its first run, which another user started."""
+    path = f"/jobs/{rows.job().pk}/"
+    page = at_console.get(path)
+    said = blocks.text(page)
     assert "Never started" in said
-    assert "The job has never run." in said
+    assert "The job has never run. A start runs version 1 at parallelism 2, which needs as many slots," in said
     assert "no metrics yet" in said
-    assert "No checkpoints yet." in said
+    for absent in ("No checkpoints yet", "No restore drill", "No slots", "No attempt yet", "No operations yet"):
+        assert absent not in said
+    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    rows.run(Job.objects.get())
+    poll = blocks.text(at_console.get(path, headers={**POLL, "X-Blocks": known}))
+    assert "The job has been started. Show its slots, checkpoints and history" in poll
+    assert "Show its slots" not in blocks.text(at_console.get(path))
 
 
 def test_a_job_whose_first_version_is_being_compiled_has_no_graph_yet(at_console: Client) -> None:

@@ -29,13 +29,14 @@ class HealthView:
     """The health of a run on its job's page. `first` gives the sentence; `others` are less severe.
 
     `restart`: the number of the restart that is under way, if the failures before it count; else "". `skew`: by
-    operator, while records flow.
+    operator, while records flow. `lag_ms`: how far the watermark is behind the newest record; None: unknown, or old.
     """
 
     verdict: Verdict
     horizon: RecoveryHorizon | None
     restart: str = ""
     skew: Mapping[str, float] = field(default_factory=dict)
+    lag_ms: int | None = None
 
     @property
     def level(self) -> str:
@@ -82,7 +83,11 @@ def job_health(job: Job, run: Run | None, restarts_ms: Sequence[float], now: dat
     ((_, facts, verdict),) = verdicts([run], now)
     restart = restart_number(facts) if run.run_state is RunState.RESTARTING else ""
     return HealthView(
-        verdict=verdict, horizon=recovery_horizon(run, facts, restarts_ms), restart=restart, skew=facts.skew
+        verdict=verdict,
+        horizon=recovery_horizon(run, facts, restarts_ms),
+        restart=restart,
+        skew=facts.skew,
+        lag_ms=None if facts.old_since else facts.event_lag_ms,
     )
 
 

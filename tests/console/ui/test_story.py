@@ -14,6 +14,7 @@ from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
 from console.metrics.models import WHOLE_RUN, Metrics
 from console.ui.runlog import LogFilter, log_file, log_tail
+from console.ui.templatetags.weir import quantity
 from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows
 from tests.console.ui.story import TIMEOUT
@@ -99,6 +100,17 @@ def test_rates_of_the_graph_are_those_of_the_plots(at_console: Client, run: Run)
         assert newest == pytest.approx(rate, rel=0.1), column
     newest = [value for value in shown["timeline"].numbers["records_in_per_s"] if value is not None][-1]
     assert formats.rate(newest) == formats.rate(operators["flights"].rate_out), "the same text on the page"
+
+
+def test_the_lag_at_the_top_is_that_of_the_plots(at_console: Client, run: Run) -> None:
+    """The first thing to look at, beside a watermark of historic data that says nothing."""
+    response = at_console.get(f"/jobs/{run.job_id}/")
+    head = blocks.live(response)["health"]
+    if run.state != "running":
+        assert ", lag" not in head
+        return
+    newest = [value for value in response.context["timeline"].numbers["event_lag_ms"] if value is not None][-1]
+    assert f", lag <strong>{quantity(formats.duration(newest))}</strong>" in head
 
 
 def test_rates_of_minutes_are_the_means_of_finer_rates(run: Run) -> None:

@@ -74,8 +74,16 @@ def _sentence(days: Sequence[DayTrend]) -> str:
     first, last = known[0], known[-1]
     if first is last:
         return f"Checkpoints have completed on {last.day} only, so there is no trend yet."
+    duration = _change(first.duration_p95_ms, last.duration_p95_ms, formats.duration)
+    size = _change(first.size_p95_bytes, last.size_p95_bytes, formats.size)
     return (
-        f"The 95th percentile of the duration was {formats.duration(first.duration_p95_ms)} on {first.day} and "
-        f"{formats.duration(last.duration_p95_ms)} on {last.day}; that of the full size was "
-        f"{formats.size(first.size_p95_bytes)}, then {formats.size(last.size_p95_bytes)}."
+        f"From {first.day} to {last.day}, the 95th percentile of the duration {duration}, and that of the full size "
+        f"{size}."
     )
+
+
+def _change(first: int | None, last: int | None, write: Callable[[int | None], Quantity]) -> str:
+    before, after = str(write(first)), str(write(last))
+    if before == after:
+        return f"stayed at {after}"
+    return f"{'rose' if (last or 0) > (first or 0) else 'fell'} from {before} to {after}"

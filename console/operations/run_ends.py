@@ -1,5 +1,6 @@
 """Why a run ended, for pages and REST."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from console.jobs.failures import NO_REASON, failure_detail
@@ -17,6 +18,20 @@ def ending_operation(run: Run) -> Operation | None:
         return None
     ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
     return ending.select_related("requested_by").order_by("-created_at").first()
+
+
+def ending_of(run: Run, operations: Iterable[Operation]) -> Operation | None:
+    """As `ending_operation`, of the newest `operations` of the job, newest first."""
+    return next(
+        (
+            operation
+            for operation in operations
+            if operation.run_id == run.pk
+            and operation.kind in _ENDING_KINDS
+            and operation.state == OperationState.SUCCEEDED
+        ),
+        None,
+    )
 
 
 def end_of_run(run: Run, ended_by: Operation | None, schema: Schema) -> str:

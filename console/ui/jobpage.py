@@ -17,6 +17,7 @@ from console.metrics.live import BatchLive, Live, live_metrics
 from console.operations.legality import allowed_operations
 from console.operations.models import SUCCESSION_KINDS, Operation, OperationKind
 from console.operations.restore import restore_target
+from console.operations.run_ends import end_of_run, ending_of
 from console.operations.selectors import JobPage
 from console.ui import actions
 from console.ui.flow import Flow, flow_of
@@ -81,6 +82,7 @@ class JobView:
     silent_since: datetime | None  #: last report of a job master that is silent
     since: datetime | None  #: begin of the state of the run
     wanted: str
+    end: str  #: why the run ended, in a sentence; "" while it runs, and for a failed run
     failure: FailureDetail | None
     suggestion: Suggestion | None  #: remedy of a failure
     health: HealthView | None
@@ -149,6 +151,7 @@ def job_view(
             suggested=_primary_operation(page, newest, suggestion),
         ),
         wanted=desired_state(run, page.active),
+        end="" if run is None or failure else end_of_run(run, ending_of(run, page.operations), schema),
         failure=failure,
         suggestion=suggestion,
         health=health,

@@ -57,6 +57,19 @@ def test_a_run_that_restarts_or_was_moved_does_not_run_again(at_console: Client)
     assert "Running again" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 
 
+def test_a_run_that_has_ended_says_why(at_console: Client) -> None:
+    earlier = rows.run(rows.job(), "stopped")
+    rows.operation(earlier.job, "stop", run=earlier, requested_by=rows.operator_user("bob"))
+    run = rows.run(earlier.job, "finished")
+    path = f"/jobs/{run.job_id}/"
+    assert "All inputs ended, and all output is committed." in blocks.live(at_console.get(path))["health"]
+    rows.operation(run.job, "drain", run=run, requested_by=rows.operator_user("ada"), result={"checkpoint": 12})
+    page = at_console.get(path)
+    assert "A drain that ada requested ended the run with savepoint 12." in blocks.live(page)["health"]
+    Run.objects.filter(pk=run.pk).update(state="running", ended_at=None)
+    assert "ended the run" not in blocks.live(at_console.get(path))["health"]
+
+
 def test_a_run_without_a_flow_has_no_rates(at_console: Client) -> None:
     run = rows.run(rows.job(), "restarting")
     assert "Reads" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))

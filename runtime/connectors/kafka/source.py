@@ -328,8 +328,9 @@ class KafkaReader(SourceReader):
         for partition, (next_offset, end_offset, newest) in positions.items():
             known = None if newest == _NO_TIME else newest
             clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, known)
-            done = end_offset != NO_END and next_offset >= end_offset
-            self._splits[partition] = _Split(next_offset, end_offset, clock, now, done)
+            end = end_offset if source.bounded else NO_END  # an unbounded source reads past a restored end
+            done = end != NO_END and next_offset >= end
+            self._splits[partition] = _Split(next_offset, end, clock, now, done)
         self._waiting = sorted(partition for partition in positions if not self._splits[partition].done)
         self._read_waiting()
 

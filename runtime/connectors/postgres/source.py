@@ -115,7 +115,8 @@ class PostgresReader(EventClockReader):
         self._connect()
         if restored:
             self._last = restored[0]["last"]
-            self._end = self._end if restored[0]["end"] is None else restored[0]["end"]
+            if self._source.bounded and restored[0]["end"] is not None:  # an unbounded source reads past it
+                self._end = restored[0]["end"]
             latest = restored[0]["event_time"]
             self._clock = BoundedOutOfOrderness(self._source.event_time, self._source.max_disorder_ms, latest)
 

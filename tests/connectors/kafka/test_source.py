@@ -169,6 +169,20 @@ def test_a_bounded_source_ends_at_the_newest_message_of_its_first_start(broker: 
     closing([last])
 
 
+def test_an_unbounded_source_reads_past_the_restored_end_of_a_bounded_one(broker: Broker) -> None:
+    topic = broker.topic(2)
+    broker.produce(topic, values(range(3)), 0)
+    broker.produce(topic, values(range(10, 13)), 1)
+    first = Reading(source(broker, topic, bounded=True))
+    assert len(read([first], 1, max_rows=1)) == 1
+    snapshot = first.snapshot("chk-1")
+    broker.produce(topic, values(range(20, 22)), 0)
+    broker.produce(topic, values(range(30, 32)), 1)
+    again = Reading(source(broker, topic), store=first.store, snapshots=[snapshot])
+    assert sorted(read([again], 5 + 4))[-4:] == [20, 21, 30, 31]
+    closing([first, again])
+
+
 def test_the_offsets_of_the_job_master_count_in_every_attempt(broker: Broker) -> None:
     """An attempt that ends before the first checkpoint leaves no state: its rows must be read again."""
     topic = broker.topic(2)

@@ -174,6 +174,21 @@ def test_a_restored_end_has_precedence_over_a_newer_listing(table: Table) -> Non
     again.close()
 
 
+def test_an_unbounded_source_reads_past_the_restored_end_of_a_bounded_one(table: Table) -> None:
+    for number in range(4):
+        table.insert(str(number))
+    of, state = reader(listed(table.source(bounded=True)))
+    assert texts(of, max_rows=3, polls=1) == ["0", "1", "2"]
+    of.snapshot(1)
+    of.close()
+    table.insert("new")
+    again, state = reader(table.source(), restored=state.get())
+    assert texts(again) == ["3", "new"]
+    again.snapshot(2)
+    again.close()
+    assert state.get()[0]["end"] is None
+
+
 def test_batch_lists_the_end_before_its_tasks(table: Table) -> None:
     table.insert("a")
     stage = BatchStage(

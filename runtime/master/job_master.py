@@ -18,7 +18,7 @@ from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import CorruptState, EnvironmentFailure, WeirError, is_outage
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.io.control.messages import Marker
 from runtime.master.attempt import Attempt, AttemptStart
 from runtime.master.config import MasterConfig
@@ -148,13 +148,14 @@ class JobMaster:
         """The listings of the sources, by uid: the same in every attempt of this master.
 
         Restored state holds a listing, or comes from a savepoint without one. The input of a source that holds one may
-        be gone by now.
+        be gone by now. A reader that needs this input raises the error of the listing when it opens.
         """
         with_state = {subtask.operator for subtask, state in restored.items() if state.snapshots or state.finished}
+        ended = with_state - {subtask.operator for subtask, state in restored.items() if not state.finished}
         for uid, source in self._config.job.sources.items():
-            if uid in self._inputs or not isinstance(source, ListsInput):
+            if uid in self._inputs or uid in ended or not isinstance(source, ListsInput):
                 continue
-            with suppress(EnvironmentFailure) if uid in with_state else nullcontext():
+            with suppress(EnvironmentFailure, JobRejected) if uid in with_state else nullcontext():
                 self._inputs[uid] = source.list_input()
         return {uid: listing for uid, listing in self._inputs.items() if listing is not None}
 

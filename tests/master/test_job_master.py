@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from runtime.core.snapshot.manifest import FORMAT_VERSION
 from runtime.core.snapshot.manifest_codec import encode_manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from runtime.errors import EnvironmentFailure
+from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
@@ -363,3 +364,40 @@ def test_a_local_run_restores_a_savepoint_whose_token_is_higher(tmp_path: Path) 
     )
     assert records.token == 8
     assert final_counts(tmp_path / "out") == expected_counts(Numbers(total=200))
+
+
+@dataclass(frozen=True)
+class Dropped(Numbers):
+    """The input of the source has been dropped."""
+
+    def list_input(self) -> bytes | None:
+        raise JobRejected("missing-table", "table", "there is no table t")
+
+    def with_input(self, listing: bytes) -> "Dropped":
+        return self
+
+
+def test_a_restored_source_needs_no_listing_of_an_input_that_is_gone(tmp_path: Path) -> None:
+    """The backfill has ended, its table is dropped, and another worker takes over the run."""
+
+    def flow(backfill: Numbers, stream: Numbers) -> Dataflow:
+        made = Dataflow("backfill")
+        both = made.source("backfill", backfill).union("both", made.source("stream", stream))
+        both.sink("out", ParquetSink(str(tmp_path / "out")))
+        return made
+
+    job = flow(Numbers(total=100), Numbers(total=100, unbounded=True)).compile(1)
+    with running(job, tmp_path / "state") as run:
+        run.wait_for(lambda: run.manifests and "backfill" in run.manifests[-1].finished_operators())
+        folder = run.end("stop")
+    records = MemoryRunStore(token=Token(2), restore_from=folder)
+    again = flow(Dropped(total=100), Numbers(total=200)).compile(1)
+    with running(again, tmp_path / "state", records) as run:
+        run.join()
+    assert records.failure is None, records.failure
+    assert records.state is RunState.FINISHED
+    first = MemoryRunStore(token=Token(9))
+    with running(again, tmp_path / "new", first) as run:
+        run.join()
+    assert first.failure is not None
+    assert first.failure["code"] == "missing-table"

@@ -17,6 +17,7 @@ from runtime.ports.sinks import (
     Sink,
     SinkCommitter,
     SinkWriter,
+    WritesAtOnce,
 )
 from runtime.ports.sources import (
     DescribesColumns,
@@ -66,4 +67,5 @@ __all__ = [
     "StageFolders",
     "StateStore",
     "UsesFolders",
+    "WritesAtOnce",
 ]

@@ -109,6 +109,14 @@ class ExpiringOutput(Protocol):
 
 
 @runtime_checkable
+class WritesAtOnce(Protocol):
+    """A sink that can write rows to their target before the checkpoint, and then without a second phase."""
+
+    @property
+    def is_immediate(self) -> bool: ...
+
+
+@runtime_checkable
 class ChecksColumns(Protocol):
     """A sink that knows which columns it can write."""
 

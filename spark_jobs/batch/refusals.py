@@ -9,9 +9,6 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
-from runtime.connectors.sinks.discard import DiscardSink
-from runtime.connectors.sinks.no_committer import NoCommitter
-from runtime.connectors.sinks.print import PrintSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.graph import Partitioning, Role
 from runtime.dataflow.plan import CompiledJob
@@ -21,7 +18,7 @@ from runtime.operators.functions.function import CoFunction, FunctionHooks, Func
 from runtime.operators.functions.micro_batches import Batches
 from runtime.operators.joins.two_streams import TwoStreamJoin
 from runtime.operators.union import Union
-from runtime.ports import DeliversEpochs, Operator
+from runtime.ports import DeliversEpochs, Operator, WritesAtOnce
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
 _CLOCK_METHODS: Final = ("register_processing_timer", "now_ms")
@@ -54,7 +51,7 @@ def check_batch(job: CompiledJob) -> None:
         if isinstance(sink, DeliversEpochs):
             detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
             raise JobRejected("epochs-in-batch", uid, detail)
-        if isinstance(sink.committer(), NoCommitter) and not isinstance(sink, DiscardSink | PrintSink):
+        if isinstance(sink, WritesAtOnce) and sink.is_immediate:
             detail = "it shows rows before the end of the run, also those of a run that fails"
             advice = "choose another `commit` of the sink, or run this job in STREAMING"
             raise JobRejected("immediate-sink-in-batch", uid, f"{detail}: {advice}")

@@ -79,7 +79,11 @@ class KafkaSink:
 
     @property
     def guarantee(self) -> str:
-        return "at-least-once" if self.commit == "immediate" else "exactly-once"
+        return "at-least-once" if self.is_immediate else "exactly-once"
+
+    @property
+    def is_immediate(self) -> bool:
+        return self.commit == "immediate"
 
     @property
     def output_expires_ms(self) -> int | None:

@@ -77,7 +77,11 @@ class PostgresSink:
 
     @property
     def guarantee(self) -> str:
-        return "at-least-once" if self.commit == "immediate" else "exactly-once"
+        return "at-least-once" if self.is_immediate else "exactly-once"
+
+    @property
+    def is_immediate(self) -> bool:
+        return self.commit == "immediate"
 
     def writer(self) -> SinkWriter:
         if self.commit == "prepared":

@@ -18,9 +18,13 @@ from runtime.connectors.postgres.sink import PostgresSink
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sinks.print import PrintSink
+from runtime.connectors.sinks.webhook import Webhook
+from runtime.connectors.sinks.write_ahead import WriteAheadSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.dataflow.pipelines import PipelineContext, pipeline, registry
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
@@ -28,8 +32,10 @@ from runtime.operators.aggregates import Count
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
+from runtime.ports import StageFolders
 from spark_jobs.batch.plan import EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.run import plan_batch
+from spark_jobs.stages.compile import resolve_mode
 from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs
 from tests.spark_jobs.batch.test_modes import INPUTS
 
@@ -221,6 +227,23 @@ def test_a_sink_that_shows_rows_before_the_end_is_refused(sink: Any) -> None:
     with pytest.raises(JobRejected, match="run this job in STREAMING") as refused:
         plan_batch(flow.compile(1))
     assert (refused.value.code, refused.value.field) == ("immediate-sink-in-batch", "out")
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        KafkaSink("h:1", "t", KafkaText(), commit="staged"),
+        WriteAheadSink(Webhook("https://example.org/orders")),
+    ],
+)
+def test_a_sink_whose_folder_the_console_gives_is_accepted_before_it_has_the_folder(sink: Any) -> None:
+    flow = Dataflow("staged")
+    at_compile_time = STAGE_FOLDERS.set(StageFolders(""))
+    try:
+        flow.source("numbers", SequenceSource(rows=10)).sink("out", sink)
+    finally:
+        STAGE_FOLDERS.reset(at_compile_time)
+    assert resolve_mode(flow, ExecutionMode.AUTOMATIC, 1) is ExecutionMode.BATCH
 
 
 def test_sinks_within_the_stream_write_the_rows_that_the_next_steps_read() -> None:

@@ -23,7 +23,7 @@ _WRITER_ID_BITS: Final = 63
 _END_TIMEOUT_MS: Final = 5_000  #: of a session
 _SESSIONS_QUERY: Final = (
     "SELECT pid, application_name FROM pg_stat_activity "
-    "WHERE datname = current_database() AND usename = current_user AND starts_with(application_name, %s)"
+    "WHERE datname = current_database() AND usename = session_user AND starts_with(application_name, %s)"
 )
 #: Errors of CREATE TABLE IF NOT EXISTS if another job creates the table concurrently.
 _CREATED_MEANWHILE: Final = (
@@ -71,8 +71,11 @@ class SinkWriters:
 
     def end_older_sessions(self, connection: psycopg.Connection[Any], token: int) -> None:
         """Ends the sessions of writers of older attempts. Raises TargetAway if one does not end in time."""
-        for pid in self._older_sessions(connection, token):
-            connection.execute("SELECT pg_terminate_backend(%s, %s)", [pid, _END_TIMEOUT_MS])
+        if older := self._older_sessions(connection, token):
+            with connection.transaction(force_rollback=True):
+                connection.execute("SET LOCAL ROLE NONE")  # a role that was set may not end sessions of the login
+                for pid in older:
+                    connection.execute("SELECT pg_terminate_backend(%s, %s)", [pid, _END_TIMEOUT_MS])
         if left := self._older_sessions(connection, token):
             raise TargetAway(f"Postgres table {self.table}: sessions of an older attempt do not end: {left}")
 

@@ -556,6 +556,28 @@ def test_a_writer_of_an_older_attempt_overwrites_no_newer_row(database: Database
     assert database.rows() == [(1, "new"), *((number, "own") for number in range(2, 6))]
 
 
+@pytest.mark.parametrize("mode", ["immediate", "prepared"])
+def test_a_writer_that_sets_another_role_is_ended_as_well(database: Database, mode: Any) -> None:
+    """The owner of the table is a role that many logins share; it may not end their sessions."""
+    database.run(
+        f"CREATE UNIQUE INDEX ON {database.table} (id); GRANT ALL ON SCHEMA {database.schema} TO pg_database_owner; "
+        f"GRANT ALL ON {database.table} TO pg_database_owner"
+    )
+    of = PostgresSink(
+        make_conninfo(database.address, options="-c role=pg_database_owner"),
+        database.table,
+        key=["id"] if mode == "immediate" else [],
+        commit=mode,
+    )
+    zombie, current = open_writer(of), open_writer(of, token=2)
+    with pytest.raises(TargetAway):
+        zombie.write(rows((1, "old")))
+    current.write(rows((1, "new")))
+    prepared = current.prepare(1)
+    current.close()
+    assert of.committer().clean("7", "out", Token(3), []) == len(prepared)
+
+
 def test_an_upsert_without_a_key_is_refused() -> None:
     """S1-28."""
     with pytest.raises(JobRejected, match="would be inserted twice without a key") as refused:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.state.encodings import type_without_views
 from runtime.state.index.key_codec import plain_type, to_plain
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The columns in which rows are kept and joined: without dictionaries, views and metadata; all may be null."""
-    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
+    return pa.schema([pa.field(field.name, plain_type(type_without_views(field.type))) for field in schema])
 
 
 def plain_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

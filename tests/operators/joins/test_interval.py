@@ -243,6 +243,19 @@ class TestRestore:
         assert first.schema == second.schema
         assert [row["v"] for row in after.out.rows()] == [7, 1 << 40]
 
+    def test_declared_views_in_nested_columns_fit_the_kept_rows(self) -> None:
+        """Channels carry no views, so kept rows have none."""
+        kept, declared = (
+            pa.schema([*LEFT, ("tags", pa.list_(kind)), ("s", pa.struct([("x", kind)]))])
+            for kind in (pa.string(), pa.string_view())
+        )
+        before = harness()
+        before.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "v": 7, "tags": ["x"]}], kept), 0)
+        sides = JoinSide(("k",), "t", columns=declared), JoinSide(("key",), "at", columns=RIGHT)
+        after = Harness(IntervalJoin(sides, TEN, COLUMNS), store=before.store, snapshots=[before.snapshot("chk-1")])
+        after.process(batch(1, [("a", 3, 0)]), 1)
+        assert [row["tags"] for row in after.out.rows()] == [["x"]]
+
     @pytest.mark.parametrize("columns", [{"k": ["a"], "t": [1]}, {"k": ["a"], "t": [1], "v": ["text"]}])
     def test_other_columns_are_refused(self, columns: dict[str, Any]) -> None:
         before = harness()

@@ -6,7 +6,7 @@ keeps the value, because the job needs it. Pages, API and admin mask the value, 
 The job master redacts every failure text that it records.
 
 A process registers the value of each reference that it resolves. Until the process ends, `redact` masks these values in
-every text, since an error of a client library may quote them.
+every text, since an error of a client library may quote them. A value is masked as a whole word only.
 """
 
 import json
@@ -23,6 +23,9 @@ _SECRET_NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
 )
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_WORD_CHARACTER: Final = re.compile(r"[^\W]")
+#: No word character stands before, apart from the end of an escape in JSON, Python or an address.
+_WORD_START: Final = r"(?:(?<!\w)|(?<=\\[abfnrtv])|(?<=\\x[0-9a-fA-F]{2})|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))"
 _URL_PASSWORD = re.compile(  # a user may be a reference, whose colon does not end it
     r"(?P<before>\b[A-Za-z][\w+.-]*://(?:\$\{secret:[^}]*\}|(?!\$\{secret:)[^/\s:@])*:)(?P<secret>[^/\s@]+)(?=@)"
 )
@@ -88,10 +91,19 @@ def register_resolved(value: str) -> None:
 
 def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE) -> str:
     """`text` without the secrets of `params` and without registered values."""
-    for secret in sorted({*_secrets(params, mask(params, schema)), *_resolved}, key=len, reverse=True):
+    literal = {*_secrets(params, mask(params, schema))}
+    for secret in sorted({*literal, *_resolved}, key=len, reverse=True):
         for written in (secret, _as_json(secret, ascii=True), _as_json(secret, ascii=False)):
-            text = text.replace(written, MASK)
+            if written in text:
+                text = text.replace(written, MASK) if secret in literal else _whole_words(written).sub(MASK, text)
     return text
+
+
+def _whole_words(written: str) -> re.Pattern[str]:
+    """Finds `written`, but not within a longer word: user names and names of buckets are secrets, too."""
+    before = _WORD_START if _WORD_CHARACTER.match(written[0]) else ""
+    after = rf"(?!{_WORD_CHARACTER.pattern})" if _WORD_CHARACTER.match(written[-1]) else ""
+    return re.compile(before + re.escape(written) + after)
 
 
 def _as_json(secret: str, *, ascii: bool) -> str:

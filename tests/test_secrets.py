@@ -1,5 +1,6 @@
 """`${secret:NAME}` in options of connectors: resolved where a connection is made, refused where a value stands."""
 
+import json
 from pathlib import Path
 from urllib.parse import quote
 
@@ -79,6 +80,25 @@ def test_a_short_value_is_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "a")
     resolve("url", URL)
     assert redact("a table") == "a table"
+
+
+def test_a_resolved_word_is_masked_alone_and_not_within_longer_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """User names and names of buckets are references, too."""
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "order")
+    resolve("url", URL)
+    assert redact("the user order is no owner of 'order'") == "the user ******** is no owner of '********'"
+    for text in ("a reordered partition", "/data/orders/12/savepoint-3", "order_payments", "2order"):
+        assert redact(text) == text
+
+
+@pytest.mark.parametrize("before", ["\n", "\t", "\x1b", "é", "@", "'"])
+def test_an_escape_before_a_resolved_value_is_no_part_of_a_word(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An escape ends with a letter or a digit in JSON, in the representation of a text and in an address."""
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "hunter2")
+    resolve("url", URL)
+    text = f"{before}hunter2{before}"
+    for written in (json.dumps(text), ascii(text), repr(text.encode()), quote(text, safe="")):
+        assert "hunter2" not in redact(written)
 
 
 def test_references_of_parameters_are_masked_before_this_process_resolves_them(

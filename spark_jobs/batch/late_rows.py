@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from runtime.dataflow.plan import PreAggregation
+from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.errors import JobRejected
 from runtime.operators.event_time import Times, event_times_ms
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator
+from spark_jobs.sources.table import SparkTable
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class LateRule:
     def late_from(self, batch: pa.RecordBatch) -> Times:
         """By row, the lowest watermark at which the row is late."""
         return event_times_ms(batch, self.time) // self.slide_ms * self.slide_ms + self.size_ms - 1
+
+
+def may_refuse_frame(job: CompiledJob) -> bool:
+    """Whether BATCH may refuse late rows of a DataFrame. It finds them only after it has computed the whole job."""
+    if not any(isinstance(source, SparkTable) and source.event_time is not None for source in job.sources.values()):
+        return False
+    return any(
+        LateRule.of(job.operators[edge.target](), job.pre_aggregations.get(number)) is not None
+        for number, edge in enumerate(job.graph.edges)
+        if edge.target not in job.sinks
+    )
 
 
 def late_rows_error(target: str, detail: str) -> JobRejected:

@@ -17,6 +17,7 @@ from runtime.dataflow.code_identity import code_identity
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline, registry
 from runtime.errors import JobRejected
 from runtime.ports import HasStandingStage
+from spark_jobs.batch.late_rows import may_refuse_frame
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.sources.columns import derive_columns
 from spark_jobs.sources.table import SparkTable
@@ -71,7 +72,10 @@ def compile_graph(
 
 
 def resolve_mode(flow: Dataflow, mode: ExecutionMode, parallelism: int) -> ExecutionMode:
-    """The mode with AUTOMATIC resolved to BATCH where the job can run in BATCH, otherwise to STREAMING."""
+    """The mode with AUTOMATIC resolved to BATCH where the job can run in BATCH, otherwise to STREAMING.
+
+    A DataFrame with event time is often not in its order. STREAMING drops its late rows, BATCH refuses them at its end.
+    """
     if mode is not ExecutionMode.AUTOMATIC:
         return mode
     if not all(source.bounded for source in flow.sources.values()):
@@ -81,7 +85,7 @@ def resolve_mode(flow: Dataflow, mode: ExecutionMode, parallelism: int) -> Execu
         check_batch(job)
     except JobRejected:
         return ExecutionMode.STREAMING
-    return ExecutionMode.BATCH
+    return ExecutionMode.STREAMING if may_refuse_frame(job) else ExecutionMode.BATCH
 
 
 def graph_with_stages(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from runtime.ports import StageFolders
 from spark_jobs.batch.plan import EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.run import plan_batch
+from spark_jobs.sources.table import from_spark
 from spark_jobs.stages.compile import resolve_mode
 from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs
 from tests.spark_jobs.batch.test_modes import INPUTS
@@ -244,6 +245,27 @@ def test_a_sink_whose_folder_the_console_gives_is_accepted_before_it_has_the_fol
     finally:
         STAGE_FOLDERS.reset(at_compile_time)
     assert resolve_mode(flow, ExecutionMode.AUTOMATIC, 1) is ExecutionMode.BATCH
+
+
+@pytest.mark.parametrize("step", ["window", "session", "deduplicate"])
+def test_automatic_does_not_lead_into_a_refusal_of_late_rows_of_a_dataframe(step: str) -> None:
+    """BATCH finds them only after it has computed everything."""
+
+    def mode(event_time: str | None) -> ExecutionMode:
+        flow = Dataflow("frames")
+        columns = pa.schema([("key", pa.int64()), ("at", pa.int64())])
+        rows = flow.source("rows", from_spark(lambda spark: spark.range(0), schema=columns, event_time=event_time))
+        keyed, minute = rows.key_by("key"), timedelta(minutes=1)
+        after = {
+            "window": lambda: keyed.window("step", minute, "at", {"n": Count()}),
+            "session": lambda: keyed.session_window("step", minute, "at", {"n": Count()}),
+            "deduplicate": lambda: keyed.deduplicate("step", within=minute, time="at"),
+        }[step]()
+        after.sink("out", DiscardSink())
+        return resolve_mode(flow, ExecutionMode.AUTOMATIC, 2)
+
+    assert mode("at") is ExecutionMode.STREAMING
+    assert mode(None) is ExecutionMode.BATCH
 
 
 def test_sinks_within_the_stream_write_the_rows_that_the_next_steps_read() -> None:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from runtime.state.encoded_texts import declared_field
+from runtime.state.encodings import nullable_schema
 
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
     """Names and declared types, in order. Operators may emit batches that differ in nullability."""
-    return {item.name: str(declared_field(item).type) for item in schema}
+    return {item.name: str(declared_field(item).type) for item in nullable_schema(schema)}
 
 
 def column_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:

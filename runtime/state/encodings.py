@@ -28,15 +28,17 @@ def schema_without_views(schema: pa.Schema) -> pa.Schema:
 
 
 def nullable_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns, all of which may hold nulls; `schema` itself if they already may."""
-    if all(field.nullable for field in schema):
-        return schema
-    return pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
+    """The same columns, all of which may hold nulls at any depth; `schema` itself if they already may."""
+    found = pa.schema([_nullable_field(field) for field in schema], schema.metadata)
+    return schema if found.equals(schema) else found
 
 
 def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows under `schema`, whose types are those of `batch`; `batch` itself if it has this schema object."""
-    return batch if schema is batch.schema else pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    """The same rows under `schema`, of the same or a nullable type; `batch` itself if it has this schema object."""
+    if schema is batch.schema:
+        return batch
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def type_without_views(kind: Any) -> Any:
@@ -59,6 +61,24 @@ def type_without_views(kind: Any) -> Any:
     if types.is_large_list(kind):
         return pa.large_list(_field(kind.value_field))
     return pa.list_(_field(kind.value_field), kind.list_size) if types.is_fixed_size_list(kind) else kind
+
+
+def _nullable_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_type(field.type)).with_nullable(True)
+
+
+def _nullable_type(kind: Any) -> Any:
+    """The type whose nested values may be null, except the keys of a map."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([_nullable_field(kind.field(number)) for number in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(kind.key_field, _nullable_field(kind.item_field), kind.keys_sorted)
+    if types.is_list(kind):
+        return pa.list_(_nullable_field(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(_nullable_field(kind.value_field))
+    return pa.list_(_nullable_field(kind.value_field), kind.list_size) if types.is_fixed_size_list(kind) else kind
 
 
 def _field(field: pa.Field) -> pa.Field:

@@ -103,10 +103,13 @@ def test_files_of_writers_that_differ_in_nullability_are_copied_together(tmp_pat
     folder, output = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for number in range(8):
-        schema = pa.schema([pa.field("id", pa.int64(), nullable=number % 2 == 1)])
-        pq.write_table(pa.table({"id": [number]}, schema=schema), folder / f"{number}.parquet")
+        item = pa.field("id", pa.int64(), nullable=number % 2 == 1)
+        schema = pa.schema([item, ("struct", pa.struct([item])), ("list", pa.list_(item.with_name("item")))])
+        row = {"id": number, "struct": {"id": number}, "list": [number]}
+        pq.write_table(pa.Table.from_pylist([row], schema), folder / f"{number}.parquet")
     flow = Dataflow("copy")
     source = DirectorySource(str(folder), ParquetFormat(), bounded=True)
     flow.source("in", source).sink("out", ParquetSink(str(output)))
     run_local(flow, parallelism=1, storage=str(tmp_path / "state"), settings=FAST)
-    assert sorted(row["id"] for row in committed(output)) == list(range(8))
+    rows = sorted(committed(output), key=lambda row: row["id"])
+    assert rows == [{"id": number, "struct": {"id": number}, "list": [number]} for number in range(8)]

@@ -393,6 +393,18 @@ def test_acknowledgements_of_the_checkpoint_under_way_stand_in_its_row() -> None
     assert shown() == (2, [400, 500, None, None])
 
 
+def test_a_report_that_comes_after_the_end_of_a_run_is_left_out() -> None:
+    """The report waited for the row of the run, which the end of the run had locked."""
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    records.change_state(RunEvent.DEPLOYED)
+    records.write_live({"records": 1})
+    records.change_state(RunEvent.ENDED)
+    records.write_live({"records": 1, "ending": {"phase": "commit"}})
+    run.refresh_from_db()
+    assert run.live == {"records": 1}
+
+
 def test_behind_what_a_run_was_started_from_comes_what_that_was_built_on() -> None:
     """S0-11: not the newest of the job, since a run may have been started from an older one."""
     first = make_run()

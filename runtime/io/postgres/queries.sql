@@ -95,8 +95,11 @@ WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- write_live --
 -- Writes the live report of the run, and new acknowledgements of pending checkpoints into the rows of the checkpoints.
+-- A report that waits for the row may come after the end of the run, whose last report stays.
 WITH written AS (
-    UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s RETURNING id, token
+    UPDATE weir_run SET live = %(live)s, live_at = now()
+    WHERE id = %(run)s AND token = %(token)s AND ended_at IS NULL
+    RETURNING id, token
 )
 UPDATE weir_checkpoint c SET acknowledged = (p.value ->> 'acknowledged')::integer, acknowledgements = p.value -> 'subtasks'
 FROM written w, jsonb_each(%(pending)s) AS p

@@ -23,6 +23,8 @@ from console.health.rules.checkpoints import MAX_COUNTED_FAILURES, MIN_SLOW_COMM
 from console.jobs.models import Run
 from runtime.core.job.settings import CoordinatorSettings
 
+#: Codes of drills that are no finding, as in `console.operations.models`.
+_INCONCLUSIVE: Final = ("withdrawn", "drill-canceled", "drill-no-slots")
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 _NOUNS: Final = {"savepoint": "savepoint", "drill": "restore drill"}  #: by operation of a schedule
 
@@ -89,7 +91,7 @@ LEFT JOIN LATERAL (
     FROM (
         SELECT state, ended_at, error, params FROM weir_operation
         WHERE job_id = r.job_id AND kind = 'drill' AND state IN ('succeeded', 'failed')
-            AND NOT params @> '{"allow_unmapped": true}' AND error ->> 'code' IS DISTINCT FROM 'withdrawn'
+            AND NOT params @> '{"allow_unmapped": true}' AND coalesce(error ->> 'code', '') <> ALL(%(inconclusive)s)
         ORDER BY created_at DESC LIMIT 1) AS newest_drill
     WHERE state = 'failed'
 ) AS drill ON true
@@ -114,6 +116,7 @@ LEFT JOIN LATERAL (
 LIMITS: Final[Mapping[str, Any]] = {
     "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
     "not_failures": [str(reason) for reason in NOT_FAILURES], "slow_commit_ms": MIN_SLOW_COMMIT_MS,
+    "inconclusive": list(_INCONCLUSIVE),
 }  # fmt: skip
 
 

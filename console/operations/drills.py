@@ -14,6 +14,7 @@ from django.db.models import Min
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Status
@@ -21,12 +22,20 @@ from console.jobs.models import Job, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations import services
 from console.operations.drill_starts import LIMIT
-from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.models import (
+    DRILL_CANCELED,
+    DRILL_WITHOUT_SLOTS,
+    Operation,
+    OperationKind,
+    OperationState,
+)
 from console.operations.params import RunParams
 from console.operations.passes import for_each_active
-from runtime.core.job.lifecycle import TERMINAL_STATES
+from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
 MEASURED: Final = "first_checkpoint_ms"  #: in the result of a drill from its clone's first checkpoint on
+
+_LIMIT_MS: Final = LIMIT.total_seconds() * 1000
 
 log = structlog.get_logger(__name__)
 
@@ -47,11 +56,19 @@ def _advance(row: Operation) -> None:
     if run.is_terminal:
         _archive(row, run)
     elif first is not None or row.error is not None or timezone.now() - row.started_at > LIMIT:
+        if first is None and row.error is None:
+            row.error = _limit_error(run)
         row.phase = "ending the clone"
         _cancel(row, run)
     else:
         row.phase = run.state
-    row.save(update_fields=("result", "phase"))
+    row.save(update_fields=("result", "phase", "error"))
+
+
+def _limit_error(run: Run) -> dict[str, str]:
+    has_slots = run.run_state not in (RunState.QUEUED, RunState.WAITING)
+    message = f"The clone was {run.state}, without a checkpoint, at the time limit of {formats.duration(_LIMIT_MS)}."
+    return {"code": "drill-timeout" if has_slots else DRILL_WITHOUT_SLOTS, "message": message}
 
 
 def _measurements(run: Run, first: Checkpoint) -> dict[str, Any]:
@@ -112,7 +129,7 @@ def delete_clones() -> None:
 
 def _end(row: Operation, run: Run) -> None:
     row.phase, row.ended_at = "", timezone.now()
-    if row.error is not None:  # withdrawn
+    if row.error is not None:  # withdrawn, or at its time limit
         row.state = OperationState.FAILED.value
     elif row.result and MEASURED in row.result:
         row.state = OperationState.SUCCEEDED.value
@@ -121,5 +138,11 @@ def _end(row: Operation, run: Run) -> None:
     else:
         why = f": {run.failure['message']}" if run.failure else "."
         message = f"The clone ended ({run.state}) before its first checkpoint{why}"
-        row.state, row.error = OperationState.FAILED.value, {"code": "drill-failed", "message": message}
+        row.state, row.error = OperationState.FAILED.value, {"code": _failure_code(run), "message": message}
     row.save(update_fields=("phase", "state", "ended_at", "error"))
+
+
+def _failure_code(run: Run) -> str:
+    if run.run_state is RunState.CANCELED:
+        return DRILL_CANCELED
+    return DRILL_WITHOUT_SLOTS if (run.failure or {}).get("code") == "no-slots" else "drill-failed"

@@ -13,7 +13,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, JSONObject
 
 from console.checkpoints.models import Checkpoint
-from console.operations.models import WITHDRAWN, Operation, OperationKind, OperationState
+from console.operations.models import INCONCLUSIVE, Operation, OperationKind, OperationState
 
 _ENDED = (OperationState.SUCCEEDED, OperationState.FAILED)
 
@@ -35,7 +35,9 @@ class RestoreProof(msgspec.Struct, frozen=True, kw_only=True):
 def latest_proof(job: str) -> Subquery:
     """The drill of a job that ended last, as JSON: an annotation of rows whose column `job` is the id of the job."""
     ended = Operation.objects.filter(job=OuterRef(job), kind=OperationKind.DRILL, state__in=_ENDED)
-    drills = ended.exclude(params__contains={"allow_unmapped": True}).exclude(error__contains={"code": WITHDRAWN})
+    drills = ended.exclude(params__contains={"allow_unmapped": True})
+    for code in INCONCLUSIVE:
+        drills = drills.exclude(error__contains={"code": code})
     pk: Any = Cast(KeyTextTransform("checkpoint", "params"), BigIntegerField())
     numbers = Checkpoint.objects.filter(pk=OuterRef("snapshot")).values("number")
     proof = JSONObject(
@@ -53,7 +55,7 @@ def read_proof(found: dict[str, Any] | None) -> RestoreProof | None:
 
 def proof_of(checkpoint: Checkpoint, drills: Iterable[Operation]) -> RestoreProof | None:
     """The drill of `checkpoint` that ended last, of `drills`, which are sorted newest first."""
-    carried_out = (drill for drill in drills if (drill.error or {}).get("code") != WITHDRAWN)
+    carried_out = (drill for drill in drills if (drill.error or {}).get("code") not in INCONCLUSIVE)
     whole = (drill for drill in carried_out if not drill.params.get("allow_unmapped"))
     ended = next((drill for drill in whole if drill.state in _ENDED and drill.ended_at), None)
     if ended is None or ended.ended_at is None:

@@ -1,5 +1,6 @@
 """Clones and restore drills: a snapshot restored beside its job, with its output discarded."""
 
+from datetime import timedelta
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,37 @@ def test_a_drill_whose_clone_fails_says_why(operator: User, snapshot: Checkpoint
         "message": "The clone ended (failed) before its first checkpoint: the folder /data/flights is missing",
     }
     assert not job_root(run.job_id).exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "code"),
+    [("canceled", None, "drill-canceled"), ("failed", {"code": "no-slots", "message": "no slots"}, "drill-no-slots")],
+)
+def test_a_drill_whose_clone_is_cancelled_or_gets_no_slots_is_no_finding(
+    operator: User, snapshot: Checkpoint, state: str, failure: dict[str, str] | None, code: str
+) -> None:
+    """The job needed attention for eight days, although its snapshot was not read."""
+    found = ask_drill(operator, snapshot)
+    run = Run.objects.filter(pk=found.result["run"])  # type: ignore[index]
+    run.update(failure=failure)
+    ended = advance(run.get(), state)
+    assert (ended.state, (ended.error or {})["code"]) == ("failed", code)
+    assert collect([snapshot.run], timezone.now())[snapshot.run_id].failed_drill is None
+    proofs = Job.objects.filter(pk=snapshot.job_id).annotate(proof=latest_proof("pk")).values_list("proof", flat=True)
+    assert (list(proofs), proof_of(snapshot, [ended])) == ([None], None)
+
+
+@pytest.mark.parametrize(("state", "code"), [("waiting", "drill-no-slots"), ("starting", "drill-timeout")])
+def test_a_drill_at_its_time_limit_names_the_limit(operator: User, snapshot: Checkpoint, state: str, code: str) -> None:
+    found = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    Operation.objects.filter(pk=found.pk).update(started_at=timezone.now() - timedelta(minutes=31))
+    assert advance(run, state).phase == "ending the clone"
+    ended = advance(run, "canceled")
+    message = f"The clone was {state}, without a checkpoint, at the time limit of 30 min."
+    assert (ended.state, ended.error) == ("failed", {"code": code, "message": message})
+    failed = collect([snapshot.run], timezone.now())[snapshot.run_id].failed_drill
+    assert (failed is not None) == (code == "drill-timeout")
 
 
 def test_a_clone_runs_no_version_that_writes_beside_it(operator: User, snapshot: Checkpoint) -> None:

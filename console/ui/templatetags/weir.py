@@ -122,10 +122,10 @@ def lasting(context: Context, start: datetime | None, end: datetime | None = Non
 
 def _absolute(moment: datetime, zone: ZoneInfo, now: datetime) -> SafeString:
     utc, local = moment.astimezone(UTC), moment.astimezone(zone)
-    form = "%m-%d %H:%M:%S %Z" if local.year == now.astimezone(zone).year else "%Y-%m-%d %H:%M:%S %Z"
+    form = "%m-%d %H:%M:%S" if local.year == now.astimezone(zone).year else "%Y-%m-%d %H:%M:%S"
     return format_html(
-        '<time datetime="{}" title="{} UTC">{}</time>',
-        utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S}", f"{local:{form}}",
+        '<time class="zoned" datetime="{}" title="{} UTC"><span class="nowrap">{}</span> {}</time>',
+        utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S}", f"{local:{form}}", f"{local:%Z}",
     )  # fmt: skip
 
 

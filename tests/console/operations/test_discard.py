@@ -123,7 +123,7 @@ def test_a_damaged_savepoint_can_be_discarded_from_its_page(browser: Client, sav
     (folder(savepoint) / "manifest.json").write_bytes(b"damaged")
     assert f"/checkpoints/{savepoint.pk}/discard/" in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
     asked = browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
-    assert "Discard savepoint 5?" in asked
+    assert f"Discard savepoint 5: {savepoint.job.name}?" in asked
     assert browser.post(f"/checkpoints/{savepoint.pk}/discard/").status_code == 302
     run_file_work()
     assert not folder(savepoint).exists()

@@ -388,8 +388,8 @@ def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> No
     with signed_in(1024) as page:
         page.clock.install()
         page.goto("/jobs/")
-        page.get_by_label("Times").fill("UTC")
-        page.get_by_role("button", name="Show").click()
+        page.get_by_label("Show times as").fill("UTC")
+        page.locator("form.zone button").click()
         for path in ("/jobs/", f"/jobs/{running.job_id}/", "/operations/", f"/jobs/{running.job_id}/checkpoints/"):
             page.goto(path)
             assert page.evaluate(CUT_OFF) == []

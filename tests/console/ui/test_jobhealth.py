@@ -112,7 +112,8 @@ def test_a_restart_shows_its_number_and_why_other_operations_are_refused(
     response = at_console.get(f"/jobs/{run.job_id}/")
     assert f"Restarting {said} for" in blocks.text(response)
     assert f"and {said} is under way" in blocks.text(response)
-    assert "Drain and finish</button>: The run is restarting" in blocks.live(response)["refused-acts"]
+    refused = blocks.live(response)["refused-acts"]
+    assert 'Drain and finish</button> <span class="visually-hidden">: </span>The run is restarting' in refused
 
 
 def test_operators_of_the_same_name_are_named_with_their_uids(at_console: Client, operator: Any) -> None:

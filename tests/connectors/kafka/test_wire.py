@@ -58,6 +58,8 @@ class Logins:
             self._first[nonce] = f"{message[3:]},{first}"
             return first if message.startswith("n,,n=weir=2C=3D,") else None
         final, _, proof = message.rpartition(",p=")
+        if final.partition(",r=")[2] not in self._first:  # librdkafka sends an empty message after a refusal
+            return None
         digest = SASL_MECHANISMS[self.mechanism]
         salted = hashlib.pbkdf2_hmac(digest, PASSWORD.encode(), self._salt, 4096)
         proven = f"{self._first[final.partition(',r=')[2]]},{final}".encode()

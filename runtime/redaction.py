@@ -23,7 +23,7 @@ _SECRET_NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
 )
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-_WORD_CHARACTER: Final = re.compile(r"[^\W]")
+_WORD_CHARACTER: Final = re.compile(r"\w")
 #: No word character stands before, apart from the end of an escape in JSON, Python or an address.
 _WORD_START: Final = r"(?:(?<!\w)|(?<=\\[abfnrtv])|(?<=\\x[0-9a-fA-F]{2})|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))"
 _URL_PASSWORD = re.compile(  # a user may be a reference, whose colon does not end it
@@ -91,7 +91,7 @@ def register_resolved(value: str) -> None:
 
 def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE) -> str:
     """`text` without the secrets of `params` and without registered values."""
-    literal = {*_secrets(params, mask(params, schema))}
+    literal = set(_secrets(params, mask(params, schema)))
     for secret in sorted({*literal, *_resolved}, key=len, reverse=True):
         for written in (secret, _as_json(secret, ascii=True), _as_json(secret, ascii=False)):
             if written in text:
@@ -102,7 +102,7 @@ def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE)
 def _whole_words(written: str) -> re.Pattern[str]:
     """Finds `written`, but not within a longer word: user names and names of buckets are secrets, too."""
     before = _WORD_START if _WORD_CHARACTER.match(written[0]) else ""
-    after = rf"(?!{_WORD_CHARACTER.pattern})" if _WORD_CHARACTER.match(written[-1]) else ""
+    after = r"(?!\w)" if _WORD_CHARACTER.match(written[-1]) else ""
     return re.compile(before + re.escape(written) + after)
 
 

@@ -53,6 +53,12 @@ class Side:
     rows: Mapping[str, int] | None
     in_flight: Mapping[str, int]
 
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The measures that are not known of any operator."""
+        is_unknown = {"rows": self.rows is None, "in_flight_bytes": not self.in_flight}
+        return frozenset(name for name, is_so in is_unknown.items() if is_so)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -119,12 +125,7 @@ def compare(base: Side, other: Side, graph: Mapping[str, Any]) -> Comparison:
     names = operator_names(graph)
     sides = [_Measured(side, names) for side in (base, other)]
     uids = sorted({*sides[0].operators, *sides[1].operators}, key=_place(list(names)))
-    unknown = {
-        name
-        for side in (base, other)
-        for name, is_unknown in (("rows", side.rows is None), ("in_flight_bytes", not side.in_flight))
-        if is_unknown
-    }
+    unknown = base.unknown | other.unknown
     first, second = (side.operators for side in sides)
     operators = tuple(
         OperatorChange(

@@ -46,13 +46,8 @@ _LIST_RUN_COLUMNS = (
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
-SORT_COLUMNS = (
-    "checkpoint",
-    "parallelism",
-    "restarts",
-    "rate",
-    "rate_out",
-)  #: of the list of jobs, besides name and urgency
+#: Of the list of jobs, besides name and urgency.
+SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate", "rate_out")
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 
 

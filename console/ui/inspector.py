@@ -51,11 +51,6 @@ class SubtaskLine:
     def skew(self) -> str:
         return skew_label(self.share)
 
-    @property
-    def is_hot(self) -> bool:
-        """Whether the subtask has more than its part. A subtask with less is no cause of a delay."""
-        return self.share > 1
-
 
 @dataclass(frozen=True, slots=True)
 class StateLine:

@@ -39,11 +39,6 @@ class SubtaskRow:
     def skew(self) -> str:
         return skew_label(self.share)
 
-    @property
-    def is_hot(self) -> bool:
-        """Whether the subtask has more than its part. A subtask with less is no cause of a delay."""
-        return self.share > 1
-
 
 #: Value of each order, the highest first; an awaited acknowledgement is later than all others.
 _ORDERS: Final[Mapping[str, Callable[[SubtaskRow], float | None]]] = {

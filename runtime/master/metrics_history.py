@@ -58,7 +58,7 @@ class _Checkpoints:
     commit_ms: int | None = None
     written_bytes: int = 0
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  #: by operator: the longest of each phase
-    last_phases: dict[str, float] = field(default_factory=dict)  #: of the slowest subtask in the longest checkpoint
+    slowest_phases: dict[str, float] = field(default_factory=dict)  #: of the slowest subtask in the longest checkpoint
 
 
 class MetricsHistory:
@@ -93,7 +93,7 @@ class MetricsHistory:
         own.completed += 1
         if own.duration_ms is None or duration_ms > own.duration_ms:
             own.duration_ms, own.commit_ms = duration_ms, commit_ms
-            own.last_phases = max((_phases(timing) for _, timing in timings), key=_total, default={})
+            own.slowest_phases = max((_phases(timing) for _, timing in timings), key=_total, default={})
         for subtask, timing in timings:
             own.written_bytes += timing.written_bytes
             longest = own.phases.setdefault(subtask.operator, {})
@@ -222,7 +222,7 @@ class MetricsHistory:
             "checkpoint_ms": ended.duration_ms,
             "commit_ms": ended.commit_ms,
             "checkpoint_bytes": ended.written_bytes,
-            **ended.last_phases,
+            **ended.slowest_phases,
             "cpu_ms": round(sum(cpu)),
             "memory_bytes": self._memory_bytes,
         }

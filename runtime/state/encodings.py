@@ -16,10 +16,7 @@ import pyarrow.compute as pc
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows without views and run ends; `batch` itself if no column has such a type."""
     schema = schema_without_views(batch.schema)
-    if schema.types == batch.schema.types:
-        return batch
-    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return batch if schema.types == batch.schema.types else with_schema(batch, schema)
 
 
 def schema_without_views(schema: pa.Schema) -> pa.Schema:
@@ -34,7 +31,7 @@ def nullable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows under `schema`, of the same or a nullable type; `batch` itself if it has this schema object."""
+    """The same rows in the types of `schema`; `batch` itself if it has this schema object."""
     if schema is batch.schema:
         return batch
     columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]

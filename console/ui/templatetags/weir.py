@@ -143,7 +143,7 @@ def _now(context: Context) -> datetime:
 
 
 @register.filter
-def second(moment: str | None) -> str:
+def utc_from_iso(moment: str | None) -> str:
     """A moment in ISO 8601 as the pages show it, in UTC and to the second."""
     return formats.utc(datetime.fromisoformat(moment)) if moment else formats.NO_VALUE
 

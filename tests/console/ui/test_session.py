@@ -139,7 +139,7 @@ def test_a_shared_block_has_the_times_of_each_reader(at_console: Client) -> None
     run = rows.run(rows.job(), "failed")
     ended = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
     Attempt.objects.create(run=run, token=99, started_at=ended, ended_at=ended, outcome="failed", reason="disk full")
-    path, local = f"/jobs/{run.job_id}/", "02-01 00:30:00 CET</time>"
+    path, local = f"/jobs/{run.job_id}/", "02-01 00:30:00</span> CET</time>"
     assert local not in at_console.get(path).content.decode()
     at_console.post("/zone/", {"zone": "Europe/Berlin"})
     assert local in at_console.get(path).content.decode()

@@ -105,6 +105,7 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
     assert answers.differences(workload, folder, PARQUET) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
@@ -114,7 +115,7 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
         ("R5", 60_000),
         ("R5-arrow", 60_000),
         ("R6", 40_000),
-        *((query.name, ROWS) for query in R2),
+        *((query.name, 60_000 if query.name == "R2-q4" else ROWS) for query in R2),
     ],
 )
 def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tmp_path: Path, shared: Path) -> None:

@@ -274,6 +274,7 @@ def test_an_exception_restarts_all_subtasks_where_they_ran(tmp_path: Path) -> No
     assert job.launcher.starts == 1
 
 
+@pytest.mark.slow
 def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothing(tmp_path: Path) -> None:
     """S1-11, S1-12: it wakes up as a zombie, in the middle of its batch, while the next attempt runs."""
     trouble = Trouble()

@@ -25,7 +25,7 @@ from runtime.run_store import OperationRequest
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(300)]
 
 PATIENCE_S = 120.0  #: nothing here is about speed; a busy machine may take long
 
@@ -171,7 +171,6 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
     raise ValueError("always")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "drain", "cancel", "its end", "a failure"])
 def test_slots_leave_their_tasks_however_a_run_ends(launcher: SparkLauncher, tmp_path: Path, how: str) -> None:
     """A task that is left behind would be missing to the next stage, which would wait for it without a word."""

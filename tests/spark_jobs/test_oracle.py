@@ -17,7 +17,7 @@ from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, WEATHER_FILE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def flight(day: int, carrier: str, delay: int | None) -> tuple[Any, ...]:

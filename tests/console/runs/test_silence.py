@@ -11,6 +11,8 @@ from console.runs.heartbeat_file import HeartbeatFile
 from tests.console.world import Worker, World, alive
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def worker(place: World) -> Iterator[Worker]:

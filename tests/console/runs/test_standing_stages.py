@@ -11,6 +11,8 @@ import pytest
 from tests.console.world import Worker, World, alive
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def steady(place: World) -> Iterator[Worker]:

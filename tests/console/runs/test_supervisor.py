@@ -13,6 +13,8 @@ import pytest
 from tests.console.world import Worker, World, alive
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 CLAIM_LIMIT_S = 10  #: a run whose worker was killed is claimed by another within this
 
 

@@ -18,7 +18,7 @@ from console.jobs.models import Run
 from tests.console.ui import every_page, rows
 from tests.console.ui.browsing import Open, Scheme, error_pages
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
 #: The pages of a running job are many: each test takes every fifth, so that no test needs minutes on a slow machine.
 PARTS = range(5)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,7 +101,11 @@ def test_lists_do_not_load_what_they_do_not_draw(at_console: Client, running: Ru
     assert len(live) == 2, "of the listed runs, and of the latest one of the job"
 
 
-def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_console: Client, running: Run) -> None:
+def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
+    at_console: Client, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within half a minute: each block is rendered anew after that."""
+    monkeypatch.setattr("console.ui.revision.time", SimpleNamespace(time=lambda: 0.0))
     with CaptureQueriesContext(connection) as counted:
         at_console.get(f"/jobs/{running.job_id}/")
     assert len(counted) == PAGE_QUERIES

@@ -16,7 +16,7 @@ from tests.console.ui import every_page, rows
 from tests.console.ui.browsing import Open, error_pages
 from tests.console.ui.test_every_page import OVERFLOW
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 WIDTHS = (390, 1024, 1440)
 #: Visible enabled buttons that need a script, forms without a button to send them, and placeholders that only a script

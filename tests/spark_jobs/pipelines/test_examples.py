@@ -64,6 +64,7 @@ def has_read_all(example: str, run: Run, tables: Mapping[str, pa.Table], clicks_
     return differences(example, tables) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", PIPELINES)
 def test_an_example_is_exact_over_a_stop_and_a_rescale(example: str, tmp_path: Path, database: str) -> None:
     """S0-30, S1-25, S3-19."""

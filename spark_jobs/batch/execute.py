@@ -6,9 +6,11 @@ Spark retries failed tasks. A collect takes exactly one result per partition, so
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +34,8 @@ from spark_jobs.sources.frames import CheckedFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+CHECK_INTERVAL_S: Final = 0.5  #: between two checks for late rows
 
 _REFUSED_PATTERN: Final = re.compile(r"TaskRefused: (\[.*\])")
 _FAILED_PATTERN: Final = re.compile(r"TaskRaised: (\[.*\])")
@@ -85,10 +89,8 @@ def execute(
     progress = progress or BatchProgress(spark.sparkContext, stages, group)
     execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
     try:
-        with typed_task_errors():
-            found = execution.run()
-        check_partitions(stages, progress.reports)
-        return found
+        with typed_task_errors(), execution.checked_partitions():
+            return execution.run()
     finally:
         execution.close()
 
@@ -120,6 +122,16 @@ class _Execution:
                 with self.progress.action(stage):
                     self.builds[stage.number] = self._broadcast_build(stage.tail, self.frames[stage.number])
         return found
+
+    @contextmanager
+    def checked_partitions(self) -> Iterator[None]:
+        """Context of `run`: ends it soon after the tasks in front of a step have found a late row."""
+        if all(_compared_source(self.stages, stage) is None for stage in self.stages):
+            yield
+            return
+        cancel = partial(self.spark.sparkContext.cancelJobGroup, self.group)
+        with repeated_check(lambda: check_partitions(self.stages, self.progress.reports), cancel):
+            yield
 
     def close(self) -> None:
         for number, frame in self.frames.items():
@@ -167,14 +179,39 @@ class _Execution:
         return self.spark.sparkContext.broadcast(streams)
 
 
+@contextmanager
+def repeated_check(check: Callable[[], None], cancel: Callable[[], None]) -> Iterator[None]:
+    """Calls `check` during the body and after it. If it raises, cancels the body and raises the same error."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(CHECK_INTERVAL_S):
+            try:
+                check()
+            except WeirError:
+                with suppress(Exception):  # a stopped context has no jobs to cancel
+                    cancel()  # repeated: cancelling a group does not affect jobs submitted later
+
+    thread = threading.Thread(target=watch, name="late-rows", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        check()
+
+
 def check_partitions(stages: Sequence[BatchStage], reports: Reports) -> None:
     """Checks that no row is late by the watermark of an earlier partition of its DataFrame.
+
+    The reports of the tasks that have ended so far suffice for a refusal: with more reports, watermarks only rise.
 
     Raises:
         JobRejected: a row may be late in STREAMING (`late-rows-in-batch`); the operator is named.
     """
     for stage in stages:
-        source = _frame_stage(stages, stage)
+        source = _compared_source(stages, stage)
         if source is None or not isinstance(stage.tail, EmitRows):
             continue
         watermark: int | None = None
@@ -193,8 +230,10 @@ def check_partitions(stages: Sequence[BatchStage], reports: Reports) -> None:
                 watermark = end if watermark is None else max(watermark, end)
 
 
-def _frame_stage(stages: Sequence[BatchStage], stage: BatchStage) -> BatchStage | None:
-    """The stage that reads the DataFrame of `stage`, if both have the same partitions."""
+def _compared_source(stages: Sequence[BatchStage], stage: BatchStage) -> BatchStage | None:
+    """The stage that reads the DataFrame of `stage`, if the partitions of both are compared."""
+    if not isinstance(stage.tail, EmitRows) or stage.tail.late_rule is None:
+        return None
     while isinstance(stage.head, ReadRows):
         if stage.head.owners:
             return None

@@ -3,8 +3,11 @@
 A task refuses a row that is late by the watermark of its own source subtask or partition. The partitions of a DataFrame
 are tasks of their own in BATCH. In STREAMING a subtask reads several of them, one after another, with one watermark. So
 each task reports the watermark at the end of its partition, and the lowest watermark at which one of its rows is late.
-The driver compares partitions in their order (`execute`). Which partitions share a subtask depends on the id of the
-input, and so differs between runs: a row is refused if it may be late.
+The driver compares partitions in their order as they end, so later stages stop soon (`execute`). Which partitions share
+a subtask depends on the id of the input, and so differs between runs: a row is refused if it may be late.
+
+No watermark passes an exchange between subtasks. Late rows behind a keyed step are kept, and also those behind a
+function that gets its rows from other subtasks or from the partitions of a DataFrame.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class LateRule:
 
 
 def may_refuse_frame(job: CompiledJob) -> bool:
-    """Whether BATCH may refuse late rows of a DataFrame. It finds them only after it has computed the whole job."""
+    """Whether BATCH may refuse late rows of a DataFrame. It finds them only while it runs."""
     if not any(isinstance(source, SparkTable) and source.event_time is not None for source in job.sources.values()):
         return False
     return any(

@@ -74,7 +74,7 @@ def compile_graph(
 def resolve_mode(flow: Dataflow, mode: ExecutionMode, parallelism: int) -> ExecutionMode:
     """The mode with AUTOMATIC resolved to BATCH where the job can run in BATCH, otherwise to STREAMING.
 
-    A DataFrame with event time is often not in its order. STREAMING drops its late rows, BATCH refuses them at its end.
+    A DataFrame with event time is often not in its order. STREAMING drops its late rows, BATCH refuses them as it runs.
     """
     if mode is not ExecutionMode.AUTOMATIC:
         return mode

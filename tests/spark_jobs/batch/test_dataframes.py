@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.dataflow.builder import Dataflow
@@ -124,6 +126,27 @@ def test_partitions_with_the_same_times_are_refused_as_streaming_drops_their_row
     assert rows_in(tmp_path / "out") == []
     run(lambda spark: by_number(spark).orderBy("at"))
     assert len(rows_in(tmp_path / "out")) == 100
+
+
+def test_late_rows_of_a_dataframe_end_the_run_before_its_later_stages(cluster: SparkSession, tmp_path: Path) -> None:
+    computed = tmp_path / "computed"
+
+    def hours_of_work(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if TaskContext.get() is not None:  # the driver calls the function too, to learn its columns
+            time.sleep(30)
+            computed.touch()
+        return batch
+
+    def unordered(spark: SparkSession) -> DataFrame:
+        columns = ["'k' AS key", "id AS `a.b`", "timestamp_millis(id % 100 * 60000) AS at"]
+        return spark.range(200, numPartitions=2).selectExpr(*columns)
+
+    flow = Dataflow("frames")
+    after = windows(flow.source("events", from_spark(unordered, event_time="at"))).map_batches("hours", hours_of_work)
+    after.sink("out", ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(JobRejected, match=r"minutes: .* order the DataFrame"):
+        run_batch(flow, parallelism=1, spark=cluster, storage=str(tmp_path / "b"))
+    assert not computed.exists()
 
 
 def test_a_frame_that_cannot_be_read_is_refused_before_anything_is_computed(

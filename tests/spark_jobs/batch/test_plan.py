@@ -249,7 +249,7 @@ def test_a_sink_whose_folder_the_console_gives_is_accepted_before_it_has_the_fol
 
 @pytest.mark.parametrize("step", ["window", "session", "deduplicate"])
 def test_automatic_does_not_lead_into_a_refusal_of_late_rows_of_a_dataframe(step: str) -> None:
-    """BATCH finds them only after it has computed everything."""
+    """BATCH finds them only while it runs."""
 
     def mode(event_time: str | None) -> ExecutionMode:
         flow = Dataflow("frames")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -35,7 +36,8 @@ from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch import tasks
 from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.counts import Reports, TaskReport
-from spark_jobs.batch.execute import check_partitions
+from spark_jobs.batch.execute import check_partitions, repeated_check
+from spark_jobs.batch.late_rows import late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, stages_of
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
@@ -295,6 +297,23 @@ def test_late_rows_are_refused_behind_a_step_with_several_readers() -> None:
     assert behind.inputs == (0,)
     with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
         list(task_of(behind, JOB, {})(iter(read)))
+
+
+def test_a_refusal_of_late_rows_cancels_the_stages_that_still_run() -> None:
+    reported, cancelled = threading.Event(), threading.Event()
+
+    def check() -> None:
+        if reported.is_set():
+            raise late_rows_error("w", "of an earlier partition")
+
+    def run() -> None:
+        with repeated_check(check, cancelled.set):
+            reported.set()
+            assert cancelled.wait(60)
+            raise RuntimeError("Job 7 cancelled")  # as Spark ends an action
+
+    with pytest.raises(JobRejected, match="of an earlier partition"):
+        run()
 
 
 @pytest.mark.parametrize("shared", [False, True])

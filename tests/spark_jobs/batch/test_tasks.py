@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -32,6 +33,7 @@ from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch import tasks
 from spark_jobs.batch.columns import StepColumns
@@ -269,6 +271,14 @@ DROPPING: dict[str, Callable[[KeyedStream], Stream]] = {
 }
 
 
+KEY_AND_TIME = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us"))])
+
+
+class Forward(ProcessFunction):
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+        out.emit(row)
+
+
 def late_rows() -> Stream:
     """Rows an hour behind the watermark of their source."""
     source = SequenceSource(rows=100_000, microseconds_per_row=1_000)
@@ -297,6 +307,38 @@ def test_late_rows_are_refused_behind_a_step_with_several_readers() -> None:
     assert behind.inputs == (0,)
     with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
         list(task_of(behind, JOB, {})(iter(read)))
+
+
+def by_batches(rows: Stream) -> Stream:
+    return rows.key_by("key").batches("between", lambda batch: batch, max_rows=1_000)
+
+
+def by_function(rows: Stream) -> Stream:
+    return rows.process("between", Forward, KEY_AND_TIME)
+
+
+def by_function_of_shared_rows(rows: Stream) -> Stream:
+    rows.sink("copy", DiscardSink())
+    return by_function(rows)
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"), [(by_function, False), (by_function_of_shared_rows, True), (by_batches, True)]
+)
+def test_late_rows_are_kept_behind_steps_that_no_watermark_passes(
+    between: Callable[[Stream], Stream], kept: bool
+) -> None:
+    """As README states: watermarks end at an exchange between subtasks."""
+    rows = between(late_rows())
+    DROPPING["window"](rows.key_by("key")).sink("out", DiscardSink())
+    read = [pa.RecordBatch.from_pydict({"id": [0]})]
+    with nullcontext() if kept else pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w"):
+        for stage in plan_batch(rows.flow.compile(1)).stages:
+            if isinstance(stage.tail, EmitRows):
+                emitted = pa.Table.from_batches(task_of(stage, JOB, {})(iter(read)))
+                order = [(name, "ascending") for name in (OWNER_COLUMN, HASH_COLUMN, ORDER_COLUMN)]
+                read = emitted.sort_by(order).to_batches()
+        assert sum(batch.num_rows for batch in read)
 
 
 def test_a_refusal_of_late_rows_cancels_the_stages_that_still_run() -> None:

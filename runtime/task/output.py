@@ -26,7 +26,7 @@ from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encoded_texts import columns_with_many_values, decode
-from runtime.state.encodings import nullable_schema, schema_without_views, with_schema, without_views
+from runtime.state.encodings import NullableRows, schema_without_views, without_views
 from runtime.state.index.key_types import check_keys
 
 Send = Callable[[ChannelId, Message], None]
@@ -58,8 +58,8 @@ class Outputs:
     credits: Credits = field(init=False)
     records: int = 0
     bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
-    #: By output, the schema of the last batch, and the schema under which it was sent.
-    _schemas: dict[str, tuple[pa.Schema, pa.Schema]] = field(default_factory=dict)
+    #: By output, the schema of the last batch without views, and the form in which it was sent.
+    _schemas: dict[str, tuple[pa.Schema, NullableRows]] = field(default_factory=dict)
     _is_idle: bool = False  #: idle: the watermark advances without this subtask
 
     def __post_init__(self) -> None:
@@ -127,15 +127,15 @@ class Outputs:
         if (last := self._schemas.get(output)) is not None:
             seen, sent = last
             if batch.schema is seen or batch.schema.equals(seen, check_metadata=True):
-                return batch if sent is seen else with_schema(batch, sent)
+                return sent.of(batch)
         batch = without_views(batch)
-        now = nullable_schema(batch.schema)
+        now = NullableRows(batch.schema)
         if last is None:
-            self._check_first(now, output)
+            self._check_first(now.schema, output)
         else:
-            self._check_unchanged(last[1], now)
+            self._check_unchanged(last[1].schema, now.schema)
         self._schemas[output] = batch.schema, now
-        return with_schema(batch, now)
+        return now.of(batch)
 
     def _check_unchanged(self, sent: pa.Schema, schema: pa.Schema) -> None:
         before, now = columns_of(sent), columns_of(schema)

@@ -29,7 +29,7 @@ class CompactionPolicy:
     max_deltas: int = 8  #: number of files of a size class that become one; at least 2
     copied_bytes: int = 1 << 22  #: a state up to this size is copied at a barrier, in a few milliseconds
     base_bytes: int = 1 << 16  #: deltas up to this total size may exceed the base
-    slice_bytes: int = 1 << 24  #: approximate size of the rows in memory at a time
+    slice_bytes: int = 1 << 24  #: approximate size of the rows in memory at a time; as much again for small files
     inline_bytes: int = 20 * 1024  #: of a state's segments together that lie in the manifest; Flink's default
 
 
@@ -82,19 +82,39 @@ def compacted_batches(
         keys: number of key columns.
         nbytes: approximate size of all rows if they were in memory (files are compressed).
         whole: whether the first segment is the base; tombstones are then dropped.
-        slice_bytes: approximate size of the rows in memory at a time.
+        slice_bytes: approximate size of the rows in memory at a time, and of the small files that stay in memory.
 
     Raises:
         CorruptState: a file does not match its manifest.
         pa.ArrowTypeError: two types of a column have no common type.
     """
-    schema = _common_schema([read_segment(store, segment, range(0)).schema for segment in segments], keys)
+    schemas, kept = _read_heads(store, segments, slice_bytes)
+    schema = _common_schema(schemas, keys)
     for part in _group_slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups, slice_bytes):
         batches = [
-            rows.cast(schema) for segment in segments if (rows := _segment_rows(store, segment, part)) is not None
+            rows.cast(schema)
+            for segment, whole_file in zip(segments, kept, strict=True)
+            if (rows := _segment_rows(store, segment, part, whole_file)) is not None
         ]
         if batches and (batch := _newest_rows(batches, keys, whole)).num_rows:
             yield batch
+
+
+def _read_heads(
+    store: SnapshotStore, segments: Sequence[Segment], kept_bytes: int
+) -> tuple[list[pa.Schema], list[pa.RecordBatch | None]]:
+    """The schema of each segment, and its rows if it has a single block: reading the schema reads the whole file.
+
+    The rows that are kept, so that no slice reads the file again, take at most `kept_bytes` together.
+    """
+    schemas, kept = list[pa.Schema](), list[pa.RecordBatch | None]()
+    for segment in segments:
+        rows = read_segment(store, segment, range(0))
+        schemas.append(rows.schema)
+        is_kept = not segment.blocks and rows.nbytes <= kept_bytes
+        kept.append(rows if is_kept else None)
+        kept_bytes -= rows.nbytes if is_kept else 0
+    return schemas, kept
 
 
 def _common_schema(schemas: Sequence[pa.Schema], keys: int) -> pa.Schema:
@@ -116,11 +136,13 @@ def _group_slices(total: int, groups: range, slice_bytes: int) -> Iterator[range
         yield range(start, min(start + step, groups.stop))
 
 
-def _segment_rows(store: SnapshotStore, segment: Segment, groups: range) -> pa.RecordBatch | None:
+def _segment_rows(
+    store: SnapshotStore, segment: Segment, groups: range, whole_file: pa.RecordBatch | None
+) -> pa.RecordBatch | None:
     own = range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
     if not own:
         return None
-    batch = read_segment(store, segment, own)
+    batch = read_segment(store, segment, own) if whole_file is None else whole_file
     start, stop = np.searchsorted(batch.column(_GROUP_COLUMN).to_numpy(), [own.start, own.stop])
     return batch.slice(int(start), int(stop - start))
 

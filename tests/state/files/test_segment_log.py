@@ -1,6 +1,7 @@
 """Files merged beside a running job: how few they stay, what is written for it, and what may go wrong meanwhile."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
@@ -301,6 +302,39 @@ def test_rows_that_compress_well_are_merged_a_few_at_a_time() -> None:
     slices = list(compacted_batches(store, [segment], range(GROUPS), 1, nbytes, whole=True, slice_bytes=1 << 16))
     assert sum(batch.num_rows for batch in slices) == 20_000
     assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 << 16
+
+
+class CountingStore(MemorySnapshotStore):
+    """A store that counts the reads of each file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[str] = Counter()
+
+    def get(self, path: str) -> bytes:
+        self.reads[path] += 1
+        return super().get(path)
+
+
+def test_a_small_file_is_read_once_by_a_compaction() -> None:
+    """A file of one block is read as a whole for its schema. Its rows are kept for the slices of key groups."""
+    store, slice_bytes = CountingStore(), 1 << 14
+    state = restored(store)
+    table = typed(state, pa.int64())
+    for number, keys in enumerate([200, 40, 20]):
+        rows = table.upsert([pa.array(range(keys))])
+        table.column("n")[rows] = number
+        table.touch(rows)
+        snapshot, _ = state.capture(False).write(store, f"chk-{number}")
+    segments = snapshot.keyed["typed"]
+    assert len(segments) == 3
+    assert not any(segment.blocks or segment.is_inline for segment in segments)
+    store.reads.clear()
+    nbytes = GROUPS * slice_bytes
+    slices = list(compacted_batches(store, segments, range(GROUPS), 1, nbytes, whole=True, slice_bytes=slice_bytes))
+    assert len(slices) == GROUPS
+    assert Counter(pa.Table.from_batches(slices)["n"].to_pylist()) == {0: 160, 1: 20, 2: 20}
+    assert store.reads == dict.fromkeys((segment.path for segment in segments), 1)
 
 
 # ---------------------------------------------------------------- after a restore

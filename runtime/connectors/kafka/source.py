@@ -72,7 +72,8 @@ class KafkaSource:
         max_disorder_ms: bound of out-of-orderness within a partition. The watermark is the minimum over the partitions.
         idle_after_ms: a partition without messages no longer holds back the watermark after this time; messages that
             it gets later may be late. None: never. A subtask without a partition is always idle.
-        bounded: read up to the newest message at the first start, then end.
+        bounded: read up to the newest message at the first start, then end. If the checkpoint is of an unbounded
+            source: up to the newest message at the restore, in the partitions that the checkpoint names.
         metadata: facts of each message that become columns `kafka_topic`, `kafka_partition`, `kafka_offset`,
             `kafka_timestamp` and `kafka_key` after the columns of the format.
         read_uncommitted: whether messages of open and aborted transactions are read. They may never become valid.
@@ -222,10 +223,11 @@ class KafkaReader(SourceReader):
         restored = self._restored_positions()
         found = self._offsets.partitions(self._consumer)
         self._check_restored(restored, found)
+        ended = self._with_ends(restored) if source.bounded else {}
         own = [partition for partition in self._own(found) if partition not in restored]
         new = {partition: (*each, _NO_TIME) for partition, each in self._first_ranges(own).items()}
-        self._assign(restored | new)
-        self._changed.update(new)
+        self._assign(restored | ended | new)
+        self._changed.update(ended, new)
         self._discovered_at = context.now_ms()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
@@ -303,6 +305,14 @@ class KafkaReader(SourceReader):
                 raise JobRejected("other-topics", "topics", f"the checkpoint reads topic {topic!r}: {remedy}")
             remedy = "the topic was created anew: start the job without a checkpoint"
             raise JobRejected("missing-partition", "topics", f"topic {topic!r} has no partition {number}: {remedy}")
+
+    def _with_ends(self, restored: Mapping[Partition, _Place]) -> dict[Partition, _Place]:
+        """The positions without an end, with the newest offset as their end: the restored source was unbounded."""
+        endless = [partition for partition, (_, end_offset, _) in restored.items() if end_offset == NO_END]
+        listed = self._source.listing or {}
+        ends = {partition: listed[partition][1] for partition in endless if partition in listed}
+        ends |= self._offsets.offsets([partition for partition in endless if partition not in ends], "latest")
+        return {partition: (restored[partition][0], ends[partition], restored[partition][2]) for partition in endless}
 
     def _first_ranges(self, new: Sequence[Partition]) -> dict[Partition, OffsetRange]:
         """Offsets of partitions without a position. The input of a bounded source was fixed at the first start."""

@@ -21,6 +21,7 @@ from runtime.core.snapshot.commit import permit_from_master
 from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from runtime.ports import Source
 from spark_jobs.batch.execute import _with_input
 from spark_jobs.batch.plan import BatchStage, ReadSource, WriteSink
 from tests.contracts.files import Reading
@@ -181,6 +182,32 @@ def test_an_unbounded_source_reads_past_the_restored_end_of_a_bounded_one(broker
     again = Reading(source(broker, topic), store=first.store, snapshots=[snapshot])
     assert sorted(read([again], 5 + 4))[-4:] == [20, 21, 30, 31]
     closing([first, again])
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_bounded_source_ends_if_it_restores_the_state_of_an_unbounded_one(is_listed: bool, broker: Broker) -> None:
+    """Its end is the newest message of the restore, listed by the job master if that reaches the broker."""
+    topic = broker.topic(2)
+    broker.produce(topic, values(range(3)), 0)
+    first = Reading(source(broker, topic))
+    assert read([first], 2, max_rows=2) == [0, 1]
+    snapshot = first.snapshot("chk-1")
+    broker.produce(topic, values(range(10, 12)), 1)
+    bounded: Source = source(broker, topic, bounded=True)
+    if is_listed:
+        bounded = source_with_input(bounded, source(broker, topic, bounded=True).list_input())
+        broker.produce(topic, values(range(20, 22)), 0)
+    second = Reading(bounded, store=first.store, snapshots=[snapshot])
+    assert not second.exhausted()
+    end = second.snapshot("chk-2")
+    broker.produce(topic, values(range(30, 32)), 0)
+    again = Reading(source(broker, topic, bounded=True), store=second.store, snapshots=[end])
+    for reading in (second, again):
+        assert sorted(read([reading], 3)) == [2, 10, 11]
+    until(lambda: all(reading.poll() is None and reading.exhausted() for reading in (second, again)), 30.0)
+    last = Reading(source(broker, topic, bounded=True), store=again.store, snapshots=[again.snapshot("chk-3")])
+    assert last.exhausted()
+    closing([first, second, again, last])
 
 
 def test_the_offsets_of_the_job_master_count_in_every_attempt(broker: Broker) -> None:

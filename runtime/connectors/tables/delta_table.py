@@ -91,6 +91,11 @@ def check_columns(path: Path, table: Any, columns: str, partition_by: Sequence[s
         raise JobRejected("schema-mismatch", "path", f"{path}: {'; '.join(problems)}")
 
 
+def required_columns(table: Any) -> Sequence[str]:
+    """The columns of the table that must not be null. Delta leaves this check to its writers."""
+    return [name for name, field in _fields(table.schema().to_json()).items() if not field["nullable"]]
+
+
 def _fields(columns: str) -> Mapping[str, Mapping[str, Any]]:
     return {field["name"]: field for field in json.loads(columns)["fields"]}
 

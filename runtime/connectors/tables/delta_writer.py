@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.connectors.tables.delta_table import check_columns, delta_schema, load_table
-from runtime.connectors.tables.table_writer import TableWriter, split
+from runtime.connectors.tables.delta_table import check_columns, delta_schema, load_table, required_columns
+from runtime.connectors.tables.table_writer import TableWriter, check_required, split
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
@@ -23,6 +23,7 @@ class DeltaWriter(TableWriter):
         self.folder = CheckedFolder.of("path", folder, roots)
         self._columns = ""  #: columns as Delta's JSON
         self._arrow: pa.Schema | None = None  #: columns as Delta's Arrow types
+        self._required: Sequence[str] = ()  #: columns of the table that must not be null
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -39,9 +40,11 @@ class DeltaWriter(TableWriter):
         table = load_table(self._path)
         if table is not None:
             check_columns(self._path, table, columns, self._partition_by)
+            self._required = required_columns(table)
         self._columns, self._arrow = columns, arrow
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        check_required(str(self._path), batch, self._required)
         try:
             return batch.cast(self._arrow)
         except pa.ArrowInvalid as error:

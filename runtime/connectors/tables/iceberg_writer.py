@@ -16,7 +16,7 @@ from runtime.connectors.tables.iceberg_table import (
     partition_keys,
     partition_spec,
 )
-from runtime.connectors.tables.table_writer import TableWriter, split
+from runtime.connectors.tables.table_writer import TableWriter, check_required, split
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
@@ -70,10 +70,7 @@ class IcebergWriter(TableWriter):
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         assert self._arrow is not None, "adopted"
         batch = batch.select(self._arrow.names)
-        for field, column in zip(self._arrow, batch.columns, strict=True):
-            if not field.nullable and column.null_count:
-                problem = f"column {field.name} is required in the table, and a row has no value: filter such rows"
-                raise DataRejected(f"{self._name}: {problem}")
+        check_required(self._name, batch, [field.name for field in self._arrow if not field.nullable])
         try:
             return batch.cast(self._arrow)
         except pa.ArrowInvalid as error:

@@ -19,6 +19,7 @@ from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, dictionary_co
 from runtime.connectors.tables.data_files import new_owner
 from runtime.data_roots import CheckedFolder
 from runtime.durable import name_write_errors, sync_path
+from runtime.errors import DataRejected
 from runtime.ports import OperatorContext, SinkWriter
 
 MAX_OPEN_FILES: Final = 100  #: partitions that are written at the same time
@@ -166,6 +167,14 @@ class _PartitionFile:
                 with suppress(OSError):  # the file is deleted below in any case
                     part.close()
         self._path.unlink(missing_ok=True)
+
+
+def check_required(table: str, batch: pa.RecordBatch, required: Iterable[str]) -> None:
+    """Raises DataRejected if a column of `required` has a null; table and column are named."""
+    for name in required:
+        if batch.column(name).null_count:
+            problem = f"column {name} is required in the table, and a row has no value: filter such rows"
+            raise DataRejected(f"{table}: {problem}")
 
 
 def split(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:

@@ -286,6 +286,14 @@ def test_a_table_with_other_columns_is_named_before_a_file_is_written(sink: Delt
         writer(sink).write(pa.RecordBatch.from_pydict({"x": [1]}))
 
 
+def test_a_null_in_a_required_column_is_named(sink: DeltaSink) -> None:
+    DeltaTable.create(sink.path, pa.schema([pa.field("n", pa.int64(), nullable=False)]))
+    with pytest.raises(DataRejected, match="column n is required in the table, and a row has no value"):
+        writer(sink).write(pa.RecordBatch.from_pydict({"n": pa.array([1, None], pa.int64())}))
+    commit(sink, *prepared(writer(sink), 1, 1))
+    assert table(sink) == [1]
+
+
 def test_a_table_that_was_replaced_before_the_commit_is_named(sink: DeltaSink) -> None:
     committables = prepared(writer(sink), 1, 1)
     write_deltalake(sink.path, pa.table({"n": ["text"]}))

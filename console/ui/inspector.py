@@ -1,6 +1,7 @@
-"""The panel beside the job graph: the chosen operator, or the job. Its parts are read when a template asks for them.
+"""The panel beside the job graph, or below a wide graph: the chosen operator, or the job.
 
-`key` names the content of the table of subtasks without reading it, as for the plots.
+Its parts are read when a template asks for them. `key` names the content of the table of subtasks without reading it,
+as for the plots.
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ MAX_ROWS: Final = 6  #: of a box
 ROW: Final = 40.0  #: height of an operator
 MAX_BESIDE_RANKS: Final = 5  #: the inspector stands beside such a graph
 _ROOM: Final = 1390.0  #: width of a wide page
-_ROOM_BESIDE: Final = 1008.0
+ROOM_BESIDE: Final = 1008.0  #: width that the inspector leaves on a wide page
 _GAP: Final = 52.0
 _LEAST_GAP: Final = 40.0
 _MARGIN: Final = 12.0
@@ -76,7 +76,7 @@ def _pieces(chain: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _metrics(heads: Sequence[str], edges: Sequence[Edge], found: Sequence[Sequence[str]]) -> Metrics:
     depth = max(ranks(heads, edges).values(), default=0) + 1
-    room = _ROOM_BESIDE if depth <= MAX_BESIDE_RANKS else _ROOM
+    room = ROOM_BESIDE if depth <= MAX_BESIDE_RANKS else _ROOM
     width = (room - 2 * _MARGIN - (depth - 1) * _GAP) / depth
     return Metrics(
         box_width=min(max(width // 1, _MIN_WIDTH), _MAX_WIDTH),

@@ -16,7 +16,7 @@ from console.checkpoints.models import noun
 from console.formats import Quantity
 from console.health.findings import Finding
 from console.metrics.live import Live, OperatorLive, StageLive
-from console.ui.graph.compact import ROW, compact_layout
+from console.ui.graph.compact import ROOM_BESIDE, ROW, compact_layout
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
@@ -143,6 +143,11 @@ class GraphPicture:
     edges: tuple[EdgePicture, ...]
     line: WeirLine | None
     about: str
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether the inspector fits beside the picture on a wide page. A picture that shrinks has illegible texts."""
+        return self.width <= ROOM_BESIDE
 
 
 def draw(

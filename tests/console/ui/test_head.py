@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.cache import caches
@@ -18,8 +19,8 @@ def test_state_health_rates_horizon_and_acts_come_first(at_console: Client) -> N
     rows.checkpoint(run, 7)
     Job.objects.filter(pk=run.job_id).update(owner="team delays", runbook="https://wiki.example/delays")
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    order = ("Running for", "Runbook", "Reads 84 k/s, writes 12 /s, watermark 2013-06-12 08:00.",
-             "If it failed now: back to checkpoint 7", "Take savepoint", "Cancel…", "More", "Named savepoint…", "About",
+    order = ("Running for", "Runbook", "Reads 84 k/s Writes 12 /s Watermark 2013-06-12 08:00",
+             "If it failed now back to checkpoint 7", "Take savepoint", "Cancel…", "More", "Named savepoint…", "About",
              "Delays of the year 2013.", "pipeline flights owner team delays", "Job graph")  # fmt: skip
     assert re.search(".*".join(map(re.escape, order)), said)
 
@@ -77,6 +78,19 @@ def test_a_run_without_a_flow_has_no_rates(at_console: Client) -> None:
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
+def test_the_figures_of_the_head_stand_in_a_line_of_a_wide_page(signed_in: Open, transactional_db: None) -> None:
+    """As a sentence, they wrapped in the middle of the age of the oldest restore point."""
+    rows.operator_user()
+    run = numbers.recovered_run()
+    with signed_in(1440) as page:
+        page.goto(f"/jobs/{run.job_id}/")
+        shown = page.locator("#vitals > div")
+        assert shown.count() == 5
+        assert len({(box["y"], box["height"]) for each in shown.all() if (box := each.bounding_box())}) == 1
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("width", "most"), [(1120, 360), (1440, 330)])
 def test_the_graph_is_seen_at_once(signed_in: Open, running: Run, width: int, most: int) -> None:
     with signed_in(width) as page:
@@ -84,3 +98,35 @@ def test_the_graph_is_seen_at_once(signed_in: Open, running: Run, width: int, mo
         top = page.get_by_role("heading", name="Job graph").bounding_box()
         assert top is not None
         assert top["y"] <= most
+
+
+def short_graph() -> dict[str, Any]:
+    """The last three operators of the flights job."""
+    operators = rows.GRAPH["operators"][3:]
+    uids = {operator["uid"] for operator in operators}
+    edges = [edge for edge in rows.GRAPH["edges"] if {edge["source"], edge["target"]} <= uids]
+    return {**rows.GRAPH, "operators": operators, "edges": edges}
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_a_graph_keeps_the_size_of_its_texts_beside_the_inspector_and_above_it(
+    signed_in: Open, running: Run
+) -> None:
+    """A graph of five ranks beside the inspector had texts of 9 px, and an empty place of 190 px below it."""
+    short = rows.run(rows.job("short", version={"graph": short_graph()}))
+    scale = "(e) => e.getBoundingClientRect().width / e.viewBox.baseVal.width"
+    with signed_in(1440) as page:
+        graph = page.locator("section[aria-labelledby=graph-head]")
+        inspector = page.locator("section.inspector")
+        for run, is_beside in ((running, False), (short, True)):
+            page.goto(f"/jobs/{run.job_id}/")
+            assert page.locator("svg.graph").evaluate(scale) == pytest.approx(1, abs=0.02)
+            drawn, panel = graph.bounding_box(), inspector.bounding_box()
+            assert drawn
+            assert panel
+            if is_beside:
+                assert (drawn["y"], drawn["height"]) == (panel["y"], panel["height"])
+            else:
+                assert drawn["y"] + drawn["height"] <= panel["y"]
+                assert drawn["width"] == panel["width"]

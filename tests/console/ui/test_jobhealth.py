@@ -281,15 +281,15 @@ def test_a_failure_before_the_first_checkpoint_goes_back_to_the_snapshot_of_the_
     snapshot = rows.checkpoint(first, 7, "stop")
     run = rows.run(first.job, restore_checkpoint=snapshot, live=rows.live())
     path = f"/jobs/{run.job_id}/"
-    assert "If it failed now: back to the snapshot that it restored," in blocks.text(at_console.get(path))
+    assert "If it failed now back to the snapshot that it restored," in blocks.text(at_console.get(path))
     Run.objects.filter(pk=run.pk).update(restore_checkpoint=None, restore_path="/moved/savepoint-7")
-    assert "If it failed now: back to the snapshot that it restored," in blocks.text(at_console.get(path))
+    assert "If it failed now back to the snapshot that it restored," in blocks.text(at_console.get(path))
     Run.objects.filter(pk=run.pk).update(restore_path="")
-    assert "If it failed now: back to the start," in blocks.text(at_console.get(path))
+    assert "If it failed now back to the start," in blocks.text(at_console.get(path))
 
 
 def oldest(said: str) -> str:
-    found = re.search(r"The oldest restore point: (\w+ \d+)", said)
+    found = re.search(r"Oldest restore point (\w+ \d+)", said)
     return found[1] if found else ""
 
 

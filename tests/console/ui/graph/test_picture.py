@@ -62,6 +62,19 @@ def test_edges_grow_with_their_rate_and_say_how_they_deal() -> None:
     assert edges["airlines"].about == "airlines to join airlines: broadcast, read first"
 
 
+def part_of_graph(*uids: str) -> dict[str, Any]:
+    edges = [edge for edge in rows.GRAPH["edges"] if {edge["source"], edge["target"]} <= set(uids)]
+    return rows.GRAPH | {"operators": [o for o in rows.GRAPH["operators"] if o["uid"] in uids], "edges": edges}
+
+
+def test_a_picture_of_three_ranks_leaves_room_for_the_inspector() -> None:
+    """A wider picture beside it would shrink, and its texts with it."""
+    shown = live.parse(rows.live(), NOW)
+    assert draw(part_of_graph("join", "window", "parquet"), shown, NOW).leaves_room
+    assert not draw(part_of_graph("prepared", "join", "window", "parquet"), shown, NOW).leaves_room
+    assert draw(rows.GRAPH, shown, NOW, is_compact=True).leaves_room
+
+
 def test_without_numbers_the_same_picture_is_drawn_in_silence() -> None:
     silent, loud = picture(None), picture(rows.live())
     assert [n.box for n in silent.nodes] == [n.box for n in loud.nodes]

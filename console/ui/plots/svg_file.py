@@ -11,15 +11,14 @@ from django.template.loader import render_to_string
 
 from console.ui.plots.timeline import Plot, Timeline
 
-_ACCENT, _BUSY, _ATTENTION, _FAILED = "#0a6a70", "#4453a8", "#855400", "#b02a20"
-_MUTED, _CONTROL, _DARK, _VIOLET = "#566466", "#7d8b8d", "#3e4b4d", "#8a4f9e"
+_ACCENT, _FAILED, _MUTED, _CONTROL, _DARK = "#0a6a70", "#b02a20", "#566466", "#7d8b8d", "#3e4b4d"
 #: By key of a series, and by last name in the class of a layer.
 _COLOURS: Final[Mapping[str, str]] = {
-    "in": _ACCENT, "out": _BUSY, "lag": _ACCENT, "wall": _MUTED, "state": _ACCENT, "failed": _FAILED,
-    "start_delay": _CONTROL, "pre_barrier": _VIOLET, "alignment": _ATTENTION, "sync": _BUSY, "async": _ACCENT,
-    "commit": _DARK,
+    "in": _ACCENT, "out": _DARK, "lag": _ACCENT, "wall": _MUTED, "state": _ACCENT, "failed": _FAILED,
+    "start_delay": _CONTROL, "alignment": "#4b5a5c", "pre_barrier": "#263133", "sync": "#8fc3c4", "async": _ACCENT,
+    "commit": "#54a0a3",
 }  # fmt: skip
-_OPACITY: Final[Mapping[str, str]] = {"area": "0.14", "failed": "0.45"}
+_OPACITY: Final[Mapping[str, str]] = {"area": "0.14", "failed": "0.7"}
 
 
 @dataclass(frozen=True, slots=True)

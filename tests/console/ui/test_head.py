@@ -110,9 +110,7 @@ def short_graph() -> dict[str, Any]:
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
-def test_a_graph_keeps_the_size_of_its_texts_beside_the_inspector_and_above_it(
-    signed_in: Open, running: Run
-) -> None:
+def test_a_graph_keeps_the_size_of_its_texts_beside_the_inspector_and_above_it(signed_in: Open, running: Run) -> None:
     """A graph of five ranks beside the inspector had texts of 9 px, and an empty place of 190 px below it."""
     short = rows.run(rows.job("short", version={"graph": short_graph()}))
     scale = "(e) => e.getBoundingClientRect().width / e.viewBox.baseVal.width"

@@ -1,9 +1,12 @@
 """What the stylesheet and the scripts promise: readable by day and by night, nothing inline, nothing from elsewhere."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from console.ui.plots.timeline import PHASES
 
 ROOT = Path(__file__).resolve().parents[3]
 STATIC = ROOT / "console/ui/static/weir"
@@ -12,6 +15,7 @@ CSS = (STATIC / "weir.css").read_text()
 
 _PAIR = re.compile(r"--(?P<name>[\w-]+): light-dark\((?P<light>#\w{6}), (?P<dark>#\w{6})\)")
 _ALIAS = re.compile(r"--(?P<name>[\w-]+): var\(--(?P<of>[\w-]+)\)")
+_PHASE = re.compile(r"^\.(?P<phase>\w+) { --phase: light-dark\((?P<light>#\w{6}), (?P<dark>#\w{6})\); }$", re.MULTILINE)
 
 #: (foreground, background, least ratio): 4.5 for words, 3 for shapes and edges of controls (WCAG 2.2 AA)
 WANTED = [
@@ -49,6 +53,17 @@ def test_the_measure_is_right() -> None:
 def test_contrast_is_aa_in_both_modes(mode: str, ink: str, ground: str, least: float) -> None:
     found = tokens(mode)
     assert contrast(found[ink], found[ground]) >= least
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_a_phase_of_a_checkpoint_has_no_colour_of_a_meaning_and_differs_from_the_next(mode: str) -> None:
+    """Brown was a phase, backpressure, a restart and attention, in legends above each other."""
+    found = tokens(mode)
+    phases = {match["phase"]: match[mode] for match in _PHASE.finditer(CSS)}
+    assert tuple(phases) == PHASES
+    assert not set(phases.values()) & {found[meaning] for meaning in ("ok", "busy", "attention", "failed")}
+    for phase, following in pairwise(phases):
+        assert contrast(phases[phase], phases[following]) >= 1.8, (phase, following)
 
 
 def test_colours_are_spelled_among_the_tokens_only() -> None:

@@ -284,6 +284,7 @@ def test_a_confirmation_leads_to_the_gentler_operation(at_console: Client, act: 
     run = rows.run(rows.job())
     page = at_console.get(f"/jobs/{run.job_id}/{act}/").content.decode()
     assert f'<a id="gentler" href="/jobs/{run.job_id}/{gentler}/">' in page
+    assert ('class="panel plan failed"' in page) == ("danger primary" in page), "as its button"
 
 
 @pytest.mark.parametrize("act", ENDS)

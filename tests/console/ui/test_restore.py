@@ -116,7 +116,10 @@ def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopp
     assert 'name="accept_repeated_output" required' in response.content.decode()
     button = r"<button[^>]*primary danger[^>]*>Restore checkpoint 9 at parallelism 2</button>"
     assert re.search(button, response.content.decode()), "red, as all that repeats or loses output"
-    assert "primary danger" not in at_console.get(path, choice(12, stopped.version)).content.decode()
+    assert 'class="panel plan failed"' in response.content.decode(), "as red as the button"
+    harmless = at_console.get(path, choice(12, stopped.version)).content.decode()
+    assert "primary danger" not in harmless
+    assert "plan failed" not in harmless
     refused = at_console.post(path, chosen)
     assert refused.status_code == 409
     assert "Accept repeated output, or choose a newer checkpoint" in blocks.text(refused)

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from runtime.core.checkpoint.acknowledgements import PHASES
+
+#: Name of each phase of `PHASES` in legends.
+PHASE_NAMES: Final = {phase: phase.replace("_", " ") for phase in PHASES} | {"pre_barrier": "pre-barrier"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

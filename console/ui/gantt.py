@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from console import formats
-from console.checkpoints.lanes import Lane
+from console.checkpoints.lanes import PHASE_NAMES, Lane
 from runtime.core.checkpoint.acknowledgements import PHASES
 
 MAX_LANES: Final = 96  #: of all operators together; a page of a single operator has all its lanes
@@ -98,8 +98,8 @@ def _draw(lane: Lane, span_ms: float) -> DrawnLane:
             bars.append(_bar(phase, x, min(ms, span_ms - x), span_ms))
         x = min(x + ms, span_ms)
     parts = [
-        f"{phase.replace('_', ' ')} {formats.duration(ms)}"
-        for phase, ms in zip(PHASES, lane.phases_ms, strict=True)
+        f"{name} {formats.duration(ms)}"
+        for name, ms in zip(PHASE_NAMES.values(), lane.phases_ms, strict=True)
         if ms > 0
     ]
     return DrawnLane(lane, tuple(bars), ", ".join(parts) or "no measurable phase")

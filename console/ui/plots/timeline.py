@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.db.models import Q
 
 from console import formats
+from console.checkpoints.lanes import PHASE_NAMES
 from console.formats import Quantity
 from console.jobs.models import Job, Run
 from console.metrics.gaps import RunTime, find_gaps
@@ -259,7 +260,8 @@ class Timeline:
         failed = [number or None for number in self.numbers["checkpoints_failed"]]
         layers.append(("failed", _failed_bars(failed)))
         series = [self._series("duration", "latest", lasted, formats.duration)]
-        series += [self._series(phase, phase.replace("_", " "), phases[phase], formats.duration) for phase in PHASES]
+        names = PHASE_NAMES | {"commit": "commit"}
+        series += [self._series(phase, names[phase], phases[phase], formats.duration) for phase in PHASES]
         if any(failed):
             total = _number(sum(number or 0 for number in failed))
             series.append(Series("failed", "failed in this time", total, _texts(failed, _number)))

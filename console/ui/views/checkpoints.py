@@ -13,7 +13,7 @@ from console import formats
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
-from console.checkpoints.lanes import lanes_of
+from console.checkpoints.lanes import PHASE_NAMES, lanes_of
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.storage import target_roots
 from console.formats import Quantity
@@ -93,7 +93,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "explanation": explanation_of(found, lanes, now),
             "gantt": gantt(lanes, names, found.took_ms(now), completed=found.status == Status.COMPLETED, only=only),
             "only": only,
-            "phases": PHASES,
+            "phases": PHASE_NAMES.items(),
             "previous": selectors.previous_completed(found),
             "pin": allowed_pin(found, request.user),
             "copy": allowed_copy(found, request.user) if is_savepoint else None,

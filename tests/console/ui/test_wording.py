@@ -52,3 +52,14 @@ def test_a_page_that_does_not_update_has_the_switch_disabled(at_console: Client)
     )
     assert ' disabled title="This page does not update by itself."' in still
     assert "disabled" not in live
+
+
+def test_a_phase_has_the_same_name_in_legends_and_in_tables(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.history(run)
+    numbers.record(run)
+    newest = run.checkpoints.filter(status="completed").latest("number")
+    for path in (f"/jobs/{run.job_id}/", f"/checkpoints/{newest.pk}/"):
+        said = blocks.text(at_console.get(path)).lower()
+        assert "pre-barrier" in said, path
+        assert "pre barrier" not in said, path

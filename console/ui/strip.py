@@ -21,6 +21,7 @@ from console.ui.plots import scale
 
 PITCH = 14.0  #: distance of two columns at the median interval, which is also the minimum distance
 MAX_GAP_PITCHES = 5.0  #: maximum distance of two columns, in pitches
+MAX_WIDTH = 1296.0  #: of the columns: a wide page without the axis labels
 _BAR = 8.0
 _TOP = 18.0  #: room for diamonds
 _MAX_BAR_HEIGHT = 56.0
@@ -119,16 +120,19 @@ def _svg(column: Column, strip: Strip, address: str) -> str:
 
 
 def strip(rows: Sequence[Checkpoint]) -> Strip | None:
-    """The strip of `rows`, which may be in any order; None if there are none."""
+    """The strip of `rows`, which may be in any order; None if there are none. Old rows without room are left out."""
     ordered = sorted(rows, key=lambda row: row.number)
     if not ordered:
         return None
+    places = _places(ordered)
+    left = next(x for x in places if places[-1] + PITCH - x <= MAX_WIDTH)
+    ordered, places = ordered[places.index(left) :], [round(x - left, 1) for x in places if x >= left]
     longest = max((row.duration_ms or 0 for row in ordered if row.outcome not in _WITHOUT_BAR), default=0)
     axis = scale.durations(longest) if longest else None
     before = [ordered[0], *ordered]
     columns = tuple(
         _column(x, row, axis, restarted=row.token != older.token)
-        for x, row, older in zip(_places(ordered), ordered, before, strict=False)
+        for x, row, older in zip(places, ordered, before, strict=False)
     )
     return Strip(
         width=columns[-1].x + PITCH,

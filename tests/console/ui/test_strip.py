@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from console.checkpoints.models import Checkpoint
-from console.ui.strip import HEIGHT, MAX_GAP_PITCHES, PITCH, Strip, strip
+from console.ui.strip import HEIGHT, MAX_GAP_PITCHES, MAX_WIDTH, PITCH, Strip, strip
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -43,6 +43,15 @@ def test_columns_stand_as_far_apart_as_they_were_triggered_but_no_gap_pushes_the
     steps = [later.x - column.x for column, later in pairwise(found.columns)]
     assert steps == [PITCH, PITCH, 2 * PITCH, PITCH, MAX_GAP_PITCHES * PITCH, PITCH]
     assert found.width == found.columns[-1].x + PITCH
+
+
+def test_the_newest_columns_fill_a_wide_page_and_older_ones_are_left_out() -> None:
+    """The page cut the first column and the first time at its left edge."""
+    found = drawn(*(row(n, pk=n, at=n if n < 60 else n + 3_600) for n in range(96)))
+    assert found.columns[0].x == 0
+    assert found.columns[-1].pk == 95
+    assert MAX_WIDTH - PITCH < found.width <= MAX_WIDTH
+    assert found.first == NOW + timedelta(seconds=found.columns[0].pk)
 
 
 def test_columns_of_one_instant_stand_side_by_side() -> None:

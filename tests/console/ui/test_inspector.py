@@ -60,6 +60,10 @@ def test_without_a_choice_the_panel_is_of_the_job(at_console: Client, running: R
     assert "All operators Choose an operator in the graph." in blocks.text(page)
     assert "subtasks" not in found
     assert "slot 1 was lost: the other side closed the connection" in found["causes"]
+    assert (
+        f'Log of slot <span class="q">1</span>: <span class="mono">{rows.LOST_SLOT["slot_log"]}</span>'
+        in found["causes"]
+    )
     assert found["states"].index("window 1 day") < found["states"].index("join airlines"), "the largest first"
 
 

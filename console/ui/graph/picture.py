@@ -7,7 +7,7 @@ metrics. Without live metrics the same picture has no numbers.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import log10
+from math import ceil, log10
 from types import MappingProxyType
 from typing import Any
 
@@ -78,14 +78,11 @@ class NodePicture:
         return _PAD + self.busy_width
 
     @property
-    def busy_fill(self) -> float:
-        """Width of the tint for busy time, which fills the whole node like a gauge."""
-        return round(self.busy_width / self.bar_width * self.box.width, 1)
-
-    @property
-    def pressed_fill(self) -> float:
-        """Width of the tint for backpressured time, to the right of `busy_fill`."""
-        return round(self.backpressured_width / self.bar_width * self.box.width, 1)
+    def tint(self) -> str:
+        """Classes of the tint of the whole node: its larger share of time, in steps of a quarter. "" without any."""
+        kind = "pressed-tint" if self.backpressured_width > self.busy_width else "busy-tint"
+        steps = ceil(4 * max(self.busy_width, self.backpressured_width) / self.bar_width)
+        return f"{kind} load-{steps}" if steps else ""
 
     @property
     def busy(self) -> Quantity:

@@ -31,13 +31,16 @@ def test_a_node_carries_its_numbers() -> None:
     assert flights.busy_width == pytest.approx(0.42 * flights.bar_width, abs=0.1)
 
 
-def test_the_load_fills_a_node_like_a_gauge() -> None:
-    """Half of the width of a node that is busy half of its time, then its backpressured time; a still node is plain."""
-    flights = node(picture(rows.live()), "flights")
-    assert flights.busy_fill == pytest.approx(0.42 * flights.box.width, abs=0.2)
-    assert flights.pressed_fill == pytest.approx(0.04 * flights.box.width, abs=0.2)
-    still = node(picture(None), "flights")
-    assert (still.busy_fill, still.pressed_fill) == (0.0, 0.0)
+def test_the_load_tints_the_whole_node() -> None:
+    """A tint as wide as the load ended in the middle of words."""
+    drawn = picture(rows.live())
+    assert [node(drawn, uid).tint for uid in ("flights", "prepared", "join", "airlines")] == [
+        "busy-tint load-2", "busy-tint load-1", "busy-tint load-3", "",
+    ]  # fmt: skip
+    numbers = rows.live()
+    numbers["operators"]["flights"] |= {"busy": 0.1, "backpressured": 0.9}
+    assert node(picture(numbers), "flights").tint == "pressed-tint load-4"
+    assert node(picture(None), "flights").tint == ""
 
 
 def test_a_bar_is_never_longer_than_its_track() -> None:

@@ -1,5 +1,7 @@
 """The top of narrow pages: a line of places, and a menu for the rest, without scripts."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -65,3 +67,21 @@ def test_a_wide_page_has_no_menu(signed_in: Open, running: Run, width: int, name
         assert box is not None
         assert box["height"] <= MAX_LINE_PX + 8
         expect(page.get_by_role("button", name="Sign out")).to_be_in_viewport(ratio=1)
+
+
+def test_a_narrow_page_of_a_job_has_three_checkpoints_and_leads_to_the_others(signed_in: Open, running: Run) -> None:
+    """Ten checkpoints as blocks of six lines took a third of the page."""
+    for width, is_narrow in ((NARROW, True), (1440, False)):
+        with signed_in(width) as page:
+            page.goto(f"/jobs/{running.job_id}/")
+            table = page.get_by_role("region", name="Table of checkpoints")
+            assert table.locator("tbody tr:visible").count() == (3 if is_narrow else 10)
+            expect(page.locator("#older-checkpoints")).to_be_visible(visible=is_narrow)
+            expect(page.locator("#page-older")).to_be_visible(visible=not is_narrow)
+    with signed_in(NARROW) as page:
+        page.goto(f"/jobs/{running.job_id}/?before=210")
+        expect(page.locator("#page-newest")).to_be_visible()
+        expect(page.locator("#older-checkpoints")).to_be_hidden()
+        page.goto(f"/jobs/{running.job_id}/")
+        page.locator("#older-checkpoints").click()
+        expect(page).to_have_url(re.compile(rf"/jobs/{running.job_id}/checkpoints/$"))

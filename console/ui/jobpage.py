@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from console.operations.run_ends import end_of_run, ending_of
 from console.operations.selectors import JobPage
 from console.ui import actions
 from console.ui.flow import Flow, flow_of
-from console.ui.graph.compact import MIN_OPERATORS
+from console.ui.graph.compact import MIN_OPERATORS, NARROW_ROOM
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health, silent_since
 from console.ui.jobrows import JobRows
@@ -37,6 +38,7 @@ from runtime.core.job.lifecycle import FLOWING_STATES, RunState
 from runtime.redaction import Schema, mask
 
 TABLE_ROWS = 10
+MAX_NARROW_WIDTH = 440.0  #: of a graph on a narrow page, where it shrinks to 80 %
 #: State label of an unfinished operator while its run is in this state.
 _STATE_LABELS_AT_REST = {
     RunState.WAITING: "waiting for slots",
@@ -73,6 +75,7 @@ class JobView:
     run: Run | None
     live: Live
     picture: GraphPicture | None
+    narrow: GraphPicture | None  #: in place of `picture` on a narrow page, if it has room there
     is_large: bool  #: the graph has a compact form
     strip: Strip | None
     checkpoints: TablePage[Checkpoint]
@@ -135,11 +138,16 @@ def job_view(
     findings, skew = (health.verdict.findings, health.skew) if health else ((), {})
     is_compact, silent = is_large and not is_detailed, silent_since(run, now)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
+    drawn = partial(draw, graph, numbers, now, findings=findings, skew=skew) if graph else None
+    narrow = None
+    if drawn and graph and not (is_large or is_detailed or graph.get("mode")):
+        narrow = drawn(is_compact=True, room=NARROW_ROOM)
     return JobView(
         page=page,
         run=run,
         live=numbers,
-        picture=draw(graph, numbers, now, findings=findings, skew=skew, is_compact=is_compact) if graph else None,
+        picture=drawn(is_compact=is_compact) if drawn else None,
+        narrow=narrow if narrow and narrow.width <= MAX_NARROW_WIDTH else None,
         is_large=is_large,
         strip=rows.strip,
         checkpoints=shown,

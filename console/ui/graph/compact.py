@@ -14,22 +14,29 @@ MIN_OPERATORS: Final = 8  #: smaller graphs are drawn with all numbers
 MAX_ROWS: Final = 6  #: of a box
 ROW: Final = 40.0  #: height of an operator
 MAX_BESIDE_RANKS: Final = 5  #: the inspector stands beside such a graph
+NARROW_ROOM: Final = 356.0  #: width that a page of 390 px leaves
 _ROOM: Final = 1390.0  #: width of a wide page
 ROOM_BESIDE: Final = 1008.0  #: width that the inspector leaves on a wide page
 _GAP: Final = 52.0
 _LEAST_GAP: Final = 40.0
 _MARGIN: Final = 12.0
+_NARROW_MARGIN: Final = 8.0
 _MIN_WIDTH: Final = 112.0
 _MAX_WIDTH: Final = 216.0
 
 
-def compact_layout(nodes: Sequence[str], edges: Sequence[Edge], back: Sequence[Edge] = ()) -> Layout:
-    """Places a graph as `layout` does. The box of a node is its row, and edges within a chain have no points."""
+def compact_layout(
+    nodes: Sequence[str], edges: Sequence[Edge], back: Sequence[Edge] = (), room: float | None = None
+) -> Layout:
+    """Places a graph as `layout` does. The box of a node is its row, and edges within a chain have no points.
+
+    `room`: the width of the page, if it is narrow.
+    """
     found = chains(nodes, edges, back)
     head = {node: chain[0] for chain in found for node in chain}
     outer = [(head[a], head[b]) for a, b in edges if head[a] != head[b]]
     heads = [chain[0] for chain in found]
-    placed = layout(heads, outer, _metrics(heads, outer, found), back=[(head[a], head[b]) for a, b in back])
+    placed = layout(heads, outer, _metrics(heads, outer, found, room), back=[(head[a], head[b]) for a, b in back])
     boxes = {
         node: Box(box.x, box.y + at * ROW, box.width, ROW)
         for chain in found
@@ -74,21 +81,24 @@ def _pieces(chain: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(chain[first : first + size]) for first in range(0, len(chain), size)]
 
 
-def _metrics(heads: Sequence[str], edges: Sequence[Edge], found: Sequence[Sequence[str]]) -> Metrics:
+def _metrics(
+    heads: Sequence[str], edges: Sequence[Edge], found: Sequence[Sequence[str]], narrow: float | None
+) -> Metrics:
     depth = max(ranks(heads, edges).values(), default=0) + 1
-    room = ROOM_BESIDE if depth <= MAX_BESIDE_RANKS else _ROOM
-    width = (room - 2 * _MARGIN - (depth - 1) * _GAP) / depth
+    room = narrow or (ROOM_BESIDE if depth <= MAX_BESIDE_RANKS else _ROOM)
+    gap, margin = (_LEAST_GAP, _NARROW_MARGIN) if narrow else (_GAP, _MARGIN)
+    width = (room - 2 * margin - (depth - 1) * gap) / depth
     return Metrics(
         box_width=min(max(width // 1, _MIN_WIDTH), _MAX_WIDTH),
         box_height=ROW,
         heights={chain[0]: ROW * len(chain) for chain in found},
-        gap=_GAP,
+        gap=gap,
         least_gap=_LEAST_GAP,
-        wide_gap=_GAP,
+        wide_gap=gap,
         room=room,
         space=14,
         joint_height=10,
-        margin=_MARGIN,
+        margin=margin,
         track_margin=13,
         track_step=6,
         back_margin=7,

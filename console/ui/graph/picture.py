@@ -156,14 +156,18 @@ def draw(
     findings: Iterable[Finding] = (),
     skew: Mapping[str, float] = MappingProxyType({}),
     is_compact: bool = False,
+    room: float | None = None,
 ) -> GraphPicture:
-    """Draws `JobGraph.to_json()` with the metrics `live` and `skew`, and marks the operators that `findings` name."""
+    """Draws `JobGraph.to_json()` with the metrics `live` and `skew`, and marks the operators that `findings` name.
+
+    `room`: of a compact graph, the width of a narrow page.
+    """
     operators = graph["operators"]
     regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
     back = [edge for edge in graph["edges"] if edge.get("feedback")]
     uids = [operator["uid"] for operator in operators]
-    place = compact_layout if is_compact else layout
-    placed = place(uids, _ends(regular), back=_ends(back))
+    ahead, behind = _ends(regular), _ends(back)
+    placed = compact_layout(uids, ahead, behind, room) if is_compact else layout(uids, ahead, back=behind)
     ways = zip([*regular, *back], [*placed.routes, *placed.back], strict=True)
     marked = marks(findings, {operator["uid"]: operator["name"] for operator in operators}, skew)
     nodes = tuple(

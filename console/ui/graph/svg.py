@@ -17,12 +17,24 @@ _BAR_X: Final = 72.0  #: right of the rate
 _EDGE_SCALE: Final = 0.6  #: of the width of an edge in a graph with all numbers
 
 
-def compact_graph(picture: GraphPicture, chosen: str, address: Callable[[str], str]) -> SafeString:
-    """Edges and nodes. `chosen`: uid of the chosen operator. `address`: of the page with another chosen operator."""
+def compact_graph(picture: GraphPicture, chosen: str, address: Callable[[str], str], name: str = "node") -> SafeString:
+    """Edges and nodes.
+
+    Args:
+        chosen: uid of the chosen operator.
+        address: of the page with another chosen operator.
+        name: begin of the ids of nodes.
+    """
     ends = {(node.box.x, node.box.y + node.box.height) for node in picture.nodes}
     edges = (_edge(edge) for edge in picture.edges)
     nodes = (
-        _node(node, number, address(node.uid), is_chosen=node.uid == chosen, is_next=(node.box.x, node.box.y) in ends)
+        _node(
+            node,
+            f"{name}-{number}",
+            address(node.uid),
+            is_chosen=node.uid == chosen,
+            is_next=(node.box.x, node.box.y) in ends,
+        )
         for number, node in enumerate(picture.nodes, start=1)
     )
     return mark_safe("".join([*edges, *nodes]))  # noqa: S308
@@ -37,7 +49,7 @@ def _edge(edge: EdgePicture) -> str:
     )
 
 
-def _node(node: NodePicture, number: int, href: str, *, is_chosen: bool, is_next: bool) -> str:
+def _node(node: NodePicture, name: str, href: str, *, is_chosen: bool, is_next: bool) -> str:
     """A row. `is_next`: the row above is its input, within a chain."""
     box, right = node.box, node.box.width - _PAD
     current = ' aria-current="true"' if is_chosen else ""
@@ -46,7 +58,7 @@ def _node(node: NodePicture, number: int, href: str, *, is_chosen: bool, is_next
     meaning = f" {node.mark.meaning}" if node.mark else ""
     arrow = f'<path class="into" d="M{box.width / 2 - 5:g} -1h10l-5 6z"/>' if is_next else ""
     return (
-        f'<a class="node-link" id="node-{number}" href="{escape(href)}#graph-head"{current}>'
+        f'<a class="node-link" id="{name}" href="{escape(href)}#graph-head"{current}>'
         f'<g class="node {escape(node.role)}{" finished" if node.finished else ""}{meaning}" '
         f'transform="translate({box.x:g} {box.y:g})"><title>{_about(node)}{escape(state + found)}</title>'
         f'<rect class="frame" width="{box.width:g}" height="{ROW:g}"/>{arrow}'

@@ -203,8 +203,8 @@ def compare_url(job: int, one: int, another: int) -> str:
 
 
 @register.simple_tag(takes_context=True)
-def compact_graph(context: Context, picture: GraphPicture, chosen: str) -> SafeString:
-    return svg.compact_graph(picture, chosen, lambda uid: here(context, node=uid))
+def compact_graph(context: Context, picture: GraphPicture, chosen: str, name: str = "node") -> SafeString:
+    return svg.compact_graph(picture, chosen, lambda uid: here(context, node=uid), name)
 
 
 # ---------------------------------------------------------------- live blocks

@@ -55,9 +55,11 @@ def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: No
     numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
     with signed_in(width) as page:
         page.goto(f"/jobs/{job.pk}/")
-        expect(page.locator(".node .mark")).to_have_count(4)
+        expect(page.locator("svg.graph .node .mark")).to_have_count(4)
         for font in ("DejaVu Sans", "DejaVu Serif", "sans-serif"):
-            page.evaluate("(font) => { document.querySelector('svg.graph').style.fontFamily = font; }", font)
+            page.evaluate(
+                "(f) => { for (const e of document.querySelectorAll('.graph')) e.style.fontFamily = f; }", font
+            )
             assert page.evaluate(COLLISIONS) == [], font
 
 
@@ -227,8 +229,8 @@ def test_the_graph_begins_with_the_slow_operator_or_with_the_chosen_one(
     rows.operator_user()
     slow = numbers.slow_run()
     with signed_in(width) as page:
-        for query, uid in (("", "join"), ("?node=parquet", "parquet")):
-            page.goto(f"/jobs/{slow.job_id}/{query}")
+        for query, uid in (("", "join"), ("&node=parquet", "parquet")):
+            page.goto(f"/jobs/{slow.job_id}/?graph=detailed{query}")
             box = page.locator(f'.node-link[href*="node={uid}#"]').bounding_box()
             region = page.get_by_role("region", name="Picture of the job graph").bounding_box()
             assert box
@@ -616,13 +618,13 @@ def test_a_graph_is_moved_by_the_mouse_by_keys_and_in_the_overview(signed_in: Op
 
 def test_a_phone_shows_the_overview_of_a_graph_that_it_cuts(signed_in: Open, running: Run) -> None:
     with signed_in(390) as page:
-        page.goto(f"/jobs/{running.job_id}/")
+        page.goto(f"/jobs/{running.job_id}/?graph=detailed")
         expect(page.locator("#graph-overview")).to_be_visible()
         for _ in range(6):
             page.get_by_role("button", name="Zoom out").click()
         expect(page.locator("#graph-overview")).to_be_hidden()
     with signed_in(390, java_script_enabled=False) as page:
-        page.goto(f"/jobs/{running.job_id}/")
+        page.goto(f"/jobs/{running.job_id}/?graph=detailed")
         expect(page.locator("svg.graph")).to_be_visible()
         for part in ("#graph-zoom", "#graph-overview"):
             expect(page.locator(part)).to_be_hidden()

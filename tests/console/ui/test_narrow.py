@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from console.jobs.models import Run
 from tests.console.ui import rows
-from tests.console.ui.browsing import Open
+from tests.console.ui.browsing import POLL_MS, Open
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -85,3 +85,40 @@ def test_a_narrow_page_of_a_job_has_three_checkpoints_and_leads_to_the_others(si
         page.goto(f"/jobs/{running.job_id}/")
         page.locator("#older-checkpoints").click()
         expect(page).to_have_url(re.compile(rf"/jobs/{running.job_id}/checkpoints/$"))
+
+
+def test_a_narrow_page_of_a_job_has_the_whole_graph(signed_in: Open, running: Run) -> None:
+    """It showed two of six operators, and scrolled. All numbers are one click away."""
+    for options in ({}, {"java_script_enabled": False}):
+        with signed_in(NARROW, **options) as page:
+            page.goto(f"/jobs/{running.job_id}/")
+            nodes = page.locator(".node-link:visible")
+            assert nodes.count() == len(rows.GRAPH["operators"])
+            for node in nodes.all():
+                box = node.bounding_box()
+                assert box is not None
+                assert box["x"] >= 0
+                assert box["x"] + box["width"] <= NARROW
+            expect(page.locator(".weir-caption")).to_have_text("checkpoint 214, 6 of 10 acknowledged")
+            expect(page.locator(".weir-caption")).to_be_visible()
+            nodes.filter(has_text="join").click()
+            expect(page.get_by_role("heading", name="join airlines")).to_be_visible()
+            page.get_by_role("link", name="All numbers").click()
+            expect(page.locator("svg.graph")).to_be_visible()
+            expect(page.locator(".narrow-graph")).to_have_count(0)
+
+
+def test_the_graph_of_a_narrow_page_follows_the_run_and_is_one_tab_stop(signed_in: Open, running: Run) -> None:
+    with signed_in(NARROW) as page:
+        page.clock.install()
+        page.goto(f"/jobs/{running.job_id}/")
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        expect(page.locator(".weir-caption")).to_contain_text("7 of 10 acknowledged", timeout=POLL_MS)
+        assert page.locator('.node-link[tabindex="0"]:visible').count() == 1
+        page.locator("#narrow-node-1").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="prepared")).to_be_visible()
+    with signed_in(1440) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        expect(page.locator(".narrow-graph")).to_be_hidden()

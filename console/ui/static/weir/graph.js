@@ -3,7 +3,7 @@
 import "./zoom.js";
 
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const nodes = () => [...document.querySelectorAll(".node-link")];
+const nodes = () => [...document.querySelectorAll(".node-link")].filter((node) => node.checkVisibility());
 
 function rove(chosen) {
   const all = nodes();

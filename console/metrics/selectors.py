@@ -197,6 +197,21 @@ def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
     return {uid: max(values) for uid, values in known.items() if uid != WHOLE_RUN and values}
 
 
+def records_read(runs: Sequence[int], begin: datetime, now: datetime) -> int | None:
+    """Records that the sources of `runs` have read since `begin`, without those of the newest seconds. Two queries.
+
+    None: there are no numbers of this time.
+    """
+    begin = min(begin, now)
+    grid = choose_grid(begin, now + _FINEST_STEP, FINEST_STEP_S, 1, now)
+    query, values = _query(runs, grid, WHOLE_RUN, {"records_in": "sum(records_in)::bigint"}, RollUpProgress())
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        found: dict[int, int] = {place: records for _, place, records in cursor.fetchall()}
+    before = (begin - grid.begin) / timedelta(seconds=grid.step_s)  # share of the first interval that is not counted
+    return round(sum(found.values()) - found.get(0, 0) * before) if found else None
+
+
 def newest_in_flight_bytes(run: Run) -> int | None:
     """Bytes in flight of the whole run in its newest interval; None if it is not known."""
     rows = Metrics.objects.filter(step_s=FINEST_STEP_S, run_id=run.pk, operator=WHOLE_RUN).order_by("-at")

@@ -9,7 +9,7 @@ from hashlib import blake2s
 from typing import Any, Final
 
 import msgspec
-from django.db.models import Max, Min, QuerySet
+from django.db.models import Max, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status, noun
@@ -245,10 +245,11 @@ def committed_checkpoints(job_id: Any) -> QuerySet[Checkpoint]:
 def repeated_output(job_id: int, after: int = 0) -> RepeatedCheckpoints | None:
     """The checkpoints after number `after` whose output is committed."""
     newer = committed_checkpoints(job_id).filter(number__gt=after)
-    number = newer[: MAX_COUNTED + 1].count()
-    if not number:
+    numbers = tuple(newer.order_by("number").values_list("number", flat=True)[: MAX_COUNTED + 1])
+    if not numbers:
         return None
-    return RepeatedCheckpoints(**newer.aggregate(first=Min("number"), last=Max("number")), number=number)
+    last = numbers[-1] if len(numbers) <= MAX_COUNTED else newer.aggregate(last=Max("number"))["last"]
+    return RepeatedCheckpoints(first=numbers[0], last=last, number=len(numbers))
 
 
 def _batch_refusal(version: JobVersion) -> Refused | None:

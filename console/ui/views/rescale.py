@@ -1,11 +1,16 @@
 """The page that rescales a running job: version and parallelism of the run that continues from its savepoint."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
 
+from console import formats
 from console.accounts.refusals import Refused
-from console.jobs.models import Job
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import ready_versions
 from console.operations.legality import allowed_operation
 from console.operations.lineage import rescales_of
@@ -13,11 +18,22 @@ from console.operations.models import OperationKind
 from console.operations.rescale_plan import rescale_cost, rescale_hash
 from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
 from console.ui.forms import RescaleForm, add_refusal
+from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
 from console.ui.views.page import PageContent, asks_for_limit, page, page_or_blocks, require_login
 
 _RESCALES = 20  #: newest rescales on the page
+_FIGURES = "rescale-figures"  #: the part of the page that a script asks for after a choice
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A figure of the run now, and of the run that continues."""
+
+    term: str
+    now: str
+    after: str
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -27,7 +43,8 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     run, status = latest_run(job), 200
     own = {"version": run.version_id, "parallelism": run.parallelism} if run else {}
-    asked = request.GET if asks_for_limit(request) else own
+    asks_for_figures = request.headers.get("HX-Target") == _FIGURES
+    asked = request.GET if asks_for_limit(request) or asks_for_figures else own
     form = RescaleForm(request.POST if request.method == "POST" else asked)
     if request.method == "POST":
         status = 422
@@ -43,7 +60,7 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
 
     def load_content() -> PageContent:
         versions, active, present = tuple(ready_versions(job)), tuple(active_operations(job)), rescale_hash(run)
-        is_poll = "HX-Request" in request.headers
+        is_poll, cost = "HX-Request" in request.headers, rescale_cost(job, run)
         context = {
             "job": job,
             "run": run,
@@ -52,7 +69,9 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
             "active": active,
             "versions": versions,
             "limit": form.limit(versions),
-            "cost": rescale_cost(job, run),
+            "cost": cost,
+            "figures": tuple(_figures(run, form, versions, cost.newest)) if run else (),
+            "slot_timeout_ms": run.version.settings.get("slot_request_timeout_ms") if run else None,
             "plan_hash": present,
             "is_outdated": is_poll and request.GET.get("plan_hash", "") != present,
             "rescales": rescales_of(job, _RESCALES),
@@ -62,6 +81,39 @@ def rescale(request: HttpRequest, pk: int) -> HttpResponse:
     def load_revision() -> str:
         return revision(request, rows_of_confirmation(job))
 
+    if asks_for_figures:
+        return page(request, "jobs/_rescale_figures.html", load_content().context)
     if asks_for_limit(request):
         return page(request, "jobs/_parallelism_field.html", load_content().context)
     return page_or_blocks(request, "jobs/rescale.html", "jobs/_rescale_live.html", load_content, load_revision, status)
+
+
+def _figures(
+    run: Run, form: RescaleForm, versions: Sequence[JobVersion], newest: Checkpoint | None
+) -> Iterator[_Figure]:
+    """The figures of `run`, and those of the version and the parallelism in the form, as far as they are possible."""
+    chosen = {name: whole_number(str(form[name].value() or "")) for name in ("version", "parallelism")}
+    version = next((version for version in versions if version.pk == chosen["version"]), None)
+    limit, parallelism = form.limit(versions), chosen["parallelism"]
+    if version is None or not parallelism or limit is None or parallelism > limit:
+        version = parallelism = None
+    yield _Figure("Version", str(run.version.number), str(version.number) if version else formats.NO_VALUE)
+    yield _Figure("Parallelism, and slots", str(run.parallelism), str(parallelism or formats.NO_VALUE))
+    yield _Figure(
+        "Key groups per subtask", _key_groups(run.version, run.parallelism), _key_groups(version, parallelism)
+    )
+    size = newest.size_bytes if newest else None
+    if size is not None:
+        yield _Figure("Mean state per subtask", _mean_size(size, run.parallelism), _mean_size(size, parallelism))
+
+
+def _mean_size(size: int, parallelism: int | None) -> str:
+    return str(formats.size(round(size / parallelism))) if parallelism else formats.NO_VALUE
+
+
+def _key_groups(version: JobVersion | None, parallelism: int | None) -> str:
+    """Key groups of a subtask: a number, or two neighbouring numbers if the subtasks cannot have equally many."""
+    if version is None or not parallelism:
+        return formats.NO_VALUE
+    least, rest = divmod(version.max_parallelism, parallelism)
+    return f"{least} or {least + 1}" if rest else str(least)

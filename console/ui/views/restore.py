@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
@@ -22,6 +23,7 @@ from console.checkpoints.selectors import FoundCheckpoints, continuable, restora
 from console.jobs.differences import Difference, differences
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import parallelism_limit, pipeline_schema, ready_versions, require_parallelism
+from console.metrics.selectors import records_read
 from console.operations.expected_times import ExpectedDuration, expected_duration
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import OperationKind
@@ -163,6 +165,7 @@ def _context(
         "ends": ways,
         "required": _required_params(plan.report, ways) if plan and plan.report else {},
         "plan": plan,
+        "read_since": None if is_poll or plan is None else _records_since(plan, run),
         "is_outdated": is_poll and request.GET.get("plan_hash", "") != (plan.plan_hash if plan else ""),
         "versions": versions,
         "most": most,
@@ -242,6 +245,19 @@ def _plan(
         else (),
         expected=expected_duration(job.pk, OperationKind.RESTORE),
     )
+
+
+def _records_since(plan: RestorePlan, latest: Run | None) -> int | None:
+    """Records that the job has read since the checkpoint of a plan that repeats output; None for another plan."""
+    checkpoint = plan.checkpoint
+    if plan.refusal or plan.report is None or plan.report.repeated is None:
+        return None
+    if latest is None or latest.pk == checkpoint.run_id:
+        runs = [checkpoint.run_id]
+    else:
+        later = Run.objects.filter(job=checkpoint.job_id, pk__gte=checkpoint.run_id)
+        runs = list(later.values_list("pk", flat=True))
+    return records_read(runs, checkpoint.triggered_at, timezone.now())
 
 
 def _with_facts(rows: FoundCheckpoints) -> FoundCheckpoints:

@@ -66,6 +66,18 @@ def test_a_grid_is_the_finest_that_fits_and_is_kept(long_s: int, ago_s: int, wan
 
 
 @pytest.mark.django_db
+def test_the_records_since_a_moment_are_counted(run: Run) -> None:
+    """Of the interval in which it lies by its share, and of the asked runs only."""
+    add(run, every_5_s(NOW - MINUTE, NOW))
+    add(run, every_5_s(NOW - MINUTE, NOW), operator="source")
+    assert selectors.records_read([run.pk], NOW - timedelta(seconds=15), NOW) == 150
+    assert selectors.records_read([run.pk], NOW - timedelta(seconds=12), NOW) == 120
+    assert selectors.records_read([run.pk, run.pk + 1], NOW - HOUR, NOW) == 600
+    assert selectors.records_read([run.pk + 1], NOW - MINUTE, NOW) is None
+    assert selectors.records_read([run.pk], NOW + MINUTE, NOW) is None, "the clock of the master is ahead"
+
+
+@pytest.mark.django_db
 def test_rates_are_per_second_of_the_time_that_the_numbers_cover(run: Run) -> None:
     """An interval in which the run stood still for half of the time has half the numbers, at the same rate."""
     add(run, every_5_s(NOW - HOUR, NOW - 30 * MINUTE))

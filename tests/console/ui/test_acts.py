@@ -373,6 +373,22 @@ def test_the_page_of_a_rescale_describes_it_and_offers_the_versions(at_console: 
     assert "hold or wait for 3 slots." in blocks.text(at_console.get(f"/jobs/{run.job_id}/rescale/"))
 
 
+def test_a_rescale_compares_the_run_that_continues_with_the_present_one(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 1, size_bytes=3 * 2**20)
+    path, script = f"/jobs/{run.job_id}/rescale/", {"HX-Request": "true", "HX-Target": "rescale-figures"}
+
+    def figures(parallelism: str) -> str:
+        given: dict[str, Any] = {"version": run.version_id, "parallelism": parallelism}
+        return blocks.text(at_console.get(path, given, headers=script))
+
+    now = "Parallelism, and slots 2 {} Key groups per subtask 64 {} Mean state per subtask 1.5 MiB {}"
+    assert now.format(2, 64, "1.5 MiB") in blocks.text(at_console.get(path))
+    assert now.format(3, "42 or 43", "1.0 MiB") in figures("3")
+    for impossible in ("", "0", "129", "x"):
+        assert now.format("–", "–", "–") in figures(impossible)
+
+
 def test_a_rescale_is_requested_with_its_reason(at_console: Client) -> None:
     run = rows.run(rows.job())
     asked = {"parallelism": 3, "version": run.version_id, "reason": "load"}

@@ -243,6 +243,8 @@ def test_the_poll_of_a_restore_follows_the_choice(signed_in: Open, running: Run)
         page.goto(f"/jobs/{running.job_id}/restore/")
         page.get_by_label("Checkpoint 210").check()
         restore = page.get_by_role("button", name="Restore checkpoint 210 at parallelism 2")
+        expect(restore).to_be_visible()
+        page.get_by_label("I accept repeated output.").check()
         expect(restore).to_be_enabled()
         with page.expect_request(lambda request: f"shown=yes&checkpoint={chosen.pk}" in request.url, timeout=POLL_MS):
             jump(page)

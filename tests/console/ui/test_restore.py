@@ -13,6 +13,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import run_progress
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Run
+from console.metrics.models import Metrics
 from console.operations.models import Operation, Verification
 from console.operations.restore_points import oldest_restorable, read_restore_point
 from console.ui import jobrows
@@ -127,6 +128,34 @@ def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopp
     accepted = at_console.post(path, {**chosen, "accept_repeated_output": "on"})
     assert accepted.headers["Location"] == f"/jobs/{stopped.job_id}/"
     assert stopped.job.runs.count() == 2
+
+
+def test_of_a_long_history_the_first_and_the_last_checkpoint_are_named(
+    at_console: Client, stopped: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.operations.restore.MAX_COUNTED", 1)
+    said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(9, stopped.version)))
+    assert "More than 1 of the checkpoints 10 to 12 were committed after it" in said
+
+
+def test_a_restore_counts_the_records_that_are_read_again(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    chosen = rows.checkpoint(run, 1, triggered_at=timezone.now() - timedelta(minutes=1))
+    rows.checkpoint(run, 2)
+    for age_s, records in ((40, 1_200_000), (20, 100_000)):
+        at = timezone.now() - timedelta(seconds=age_s)
+        Metrics.objects.create(
+            step_s=5, run_id=run.pk, at=at, operator="", token=1, span_ms=5_000, records_in=records, records_out=0,
+            bytes_in=0, bytes_out=0,
+        )  # fmt: skip
+    path = f"/jobs/{run.job_id}/restore/"
+    given = {"version": run.version_id, "parallelism": 2}
+    said = blocks.text(at_console.get(path, {**given, "checkpoint": chosen.pk}))
+    assert "a second time. About 1.3 M records have been read since checkpoint 1." in said
+    newest = Checkpoint.objects.get(number=2).pk
+    assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": newest}))
+    Metrics.objects.all().delete()
+    assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": chosen.pk}))
 
 
 def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_console: Client, stopped: Run) -> None:

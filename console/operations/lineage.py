@@ -1,16 +1,38 @@
-"""The history of a job across its runs: the runs that a snapshot was restored into, and the rescales."""
+"""The history of a job across its runs: the origin of a savepoint, the runs that a snapshot was restored into, and the
+rescales.
+"""
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from django.db.models import BigIntegerField, F, OuterRef, QuerySet, Subquery
+from django.db.models import BigIntegerField, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.operations.models import Operation, OperationKind
+
+_LONGEST_WAIT: Final = timedelta(days=1)  #: of a request before its savepoint is triggered
+_MAX_REQUESTS: Final = 5  #: of the same kind at the same time
+_MAX_SKEW: Final = timedelta(seconds=1)  #: of the clocks of job master and database
+
+
+def request_of(savepoint: Checkpoint) -> Operation | None:
+    """The operation that took `savepoint`, or failed to; None if none is recorded, or several may have. A query.
+
+    Only an operation that has succeeded names its savepoint. Another one is recognised by its time.
+    """
+    at = savepoint.triggered_at
+    rows = Operation.objects.filter(
+        Q(ended_at=None) | Q(ended_at__gte=at), job=savepoint.job_id, run=savepoint.run_id, kind=savepoint.kind,
+        created_at__gt=at - _LONGEST_WAIT, created_at__lte=at + _MAX_SKEW,
+    )  # fmt: skip
+    found = tuple(rows.select_related("requested_by")[:_MAX_REQUESTS])
+    own = [row for row in found if row.made_savepoint == savepoint.number]
+    own = own or [row for row in found if row.made_savepoint is None]
+    return own[0] if len(own) == 1 else None
 
 
 def restored_runs(checkpoint: Checkpoint) -> QuerySet[Any]:

@@ -24,7 +24,7 @@ from console.operations.copies import copies_of
 from console.operations.discard import discards_under_way
 from console.operations.explanations import explanation_of
 from console.operations.legality import allowed_copy, allowed_discard, allowed_pin
-from console.operations.lineage import restored_runs
+from console.operations.lineage import request_of, restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
 from console.operations.reviews import review_history
@@ -99,6 +99,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "copy": allowed_copy(found, request.user) if is_savepoint else None,
             "copies": copies,
             "discards": discards,
+            "request_of_it": request_of(found) if is_savepoint else None,
             "target_roots": target_roots(),
             "label_refusal": operate_refusal(request.user),
             "users": user_names(),
@@ -108,8 +109,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "proof": proof_of(found, drills),
             "restored_runs": restored_runs(found)[:_RESTORED_RUNS],
             "max_restored_runs": _RESTORED_RUNS,
-            "newer": _beside(found, number__gt=found.number, order="number"),
-            "older": _beside(found, number__lt=found.number, order="-number"),
+            **_neighbours(found),
         }
         is_used = any(row.is_active for row in (*drills, *copies, *discards))
         return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_used)
@@ -174,8 +174,12 @@ def _line(row: dict[str, Any], names: dict[str, str], largest: int) -> OperatorL
     )
 
 
-def _beside(found: Checkpoint, *, order: str, **where: int) -> Checkpoint | None:
-    return Checkpoint.objects.filter(job=found.job_id, **where).order_by(order).first()
+def _neighbours(found: Checkpoint) -> dict[str, Any]:
+    """`older` and `newer`: key and number of the checkpoints of the job beside `found`, if there are any. A query."""
+    own = Checkpoint.objects.filter(job=found.job_id).values("pk", "number")
+    newer, older = own.filter(number__gt=found.number), own.filter(number__lt=found.number)
+    rows = newer.order_by("number")[:1].union(older.order_by("-number")[:1])
+    return {"newer" if row["number"] > found.number else "older": row for row in rows}
 
 
 # ---------------------------------------------------------------- list and statistics of a job's checkpoints

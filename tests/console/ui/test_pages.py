@@ -119,14 +119,17 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
     [
         ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 12), ("/jobs/{job}/rescale/", 12),
         ("/operations/", 3),
-        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 11), ("/jobs/{job}/history.csv", 10),
+        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 10), ("/checkpoints/{savepoint}/", 12),
+        ("/jobs/{job}/history.csv", 10),
     ],
 )  # fmt: skip
 def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:
     newest = running.checkpoints.filter(status="completed").first()
+    savepoint = running.checkpoints.filter(status="completed", kind="savepoint").first()
     assert newest is not None
+    assert savepoint is not None
     rows.operation(running.job, "start")
-    at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk)
+    at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk, savepoint=savepoint.pk)
     with CaptureQueriesContext(connection) as counted:
         assert at_console.get(at).status_code == 200
     assert len(counted) <= most
@@ -419,10 +422,14 @@ def test_what_a_stop_or_drain_takes_is_called_a_savepoint(at_console: Client, ki
 
 
 def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 9, status="failed", reason="expired", detail="window (1) was silent")
+    run = rows.run(rows.job())
+    expired: dict[str, Any] = {"status": "failed", "reason": "expired", "detail": "window (1) was silent"}
+    found = rows.checkpoint(run, 9, **expired)
     response = at_console.get(f"/checkpoints/{found.pk}/")
-    assert "Expired: window (1) was silent" in blocks.text(response)
+    assert re.search(r"Expired\. Subtasks 0 and 1 of \S+.* had not acknowledged", blocks.text(response))
     assert "restore-this" not in response.content.decode()
+    before = rows.checkpoint(run, 8, acknowledgements={}, **expired)
+    assert "Expired: window (1) was silent" in blocks.text(at_console.get(f"/checkpoints/{before.pk}/"))
 
 
 def test_a_checkpoint_under_way_is_polled_until_it_ends(at_console: Client) -> None:

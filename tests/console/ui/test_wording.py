@@ -1,10 +1,17 @@
 """Words of pages for a reader who decides: the result of an operation, names of operators, no false alarm."""
 
 import re
+from datetime import timedelta
+from typing import Any
 
+import pytest
 from django.test import Client
+from django.utils import timezone
 
-from console.jobs.models import JobVersion
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import JobVersion, Run
+from console.operations.lineage import request_of
+from console.operations.models import Operation
 from console.ui.inspector import SubtaskLine
 from tests.console.ui import blocks, numbers, rows
 
@@ -17,6 +24,48 @@ def test_an_operation_shows_the_savepoint_that_it_took_instead_of_its_last_phase
         assert "Succeeded savepoint 208" in said, path
         assert "Succeeded completed" not in said, path
     assert "before the upgrade" in blocks.text(at_console.get(f"/runs/{run.pk}/"))
+
+
+def savepoint_with_request(run: Run, number: int, status: str, **ended: Any) -> tuple[Checkpoint, Operation]:
+    """A savepoint and the operation that requested it."""
+    triggered = timezone.now() - timedelta(minutes=1)
+    given: dict[str, Any] = {"triggered_at": triggered, "completed_at": timezone.now()}
+    if status == "failed":
+        given |= {"reason": "expired", "detail": "'window' (window), 'parquet' (parquet) and 1 more"}
+    found = rows.checkpoint(run, number, "savepoint", status, **given)
+    own = rows.operation(
+        run.job, "savepoint", "failed" if status == "failed" else "succeeded", run=run, reason="before the upgrade",
+        created_at=triggered - timedelta(seconds=1), ended_at=timezone.now(), **ended,
+    )  # fmt: skip
+    return found, own
+
+
+def test_a_failed_savepoint_leads_to_its_operation_and_cannot_be_named(at_console: Client) -> None:
+    """Its page named the late subtasks twice, and offered to name, pin and copy files that do not exist."""
+    run = rows.run(rows.job())
+    failed, own = savepoint_with_request(run, 8, "failed")
+    page = at_console.get(f"/checkpoints/{failed.pk}/")
+    said = blocks.text(page)
+    assert "Subtasks 0 and 1 of" in said
+    assert "and 1 more" not in said
+    assert f'id="its-request" href="/operations/{own.pk}/"' in page.content.decode()
+    assert "before the upgrade" in said
+    assert "Take savepoint…" in said
+    assert "Save name and note" not in said
+    assert "Copy to a folder" not in said
+    Run.objects.update(state="finished")
+    assert "Take savepoint…" not in blocks.text(at_console.get(f"/checkpoints/{failed.pk}/"))
+
+
+@pytest.mark.django_db
+def test_a_savepoint_has_the_operation_that_names_it_or_the_only_one_of_its_time() -> None:
+    run = rows.run(rows.job())
+    failed, own = savepoint_with_request(run, 8, "failed")
+    done, taken = savepoint_with_request(run, 9, "completed", result={"checkpoint": 9})
+    assert (request_of(failed), request_of(done)) == (own, taken)
+    savepoint_with_request(run, 10, "failed")
+    assert (request_of(failed), request_of(done)) == (None, taken)
+    assert request_of(rows.checkpoint(rows.run(rows.job("other")), 1, "stop")) is None
 
 
 def test_a_single_version_cannot_be_compared(at_console: Client) -> None:

@@ -24,6 +24,7 @@ from console.jobs.services import lock_job
 from console.operations import services
 from console.operations.legality import request_refusal, run_conflict
 from console.operations.models import ACTIVE_STATES, BulkOperation, Operation, OperationKind
+from console.operations.preview import fired_early
 from console.operations.selectors import with_latest_run, with_runs
 from runtime.core.job.lifecycle import RunAct, RunState
 
@@ -242,14 +243,18 @@ def _tag_effect(act: BulkAct, tags: Sequence[str]) -> str:
 
 def _effect(act: BulkAct, run: Run, committed: Checkpoint | None, now: datetime) -> str:
     """The effect of `act` on a run for which it is possible. `committed`: up to it, output is committed."""
-    name = f"run {run.pk}"
+    name, savepoint, lasts = f"run {run.pk}", "a savepoint", ""
+    if committed is not None and committed.size_bytes is not None and not run.version.is_batch:
+        savepoint = f"a savepoint of about {formats.size(committed.size_bytes)}"
+        lasts = f"; {committed} took {formats.duration(committed.duration_ms)}"
     match act:
         case BulkAct.SAVEPOINT:
-            return f"{name} takes a savepoint and continues"
+            return f"{name} takes {savepoint} and continues{lasts}"
         case BulkAct.STOP:
-            return f"{name} takes a savepoint, commits the output up to it and ends"
+            return f"{name} takes {savepoint}, commits the output up to it and ends{lasts}"
         case BulkAct.DRAIN:
-            return f"every open window of {name} fires early, its output is committed, and it finishes"
+            early = f" ({found})" if (found := fired_early(run)) else ""
+            return f"every open window of {name} fires early{early}, its output is committed, and it finishes{lasts}"
         case _ if run.run_state is RunState.QUEUED:
             return f"{name} leaves the queue; it has not started"
         case _ if run.version.is_batch:

@@ -1,6 +1,6 @@
 """The effects of an operation in numbers, before it is confirmed: expected time, bytes to write, rows at stake."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,14 +68,22 @@ def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
         yield Number("in_flight_bytes", in_flight, "In flight", str(formats.size(in_flight)), note)
 
 
+def fired_early(run: Run) -> str:
+    """The open results of a run that a drain emits early, such as "open windows: 11 198"; "" if none are known."""
+    if run.version.is_batch or run.run_state not in FLOWING_STATES:
+        return ""
+    found = _by_result(run)
+    totals = {result: sum(count for _, count in parts) for result, parts in found.items() if result != "rows"}
+    return ", ".join(
+        f"{term.lower()}: {formats.count(totals[result])}"
+        for result, (term, *_) in _OPEN_RESULTS.items()
+        if result in totals
+    )
+
+
 def _open_results(kind: str, run: Run) -> Iterator[Number]:
-    """The results that are not final yet, by operator, as of the last report of the job master."""
-    names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
-    found: dict[str, list[tuple[str, int]]] = {}
-    for uid, operator in metrics.parse(run.live, run.live_at).operators.items():
-        for result, count in operator.open_results.items():
-            if count and result in _OPEN_RESULTS:
-                found.setdefault(result, []).append((names.get(uid, uid), count))
+    """The results that are not final yet, by operator."""
+    found = _by_result(run)
     for result, (term, in_drain, otherwise) in _OPEN_RESULTS.items():
         if parts := found.get(result):
             if result == "rows" and kind == OperationKind.SAVEPOINT:
@@ -84,6 +92,17 @@ def _open_results(kind: str, run: Run) -> Iterator[Number]:
             where = ", ".join(f"{name} {formats.count(count)}" for name, count in parts)
             total = sum(count for _, count in parts)
             yield Number(result, total, term, formats.count(total), f"{note}: {where}")
+
+
+def _by_result(run: Run) -> Mapping[str, list[tuple[str, int]]]:
+    """Operators and their numbers of open results, by result, as of the last report of the job master."""
+    names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
+    found: dict[str, list[tuple[str, int]]] = {}
+    for uid, operator in metrics.parse(run.live, run.live_at).operators.items():
+        for result, count in operator.open_results.items():
+            if count and result in _OPEN_RESULTS:
+                found.setdefault(result, []).append((names.get(uid, uid), count))
+    return found
 
 
 def _cancel(run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:

@@ -103,6 +103,24 @@ def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
     assert {row.kind for row in Operation.objects.all()} == {"cancel"}
 
 
+def test_savepoints_and_drains_have_the_numbers_of_each_job(at_console: Client) -> None:
+    """Size and time of its state, and the windows that would fire early."""
+    known, new = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), live=None, live_at=None)
+    rows.checkpoint(known, 7)
+    taken = "a savepoint of about 1.2 MiB"
+    for kind, of_known, of_new in (
+        ("savepoint", f"Run {known.pk} takes {taken} and continues; checkpoint 7 took 0.31 s",
+         f"Run {new.pk} takes a savepoint and continues"),
+        ("stop", f"Run {known.pk} takes {taken}, commits the output up to it and ends; checkpoint 7 took 0.31 s",
+         f"Run {new.pk} takes a savepoint, commits the output up to it and ends"),
+        ("drain", f"Every open window of run {known.pk} fires early (open windows: 11 198), its output is",
+         f"Every open window of run {new.pk} fires early, its output is committed"),
+    ):  # fmt: skip
+        said = blocks.text(at_console.get("/jobs/bulk/", _selection(kind, known.job_id, new.job_id)))
+        assert of_known in said
+        assert of_new in said
+
+
 def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Client) -> None:
     tagged, plain = rows.job("alpha"), rows.job("beta")
     Job.objects.filter(pk=tagged.pk).update(tags=["eu", "nightly"])

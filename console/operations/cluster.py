@@ -76,8 +76,17 @@ class Cluster:
     @property
     def run_places(self) -> int | None:
         """The places of the queue `runs`; None: the workers have not answered."""
+        return next((places for places, _ in self._run_queue), None)
+
+    @property
+    def free_run_places(self) -> int | None:
+        """The places of the queue `runs` in which no task is executed; None: the workers have not answered."""
+        return next((free for _, free in self._run_queue), None)
+
+    @property
+    def _run_queue(self) -> list[tuple[int, int]]:
         queues = self.workers.queues if self.workers else ()
-        return next((places for queue, places, _ in queues if queue == "runs"), None)
+        return [(places, free) for queue, places, free in queues if queue == "runs"]
 
     @property
     def slots(self) -> int:

@@ -29,7 +29,7 @@ def test_the_cluster_shows_who_holds_places_and_who_waits(at_console: Client) ->
     assert re.search(rf"beta {queued.pk} a worker of the queue runs 2", said)
     assert "gamma" not in said
     assert "Runs with a worker 1 Waiting runs 1 Slots in use 2" in said
-    assert "Database Answers" in said
+    assert "Database Reachable" in said
     assert re.search(r"Postgres \d", said)
     assert re.search(r"\d % used, \S+ \S+ free of", said)
 
@@ -63,7 +63,7 @@ def census(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
 def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, census: list[Worker]) -> None:
     rows.run(rows.job(), lease_owner="node-1:4711:abc")
     said = blocks.text(at_console.get("/cluster/"))
-    assert "Runs with a worker 1 of 2 Waiting runs 0" in said
+    assert "2 of 2 places for runs in use: the next start waits Runs with a worker 1 of 2 Waiting runs 0" in said
     assert "Queue runs none of 2 places free: the next start waits Queue stages 3 of 3 places free" in said
     assert "runs-1@h1 runs Executes 2 2 0" in said
     assert "stages@h1 stages Idle 3 3" in said

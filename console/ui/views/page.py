@@ -72,7 +72,8 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
     `once` identifies the rendered page: a form sent from it twice, by a double click, is the same request.
     """
     now = timezone.now()
-    given = {"section": "jobs", "now": now, "once": uuid4().hex, **_outages(now), **context}
+    common = {"section": "jobs", "now": now, "once": uuid4().hex, "is_error": status >= HTTPStatus.BAD_REQUEST}
+    given = {**common, **_outages(now), **context}
     response = render(request, template, given, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response

@@ -244,7 +244,7 @@ def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open
     shown = rows.checkpoint(running, 215)
     with signed_in(390, has_touch=True, is_mobile=True) as page:
         page.goto(f"/checkpoints/{shown.pk}/")
-        expect(page.get_by_text("Hover for UTC and local time.")).to_be_hidden()
+        expect(page.get_by_text("Hover over a time")).to_be_hidden()
         labels = [label.bounding_box() for label in page.locator(".gantt thead text").all() if label.is_visible()]
         assert len(labels) == 2
         first, last = labels
@@ -390,8 +390,8 @@ def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> No
     with signed_in(1024) as page:
         page.clock.install()
         page.goto("/jobs/")
-        page.get_by_label("Show times as").fill("UTC")
-        page.locator("form.zone button").click()
+        page.get_by_role("button", name="UTC", exact=True).click()
+        expect(page.get_by_role("button", name="UTC", exact=True)).to_have_attribute("aria-pressed", "true")
         for path in ("/jobs/", f"/jobs/{running.job_id}/", "/operations/", f"/jobs/{running.job_id}/checkpoints/"):
             page.goto(path)
             assert page.evaluate(CUT_OFF) == []
@@ -399,6 +399,27 @@ def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> No
         shown = time.text_content()
         page.clock.run_for(5_000)
         assert time.text_content() == shown
+
+
+def test_the_zone_of_the_browser_and_any_other_zone_can_be_chosen(signed_in: Open, running: Run) -> None:
+    def pressed() -> str:
+        choice = page.locator("#zone-choice [aria-pressed=true]")
+        expect(choice).to_have_count(1)
+        return str(choice.text_content())
+
+    with signed_in(timezone_id="America/Lima") as page:
+        page.goto("/operations/")
+        assert pressed() == "Relative"
+        page.get_by_role("button", name="America/Lima").click()
+        expect(page.locator("tbody time.zoned").first).to_contain_text("-05")
+        assert pressed() == "America/Lima"
+        page.get_by_text("Other zone").click()
+        page.get_by_label("Name of the zone").fill("Asia/Tokyo")
+        page.get_by_role("button", name="Show times of the zone").click()
+        expect(page.locator("tbody time.zoned").first).to_contain_text("JST")
+        assert pressed() == "Asia/Tokyo"
+        page.get_by_role("button", name="Relative").click()
+        expect(page.locator("tbody time.zoned")).to_have_count(0)
 
 
 def test_clocks_tick_in_the_words_of_the_server(signed_in: Open, running: Run) -> None:

@@ -71,11 +71,16 @@ def test_what_does_not_exist_is_said_to_not_exist(at_console: Client, path: str)
 
 
 def test_every_page_carries_a_strict_policy_and_a_request_id(at_console: Client) -> None:
+    """The id is shown with errors only."""
     response = at_console.get("/jobs/")
     policy = response.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
-    assert response.headers["X-Request-ID"] in blocks.text(response)
+    assert response.headers["X-Request-ID"] not in blocks.text(response)
+    refused = at_console.post(f"/jobs/{rows.job().pk}/rescale/", {"parallelism": 0})
+    for error, status in ((at_console.get("/jobs/99/"), 404), (refused, 422)):
+        assert error.status_code == status
+        assert f"Request {error.headers['X-Request-ID']}" in blocks.text(error)
 
 
 # ---------------------------------------------------------------- the page of a job

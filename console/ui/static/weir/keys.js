@@ -161,7 +161,10 @@ document.addEventListener("htmx:oobAfterSwap", () => {
   document.getElementById("announcement").textContent = `${document.querySelector("h1").textContent.trim()}: ${now}`;
 });
 
-// ---------------------------------------------------------------- zone of the browser, among the suggestions
+// ---------------------------------------------------------------- zone of the browser, as a choice of times
 
-const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-if (zone !== "UTC") document.getElementById("zones").append(new Option("", zone));
+const zones = document.getElementById("zone-choice"), own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (![...zones.elements].some(({ value }) => value === own)) {
+  const choice = { name: "zone", value: own, textContent: own, ariaPressed: "false" };
+  zones.append(Object.assign(document.createElement("button"), choice));
+}

@@ -13,11 +13,11 @@ from django.utils import timezone
 from playwright.sync_api import expect
 from rest_framework.test import APIClient
 
-from console.jobs.models import Job
+from console.jobs.models import Job, Run
 from console.jobs.services import lock_job
 from console.operations.models import BulkOperation, Operation
 from tests.console.ui import blocks, rows
-from tests.console.ui.browsing import Open
+from tests.console.ui.browsing import POLL_MS, Open, jump
 from tests.waiting import until
 
 
@@ -295,3 +295,29 @@ def test_acts_are_disabled_with_the_reason_until_a_job_is_selected(signed_in: Op
         page.goto("/jobs/")
         page.get_by_role("button", name="Stop with savepoint…").click()
         expect(page.locator("main")).to_contain_text("No job is selected. Select jobs in the list first.")
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_all_jobs_of_the_page_are_selected_at_once(signed_in: Open, transactional_db: None) -> None:
+    rows.operator_user()
+    first, second = rows.run(rows.job("alpha")).job, rows.run(rows.job("beta")).job
+    with signed_in() as page:
+        page.clock.install()
+        page.goto("/jobs/")
+        everything = page.get_by_label("All on this page")
+        everything.check()
+        expect(page.locator("#bulk-selected")).to_have_text("Selected jobs: 2")
+        Run.objects.filter(job=first).update(state="draining")
+        jump(page)
+        expect(page.locator("#live-jobs")).to_contain_text("Draining", timeout=POLL_MS)
+        expect(page.locator(f"#select-{first.pk}")).to_be_checked()
+        page.locator(f"#select-{second.pk}").uncheck()
+        expect(everything).to_be_checked(indeterminate=True)
+        page.locator(f"#select-{second.pk}").check()
+        expect(everything).to_be_checked()
+        everything.uncheck()
+        expect(page.locator("#bulk-selected")).to_have_text("No job is selected:")
+    with signed_in(java_script_enabled=False) as page:
+        page.goto("/jobs/")
+        expect(page.get_by_label("All on this page")).to_be_hidden()

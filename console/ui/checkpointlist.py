@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.db.models import QuerySet
 from django.http import QueryDict
 
+from console import formats
 from console.checkpoints.filters import OUTCOMES, CheckpointFilter
 from console.checkpoints.models import Checkpoint, Kind, ReviewState
 from console.checkpoints.selectors import checkpoint_table
@@ -15,6 +17,7 @@ from runtime.core.snapshot.failure_reason import FailureReason
 
 ROWS_PER_PAGE: Final = 50
 MAX_CHOICES: Final = 50  #: newest runs and versions in the choices; others are filtered by their address
+MAX_COUNTED: Final = 1_000  #: a long history has too many rows to count
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +44,33 @@ class FilterField:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointList:
-    """`page` is None if a filter is invalid. `chosen`: number of filters in use."""
+    """`page` is None if a filter is invalid. `chosen`: number of filters in use.
+
+    `matching`: number of rows that match them, as text; "" without filters.
+    """
 
     fields: tuple[FilterField, ...]
     page: TablePage[Checkpoint] | None
     chosen: int
+    matching: str
 
 
 def filtered_checkpoints(job: Job, given: QueryDict) -> CheckpointList:
-    """The list for the query parameters `given`. At most four queries."""
+    """The list for the query parameters `given`. At most five queries."""
     data = {name: given.get(name, "").replace("\0", "").strip() for name in CheckpointFilter.base_filters}
     found = CheckpointFilter(data, queryset=checkpoint_table(job), job=job)
     page = by_number(found.qs, whole_number(given.get("before")), ROWS_PER_PAGE) if found.is_valid() else None
     errors = {name: tuple(str(text) for text in texts) for name, texts in found.form.errors.items()}
     fields = _fields(job, data, errors)
-    return CheckpointList(fields, page, sum(bool(field.value) for field in fields))
+    chosen = sum(bool(field.value) for field in fields)
+    return CheckpointList(fields, page, chosen, _matching(page, found.qs) if page and chosen else "")
+
+
+def _matching(page: TablePage[Checkpoint], rows: QuerySet[Checkpoint]) -> str:
+    """The number of `rows`, of which `page` is a part."""
+    is_whole = page.first and page.older is None
+    number = len(page.rows) if is_whole else rows[: MAX_COUNTED + 1].count()
+    return formats.count(number) if number <= MAX_COUNTED else f"more than {formats.count(MAX_COUNTED)}"
 
 
 def _fields(job: Job, data: Mapping[str, str], errors: Mapping[str, tuple[str, ...]]) -> tuple[FilterField, ...]:
@@ -70,7 +85,7 @@ def _fields(job: Job, data: Mapping[str, str], errors: Mapping[str, tuple[str, .
 
     return (
         field("kind", "Kind", [kind.value for kind in Kind]),
-        field("outcome", "State", OUTCOMES),
+        field("outcome", "Status", OUTCOMES),
         field("reason", "Reason", sorted(reason.value for reason in FailureReason)),
         field("name", "Name contains"),
         field("pinned", "Pinned", ["true", "false"]),

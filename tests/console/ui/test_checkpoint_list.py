@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
 from tests.console.conftest import api_as
-from tests.console.ui import rows
+from tests.console.ui import blocks, rows
 
 LIST_QUERIES = 7
 
@@ -118,7 +118,8 @@ def test_pages_of_fifty_keep_the_filters_and_take_the_same_few_queries(at_consol
     while True:
         with CaptureQueriesContext(connection) as counted:
             response = at_console.get(path, query)
-        assert len(counted) == LIST_QUERIES
+        assert len(counted) == LIST_QUERIES + 1, "with the number of matches"
+        assert "110 match the filter." in blocks.text(response)
         page = response.context["found"].page
         seen.append([row.number for row in page.rows])
         if page.older is None:
@@ -127,6 +128,17 @@ def test_pages_of_fifty_keep_the_filters_and_take_the_same_few_queries(at_consol
         query["before"] = page.older
     assert [len(numbers) for numbers in seen] == [50, 50, 10]
     assert [number for numbers in seen for number in numbers] == list(range(120, 10, -1))
+
+
+def test_matches_are_counted_up_to_a_bound(at_console: Client, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/jobs/{job.pk}/checkpoints/"
+    assert "the filter." not in blocks.text(at_console.get(path))
+    assert "1 matches the filter." in blocks.text(at_console.get(path, {"kind": "savepoint"}))
+    assert "8 match the filter." in blocks.text(at_console.get(path, {"kind": "checkpoint"}))
+    monkeypatch.setattr("console.ui.checkpointlist.ROWS_PER_PAGE", 2)
+    assert "8 match the filter." in blocks.text(at_console.get(path, {"kind": "checkpoint", "before": "7"}))
+    monkeypatch.setattr("console.ui.checkpointlist.MAX_COUNTED", 7)
+    assert "more than 7 match the filter." in blocks.text(at_console.get(path, {"kind": "checkpoint"}))
 
 
 def test_a_number_leads_to_its_checkpoint_or_is_reported_absent(at_console: Client, job: Job) -> None:

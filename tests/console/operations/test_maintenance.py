@@ -134,7 +134,10 @@ def test_a_refused_button_is_disabled_with_the_reason(
 
 @pytest.mark.usefixtures("pipeline")
 @pytest.mark.parametrize("path", ["/jobs/new/?pipeline=sums", "/jobs/{job}/savepoint/"])
-def test_pages_offer_starts_and_copies_outside_maintenance(browser: Client, running: Run, path: str) -> None:
+def test_pages_offer_starts_and_copies_outside_maintenance(
+    browser: Client, running: Run, path: str, settings: Settings
+) -> None:
+    settings.WEIR_SAVEPOINT_ROOTS = (*settings.WEIR_SAVEPOINT_ROOTS, Path("/backup"))
     said = browser.get(path.format(job=running.job_id)).content.decode()
     (found,) = re.findall(r'<(?:button|input)[^>]*(?:name="start"|id="target")[^>]*>', said)
     assert " disabled" not in found

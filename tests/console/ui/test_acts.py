@@ -1,10 +1,12 @@
 """Buttons and what they do: offered when legal, disabled with a reason when not, asked where nothing can be undone."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
 from console.jobs.models import JobVersion, Run
@@ -354,6 +356,20 @@ def test_a_start_again_can_have_a_reason(at_console: Client) -> None:
     assert 'name="reason"' in at_console.get(f"/jobs/{job.pk}/start/").content.decode()
     at_console.post(f"/jobs/{job.pk}/start/", {"reason": "disk is free again"})
     assert Operation.objects.get().reason == "disk is free again"
+
+
+@pytest.mark.parametrize("act", ["savepoint", "stop", "drain"])
+def test_a_copy_can_be_requested_where_a_folder_outside_is_allowed(
+    at_console: Client, act: str, settings: Settings, tmp_path: Path
+) -> None:
+    path = f"/jobs/{rows.run(rows.job()).job_id}/{act}/"
+    page = at_console.get(path)
+    assert re.search(r'<input id="target"[^>]* disabled>', page.content.decode())
+    assert "No folder outside the storage of Weir is allowed." in blocks.text(page)
+    settings.WEIR_SAVEPOINT_ROOTS = [tmp_path / "backup"]
+    page = at_console.get(path)
+    assert re.search(rf'<input id="target"[^>]* placeholder="{tmp_path}/backup">', page.content.decode())
+    assert f"Copy to folder optional, below {tmp_path}/backup" in blocks.text(page)
 
 
 # ---------------------------------------------------------------- rescale

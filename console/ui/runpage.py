@@ -2,19 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
+from console.accounts.refusals import Refused
 from console.checkpoints.models import large_columns
+from console.checkpoints.storage import job_root, load_savepoint
 from console.jobs.code import code_of_run, other_code
 from console.jobs.failures import FailureDetail, failure_detail, with_recorded_failures
 from console.jobs.models import Attempt, Run
+from console.jobs.operator_names import operator_names
 from console.operations.models import Operation
+from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.start_phases import StartPhase, start_moments, start_phases
 from console.ui.runlog import LogFilter, LogLine, SlotLog, log_file, log_tail
+from runtime.core.restore.mapping import OperatorMatch, mapping_report
 from runtime.redaction import Schema
 
 MAX_ATTEMPTS: Final = 50  #: newest attempts on the page
+_MAX_FOLDERS: Final = 100  #: restored folders whose operators a process remembers
+_IN_RESTORE: Final = {
+    OperatorMatch.MATCHED: "restored",
+    OperatorMatch.NEW: "began with empty state: the snapshot does not have it",
+    OperatorMatch.FINISHED: "had finished, and was not started again",
+    OperatorMatch.DROPPED: "left out: the version does not have it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +90,45 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
 
 
 def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
-    """The operators of the run's version and of the restored snapshot."""
+    """The operators of the run's version and of the restored snapshot; none if its folder can no longer be read."""
     if run.restore_checkpoint is None:
-        return ()
+        try:
+            return _restored_from_folder(run.pk, run.restore_path) if run.restore_path else ()
+        except Refused:
+            return ()
     names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
     stored: Mapping[str, Mapping[str, Any]] = {row["uid"]: row for row in run.restore_checkpoint.operators}
     found = []
     for uid, name in names.items():
         row = stored.get(uid)
         if row is None:
-            found.append(RestoredOperator(name, "began with empty state: the snapshot does not have it", None))
+            found.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.NEW], None))
         elif row.get("finished") == "finished":
-            found.append(RestoredOperator(name, "had finished, and was not started again", None))
+            found.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.FINISHED], None))
         else:
-            found.append(RestoredOperator(name, "restored", row.get("state_bytes")))
+            found.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.MATCHED], row.get("state_bytes")))
     left_out = [row for uid, row in stored.items() if uid not in names]
-    found += [RestoredOperator(row["uid"], "left out: the version does not have it", row.get("state_bytes"))
+    found += [RestoredOperator(row["uid"], _IN_RESTORE[OperatorMatch.DROPPED], row.get("state_bytes"))
               for row in left_out]  # fmt: skip
     return tuple(found)
+
+
+@lru_cache(maxsize=_MAX_FOLDERS)
+def _restored_from_folder(pk: int, path: str) -> tuple[RestoredOperator, ...]:
+    """As `restored_operators`, by the manifest in the folder, which does not change. `pk`: of the run.
+
+    Raises:
+        Refused: the folder is not allowed any more, is gone, or is damaged.
+    """
+    run = Run.objects.select_related("version").get(pk=pk)
+    _, manifest = load_savepoint(str(job_root(run.job_id) / path))  # an absolute path stays as it is
+    found = mapping_report(manifest, restore_target(run.version, run.parallelism), str(run.job_id))
+    names = operator_names(run.version.graph)
+    return tuple(
+        RestoredOperator(
+            names.get(row.uid, row.uid),
+            _IN_RESTORE.get(row.fate, row.reason),
+            row.state_bytes if row.fate in (OperatorMatch.MATCHED, OperatorMatch.DROPPED) else None,
+        )
+        for row in found.operators
+    )

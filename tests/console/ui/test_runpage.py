@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from django.db import connection
@@ -11,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from console.checkpoints.storage import job_root
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
 from console.operations.start_phases import start_moments, start_phases
@@ -143,3 +145,26 @@ def test_the_page_names_the_code_and_its_difference_from_the_version(at_console:
     assert f"Code shop 1.3 {sentence} Restored from" in said
     unknown = rows.run(job, "stopped")
     assert "Code shop" not in blocks.text(at_console.get(f"/runs/{unknown.pk}/"))
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_run_that_was_restored_by_folder_shows_its_operators(
+    at_console: Client, settings: Settings, is_absolute: bool
+) -> None:
+    """The section was missing. The folder is read once, and may be gone later."""
+    job = rows.job()
+    savepoint = rows.checkpoint(rows.run(job, "stopped"), 7, kind="savepoint")
+    folder = job_root(job.pk) / savepoint.path
+    settings.WEIR_SAVEPOINT_ROOTS = [folder.parent]
+    run = rows.run(job, restore_path=str(folder) if is_absolute else folder.name)
+    path = f"/runs/{run.pk}/"
+    said = blocks.text(at_console.get(path))
+    assert "Restored from a folder" in said
+    assert "window 1 day restored 1.2 MiB" in said
+    assert "airlines had finished, and was not started again –" in said
+    rmtree(folder)
+    assert "window 1 day restored 1.2 MiB" in blocks.text(at_console.get(path))
+    other = rows.run(rows.job("other"), restore_path=str(folder))
+    said = blocks.text(at_console.get(f"/runs/{other.pk}/"))
+    assert f"Restored from savepoint in {folder}" in said
+    assert "Restored from a folder" not in said

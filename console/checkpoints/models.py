@@ -225,6 +225,13 @@ class Checkpoint(models.Model):
             return ABORTED
         return SUPERSEDED if self.status == Status.FAILED and self.reason in SUPERSEDED_REASONS else str(self.status)
 
+    @property
+    def outcome_words(self) -> str:
+        """The outcome as the rest of a sentence: has failed, is in progress, was aborted."""
+        if self.outcome == Status.IN_PROGRESS:
+            return "is in progress"
+        return "has failed" if self.outcome == Status.FAILED else f"was {self.outcome}"
+
     def took_ms(self, now: datetime) -> float:
         """Time from the trigger to the end, or until now."""
         if self.duration_ms is not None:

@@ -198,7 +198,7 @@ def _pin_reason(checkpoint: Checkpoint, *, pins: bool) -> str | None:
     if checkpoint.discarded_at:
         return f"{name} is discarded: its files are deleted."
     if checkpoint.status != Status.COMPLETED:
-        return f"{name} is {checkpoint.outcome.replace('_', ' ')}; only a completed {checkpoint.noun} can be pinned."
+        return f"{name} {checkpoint.outcome_words}; only a completed {checkpoint.noun} can be pinned."
     if pins == checkpoint.is_pinned:
         return f"{name} is already pinned." if pins else f"{name} is not pinned."
     return None
@@ -255,7 +255,7 @@ def _discard_reason(checkpoint: Checkpoint) -> str | None:
     if checkpoint.kind == Kind.CHECKPOINT:
         return f"{name} is not a savepoint: retention discards checkpoints once newer checkpoints have completed."
     if checkpoint.status != Status.COMPLETED:
-        return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
+        return f"{name} {checkpoint.outcome_words}; only a completed savepoint can be discarded."
     if checkpoint.discarded_at:
         return f"{name} is already discarded."
     if checkpoint.is_pinned:

@@ -90,8 +90,7 @@ def require_restorable_row(job: Job, checkpoint: Checkpoint) -> None:
     if checkpoint.job_id != job.pk:
         raise Refused("other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.CHECKPOINT_FIELD)
     if checkpoint.status != Status.COMPLETED:
-        status = checkpoint.status.replace("_", " ")
-        detail = f"{name} is {status}; only a completed checkpoint can be restored."
+        detail = f"{name} {checkpoint.outcome_words}; only a completed checkpoint can be restored."
         raise Conflict("not-completed", detail, storage.CHECKPOINT_FIELD)
     if checkpoint.discarded_at is not None:
         raise Conflict("discarded", f"The files of {name} have been removed.", storage.CHECKPOINT_FIELD)

@@ -65,7 +65,7 @@ class StoredManifest:
 
 def read_manifest(checkpoint: Checkpoint) -> StoredManifest:
     if not checkpoint.is_restorable:
-        why = "is discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
+        why = "is discarded" if checkpoint.discarded_at else checkpoint.outcome_words
         return StoredManifest(fault=f"{str(checkpoint).capitalize()} {why}: it has no files to verify.")
     file = job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
     try:

@@ -138,7 +138,7 @@ def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
 
 def test_checkpoints_without_files_have_a_pack_that_gives_the_reason(savepoint: Checkpoint, api: APIClient) -> None:
     failed = rows.checkpoint(savepoint.run, 6, status="failed", reason="expired")
-    assert read_manifest(failed).fault == "Checkpoint 6 is failed: it has no files to verify."
+    assert read_manifest(failed).fault == "Checkpoint 6 has failed: it has no files to verify."
     pack = api.get(f"/api/v1/checkpoints/{failed.pk}/evidence/").json()
     assert (pack["manifest"], pack["manifest_sha256"], pack["signature"]) == (None, None, None)
     assert ask(api, failed).json()["code"] == "not-verifiable"

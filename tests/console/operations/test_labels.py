@@ -54,9 +54,8 @@ def test_a_pin_is_in_the_ledger_and_forbids_the_discard(api: APIClient, savepoin
 
 def test_only_completed_checkpoints_are_pinned(api: APIClient, run: Run) -> None:
     failed = rows.checkpoint(run, 6, status="failed", reason="expired")
-    assert (
-        ask(api, failed, "pin").json()["detail"] == "Checkpoint 6 is failed; only a completed checkpoint can be pinned."
-    )
+    refused = "Checkpoint 6 has failed; only a completed checkpoint can be pinned."
+    assert ask(api, failed, "pin").json()["detail"] == refused
     assert ask(api, rows.checkpoint(run, 7), "pin").status_code == 202
     other = rows.checkpoint(rows.run(rows.job("other")), 1)
     body = {"kind": "pin", "params": {"checkpoint": other.pk}}

@@ -272,7 +272,7 @@ def test_a_parallelism_beyond_the_key_groups_is_refused_before_and_after(at_cons
 def test_a_failed_checkpoint_is_refused_by_name(at_console: Client, stopped: Run) -> None:
     response = at_console.post(f"/jobs/{stopped.job_id}/restore/", choice(13, stopped.version))
     assert response.status_code == 409
-    assert "Checkpoint 13 is failed; only a completed checkpoint can be restored." in blocks.text(response)
+    assert "Checkpoint 13 has failed; only a completed checkpoint can be restored." in blocks.text(response)
 
 
 def test_a_checkpoint_of_another_job_is_refused(at_console: Client, stopped: Run) -> None:

@@ -61,6 +61,16 @@ class CompletedCheckpoint:
     operators: list[dict[str, Any]]  #: per operator, for display
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTimes:
+    """The ends of the steps of an attempt's launch, in ms since the epoch."""
+
+    listed: int  #: pending output is committed, state is assigned, inputs are listed
+    opened: int  #: the cluster has answered
+    connected: int  #: the processes of all slots run
+    deployed: int  #: all slots have opened their operators and restored their state
+
+
 class RunStore(Protocol):
     """The database records of a run, for the holder of an attempt token."""
 
@@ -80,6 +90,9 @@ class RunStore(Protocol):
 
     def end_attempt(self, outcome: str, reason: str = "") -> None: ...
     def record_restore(self, folder: str | None) -> None: ...
+    def record_launch(self, times: LaunchTimes) -> None:
+        """Records the times of a complete launch with the attempt."""
+
     def write_live(self, live: Mapping[str, Any], pending: PendingProgress | None = None) -> None:
         """Replaces the live report, and adds new acknowledgements to the rows of the `pending` checkpoints.
 

@@ -16,7 +16,10 @@ from console.operations.start_phases import EARLIER_RUNS, start_moments, start_p
 class StartPhaseSerializer(serializers.Serializer[Any]):
     """A phase that the start has completed."""
 
-    phase = serializers.CharField(source="key")
+    phase = serializers.CharField(
+        source="key",
+        help_text="queue, inputs, spark, slots, restore, records, first; queue, deploy, first without recorded times.",
+    )
     description = serializers.CharField(source="label")
     took_ms = serializers.FloatField()
     expected_ms = serializers.FloatField(

@@ -290,6 +290,7 @@ class Attempt(models.Model):
     reason = models.TextField(default="", db_default="", blank=True)
     detail = models.JSONField(null=True)
     restored_checkpoint = models.ForeignKey("checkpoints.Checkpoint", models.PROTECT, null=True, related_name="+")
+    launch = models.JSONField(null=True, editable=False)  #: `runtime.run_store.LaunchTimes`; null until it is complete
 
     class Meta:
         db_table = "weir_attempt"

@@ -2,28 +2,58 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
-from itertools import pairwise
 from operator import or_
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Min, OuterRef, Q, Subquery
 
 from console import formats
 from console.checkpoints.models import Checkpoint, Status
 from console.formats import Quantity
-from console.jobs.models import Run
+from console.jobs.models import Attempt, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 
 EARLIER_RUNS: Final = 10  #: runs that the expected time of a start comes from
 MAX_START: Final = timedelta(hours=1)  #: records later than this are not of the start
 _BAR: Final = 100.0
-#: Request, claim by a worker, first interval with records, first completed checkpoint; None: not reached or not kept.
-Moments = tuple[datetime | None, datetime | None, datetime | None, datetime | None]
-_START_PHASES: Final = (("queue", "Waiting for a worker"), ("deploy", "Spark, slots and restore"),
-                        ("first", "Until the first checkpoint"))  # fmt: skip
+_LAUNCH_STEPS: Final = ("listed", "opened", "connected", "deployed")
+
+
+class StartMoments(NamedTuple):
+    """The moments of a start; None: not reached or not kept. Earlier software recorded no times of the launch."""
+
+    requested: datetime
+    claimed: datetime | None  #: by a worker
+    listed: datetime | None = None  #: see `runtime.run_store.LaunchTimes`, of the first attempt
+    opened: datetime | None = None
+    connected: datetime | None = None
+    deployed: datetime | None = None
+    working: datetime | None = None  #: first interval with records, or the first checkpoint if that came before
+    completed: datetime | None = None  #: first checkpoint
+
+
+#: Key, label, and the moments at which the phase begins and ends.
+_Phase = tuple[str, str, str, str]
+_QUEUE: Final[_Phase] = ("queue", "Waiting for a worker", "requested", "claimed")
+_RECORDS: Final[_Phase] = ("records", "Until the first record", "deployed", "working")
+_FIRST: Final[_Phase] = ("first", "Until the first checkpoint", "working", "completed")
+_PHASES: Final[tuple[_Phase, ...]] = (
+    _QUEUE,
+    ("inputs", "Job master and inputs", "claimed", "listed"),
+    ("spark", "Spark", "listed", "opened"),
+    ("slots", "Slots", "opened", "connected"),
+    ("restore", "Operators and restore", "connected", "deployed"),
+    _RECORDS,
+    _FIRST,
+)
+_PHASES_WITHOUT_LAUNCH: Final[tuple[_Phase, ...]] = (
+    _QUEUE,
+    ("deploy", "Spark, slots and restore", "claimed", "working"),
+    _FIRST,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +76,17 @@ class StartPhase:
         return None if self.expected_ms is None else formats.duration(self.expected_ms)
 
 
-def start_moments(run: Run) -> tuple[Moments, list[Moments]]:
+def start_moments(run: Run) -> tuple[StartMoments, list[StartMoments]]:
     """Moments of the start of `run`, and of earlier runs of its job. Two queries."""
     first_checkpoint = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED).order_by("number")
+    first_attempt = Attempt.objects.filter(run=OuterRef("pk")).order_by("token")
     runs: list[Any] = list(
         Run.objects.filter(job=run.job_id, pk__lte=run.pk)
         .order_by("-pk")
-        .annotate(first_checkpoint=Subquery(first_checkpoint.values("completed_at")[:1]))
+        .annotate(
+            first_checkpoint=Subquery(first_checkpoint.values("completed_at")[:1]),
+            launch=Subquery(first_attempt.values("launch")[:1]),
+        )
         .only("job", "created_at", "started_at")[: EARLIER_RUNS + 1]
     )
     first_hour = [Q(run_id=r.pk, at__gte=r.created_at, at__lt=r.created_at + MAX_START) for r in runs]
@@ -60,40 +94,49 @@ def start_moments(run: Run) -> tuple[Moments, list[Moments]]:
         reduce(or_, first_hour), step_s=FINEST_STEP_S, operator=WHOLE_RUN, records_in__gt=0
     )
     begun = dict(flowing.values_list("run_id").annotate(Min("at")))
-    found = [
-        (r.created_at, r.started_at, _first_work(begun.get(r.pk), r.started_at, r.first_checkpoint), r.first_checkpoint)
-        for r in runs
-    ]
+    found = [_moments(r, begun.get(r.pk)) for r in runs]
     return found[0], found[1:]
 
 
-def _first_work(records: datetime | None, started: datetime | None, checkpoint: datetime | None) -> datetime | None:
+def _moments(run: Any, records: datetime | None) -> StartMoments:
+    launch = run.launch or {}
+    steps = {step: datetime.fromtimestamp(launch[step] / 1000, UTC) for step in _LAUNCH_STEPS if step in launch}
+    moments = StartMoments(run.created_at, run.started_at, completed=run.first_checkpoint, **steps)
+    return moments._replace(working=_first_work(moments, records))
+
+
+def _first_work(moments: StartMoments, records: datetime | None) -> datetime | None:
     """The moment from which the slots work. A run whose input comes later completes checkpoints before."""
-    if started is None:
+    if moments.claimed is None:
         return None
-    found = [at for at in (records, checkpoint) if at is not None and at - started <= MAX_START]
-    return max(min(found), started) if found else None
+    found = [at for at in (records, moments.completed) if at is not None and at - moments.claimed <= MAX_START]
+    if not found:
+        return None
+    if moments.deployed is not None and min(found) == moments.completed:
+        return moments.deployed  # the checkpoint waited for no record
+    return max(min(found), moments.deployed or moments.claimed)
 
 
-def start_phases(moments: Moments, earlier: Sequence[Moments]) -> tuple[StartPhase, ...]:
+def start_phases(moments: StartMoments, earlier: Sequence[StartMoments]) -> tuple[StartPhase, ...]:
     """The phases between `moments` that the start has reached; `earlier` are those of earlier runs."""
-    lasted = _durations(moments)
-    whole = sum(ms for ms in lasted if ms is not None)
-    before = [_durations(each) for each in earlier]
-    found, left = [], 0.0
-    for at, ((key, label), ms) in enumerate(zip(_START_PHASES, lasted, strict=True)):
+    reached: list[tuple[_Phase, float]] = []
+    for phase in _PHASES_WITHOUT_LAUNCH if moments.deployed is None else _PHASES:
+        ms = _duration_ms(moments, phase)
         if ms is None:
             break
-        others = [took for each in before if (took := each[at]) is not None]
+        if ms or phase is not _RECORDS:  # records are counted in intervals of 5 s
+            reached.append((phase, ms))
+    whole = sum(ms for _, ms in reached)
+    found, left = [], 0.0
+    for phase, ms in reached:
+        before = [took for each in earlier if (took := _duration_ms(each, phase)) is not None]
         width = ms / whole * _BAR if whole else 0.0
-        expected_ms = median(others) if others else None
-        found.append(StartPhase(key, label, round(left, 2), round(width, 2), ms, expected_ms))
+        expected_ms = median(before) if before else None
+        found.append(StartPhase(phase[0], phase[1], round(left, 2), round(width, 2), ms, expected_ms))
         left += width
     return tuple(found)
 
 
-def _durations(moments: Moments) -> list[float | None]:
-    return [
-        None if begin is None or end is None else max(0.0, (end - begin).total_seconds() * 1000)
-        for begin, end in pairwise(moments)
-    ]
+def _duration_ms(moments: StartMoments, phase: _Phase) -> float | None:
+    begin, end = getattr(moments, phase[2]), getattr(moments, phase[3])
+    return None if begin is None or end is None else max(0.0, (end - begin).total_seconds() * 1000)

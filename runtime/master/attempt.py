@@ -49,7 +49,7 @@ from runtime.master.result import (
 from runtime.master.shared_folders import remove_markers
 from runtime.master.slot_monitor import SlotMonitor
 from runtime.ports import Clock, SnapshotStore
-from runtime.run_store import OperationRequest, RunStore
+from runtime.run_store import LaunchTimes, OperationRequest, RunStore
 
 TICK_INTERVAL_S: Final = 0.25
 
@@ -65,6 +65,8 @@ class AttemptStart:
     markers: Sequence[messages.Marker] = ()  #: of shared folders, for slots on other hosts; removed after deployment
     is_first: bool = False  #: first start of the run
     inputs: Mapping[OperatorId, bytes] = field(default_factory=dict)  #: listings of `ports.ListsInput`, by source
+    listed_at: float  #: end of the preparation, by the monotonic clock; see `run_store.LaunchTimes`
+    opened_at: float
 
 
 class Attempt:
@@ -120,6 +122,7 @@ class Attempt:
         self._result: AttemptResult | None = None
         self._addresses: dict[int, str] = {}
         self._deployed_slots: set[int] = set()
+        self._connected_at = 0.0
         self._running_since: float | None = None
         self._has_completed_checkpoint = False
         self._wake_at: list[int] = []
@@ -277,6 +280,7 @@ class Attempt:
         config = self._config
         if len(self._addresses) == self._graph.parallelism:
             log.info("every slot is there", token=self._token)
+            self._connected_at = self._clock.monotonic_ms()
             for each in self._addresses:
                 restored = [r for subtask, r in self._start.restored.items() if subtask.index == each]
                 deploy = messages.Deploy(
@@ -326,7 +330,15 @@ class Attempt:
         begins_now = any(not self._config.job.sources[uid].bounded for uid in self._start.inputs)
         self._handle(events.JobStarted(at, resumed=resumed or begins_now))
         self._change_state(RunEvent.DEPLOYED)
+        self._metadata_thread.submit(partial(self._records.record_launch, self._launch_times(self._running_since)))
         self._take_operations()
+
+    def _launch_times(self, deployed_at: float) -> LaunchTimes:
+        listed, opened, connected, deployed = (
+            self._epoch_ms + int(at)
+            for at in (self._start.listed_at, self._start.opened_at, self._connected_at, deployed_at)
+        )
+        return LaunchTimes(listed=listed, opened=opened, connected=connected, deployed=deployed)
 
     def _remove_markers(self) -> None:
         remove_markers(self._start.markers, self._config.job_id, self._token)

@@ -133,7 +133,8 @@ class JobMaster:
         except (WeirError, OSError) as error:
             return master_failure(error)
         is_first = not self._had_slots
-        missing = self._await_slots()
+        wait = self._slot_wait()
+        missing = self._await_slots(wait)
         if missing is not None:
             return missing
         try:
@@ -141,7 +142,15 @@ class JobMaster:
         except OSError as error:
             return master_failure(error)
         return self._run_attempt(
-            AttemptStart(token=self._token, restored=restored, markers=markers, is_first=is_first, inputs=inputs)
+            AttemptStart(
+                token=self._token,
+                restored=restored,
+                markers=markers,
+                is_first=is_first,
+                inputs=inputs,
+                listed_at=wait.began_at,
+                opened_at=wait.opened_at,
+            )
         )
 
     def _list_inputs(self, restored: Mapping[SubtaskId, SubtaskRestore]) -> Mapping[OperatorId, bytes]:
@@ -165,12 +174,14 @@ class JobMaster:
             return []
         return write_markers(config.job, config.job_id, self._token, config.storage)
 
-    def _await_slots(self) -> AttemptFailed | LauncherBroken | None:
-        """Waits for slots before the attempt consumes anything. Returns a result if there will be no attempt."""
-        self._launcher.prepare(self._config.job, self._token)
+    def _slot_wait(self) -> SlotWait:
         timeouts, reports = self._config.slots, self._config.shortage_reports
         patience_ms = timeouts.replacement_ms if self._had_slots else timeouts.request_ms
-        wait = SlotWait(self._launcher, self._clock, self._report_slots, patience_ms, timeouts.start_ms, reports)
+        return SlotWait(self._launcher, self._clock, self._report_slots, patience_ms, timeouts.start_ms, reports)
+
+    def _await_slots(self, wait: SlotWait) -> AttemptFailed | LauncherBroken | None:
+        """Waits for slots before the attempt consumes anything. Returns a result if there will be no attempt."""
+        self._launcher.prepare(self._config.job, self._token)
         asked_at = self._clock.monotonic_ms()
         while (result := wait.poll()) is None and not wait.is_over:
             self._on_alive()

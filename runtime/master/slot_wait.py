@@ -54,6 +54,7 @@ class SlotWait:
         self._reported_at: float | None = None
         self._pause_s = MIN_POLL_S / 2
         self.is_over = False
+        self.began_at = self.opened_at = clock.monotonic_ms()  #: begin, and the end of the connection to the cluster
 
     @property
     def is_reported(self) -> bool:
@@ -80,6 +81,7 @@ class SlotWait:
             case SlotPhase.WAITING:
                 return self._on_shortage(status, now)
             case SlotPhase.OPENING:
+                self.opened_at = now
                 return None
 
     def _on_starting(self, status: SlotStatus, now: float) -> AttemptFailed | None:

@@ -24,6 +24,7 @@ from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from runtime.run_store import LaunchTimes
 from tests.contracts.test_records import completed, make_run, report, url
 from tests.contracts.test_sinks import batch, clean, names, visible, writer
 from tests.jobs.numbers import Numbers, committed, counts
@@ -115,6 +116,7 @@ def test_no_write_of_an_older_attempt_counts() -> None:
     zombie.write_live({"restarts": 1})
     zombie.end_attempt("failed", "late")
     zombie.record_restore("checkpoint-1")
+    zombie.record_launch(LaunchTimes(listed=1, opened=2, connected=3, deployed=4))
     zombie.requeue_operations()
     zombie.complete_operation(str(stop.pk), {"checkpoint": 1}, None)
     assert zombie.discard_older(RetentionPolicy(0)) == []

@@ -17,7 +17,7 @@ from msgspec import structs
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.services import fail_orphaned_checkpoints
-from console.jobs.models import Job, JobVersion, Run
+from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
@@ -33,7 +33,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.queries import load_statements
 from runtime.io.postgres.store import PostgresRunStore, connect, load_run
 from runtime.redaction import redact_json
-from runtime.run_store import CompletedCheckpoint, OperationRequest, RunStore
+from runtime.run_store import CompletedCheckpoint, LaunchTimes, OperationRequest, RunStore
 from tests.core.builders import subtask
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -241,6 +241,19 @@ def test_only_the_current_attempt_records_the_code_of_the_run() -> None:
     records.record_code(CodeIdentity(package="shop", version="1.2", graph="ab"))
     run.refresh_from_db()
     assert run.code["version"] == "1.3"
+    records.close()
+
+
+def test_the_times_of_a_launch_are_recorded_with_its_attempt() -> None:
+    run = make_run()
+    records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
+    second = records.next_attempt("the slot is gone", {})
+    assert second is not None
+    records.record_launch(LaunchTimes(listed=1_000, opened=2_000, connected=2_500, deployed=9_000))
+    times = {"listed": 1_000, "opened": 2_000, "connected": 2_500, "deployed": 9_000}
+    assert Attempt.objects.get(token=second).launch == times
+    records.next_attempt("again", {})
+    assert Attempt.objects.get(run=run, token__gt=second).launch is None
     records.close()
 
 

@@ -250,6 +250,16 @@ class ClockThat(SystemClock):
         return super().now_ms()
 
 
+def test_each_attempt_records_the_times_of_its_launch_in_order(tmp_path: Path) -> None:
+    records, begun = MemoryRunStore(), SystemClock().now_ms()
+    restart = FixedDelay(attempts=1, delay_ms=0)
+    local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, restart).run()
+    assert len(records.launches) == 2
+    for times in records.launches:
+        in_order = [begun, times.listed, times.opened, times.connected, times.deployed, SystemClock().now_ms() + 1]
+        assert in_order == sorted(in_order)
+
+
 def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> None:
     records, storage, clock = MemoryRunStore(), str(tmp_path / "state"), ClockThat()
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)

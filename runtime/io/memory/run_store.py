@@ -11,7 +11,7 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import RetentionPolicy
-from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
+from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, OperationRequest, PendingProgress
 
 
 @dataclass
@@ -30,6 +30,7 @@ class MemoryRunStore:
     history: list[MetricsInterval] = field(default_factory=list)
     attempts: list[tuple[int, str, str]] = field(default_factory=list)
     details: list[Mapping[str, Any]] = field(default_factory=list)  #: of failed attempts
+    launches: list[LaunchTimes] = field(default_factory=list)
     superseded: bool = False
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _taken_operations: list[OperationRequest] = field(default_factory=list)
@@ -80,6 +81,9 @@ class MemoryRunStore:
 
     def record_restore(self, folder: str | None) -> None:
         return None
+
+    def record_launch(self, times: LaunchTimes) -> None:
+        self.launches.append(times)
 
     def write_live(self, live: Mapping[str, Any], pending: PendingProgress | None = None) -> None:
         self.live = live

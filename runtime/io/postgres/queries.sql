@@ -93,6 +93,10 @@ UPDATE weir_attempt SET restored_checkpoint_id = (
     WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL AND c.path = %(path)s)
 WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
+-- note_launch --
+-- Records the times of the launch of the attempt.
+UPDATE weir_attempt SET launch = %(times)s WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
+
 -- write_live --
 -- Writes the live report of the run, and new acknowledgements of pending checkpoints into the rows of the checkpoints.
 -- A report that waits for the row may come after the end of the run, whose last report stays.

@@ -30,7 +30,7 @@ from runtime.core.job.settings import RetentionPolicy
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
 from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
-from runtime.run_store import CompletedCheckpoint, MetricsInterval, OperationRequest, PendingProgress
+from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, OperationRequest, PendingProgress
 
 T = TypeVar("T")
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
@@ -219,6 +219,9 @@ class PostgresRunStore:
 
     def record_restore(self, folder: str | None) -> None:
         self._execute("note_restored", path=folder)
+
+    def record_launch(self, times: LaunchTimes) -> None:
+        self._execute("note_launch", times=Jsonb(msgspec.to_builtins(times)))
 
     def write_live(self, live: Mapping[str, Any], pending: PendingProgress | None = None) -> None:
         under_way = {

@@ -119,6 +119,13 @@ def test_a_run_tells_why_it_ended_and_how_it_started(api: APIClient, operator: U
     phases = api.get(f"/api/v1/runs/{run.pk}/start/").json()["phases"]
     assert [phase["phase"] for phase in phases] == ["queue", "deploy", "first"]
     assert (phases[0]["took_ms"], phases[0]["expected_ms"]) == (60_000, None)
+    assert run.started_at
+    seconds = {"listed": 3, "opened": 7, "connected": 8, "deployed": 20}
+    launch = {step: int((run.started_at.timestamp() + s) * 1000) for step, s in seconds.items()}
+    Attempt.objects.create(run=run, token=2, launch=launch)
+    phases = api.get(f"/api/v1/runs/{run.pk}/start/").json()["phases"]
+    assert [phase["phase"] for phase in phases] == ["queue", "inputs", "spark", "slots", "restore", "first"]
+    assert [phase["took_ms"] for phase in phases[1:5]] == [3_000, 4_000, 1_000, 12_000]
     Operation.objects.create(
         job=run.job, run=run, kind="stop", state="succeeded", requested_by=operator, result={"checkpoint": 7},
         reason="the move",

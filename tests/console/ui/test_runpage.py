@@ -15,7 +15,7 @@ from pytest_django.fixtures import Settings
 from console.checkpoints.storage import job_root
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
-from console.operations.start_phases import start_moments, start_phases
+from console.operations.start_phases import StartMoments, start_moments, start_phases
 from tests.console.ui import blocks, rows
 
 NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")
@@ -26,14 +26,74 @@ def after(seconds: float) -> datetime:
 
 
 def test_phases_follow_each_other_and_expect_the_median() -> None:
-    earlier = [(NOW, after(s), after(s + 10), None) for s in (1.0, 3.0, 50.0)]
-    queue, deploy, first = start_phases((NOW, after(5), after(20), after(25)), [*earlier, (NOW, None, None, None)])
+    earlier = [StartMoments(NOW, after(s), working=after(s + 10)) for s in (1.0, 3.0, 50.0)]
+    moments = StartMoments(NOW, after(5), working=after(20), completed=after(25))
+    queue, deploy, first = start_phases(moments, [*earlier, StartMoments(NOW, None)])
     assert (queue.left, queue.width, str(queue.took), str(queue.expected)) == (0.0, 20.0, "5.0 s", "3.0 s")
     assert (deploy.left, deploy.width, str(deploy.took), str(deploy.expected)) == (20.0, 60.0, "15 s", "10 s")
     assert (first.left, first.width, first.expected) == (80.0, 20.0, None)
-    blank = start_phases((NOW, NOW, NOW, NOW), [])
+    blank = start_phases(StartMoments(NOW, NOW, working=NOW, completed=NOW), [])
     assert [(phase.width, str(phase.took)) for phase in blank] == [(0.0, "0 ms")] * 3, "no time, no bar"
-    assert [phase.key for phase in start_phases((NOW, after(5), None, after(9)), [])] == ["queue"]
+    assert [phase.key for phase in start_phases(StartMoments(NOW, after(5), completed=after(9)), [])] == ["queue"]
+
+
+LAUNCHED = StartMoments(NOW, after(1), after(3), after(9), after(10), after(250), working=after(255))
+
+
+def test_recorded_times_of_the_launch_divide_the_start() -> None:
+    earlier = [
+        StartMoments(NOW, after(1), working=after(61)),
+        StartMoments(NOW, after(1), after(2), after(4), after(5), after(9), working=after(9)),
+    ]
+    phases = start_phases(LAUNCHED, earlier)
+    assert [(phase.key, str(phase.took), phase.expected and str(phase.expected)) for phase in phases] == [
+        ("queue", "1.0 s", "1.0 s"), ("inputs", "2.0 s", "1.0 s"), ("spark", "6.0 s", "2.0 s"),
+        ("slots", "1.0 s", "1.0 s"), ("restore", "4 min", "4.0 s"), ("records", "5.0 s", "0 ms"),
+    ]  # fmt: skip
+    assert sum(phase.width for phase in phases) == pytest.approx(100, abs=0.1)
+    under_way = start_phases(LAUNCHED._replace(working=None), earlier)
+    assert [phase.key for phase in under_way][-1] == "restore"
+    at_once = start_phases(LAUNCHED._replace(working=after(250), completed=after(260)), earlier)
+    assert [phase.key for phase in at_once][-2:] == ["restore", "first"], "its records came within 5 s"
+
+
+@pytest.mark.django_db
+def test_the_launch_of_the_first_attempt_is_part_of_the_start() -> None:
+    now = timezone.now().replace(microsecond=0)
+    run = rows.run(rows.job(), created_at=now - timedelta(minutes=9), started_at=now - timedelta(minutes=8))
+    ends = [now - timedelta(minutes=8 - m) for m in (1, 2, 3, 4)]
+    steps = ("listed", "opened", "connected", "deployed")
+    launch = {step: int(end.timestamp() * 1000) for step, end in zip(steps, ends, strict=True)}
+    Attempt.objects.create(run=run, token=run.token, outcome="failed", ended_at=now, launch=launch)
+    Attempt.objects.create(run=run, token=run.token + 1, launch=dict.fromkeys(launch, 0))
+    done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=1), is_stored=False)
+    moments, _ = start_moments(run)
+    listed, opened, connected, deployed = ends
+    assert moments == StartMoments(
+        run.created_at,
+        run.started_at,
+        listed,
+        opened,
+        connected,
+        deployed,
+        working=deployed,
+        completed=done.completed_at,
+    )
+    numbers = {"records_out": 0, "bytes_in": 0, "bytes_out": 0, "span_ms": 5_000, "token": 1, "step_s": 5}
+    for at, working in ((now - timedelta(minutes=3), now - timedelta(minutes=3)), (ends[-2], ends[-1])):
+        Metrics.objects.create(run_id=run.pk, operator=WHOLE_RUN, at=at, records_in=1, **numbers)
+        assert start_moments(run)[0].working == working, "an interval begins up to 5 s before its first record"
+
+
+def test_the_page_shows_each_step_of_a_launch(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    assert run.started_at
+    began = run.started_at.timestamp()
+    launch = {"listed": began + 2, "opened": began + 9, "connected": began + 10, "deployed": began + 250}
+    Attempt.objects.create(run=run, token=1, launch={step: int(at * 1000) for step, at in launch.items()})
+    said = blocks.text(at_console.get(f"/runs/{run.pk}/"))
+    assert "Waiting for a worker 1.2 s Job master and inputs 2.0 s Spark 7.0 s Slots 1.0 s" in said
+    assert "Operators and restore 4 min" in said
 
 
 @pytest.mark.django_db
@@ -46,8 +106,9 @@ def test_moments_of_a_start_come_from_the_history() -> None:
                                records_in=records, **numbers)  # fmt: skip
     done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=3), is_stored=False)
     rows.checkpoint(run, 2, triggered_at=now - timedelta(minutes=2), is_stored=False)
-    expected = (run.created_at, run.started_at, now - timedelta(minutes=6), done.completed_at)
-    assert start_moments(run) == (expected, [])
+    working = now - timedelta(minutes=6)
+    moments = StartMoments(run.created_at, run.started_at, working=working, completed=done.completed_at)
+    assert start_moments(run) == (moments, [])
 
 
 @pytest.mark.django_db
@@ -57,7 +118,7 @@ def test_a_checkpoint_before_the_first_record_ends_the_start() -> None:
     run = rows.run(rows.job(), "running", created_at=now - timedelta(minutes=9), started_at=now - timedelta(minutes=8))
     done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=6), is_stored=False)
     moments, _ = start_moments(run)
-    assert moments[2:] == (done.completed_at, done.completed_at)
+    assert (moments.working, moments.completed) == (done.completed_at, done.completed_at)
 
 
 def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Client) -> None:

@@ -25,7 +25,7 @@ from runtime.core.snapshot.failure_reason import FailureReason
 #: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]
 #: Whether the last check of the files of a checkpoint found damage. Never null, so that it can be negated.
-IS_DAMAGED: Final = Q(verification__operation__state="failed", verification__operation__state__isnull=False)
+IS_DAMAGED: Final = Q(verification__is_damaged=True, verification__is_damaged__isnull=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Passes of the console's own workers. Without reconciler and verdicts no page knows the health of other jobs.
 
-A pass of any periodic task of the queue `stages` shows that a worker of it has a free place.
+A pass of any periodic task of the queue `stages` shows that a worker of it has a free place. Tasks that work on files
+share a lock: a pass that does not get it does nothing, and is not recorded.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,11 +20,15 @@ MAX_SILENCE_OF_STAGES: Final = timedelta(minutes=2)  #: compilations may hold al
 _CACHE_S: Final = 2
 
 
-def record_passes(name: str, task: Callable[[], None]) -> Callable[[], None]:
-    """The task, which stores the time of each pass that ends without an error, under `name`."""
+def record_passes(name: str, task: Callable[[], bool | None]) -> Callable[[], None]:
+    """The task, which stores the time of each pass that ends without an error, under `name`.
+
+    The task returns False if another pass is under way.
+    """
 
     def run() -> None:
-        task()
+        if task() is False:
+            return
         row = HousekeepingPass(task=name, at=Now())
         HousekeepingPass.objects.bulk_create([row], update_conflicts=True, unique_fields=["task"], update_fields=["at"])
 

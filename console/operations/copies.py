@@ -69,14 +69,13 @@ def queue_copy(row: Operation) -> None:
     row.refresh_from_db()  # reads the times that Postgres has set
 
 
-def run_copies() -> None:
-    """A pass over the copies whose savepoint has been taken, oldest first, unless another pass is under way."""
+def run_copies() -> bool:
+    """A pass over the copies whose savepoint has been taken, oldest first. False: another pass is under way."""
     with try_lock(FILE_WORK_LOCK) as is_free:
-        if not is_free:
-            return
         active = Operation.objects.filter(kind=OperationKind.COPY, state__in=ACTIVE_STATES)
-        for row in active.order_by("created_at").select_related("part_of"):
+        for row in active.order_by("created_at").select_related("part_of") if is_free else ():
             _run(row)
+    return is_free
 
 
 def _run(row: Operation) -> None:

@@ -24,8 +24,8 @@ _WORK: Final = (
 log = structlog.get_logger(__name__)
 
 
-def run_file_work() -> None:
-    """A pass over all operations that wait for file work, unless another pass is under way.
+def run_file_work() -> bool:
+    """A pass over all operations that wait for file work. False: another pass is under way.
 
     An unexpected error of one kind of work stops no other.
     """
@@ -35,3 +35,4 @@ def run_file_work() -> None:
                 work()
             except Exception:
                 log.exception("file work failed", work=work.__name__)
+    return is_free

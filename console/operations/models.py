@@ -205,6 +205,7 @@ class Verification(models.Model):
     operation = models.ForeignKey(Operation, models.CASCADE, related_name="+")
     manifest_sha256 = models.TextField()
     files = models.JSONField()
+    is_damaged = models.BooleanField(default=False, db_default=False)  #: a file is missing, or not as in the manifest
 
     class Meta:
         db_table = "weir_verification"

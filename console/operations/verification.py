@@ -3,21 +3,22 @@
 A worker of the console reads every file for its checksum. If a file is missing or damaged, the operation fails, and a
 restore warns. A restore drill reads the state of all operators but sinks.
 
-Files are read outside any transaction, and a pass makes a single check: other work on files may follow each check. If
-the worker dies, Postgres releases its lock, and the next pass begins the check anew.
+Files are read outside any transaction, and a pass makes a single check. A check of many files gives other work on files
+its turn: a pass ends after a minute, and the next one continues with the next file. If the worker dies, Postgres
+releases its lock, and the next pass continues behind the last pass that ended.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 
 from console import formats
@@ -35,21 +36,12 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest,
 from runtime.errors import CorruptState, JobRejected
 
 _PIN_RENEWAL_S: Final = 60.0
+_MAX_PASS_S: Final = 60.0  #: a pass ends with the first file after it
 _CHUNK_BYTES: Final = 1 << 20
 _ALGORITHM: Final = "blake2b"
 _DIGEST_BYTES: Final = 16  #: as in `runtime.state.files.segments`
 #: Earlier versions read at most 256 MiB for checksums: `SIZE_ONLY` is in the results of their checks.
 VERIFIED, SIZE_ONLY = "verified", "size only"
-
-
-@dataclass(frozen=True, slots=True)
-class FileCheck:
-    """A file of a checkpoint, or a segment inside its manifest. `result`: `VERIFIED`, `SIZE_ONLY`, or the fault."""
-
-    path: str
-    nbytes: int
-    checksum: str
-    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +80,27 @@ def _signature(body: bytes) -> str:
 
 
 def check_files(
-    checkpoint: Checkpoint, manifest: Manifest, on_read: Callable[[int, int], None] = lambda number, nbytes: None
-) -> list[FileCheck]:
-    """Compares every file of a checkpoint with the manifest.
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    on_read: Callable[[int, int], None] = lambda number, nbytes: None,
+    skip: int = 0,
+) -> Iterator[str]:
+    """The result of each file of a checkpoint but the first `skip`: `VERIFIED`, or the fault.
 
     `on_read` gets the number of the file, from 1 on, and the number of bytes that were read.
+
+    Raises:
+        OSError: the storage cannot be read. A file that does not exist is a fault.
     """
     root = job_root(checkpoint.job_id)
-    return [
-        _check(root / segment.path, segment, partial(on_read, number))
-        for number, segment in enumerate(manifest.segments(), start=1)
-    ]
+    for number, segment in enumerate(manifest.segments()[skip:], start=skip + 1):
+        yield _check(root / segment.path, segment, partial(on_read, number))
 
 
 def found_damage(checkpoint: Checkpoint) -> str:
     """The damage that the last check found, as a sentence; "" if it found none, or the files were not checked."""
     last: Verification | None = getattr(checkpoint, "verification", None)
-    if last is None or last.operation.state != OperationState.FAILED:
-        return ""
-    return str((last.operation.error or {}).get("message", ""))
+    return str((last.operation.result or {}).get("sentence", "")) if last is not None and last.is_damaged else ""
 
 
 def is_complete(results: list[str]) -> bool:
@@ -124,24 +118,21 @@ def summary(results: list[str]) -> str:
     return f"The size and checksum of all {len(results)} files were verified."
 
 
-def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> FileCheck:
-    def found(result: str) -> FileCheck:
-        return FileCheck(segment.path, segment.nbytes, segment.checksum, result)
-
+def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> str:
     try:
         nbytes = len(segment.content) if segment.is_inline else file.stat().st_size
         if nbytes != segment.nbytes:
-            return found(f"has {nbytes} bytes")
+            return f"has {nbytes} bytes"
         algorithm, _, digest = segment.checksum.partition(":")
         if algorithm != _ALGORITHM:
-            return found(f"unknown checksum algorithm {algorithm}")
+            return f"unknown checksum algorithm {algorithm}"
         actual = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for chunk in [segment.content] if segment.is_inline else _chunks(file):
             actual.update(chunk)
             on_read(len(chunk))
-    except OSError as error:
-        return found(f"cannot be read: {error.strerror}")
-    return found(VERIFIED if actual.hexdigest() == digest else "was altered: its checksum differs")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        return f"cannot be read: {error.strerror}"
+    return VERIFIED if actual.hexdigest() == digest else "was altered: its checksum differs"
 
 
 def _chunks(file: Path) -> Iterator[bytes]:
@@ -177,22 +168,23 @@ def verification_under_way(checkpoint: Checkpoint) -> Operation | None:
     return active.filter(params__checkpoint=checkpoint.pk).select_related("requested_by").first()
 
 
-def run_verifications() -> None:
-    """Makes the oldest queued check, unless another pass works on files."""
+def run_verifications() -> bool:
+    """Makes or continues the oldest queued check. Returns whether no other pass works on files."""
     with try_lock(FILE_WORK_LOCK) as is_free:
         active = Operation.objects.filter(kind=OperationKind.VERIFY, state__in=ACTIVE_STATES)
         row = active.order_by("created_at").first() if is_free else None
         if row is not None:
             _run(row)
+    return is_free
 
 
 class _Progress:
     """The files and bytes that were read, as the phase of the operation. Renews the pin of the checkpoint."""
 
-    def __init__(self, row: Operation, checkpoint: Checkpoint, manifest: Manifest) -> None:
-        segments = manifest.segments()
+    def __init__(self, row: Operation, checkpoint: Checkpoint, segments: Sequence[Segment], skip: int) -> None:
         self._report, self._checkpoint, self._files = PhaseReport(row), checkpoint, len(segments)
-        self._whole, self._read = formats.size(sum(segment.nbytes for segment in segments)), 0
+        self._whole = formats.size(sum(segment.nbytes for segment in segments))
+        self._read = sum(segment.nbytes for segment in segments[:skip])
         self._pin_due = time.monotonic() + _PIN_RENEWAL_S
 
     def add(self, number: int, nbytes: int) -> None:
@@ -207,34 +199,80 @@ class _Progress:
 def _run(row: Operation) -> None:
     checkpoint = Checkpoint.objects.get(pk=row.params["checkpoint"])
     own = Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES)
-    if not own.update(state=OperationState.RUNNING, started_at=Now(), phase=""):
+    if not own.update(state=OperationState.RUNNING, started_at=Coalesce("started_at", Now())):
         return  # withdrawn meanwhile
     pin(checkpoint)
     try:
+        if row.error is not None:
+            raise WorkWithdrawn  # between two passes
         _check_and_end(row, checkpoint)
     except WorkWithdrawn:
-        own.update(state=OperationState.FAILED, phase="", ended_at=Now())
+        own.update(state=OperationState.FAILED, phase="", ended_at=Now(), result=None)
 
 
 def _check_and_end(row: Operation, checkpoint: Checkpoint) -> None:
     stored = read_manifest(checkpoint)
     if stored.manifest is None:
-        row.state, row.error = OperationState.FAILED.value, {"code": "not-verified", "message": stored.fault}
-    else:
-        files = check_files(checkpoint, stored.manifest, _Progress(row, checkpoint, stored.manifest).add)
-        results = [each.result for each in files]
-        row.state, row.error = OperationState.SUCCEEDED.value, None
-        if not is_complete(results):
-            row.state = OperationState.FAILED.value
-            row.error = {"code": "damaged-files", "message": summary(results)}
-        row.result = {
-            "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": is_complete(results),
-            "sentence": summary(results),
+        _end(row, {"code": "not-verified", "message": stored.fault})
+        return
+    try:
+        results = _check_until_due(row, checkpoint, stored, stored.manifest)
+    except OSError as error:
+        _end(row, {"code": "not-verified", "message": f"Checkpoint storage cannot be read: {error}."})
+        return
+    segments = stored.manifest.segments()
+    if len(results) < len(segments):
+        return
+    is_damaged = not is_complete(results)
+    found = {
+        "operation": row, "manifest_sha256": stored.sha256, "is_damaged": is_damaged,
+        "files": [
+            [segment.path, segment.nbytes, segment.checksum, result]
+            for segment, result in zip(segments, results, strict=True)
+        ],
+    }  # fmt: skip
+    Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
+    result = {
+        "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": not is_damaged,
+        "sentence": summary(results),
+    }  # fmt: skip
+    _end(row, {"code": "damaged-files", "message": summary(results)} if is_damaged else None, result)
+
+
+def _check_until_due(row: Operation, checkpoint: Checkpoint, stored: StoredManifest, manifest: Manifest) -> list[str]:
+    """The results of the files so far. If some are left, the operation has the results for the next pass.
+
+    Raises:
+        OSError: the storage cannot be read. If it is not mounted, no file counts as missing.
+    """
+    segments, results, due = manifest.segments(), _earlier_results(row, stored), time.monotonic() + _MAX_PASS_S
+    on_read = _Progress(row, checkpoint, segments, len(results)).add
+    for result in check_files(checkpoint, manifest, on_read, skip=len(results)):
+        results.append(result)
+        if time.monotonic() >= due:
+            break
+    if not is_complete(results):
+        job_root(checkpoint.job_id).stat()
+    if len(results) < len(segments):
+        faults = [[at, result] for at, result in enumerate(results) if result != VERIFIED]
+        checked = {
+            "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "checked_files": len(results),
+            "faults": faults,
         }  # fmt: skip
-        found = {
-            "operation": row, "manifest_sha256": stored.sha256,
-            "files": [[each.path, each.nbytes, each.checksum, each.result] for each in files],
-        }  # fmt: skip
-        Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
-    row.phase, row.ended_at = "", timezone.now()
+        Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(result=checked)
+    return results
+
+
+def _earlier_results(row: Operation, stored: StoredManifest) -> list[str]:
+    """The results of earlier passes, by file; none if the manifest has changed since."""
+    earlier = row.result or {}
+    if earlier.get("manifest_sha256") != stored.sha256:
+        return []
+    faults = dict(earlier["faults"])
+    return [faults.get(at, VERIFIED) for at in range(earlier["checked_files"])]
+
+
+def _end(row: Operation, error: dict[str, str] | None, result: dict[str, Any] | None = None) -> None:
+    row.state = (OperationState.FAILED if error else OperationState.SUCCEEDED).value
+    row.error, row.result, row.phase, row.ended_at = error, result, "", timezone.now()
     row.save(update_fields=("state", "phase", "ended_at", "result", "error"))

@@ -1,6 +1,7 @@
 """Passes of the console's own worker: they are recorded, and a page says since when they are missing."""
 
 import re
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.utils import timezone
 from console.celery import app
 from console.health import passes
 from console.health.models import HousekeepingPass
+from console.operations import copies, file_work, verification
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -45,6 +47,16 @@ def test_a_pass_that_fails_is_no_pass() -> None:
 
     with pytest.raises(OSError, match="no space"):
         passes.record_passes("reconciler", fail)()
+    assert not HousekeepingPass.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["run_copies", "run_verifications", "run_file_work"])
+def test_a_pass_that_leaves_its_work_to_another_is_no_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage hung in the pass that had the lock, and each later pass counted as complete."""
+    for module in (copies, verification, file_work):
+        monkeypatch.setattr(module, "try_lock", lambda key: nullcontext(False))
+    app.loader.import_default_modules()
+    app.tasks[f"console.operations.tasks.{name}"]()
     assert not HousekeepingPass.objects.exists()
 
 

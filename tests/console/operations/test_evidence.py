@@ -1,11 +1,13 @@
 """The evidence pack: the check of every file, and the facts around it, as page, file and API."""
 
+import errno
 import hashlib
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import IS_DAMAGED
 from console.checkpoints.storage import job_root
 from console.operations import passes, verification
 from console.operations.models import Operation, Verification
@@ -30,6 +33,7 @@ from console.operations.verification import (
     SIZE_ONLY,
     VERIFIED,
     check_files,
+    found_damage,
     is_complete,
     read_manifest,
     run_verifications,
@@ -74,7 +78,7 @@ def file_of(row: Checkpoint, name: str) -> Path:
 def results(row: Checkpoint) -> list[str]:
     manifest = read_manifest(row).manifest
     assert manifest is not None
-    return [each.result for each in check_files(row, manifest)]
+    return list(check_files(row, manifest))
 
 
 def test_every_file_that_the_runtime_wrote_is_verified(savepoint: Checkpoint) -> None:
@@ -132,7 +136,7 @@ def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
     def on_read(number: int, nbytes: int) -> None:
         read[number] += nbytes
 
-    assert [each.result for each in check_files(savepoint, manifest, on_read)] == [VERIFIED] * 3
+    assert list(check_files(savepoint, manifest, on_read)) == [VERIFIED] * 3
     assert read == {number: segment.nbytes for number, segment in enumerate(manifest.segments(), start=1)}
 
 
@@ -245,6 +249,114 @@ def test_a_check_waits_for_other_work_on_files_and_leaves_the_next_check_to_the_
     assert list(Operation.objects.values_list("state", flat=True)) == ["queued", "queued"]
     run_verifications()
     assert Operation.objects.filter(state="queued").count() == 1
+
+
+def test_a_long_check_gives_other_work_its_turn_and_continues_with_the_next_file(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of a terabyte held the lock of all file work for hours, and began anew after the end of its worker."""
+    read: list[str] = []
+    chunks = verification._chunks
+
+    def read_and_note(file: Path) -> Iterator[bytes]:
+        read.append(file.name)
+        yield from chunks(file)
+
+    monkeypatch.setattr(verification, "_chunks", read_and_note)
+    monkeypatch.setattr(verification, "_MAX_PASS_S", 0.0)
+    first = file_of(savepoint, "a.arrow")
+    first.write_bytes(bytes(first.stat().st_size))
+    ask(api, savepoint)
+    for passes_made in (1, 2):
+        run_verifications()
+        row = Operation.objects.get()
+        assert (row.state, (row.result or {})["checked_files"]) == ("running", passes_made)
+    begun = row.started_at
+    assert not Verification.objects.exists()
+    run_verifications()
+    row.refresh_from_db()
+    assert (row.state, row.started_at, row.result) == ("failed", begun, {
+        "checkpoint": 5, "manifest_sha256": read_manifest(savepoint).sha256, "is_complete": False,
+        "sentence": "1 of 3 files are missing or damaged.",
+    })  # fmt: skip
+    assert len(read) == len(set(read)), "each file is read once"
+    assert [result for *_, result in Verification.objects.get().files] == [
+        "was altered: its checksum differs", VERIFIED, VERIFIED,
+    ]  # fmt: skip
+
+
+def test_a_check_is_withdrawn_between_two_passes(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(api, savepoint)
+    with monkeypatch.context() as patched:
+        patched.setattr(verification, "_MAX_PASS_S", 0.0)
+        run_verifications()
+    row = Operation.objects.get()
+    assert api.post(f"/api/v1/operations/{row.pk}/withdraw/").status_code == 200
+    run_verifications()
+    row.refresh_from_db()
+    assert (row.state, (row.error or {})["code"], row.result) == ("failed", "withdrawn", None)
+    assert not Verification.objects.exists()
+
+
+def test_a_check_begins_anew_if_the_manifest_has_changed_between_two_passes(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(api, savepoint)
+    with monkeypatch.context() as patched:
+        patched.setattr(verification, "_MAX_PASS_S", 0.0)
+        run_verifications()
+    manifest = read_manifest(savepoint).manifest
+    assert manifest is not None
+    file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(manifest, triggered_at=77)))
+    file = file_of(savepoint, "a.arrow")
+    file.write_bytes(bytes(file.stat().st_size))
+    run_verifications()
+    assert Verification.objects.get().is_damaged
+
+
+@pytest.mark.parametrize("has_storage", [True, False], ids=["an error of storage", "the storage is not mounted"])
+def test_storage_that_cannot_be_read_is_no_damage(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, has_storage: bool
+) -> None:
+    root = job_root(savepoint.job_id)
+
+    def fail(file: Path) -> Iterator[bytes]:
+        if not has_storage:
+            root.rename(root.with_name("elsewhere"))
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(file))
+        raise OSError(errno.EIO, "Input/output error", str(file))
+
+    monkeypatch.setattr(verification, "_chunks", fail)
+    ask(api, savepoint)
+    run_verifications()
+    row = Operation.objects.get()
+    assert (row.state, (row.error or {})["code"], row.result) == ("failed", "not-verified", None)
+    assert "Checkpoint storage cannot be read: " in (row.error or {})["message"]
+    assert not Verification.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("result", "is_damaged"),
+    [
+        ("was altered: its checksum differs", True),
+        ("cannot be read: No such file or directory", True),
+        ("cannot be read: Input/output error", False),
+        (SIZE_ONLY, False),
+    ],
+)
+def test_damage_that_earlier_software_found_is_warned_of(savepoint: Checkpoint, result: str, is_damaged: bool) -> None:
+    """Such a check ended as succeeded."""
+    sentence = {"is_complete": False, "sentence": "1 of 2 files are missing or damaged."}
+    check = rows.operation(savepoint.job, "verify", result=sentence)
+    files = [["a", 1, "", VERIFIED], ["b", 1, "", result]]
+    Verification.objects.create(checkpoint=savepoint, operation=check, manifest_sha256="", files=files)
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("console.operations.migrations.0021_damaged_checks").MARK)
+    found = Checkpoint.objects.get(pk=savepoint.pk)
+    assert found_damage(found) == (sentence["sentence"] if is_damaged else "")
+    assert Checkpoint.objects.filter(IS_DAMAGED, pk=savepoint.pk).exists() == is_damaged
 
 
 def test_a_long_check_keeps_the_pin_of_a_periodic_checkpoint(

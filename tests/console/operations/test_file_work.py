@@ -29,7 +29,7 @@ from tests.console.ui import rows
 WAIT_S = 30
 
 
-def in_thread(work: Callable[[], None]) -> None:
+def in_thread(work: Callable[[], object]) -> None:
     try:
         work()
     finally:

@@ -57,7 +57,7 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
 def check(checkpoint: Checkpoint, state: str) -> None:
     """The last check of its files, which ended in `state`."""
     found = rows.operation(checkpoint.job, "verify", state, params={"checkpoint": checkpoint.pk})
-    values = {"operation": found, "manifest_sha256": "", "files": []}
+    values = {"operation": found, "manifest_sha256": "", "files": [], "is_damaged": state == "failed"}
     Verification.objects.update_or_create(checkpoint=checkpoint, defaults=values)
 
 

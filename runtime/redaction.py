@@ -5,13 +5,14 @@ A parameter is secret if its schema marks it (`format: password`, `writeOnly`) o
 keeps the value, because the job needs it. Pages, API and admin mask the value, unless it is a reference to a secret.
 The job master redacts every failure text that it records.
 
-A process registers the value of each reference that it resolves. Until the process ends, `redact` masks these values in
-every text, since an error of a client library may quote them. A value is masked as a whole word only.
+A process of a single job registers the value of each reference that it resolves. Until the process ends, `redact` masks
+these values in every text, since an error of a client library may quote them. A process of many jobs registers none and
+gives `redact` the values of a job (`runtime.secrets.resolved_texts`). A value is masked as a whole word only.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -33,6 +34,7 @@ _CONNINFO_PASSWORD = re.compile(r"(?P<before>\bpassword\s*=\s*)(?P<secret>'(?:[^
 
 Schema = Mapping[str, Any]
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+_STRUCTURAL_FIELDS: Final = ("code", "operator", "slot")  #: of a failure
 _resolved: set[str] = set()  #: secret texts that this process has resolved
 
 
@@ -83,16 +85,21 @@ def mask(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 def register_resolved(value: str) -> None:
     """Registers the value of a reference: `redact` masks it from now on, and its passwords if it is an address."""
+    _resolved.update(secret_texts(value))
+
+
+def secret_texts(value: str) -> Iterator[str]:
+    """The texts to mask for the value of a reference: the value, and its passwords if it is an address."""
     passwords = [match["secret"].strip("'") for match in _matches(value)]
     for text in (value, *passwords):
         written = (text, quote(text, safe="", errors="replace"), unquote(text))
-        _resolved.update(each for each in written if len(each) >= _MIN_SECRET_CHARACTERS)
+        yield from (each for each in written if len(each) >= _MIN_SECRET_CHARACTERS)
 
 
-def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE) -> str:
-    """`text` without the secrets of `params` and without registered values."""
+def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE, resolved: Collection[str] = ()) -> str:
+    """`text` without the secrets of `params`, and without registered and `resolved` values of references."""
     literal = set(_secrets(params, mask(params, schema)))
-    for secret in sorted({*literal, *_resolved}, key=len, reverse=True):
+    for secret in sorted({*literal, *_resolved, *resolved}, key=len, reverse=True):
         for written in (secret, _as_json(secret, ascii=True), _as_json(secret, ascii=False)):
             if written in text:
                 text = text.replace(written, MASK) if secret in literal else _whole_words(written).sub(MASK, text)
@@ -122,6 +129,20 @@ def redact_json(value: Any, params: Mapping[str, Any] = _NONE, schema: Schema = 
             return [redact_json(inner, params, schema) for inner in value]
         case _:
             return value
+
+
+def redact_failure(failure: Mapping[str, Any], redact: Callable[[Any], Any]) -> dict[str, Any]:
+    """`failure` with every value redacted by `redact`, except names of code, operator and slot, also in its `detail`.
+
+    A secret may be equal to the name of an operator, to which the failure would be attributed no more.
+    """
+    found: dict[str, Any] = {}
+    for name, value in failure.items():
+        if name == "detail" and isinstance(value, dict):
+            found[name] = redact_failure(value, redact)
+        else:
+            found[name] = value if name in _STRUCTURAL_FIELDS else redact(value)
+    return found
 
 
 def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:

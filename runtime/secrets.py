@@ -3,19 +3,20 @@
 A slot and the job master resolve a reference when they connect. The value comes from the environment variable
 `WEIR_SECRET_NAME` (name in upper case), else from the file NAME in the folder that `WEIR_SECRETS` names. Kubernetes and
 Docker mount secrets as such files. Definitions, logs and manifests therefore contain the reference only. Each resolved
-value is registered (`runtime.redaction`), so that failures and logs of the process mask it.
+value is registered (`runtime.redaction`), so that failures and logs of the process mask it. Processes of the console
+serve many jobs, and register none.
 """
 
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from runtime.errors import JobRejected
-from runtime.redaction import REFERENCE, register_resolved
+from runtime.redaction import REFERENCE, register_resolved, secret_texts
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _URL_PASSWORD: Final = re.compile(r"[A-Za-z][\w+.-]*://[^/\s:@]*:(?P<secret>[^/\s@]+)@")
@@ -50,9 +51,20 @@ def register_references(params: Mapping[str, Any]) -> None:
 
     Another process may have resolved them and may quote them in an error, such as a Spark task or a child process.
     """
+    for value in _values(params):
+        register_resolved(value)
+
+
+def resolved_texts(params: Mapping[str, Any]) -> frozenset[str]:
+    """The texts to mask for the references in `params` that are set on this host, for `runtime.redaction.redact`."""
+    return frozenset(text for value in _values(params) for text in secret_texts(value))
+
+
+def _values(params: Mapping[str, Any]) -> Iterator[str]:
+    """The values of the references in `params` that are set on this host."""
     for name in set(REFERENCE.findall(json.dumps(dict(params)))):
         with suppress(JobRejected):
-            _value_of("params", name)
+            yield _read_value("params", name)
 
 
 def _value_of(field: str, name: str) -> str:

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from runtime.errors import JobRejected
-from runtime.redaction import redact, redact_json
-from runtime.secrets import check_references, register_references, resolve
+from runtime.redaction import redact, redact_failure, redact_json
+from runtime.secrets import check_references, register_references, resolve, resolved_texts
 
 URL = "postgresql://app:${secret:orders-password}@db/orders"
 
@@ -107,3 +107,21 @@ def test_references_of_parameters_are_masked_before_this_process_resolves_them(
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "correct horse")
     register_references({"nested": [{"url": URL}], "absent": "${secret:not-here}"})
     assert redact("app:correct horse@db") == "app:********@db"
+
+
+def test_a_process_of_many_jobs_masks_the_secrets_of_a_job_in_its_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user name of one job was masked in the stored failures of all jobs of a worker."""
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "orders")
+    resolved = resolved_texts({"nested": [{"url": URL}], "absent": "${secret:not-here}"})
+    assert redact("no table orders", resolved=resolved) == "no table ********"
+    assert redact("no table orders") == "no table orders"
+
+
+def test_a_failure_keeps_its_code_operator_and_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "orders")
+    register_references({"url": URL})
+    named = {"code": "orders", "operator": "orders", "slot": 1}
+    failure = {**named, "message": "orders: KeyError", "detail": {**named, "log": ["orders"]}}
+    assert redact_failure(failure, redact_json) == {
+        **named, "message": "********: KeyError", "detail": {**named, "log": ["********"]}
+    }  # fmt: skip

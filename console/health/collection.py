@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
@@ -20,7 +21,7 @@ from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.restart_strategy import FixedDelay
-from runtime.redaction import redact_json
+from runtime.redaction import redact_failure, redact_json
 
 FLOW_WINDOW: Final = timedelta(seconds=35)
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
@@ -150,7 +151,8 @@ def _failure(run: Run, schemas: Mapping[str, Any]) -> tuple[str, str]:
     """The message of a failed run, and the operator that failed; "" for other runs and for unknown facts."""
     if run.run_state is not RunState.FAILED:
         return "", ""
-    recorded = redact_json(run.failure or {}, run.version.params, schemas.get(run.job.pipeline, {}))
+    schema = schemas.get(run.job.pipeline, {})
+    recorded = redact_failure(run.failure or {}, partial(redact_json, params=run.version.params, schema=schema))
     detail = recorded.get("detail")
     known = {**recorded, **detail} if isinstance(detail, dict) else recorded
     return str(recorded.get("message", "")), str(known.get("operator") or "")

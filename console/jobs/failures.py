@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from django.db.models import (
@@ -26,7 +27,7 @@ from django.db.models.functions import Coalesce, NullIf, RowNumber
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion
 from console.jobs.operator_names import operator_names
 from runtime.core.job.lifecycle import RunState
-from runtime.redaction import Schema, redact_json
+from runtime.redaction import Schema, redact_failure, redact_json
 
 MAX_CAUSES: Final = 8  #: causes that a page shows, newest first
 NO_REASON: Final = "No reason was recorded."
@@ -86,7 +87,7 @@ def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: s
         version, schema: they name the operators and the secrets.
         reason: the message if none was recorded.
     """
-    found = redact_json(recorded or {}, version.params, schema)
+    found = redact_failure(recorded or {}, partial(redact_json, params=version.params, schema=schema))
     detail = found.get("detail")
     known = {**found, **detail} if isinstance(detail, dict) else found
     rest = {key: value for key, value in known.items() if key not in _FIELDS and value not in (None, "", [])}

@@ -25,7 +25,7 @@ from console.jobs.services import parameter_schema
 from console.runs.db_retry import ignore_outage, retry_until_reachable
 from runtime.core.job.restart_strategy import AttemptFailure
 from runtime.redaction import redact
-from runtime.secrets import register_references
+from runtime.secrets import resolved_texts
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Supervisor(ABC):
         self._owner = owner
         self._version = version
         self._schema = parameter_schema(version)
-        register_references(version.params)
+        self._resolved = resolved_texts(version.params)
         self._restart = parse_settings(version.settings).restart
         self._deaths = 0  #: consecutive
 
@@ -133,4 +133,4 @@ class Supervisor(ABC):
 
     def _redact(self, text: str) -> str:
         """`text` without secrets, which the author's code may have printed."""
-        return redact(text, self._version.params, self._schema)
+        return redact(text, self._version.params, self._schema, self._resolved)

@@ -19,7 +19,7 @@ from django.http import QueryDict
 
 from console.jobs.models import Run
 from runtime.redaction import Schema, redact
-from runtime.secrets import register_references
+from runtime.secrets import resolved_texts
 
 LOG_LINES: Final = 200
 _TAIL_BYTES: Final = 512 * 1024  #: end of the file that is searched for the last lines
@@ -149,8 +149,7 @@ def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | No
 
 def _redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
     """`text` without secrets, also those that the console's host has: libraries and authors print past Weir's log."""
-    register_references(params)
-    return redact(text, params, schema)
+    return redact(text, params, schema, resolved_texts(params))
 
 
 def _last_lines(file: Path, limit: int) -> list[str] | None:

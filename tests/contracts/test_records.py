@@ -583,10 +583,13 @@ def test_no_reason_in_the_records_shows_a_secret() -> None:
     records.complete_operation(str(operation.pk), None, {"code": "declined", "message": said})
     records.next_attempt(said, {"message": said, "story": [said]})
     records.end_attempt("failed", said)
-    records.change_state(RunEvent.GAVE_UP, {"code": "x", "message": said, "detail": {"log": [said]}})
+    failure = {"code": "x", "operator": "hunter22", "message": said, "detail": {"log": [said]}}
+    records.change_state(RunEvent.GAVE_UP, failure)
     records.close()
     run.refresh_from_db()
     operation.refresh_from_db()
+    assert run.failure is not None
+    assert run.failure.pop("operator") == "hunter22", "the name of an operator is no secret"
     stored = [run.failure, operation.error, run.checkpoints.get().detail]
     stored += [value for attempt in run.attempts.all() for value in (attempt.reason, attempt.detail)]
     assert "hunter22" not in repr(stored)

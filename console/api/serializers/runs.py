@@ -1,5 +1,6 @@
 """Runs as JSON, with their attempts, standing stages and possible operations."""
 
+from functools import partial
 from typing import Any, cast
 
 from django.utils import timezone
@@ -16,7 +17,7 @@ from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.selectors import latest_run
-from runtime.redaction import redact_json
+from runtime.redaction import redact_failure, redact_json
 
 
 class ActSerializer(serializers.Serializer[AllowedOperation]):
@@ -49,7 +50,10 @@ class RunSerializer(serializers.ModelSerializer[Run]):
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_failure(self, run: Run) -> Any:
-        return run.failure and redact_json(run.failure, run.version.params, schema_of(self, run.version))
+        schema = schema_of(self, run.version)
+        return run.failure and redact_failure(
+            run.failure, partial(redact_json, params=run.version.params, schema=schema)
+        )
 
     class Meta:
         model = Run

@@ -30,6 +30,7 @@ from runtime.core.job.settings import RetentionPolicy
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
 from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
+from runtime.redaction import redact_failure
 from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, OperationRequest, PendingProgress
 
 T = TypeVar("T")
@@ -269,7 +270,7 @@ class PostgresRunStore:
     def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
         if value is None:
             return None
-        return Jsonb(self._redact(dict(value)), dumps=lambda plain: _replace_nul(json.dumps(plain)))
+        return Jsonb(redact_failure(value, self._redact), dumps=lambda plain: _replace_nul(json.dumps(plain)))
 
     # ------------------------------------------------------------ the connection
 

@@ -71,6 +71,8 @@ def test_a_log_masks_the_secrets_that_the_parameters_refer_to(tmp_path: Path, mo
     monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
     assert plain_log(log, params, {}) == "no way to postgresql://app:********@db\n"
     assert [line.text for line in log_tail(log, params, {}) or ()] == ["no way to postgresql://app:********@db"]
+    other = {"menu": "fish-and-chips"}
+    assert "fish-and-chips" in (plain_log(log, other, {}) or ""), "it is no secret of another job"
 
 
 @pytest.mark.parametrize("secret", ["a-river-runs", 'p"ss\\w0rd', "first line\nsecond line"])

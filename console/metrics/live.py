@@ -162,14 +162,17 @@ def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
 
 
 def live_metrics(run: Run | None) -> Live:
+    """The live metrics of a run, as `metrics_in_mode`."""
+    return NO_METRICS if run is None else metrics_in_mode(run, is_batch=run.version.is_batch)
+
+
+def metrics_in_mode(run: Run, *, is_batch: bool) -> Live:
     """The live metrics of a run. While no records flow, `flowing` is false and pages show totals without rates.
 
-    A run in BATCH reports totals only, of its finished tasks.
+    A run in BATCH reports totals only, of its finished tasks. The version of the run is not read.
     """
-    if run is None:
-        return NO_METRICS
     found = parse(run.live, run.live_at)
-    if run.run_state in FLOWING_STATES and not run.version.is_batch:
+    if run.run_state in FLOWING_STATES and not is_batch:
         return found
     slots = () if run.is_terminal else found.slots
     return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)

@@ -12,13 +12,15 @@ from typing import Any, Final
 import django
 from django.conf import settings
 from django.db import connection
+from django.db.models.fields.json import KeyTextTransform
 
 from console.jobs.models import Run, StandingStage
-from console.metrics.live import Live, live_metrics
+from console.metrics.live import Live, metrics_in_mode
 from console.operations.readiness import READINESS
 from console.operations.workers import CENSUS, Answer
 from console.runs.standing_stages import ENDED_STATES
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+from runtime.core.job.settings import ExecutionMode
 
 MAX_RUNS: Final = 500
 WAITING: Final = (RunState.QUEUED, RunState.WAITING)
@@ -98,9 +100,10 @@ def read_cluster() -> Cluster:
 
     The newest `MAX_RUNS` runs are shown.
     """
-    active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job__health", "version").order_by("-pk")
-    runs = list(active.defer("version__params")[:MAX_RUNS])  # `is_batch` reads the graph of each
-    places = tuple(Place(run, live_metrics(run), _process(run)) for run in runs if run.state != RunState.QUEUED)
+    active = Run.objects.exclude(state__in=TERMINAL_STATES).select_related("job__health").order_by("-pk")
+    mode = KeyTextTransform("mode", "version__graph")  # the whole graph of each would be large
+    runs: list[Any] = list(active.annotate(mode=mode)[:MAX_RUNS])
+    places = tuple(_place(run) for run in runs if run.state != RunState.QUEUED)
     queue = tuple(sorted((run for run in runs if run.state in WAITING), key=lambda run: run.pk))
     hosts = Counter(slot.host or "unknown" for place in places for slot in place.live.slots)
     return Cluster(
@@ -116,9 +119,10 @@ def read_cluster() -> Cluster:
     )
 
 
-def _process(run: Run) -> str:
-    """Host and process of the supervisor: lease owners are "host:pid:…"."""
-    return ":".join(run.lease_owner.split(":")[:2])
+def _place(run: Any) -> Place:
+    """The place of a run with the annotation `mode`. Lease owners are "host:pid:…"."""
+    live = metrics_in_mode(run, is_batch=run.mode == ExecutionMode.BATCH)
+    return Place(run, live, supervisor=":".join(run.lease_owner.split(":")[:2]))
 
 
 def _storage() -> tuple[Storage, ...]:

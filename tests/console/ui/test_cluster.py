@@ -11,6 +11,7 @@ from pytest_django.fixtures import Settings
 
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
+from console.operations.cluster import read_cluster
 from console.operations.workers import Worker, WorkerCensus
 from tests.console.ui import blocks, rows
 from tests.waiting import until
@@ -74,6 +75,16 @@ def test_a_cluster_without_workers_says_so(at_console: Client, monkeypatch: pyte
     assert "The workers are being asked." in blocks.text(at_console.get("/cluster/"))
     until(found.last, 5)
     assert "No Celery worker answers." in blocks.text(at_console.get("/cluster/"))
+
+
+def test_the_graphs_of_the_runs_are_not_read(at_console: Client) -> None:
+    """500 graphs of 50 KB were 25 MB at each poll."""
+    batch = rows.run(rows.job(version={"graph": {**rows.GRAPH, "mode": "batch"}}))
+    streaming = rows.run(rows.job("other"))
+    with CaptureQueriesContext(connection) as counted:
+        found = read_cluster()
+    assert {place.run: place.live.flowing for place in found.places} == {batch: False, streaming: True}
+    assert not [query["sql"] for query in counted if re.search(r'"graph"(?! ->> )', query["sql"])]
 
 
 def test_a_run_links_its_spark_ui_while_records_flow(at_console: Client) -> None:

@@ -55,6 +55,7 @@ class ApiToken(models.Model):
         blank=True,
         help_text="A token may read, and do what both its scopes and the permissions of its user allow.",
     )
+    request_key = models.TextField(null=True, editable=False)  #: of the form that issued it
 
     class Meta:
         db_table = "weir_api_token"

@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,24 +22,40 @@ _HINT_CHARACTERS: Final = len(PREFIX) + 4
 _USED_AT_PRECISION: Final = timedelta(minutes=1)  #: saves a write per request
 
 
-def issue(
-    user: User, expires_at: datetime | None = None, *, scopes: Iterable[str] = tuple(Scope), max_tokens: int = 100
-) -> str:
-    """Issues a token of `user` and returns its text, which cannot be read again. `expires_at` None: until revoked.
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A new token. `text` cannot be read again. `replaced`: the beginnings of tokens that were revoked for it."""
 
-    If the user already has `max_tokens` tokens, the new token replaces the least recently used token.
+    text: str
+    replaced: tuple[str, ...]
+
+
+def issue(
+    user: User,
+    expires_at: datetime | None = None,
+    *,
+    scopes: Iterable[str] = tuple(Scope),
+    max_tokens: int = 100,
+    request_key: str | None = None,
+) -> IssuedToken:
+    """Issues a token of `user`. `expires_at` None: until revoked.
+
+    It replaces an unused token with the same `request_key`: of a form that was sent twice, only the last answer is
+    shown. If the user already has `max_tokens` tokens, it replaces the least recently used token.
     """
     token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user.pk)  # concurrent issues must not exceed the limit
         own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
-        kept = list(own.values_list("pk", flat=True)[: max_tokens - 1])
-        ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
+        repeated = Q(request_key=request_key, used_at=None) if request_key else Q(pk__in=[])
+        kept = list(own.exclude(repeated).values_list("pk", flat=True)[: max_tokens - 1])
+        replaced = list(own.exclude(pk__in=kept))
+        own.filter(pk__in=[row.pk for row in replaced]).delete()
         ApiToken.objects.create(
             user=user, digest=token_digest(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at,
-            scopes=[scope.value for scope in Scope if scope in tuple(scopes)],
+            scopes=[scope.value for scope in Scope if scope in tuple(scopes)], request_key=request_key,
         )  # fmt: skip
-    return token
+    return IssuedToken(token, tuple(map(str, replaced)))
 
 
 def default_expiry() -> datetime:
@@ -51,13 +68,13 @@ def tokens_of(user: User) -> QuerySet[ApiToken]:
     return ApiToken.objects.filter(user=user).order_by("-created_at", "-pk")
 
 
-def revoke(user: User, token: ApiToken) -> None:
-    """Revokes a token of `user`. The token of the request, if it has one, may revoke others only with all scopes.
+def revoke(user: User, token: ApiToken, *, by: ApiToken | None = None) -> None:
+    """Revokes a token of `user`. The token `by` of the request may revoke others only with all scopes.
 
     Raises:
         Forbidden: the token of the request lacks a scope.
     """
-    if user.token_scopes is not None and not user.token_scopes.issuperset(Scope):
+    if token != by and user.token_scopes is not None and not user.token_scopes.issuperset(Scope):
         raise Forbidden("This token may not revoke others: it needs all scopes.")
     token.delete()
 

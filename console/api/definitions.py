@@ -70,7 +70,7 @@ class Login(StrictView):
             raise InvalidField("expires_at", "must lie in the future")
         scopes = [scope for scope in all_scopes() if scope in given.get("scopes", all_scopes())]
         token = tokens.issue(user, expires_at, scopes=scopes)
-        return Response({"token": token, "scopes": scopes, "expires_at": expires_at})
+        return Response({"token": token.text, "scopes": scopes, "expires_at": expires_at})
 
 
 class Pipelines(StrictView, generics.ListAPIView[Pipeline]):

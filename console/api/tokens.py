@@ -37,8 +37,8 @@ class TokenDetail(OwnTokens):
 
     @extend_schema(responses={204: None, 403: Problem, 404: Problem})
     def delete(self, request: Request, pk: int) -> Response:
-        """A session may revoke each token of its user, as may a token with all scopes."""
-        revoke(self.user, self.get_object())
+        """A session may revoke each token of its user, as may a token with all scopes. A token may revoke itself."""
+        revoke(self.user, self.get_object(), by=request.auth if isinstance(request.auth, ApiToken) else None)
         return Response(status=HTTPStatus.NO_CONTENT)
 
 

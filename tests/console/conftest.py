@@ -96,7 +96,7 @@ def definer(db: None) -> User:
 
 def api_as(user: User) -> APIClient:
     api = APIClient()
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user)}")
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user).text}")
     return api
 
 
@@ -204,4 +204,4 @@ class Commands:
 
 @pytest.fixture
 def weirctl(home: Path, live_server: LiveServer, operator: User) -> Commands:
-    return Commands(live_server.url, tokens.issue(operator))
+    return Commands(live_server.url, tokens.issue(operator).text)

@@ -40,7 +40,7 @@ def test_the_token_of_the_login_is_sent_to_its_console_only(
     home: Path, live_server: LiveServer, operator: User
 ) -> None:
     credentials_path().parent.mkdir(parents=True)
-    credentials_path().write_text(json.dumps({"url": "http://127.0.0.1:1", "token": tokens.issue(operator)}))
+    credentials_path().write_text(json.dumps({"url": "http://127.0.0.1:1", "token": tokens.issue(operator).text}))
     elsewhere = CliRunner().invoke(main, ["--url", live_server.url, "jobs"])
     assert (elsewhere.exit_code, "`weirctl login` stores a token." in elsewhere.stderr) == (3, True)
 
@@ -80,6 +80,16 @@ def test_a_login_limits_the_lifetime_of_its_token(home: Path, live_server: LiveS
     ends = ApiToken.objects.get().expires_at
     assert ends is not None
     assert timedelta(days=2) < ends - timezone.now() < timedelta(days=4)
+
+
+def test_a_logout_with_a_token_that_is_revoked_already_succeeds(
+    home: Path, live_server: LiveServer, operator: User
+) -> None:
+    """The answer to an earlier revocation may have been lost."""
+    store_credentials(live_server.url, tokens.issue(operator).text)
+    ApiToken.objects.all().delete()
+    assert CliRunner().invoke(main, ["logout"]).exit_code == 0
+    assert not credentials_path().exists()
 
 
 def test_a_logout_without_an_answer_forgets_the_token_and_names_the_problem(home: Path) -> None:

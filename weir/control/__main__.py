@@ -6,6 +6,7 @@ answers, 5 the operation still runs at the end of `--timeout`. Click completes c
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from weir.control.command import (
     wait_options,
     with_console,
 )
-from weir.control.console import Console, ConsoleError, Refused, Row
+from weir.control.console import Console, ConsoleError, Refused, Row, SignedOut
 from weir.control.login import credentials_path, read_credentials, store_credentials
 from weir.control.output import write_json, write_rows
 
@@ -69,7 +70,8 @@ def logout() -> None:
     try:
         stored = read_credentials()
         if stored:
-            Console(stored["url"], stored["token"]).delete("auth/tokens/current/")
+            with suppress(SignedOut):  # it has expired, or an earlier answer was lost
+                Console(stored["url"], stored["token"]).delete("auth/tokens/current/")
     except ConsoleError as error:
         click.echo(f"weirctl: the token is not revoked: {error}", err=True)
         click.get_current_context().exit(error.exit_code)

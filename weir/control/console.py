@@ -34,6 +34,10 @@ class Refused(ConsoleError):
     exit_code = 3
 
 
+class SignedOut(Refused):
+    """The console does not accept the token: it was revoked, or has expired."""
+
+
 class Unreachable(ConsoleError):
     """No console answered at the address."""
 
@@ -167,5 +171,5 @@ def _answer(url: str, response: httpx.Response) -> Any:
     fields = "; ".join(f"{each['pointer'].lstrip('/')}: {each['detail']}" for each in body.get("errors", ()))
     detail = str(body.get("detail") or response.reason_phrase)
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        detail = f"{detail} `weirctl login` stores a token."
+        raise SignedOut(f"{detail} `weirctl login` stores a token.")
     raise Refused(f"{detail} ({fields})" if fields and fields not in detail else detail)

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from console.accounts.tokens import issue, revoke, tokens_of
+from console.accounts.tokens import IssuedToken, issue, revoke, tokens_of
 from console.ui.forms import TokenForm
 from console.ui.views.page import page, require_login, user_of
 
@@ -20,11 +20,13 @@ from console.ui.views.page import page, require_login, user_of
 @never_cache
 def tokens(request: HttpRequest) -> HttpResponse:
     """POST issues a token. Only its answer shows the token, so that it is not followed by a redirect."""
-    form, issued, status = TokenForm(request.POST if request.method == "POST" else None), "", HTTPStatus.OK
+    form, status = TokenForm(request.POST if request.method == "POST" else None), HTTPStatus.OK
+    issued: IssuedToken | None = None
     if request.method == "POST":
         if form.is_valid():
             expires_at = timezone.now() + timedelta(days=form.cleaned_data["days"])
-            issued = issue(user_of(request), expires_at, scopes=form.cleaned_data["scopes"])
+            scopes, key = form.cleaned_data["scopes"], request.POST.get("key") or None
+            issued = issue(user_of(request), expires_at, scopes=scopes, request_key=key)
             form = TokenForm()
         else:
             status = HTTPStatus.UNPROCESSABLE_ENTITY

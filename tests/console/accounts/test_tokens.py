@@ -59,7 +59,7 @@ def test_each_login_issues_another_token_and_none_ends_another(operator: User) -
 
 
 def test_a_wrong_or_revoked_token_is_401(operator: User, browser: Client) -> None:
-    token = tokens.issue(operator)
+    token = tokens.issue(operator).text
     assert signed_in(token[:-1]).get("/api/v1/jobs/").status_code == 401
     row = ApiToken.objects.get()
     assert browser.post(f"/admin/accounts/apitoken/{row.pk}/delete/", {"post": "yes"}).status_code == 302
@@ -68,7 +68,7 @@ def test_a_wrong_or_revoked_token_is_401(operator: User, browser: Client) -> Non
 
 @pytest.mark.parametrize("scheme", ["Token", "Basic", "bearer-token"])
 def test_another_scheme_is_401_and_the_answer_names_the_one_to_use(operator: User, scheme: str) -> None:
-    token = tokens.issue(operator)
+    token = tokens.issue(operator).text
     refused = sending(f"{scheme} {token}").get("/api/v1/jobs/")
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     detail = refused.json()["detail"]
@@ -81,7 +81,7 @@ def test_another_scheme_is_401_and_the_answer_names_the_one_to_use(operator: Use
 
 @pytest.mark.parametrize("header", ["{}", "{} ", ""])
 def test_a_token_without_a_scheme_is_not_repeated(operator: User, header: str) -> None:
-    token = tokens.issue(operator)
+    token = tokens.issue(operator).text
     refused = sending(header.format(token)).get("/api/v1/jobs/")
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert refused.json()["detail"].startswith("Send 'Authorization: Bearer <token>'")
@@ -93,7 +93,7 @@ def test_a_session_counts_whatever_scheme_a_proxy_has_passed_on(browser: Client)
 
 
 def test_a_user_who_is_not_active_cannot_use_a_token(operator: User) -> None:
-    token = tokens.issue(operator)
+    token = tokens.issue(operator).text
     User.objects.update(is_active=False)
     assert signed_in(token).get("/api/v1/jobs/").status_code == 401
 
@@ -121,7 +121,7 @@ def test_a_token_that_has_ended_already_is_not_issued(operator: User) -> None:
 
 
 def test_the_number_of_tokens_is_bounded_and_those_in_use_stay(operator: User) -> None:
-    used = tokens.issue(operator, max_tokens=3)
+    used = tokens.issue(operator, max_tokens=3).text
     for _ in range(5):
         signed_in(used).get("/api/v1/jobs/")
         ApiToken.objects.filter(digest=tokens.token_digest(used)).update(used_at="2999-01-01T00:00:00Z")
@@ -160,8 +160,8 @@ def test_a_token_expires_by_default(operator: User, settings: Settings) -> None:
 
 
 def test_a_user_lists_and_revokes_own_tokens_over_rest(operator: User, viewer: User) -> None:
-    foreign = tokens.issue(viewer)
-    used, other = signed_in(tokens.issue(operator)), tokens.issue(operator, scopes=["review"])
+    foreign = tokens.issue(viewer).text
+    used, other = signed_in(tokens.issue(operator).text), tokens.issue(operator, scopes=["review"]).text
     path = "/api/v1/auth/tokens/"
     newest, own = used.get(path).json()["results"]
     assert (newest["scopes"], newest["hint"], newest["current"]) == (["review"], other[:9], False)
@@ -175,8 +175,10 @@ def test_a_user_lists_and_revokes_own_tokens_over_rest(operator: User, viewer: U
 
 
 def test_a_token_revokes_itself_whatever_its_scopes(operator: User, browser: Client) -> None:
-    program, path = signed_in(tokens.issue(operator, scopes=[])), "/api/v1/auth/tokens/current/"
+    program, path = signed_in(tokens.issue(operator, scopes=[]).text), "/api/v1/auth/tokens/current/"
     assert program.get(path).json()["current"] is True
+    other = signed_in(tokens.issue(operator, scopes=[]).text)
+    assert other.delete(f"/api/v1/auth/tokens/{other.get(path).json()['id']}/").status_code == 204, "by its id"
     assert program.delete(path).status_code == 204
     assert program.get(path).status_code == 401
     assert browser.get(path).status_code == 404, "a session has no token"
@@ -201,6 +203,35 @@ def test_a_user_makes_and_revokes_tokens_on_a_page(browser: Client, operator: Us
     assert browser.post(f"/tokens/{other.pk}/revoke/").status_code == 404
     assert browser.post(f"/tokens/{row.pk}/revoke/").status_code == 302
     assert [token.user for token in ApiToken.objects.all()] == [viewer]
+
+
+def test_a_form_that_is_sent_twice_leaves_a_single_token(browser: Client, operator: User) -> None:
+    """A browser shows the second answer to a double click. The token in the first one was valid, and unknown."""
+    page = browser.get("/tokens/").content.decode()
+    key = re.search(r'name="key" value="(\w+)"', page)
+    assert key is not None
+    given = {"days": 30, "key": key[1]}
+    first, second = (browser.post("/tokens/", given).content.decode() for _ in range(2))
+    assert "It replaces" not in first
+    row = ApiToken.objects.get()
+    found = re.search(r'id="issued">(weir_[\w-]+)<', second)
+    assert found is not None
+    assert row.digest == tokens.token_digest(found[1])
+    assert re.search(r"It replaces weir_\S{4}…, which is revoked\.", second)
+    ApiToken.objects.update(used_at=timezone.now())
+    browser.post("/tokens/", given)
+    assert ApiToken.objects.filter(pk=row.pk).exists(), "a program uses it"
+
+
+def test_the_page_names_the_token_that_a_new_one_replaces(browser: Client, operator: User) -> None:
+    tokens.issue(operator)
+    ApiToken.objects.bulk_create(
+        ApiToken(user=operator, digest=str(at), hint=f"weir_{at}", used_at=timezone.now()) for at in range(99)
+    )
+    oldest = ApiToken.objects.get(used_at=None)
+    ApiToken.objects.filter(pk=oldest.pk).update(created_at=timezone.now() - timedelta(days=9))
+    made = browser.post("/tokens/", {"days": 30}).content.decode()
+    assert f"It replaces {oldest}, which is revoked." in made
 
 
 @pytest.mark.parametrize("given", [{"days": ""}, {"days": 0}, {"days": 9, "scopes": ["all"]}])

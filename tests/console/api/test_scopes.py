@@ -97,7 +97,7 @@ def bodies(job: int) -> dict[tuple[str, str], Any]:
 
 def signed_in(user: User, scopes: tuple[str, ...]) -> APIClient:
     api = APIClient()
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user, scopes=scopes)}")
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user, scopes=scopes).text}")
     return api
 
 

@@ -28,7 +28,8 @@ from runtime.errors import CorruptState, JobRejected
 
 log = structlog.get_logger(__name__)
 
-_MAX_OTHERS: Final = 10  #: jobs, one of whose snapshots shows that the storage is mounted
+STORAGE_MARKER: Final = ".weir-storage"  #: file in `WEIR_STORAGE`
+_MAX_JOBS: Final = 10  #: newest, one of whose snapshots shows that the storage is mounted
 CORRUPT_CODE: Final = "corrupt-checkpoint"
 CHECKPOINT_FIELD, PATH_FIELD, TARGET_FIELD = "params.checkpoint", "params.path", "params.target"
 
@@ -148,7 +149,7 @@ def _delete(folder: Path, beside: Path) -> bool:
     try:
         beside.stat()
     except FileNotFoundError:
-        if not _has_other_snapshot(beside):
+        if not _marker().is_file():
             raise
     if not folder.exists():
         return False
@@ -156,13 +157,27 @@ def _delete(folder: Path, beside: Path) -> bool:
     return True
 
 
-def _has_other_snapshot(job: Path) -> bool:
-    """Whether the storage has a recorded snapshot of a job other than that of the folder `job`.
+def mark_storage() -> None:
+    """Writes a marker into the storage of Weir as soon as it has a recorded snapshot.
 
-    A storage that is not mounted has none. `job` was then removed by hand.
+    A storage that is not mounted has neither. If the marker is there, the folder of a job that is missing was removed
+    by hand.
+
+    Raises:
+        OSError: the storage cannot be read or written.
     """
-    kept = Checkpoint.objects.filter(status=Status.COMPLETED, discarded_at=None).exclude(job=int(job.name))
-    newest = kept.order_by("-job_id", "-number").distinct("job_id").only("job", "path")[:_MAX_OTHERS]
+    marker = _marker()
+    if not marker.is_file() and _has_snapshot():
+        marker.touch()
+
+
+def _marker() -> Path:
+    return Path(settings.WEIR_STORAGE) / STORAGE_MARKER
+
+
+def _has_snapshot() -> bool:
+    kept = Checkpoint.objects.filter(status=Status.COMPLETED, discarded_at=None)
+    newest = kept.order_by("-job_id", "-number").distinct("job_id").only("job", "path")[:_MAX_JOBS]
     return any(_manifest_file(row).is_file() for row in newest)
 
 

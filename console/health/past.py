@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from console.checkpoints.models import NOT_FAILURES
+from console.checkpoints.operation_codes import INCONCLUSIVE
 from console.health.facts import (
     CheckpointFacts,
     CompletedCheckpoint,
@@ -23,8 +24,6 @@ from console.health.rules.checkpoints import MAX_COUNTED_FAILURES, MIN_SLOW_COMM
 from console.jobs.models import Run
 from runtime.core.job.settings import CoordinatorSettings
 
-#: Codes of drills that are no finding, as in `console.operations.models`.
-_INCONCLUSIVE: Final = ("withdrawn", "drill-canceled", "drill-no-slots")
 _RECENT: Final = 5  #: completed checkpoints whose durations count
 _NOUNS: Final = {"savepoint": "savepoint", "drill": "restore drill"}  #: by operation of a schedule
 
@@ -116,7 +115,7 @@ LEFT JOIN LATERAL (
 LIMITS: Final[Mapping[str, Any]] = {
     "recent": _RECENT, "failures": MAX_COUNTED_FAILURES, "attempts": MAX_ATTEMPTS,
     "not_failures": [str(reason) for reason in NOT_FAILURES], "slow_commit_ms": MIN_SLOW_COMMIT_MS,
-    "inconclusive": list(_INCONCLUSIVE),
+    "inconclusive": list(INCONCLUSIVE),
 }  # fmt: skip
 
 

@@ -100,7 +100,9 @@ def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClon
 def delete_unfinished_clones() -> None:
     """Deletes the files of clones whose process has died before it committed their rows."""
     for mark in Path(settings.WEIR_STORAGE).glob(f"{_MARK_PREFIX}*"):
-        clone_id = int(mark.name.removeprefix(_MARK_PREFIX))
+        if not (suffix := mark.name.removeprefix(_MARK_PREFIX)).isdecimal():
+            continue  # no file of Weir
+        clone_id = int(suffix)
         with try_lock(_LOCKS + clone_id) as is_free:
             if not is_free:
                 continue  # its process lives

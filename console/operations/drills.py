@@ -18,17 +18,12 @@ from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.operation_codes import DRILL_CANCELED, DRILL_WITHOUT_SLOTS
 from console.jobs.models import Job, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.operations import services
 from console.operations.drill_starts import LIMIT
-from console.operations.models import (
-    DRILL_CANCELED,
-    DRILL_WITHOUT_SLOTS,
-    Operation,
-    OperationKind,
-    OperationState,
-)
+from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.params import RunParams
 from console.operations.passes import for_each_active
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState

@@ -10,10 +10,12 @@ from typing import Final
 import structlog
 
 from console.advisory_lock import try_lock
+from console.checkpoints.storage import mark_storage
 from console.operations import clones, discard, drill_starts, drills, scheduled_operations
 from console.operations.passes import FILE_WORK_LOCK
 
 _WORK: Final = (
+    mark_storage,  # before deletions, which need the marker
     drill_starts.start_drills,
     scheduled_operations.discard_surplus,
     discard.delete_discarded_files,

@@ -13,7 +13,8 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, JSONObject
 
 from console.checkpoints.models import Checkpoint
-from console.operations.models import INCONCLUSIVE, Operation, OperationKind, OperationState
+from console.checkpoints.operation_codes import INCONCLUSIVE
+from console.operations.models import Operation, OperationKind, OperationState
 
 _ENDED = (OperationState.SUCCEEDED, OperationState.FAILED)
 

@@ -17,13 +17,13 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict
 from console.accounts.rights import require_operate
+from console.checkpoints.operation_codes import WITHDRAWN
 from console.operations import successions
 from console.operations.drills import MEASURED
 from console.operations.holds import release
 from console.operations.models import (
     ACTIVE_STATES,
     SUCCESSION_KINDS,
-    WITHDRAWN,
     Operation,
     OperationKind,
     OperationState,

@@ -10,7 +10,7 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import STORAGE_MARKER, job_root
 from console.jobs.models import Run
 from console.operations.file_work import run_file_work
 from console.operations.models import Operation
@@ -150,10 +150,26 @@ def test_a_discard_waits_for_storage_that_is_not_mounted(
     assert "waiting for storage" not in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
 
 
+def test_a_discard_ends_if_the_folder_of_the_only_job_was_removed_by_hand(
+    api: APIClient, savepoint: Checkpoint, settings: Settings
+) -> None:
+    """An earlier pass has marked the storage. Without the marker no other job shows that it is mounted."""
+    marker = Path(settings.WEIR_STORAGE) / STORAGE_MARKER
+    marker.unlink(missing_ok=True)
+    run_file_work()
+    assert marker.is_file()
+    ask(api, savepoint)
+    shutil.rmtree(job_root(savepoint.job_id))
+    run_file_work()
+    found = Operation.objects.get()
+    assert (found.state, found.phase) == ("succeeded", "the files were already gone")
+
+
 def test_a_discard_ends_if_the_folder_of_its_job_was_removed_by_hand(
-    api: APIClient, browser: Client, savepoint: Checkpoint
+    api: APIClient, browser: Client, savepoint: Checkpoint, settings: Settings
 ) -> None:
     """It waited for ever. The snapshot of another job shows that the storage is mounted."""
+    (Path(settings.WEIR_STORAGE) / STORAGE_MARKER).unlink(missing_ok=True)
     ask(api, savepoint)
     shutil.rmtree(job_root(savepoint.job_id))
     run_file_work()

@@ -14,7 +14,7 @@ from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import STORAGE_MARKER, job_root
 from console.jobs.models import Job
 from console.operations import clones
 from console.operations.file_work import run_file_work
@@ -32,7 +32,7 @@ def snapshot() -> Checkpoint:
 
 
 def folders(settings: Settings) -> set[str]:
-    return {entry.name for entry in Path(settings.WEIR_STORAGE).iterdir()}
+    return {entry.name for entry in Path(settings.WEIR_STORAGE).iterdir()} - {STORAGE_MARKER}
 
 
 def test_the_files_of_a_process_that_died_are_deleted_and_named(
@@ -59,6 +59,16 @@ def test_the_files_of_a_process_that_died_are_deleted_and_named(
     assert folders(settings) == before
     log.warning.assert_called_once_with("an unfinished clone is deleted", folder=str(job_root(int(name))))
     assert not Operation.objects.exists()
+
+
+def test_a_file_with_another_name_hides_no_mark(settings: Settings) -> None:
+    """The pass ended at it, and the files of later clones stayed."""
+    other, mark = (Path(settings.WEIR_STORAGE) / f"{clones._MARK_PREFIX}{name}" for name in ("x", "99999999"))
+    other.touch()
+    mark.touch()
+    clones.delete_unfinished_clones()
+    assert (other.exists(), mark.exists()) == (True, False)
+    other.unlink()
 
 
 def test_a_pass_leaves_a_clone_that_is_being_created(

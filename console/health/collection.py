@@ -18,7 +18,7 @@ from console.jobs.operator_names import operator_names
 from console.metrics import live
 from console.metrics.live import Live
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
-from runtime.core.job.graph import Role
+from runtime.core.job.graph import Partitioning, Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.redaction import redact_failure, redact_json
@@ -242,7 +242,8 @@ def _operators(
             label=names[uid],
             role=Role(operator["role"]),
             bounded=operator.get("bounded", False),
-            inputs=tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid)),
+            inputs=_senders(uid, edges),
+            forward_inputs=_senders(uid, [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]),
             finished=shown is not None and shown.finished,
             subtasks=_subtasks(uid, samples, _recent(samples), idle, is_source=is_source),
             state_bytes=last_hours[uid].state_bytes,
@@ -251,6 +252,10 @@ def _operators(
             sent=last_hours[uid].sent,
         )
     return found
+
+
+def _senders(uid: str, edges: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(edge["source"] for edge in edges if edge["target"] == uid))
 
 
 def _subtasks(

@@ -58,7 +58,7 @@ class SentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFacts:
-    """An operator. `inputs` are its predecessors without feedback.
+    """An operator. `inputs` are its predecessors without feedback, `forward_inputs` those behind a forward edge.
 
     Args:
         label: its name as the graph shows it, with the uid if another operator has the same name; "": it has none.
@@ -72,6 +72,7 @@ class OperatorFacts:
     role: Role = Role.OPERATOR
     bounded: bool = False
     inputs: tuple[str, ...] = ()
+    forward_inputs: tuple[str, ...] = ()
     finished: bool = False
     subtasks: tuple[SubtaskFacts, ...] = ()
     state_bytes: tuple[int | None, int | None, int | None] = (None, None, None)

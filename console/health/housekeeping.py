@@ -21,13 +21,16 @@ log = structlog.get_logger(__name__)
 
 MAX_PASS_S: Final = 1.0
 _RUNS_AT_A_TIME: Final = 50
+_RETRY_S: Final = 60.0
+_retry_at: dict[int, float] = {}  #: by run without a verdict, by the monotonic clock
 _COLUMNS: Final = ("run_id", "level", "sentence", "since", "findings", "recovery_at", "is_final", "checked_at")
 
 
 def store_verdicts(now: datetime | None = None) -> None:
     """Stores the verdicts on all runs under way, and once on each run that has ended. `now`: the time by default.
 
-    The oldest verdicts come first, and a pass lasts about `MAX_PASS_S`: the reconciler shares its worker.
+    The oldest verdicts come first, and a pass lasts about `MAX_PASS_S`: the reconciler shares its worker. A run without
+    a verdict is left out for `_RETRY_S`. It would be the oldest of each pass, whose runs are then checked one by one.
 
     Raises:
         Exception: no verdict on any run of a group could be stored. A single run without one is logged, and stops no
@@ -36,7 +39,8 @@ def store_verdicts(now: datetime | None = None) -> None:
     unknown = Q(health=None) | ~Q(health__run_id=F("latest_run")) | Q(health__is_final=False)
     jobs = Job.objects.exclude(latest_run=None).filter(unknown)
     oldest_first = jobs.order_by(F("health__checked_at").asc(nulls_first=True))
-    pks = list(oldest_first.values_list("latest_run", flat=True))
+    _forget_due(time.monotonic())
+    pks = [pk for pk in oldest_first.values_list("latest_run", flat=True) if pk not in _retry_at]
     deadline = time.monotonic() + MAX_PASS_S
     for start in range(0, len(pks), _RUNS_AT_A_TIME):
         runs = Run.objects.filter(pk__in=pks[start : start + _RUNS_AT_A_TIME]).select_related("version", "job__health")
@@ -49,9 +53,15 @@ def _store_verdicts_on(runs: Sequence[Run], now: datetime) -> None:
     try:
         _store(verdicts(runs, now))
     except Exception:
-        stored = [_is_stored_alone(run, now) for run in runs]
-        if not any(stored):
+        failed = [run.pk for run in runs if not _is_stored_alone(run, now)]
+        if len(failed) == len(runs):
             raise
+        _retry_at.update(dict.fromkeys(failed, time.monotonic() + _RETRY_S))
+
+
+def _forget_due(now: float) -> None:
+    for pk in [pk for pk, at in _retry_at.items() if at <= now]:
+        del _retry_at[pk]
 
 
 def _is_stored_alone(run: Run, now: datetime) -> bool:

@@ -13,6 +13,7 @@ from uuid import UUID
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import load_manifest
+from console.operations.models import ACTIVE_STATES, Operation
 from runtime.core.snapshot.manifest import Manifest
 
 TIMEOUT_S: Final = 2.0
@@ -39,9 +40,19 @@ def load_manifest_in_time(checkpoint: Checkpoint, operation: UUID) -> Manifest:
 
 
 def _start_read(checkpoint: Checkpoint, operation: UUID) -> Future[Manifest]:
-    read = _reads[operation] = Future[Manifest]()
+    _forget_ended_operations()
+    read = Future[Manifest]()
     threading.Thread(target=_read, args=(checkpoint, read), name="manifest-read", daemon=True).start()
+    _reads[operation] = read  # only now: if no thread can be started, the next pass tries again
     return read
+
+
+def _forget_ended_operations() -> None:
+    """Drops results that no pass will take, because the operation was withdrawn meanwhile."""
+    if done := [operation for operation, read in _reads.items() if read.done()]:
+        active = Operation.objects.filter(pk__in=done, state__in=ACTIVE_STATES).values_list("pk", flat=True)
+        for operation in set(done).difference(active):
+            del _reads[operation]
 
 
 def _read(checkpoint: Checkpoint, read: Future[Manifest]) -> None:

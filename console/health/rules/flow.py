@@ -76,7 +76,7 @@ def slow_subtask(facts: RunFacts) -> SlowSubtask | None:
         return None
     for root in list(facts.operators.values())[::-1]:
         busy = {s.index: s.busy for s in root.subtasks if s.busy >= MIN_BUSY and s.backpressured < _FREE}
-        for sender in (facts.operators[uid] for uid in root.inputs if busy and uid in facts.operators):
+        for sender in (facts.operators[uid] for uid in root.forward_inputs if busy and uid in facts.operators):
             blocked = {s.index: s.backpressured for s in sender.subtasks}
             for index, share in busy.items():
                 waits = facts.exceeds(BACKPRESSURE, blocked.get(index, 0.0), _BLOCKED, 0.6)

@@ -43,7 +43,9 @@ def subtask(index: int = 0, **numbers: Any) -> SubtaskFacts:
 
 
 def operator(uid: str, *inputs: str, role: Role = Role.OPERATOR, **changes: Any) -> OperatorFacts:
-    return OperatorFacts(uid=uid, role=role, inputs=inputs, **{"subtasks": (subtask(0), subtask(1)), **changes})
+    """An operator behind forward edges of `inputs`."""
+    given = {"forward_inputs": inputs, "subtasks": (subtask(0), subtask(1)), **changes}
+    return OperatorFacts(uid=uid, role=role, inputs=inputs, **given)
 
 
 def checkpoint(**changes: Any) -> CompletedCheckpoint:

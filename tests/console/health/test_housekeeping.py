@@ -103,12 +103,38 @@ def test_a_run_whose_verdict_fails_stops_no_other(monkeypatch: pytest.MonkeyPatc
             raise KeyError("rows_in")
         return collect(runs, *arguments)
 
+    monkeypatch.setattr(housekeeping, "_retry_at", {})
     monkeypatch.setattr(housekeeping, "collect", collect_others)
     store_verdicts()
     assert JobHealth.objects.get().run_id == late.pk
     Job.objects.filter(pk=late.job_id).update(latest_run=None)
+    store_verdicts()
+    monkeypatch.setattr(housekeeping, "_retry_at", {broken.pk: 0.0})  # it is due
     with pytest.raises(KeyError):
         store_verdicts()
+
+
+def test_a_run_whose_verdict_fails_is_left_out_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was the oldest of each pass, which then checked its neighbours one by one and reached no others."""
+    broken = sick("broken", 5)
+    sick("late", 5)
+    asked: list[int] = []
+
+    def collect_others(runs: Sequence[Run], *arguments: Any) -> Mapping[int, RunFacts]:
+        asked.append(len(runs))
+        if broken in runs:
+            raise KeyError("rows_in")
+        return collect(runs, *arguments)
+
+    monkeypatch.setattr(housekeeping, "_retry_at", {})
+    monkeypatch.setattr(housekeeping, "collect", collect_others)
+    store_verdicts()
+    assert asked == [2, 1, 1]
+    store_verdicts()
+    assert asked[3:] == [1]
+    monkeypatch.setattr(housekeeping, "_retry_at", {broken.pk: 0.0})
+    store_verdicts()
+    assert asked[4:] == [2, 1, 1]
 
 
 def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
@@ -120,6 +146,13 @@ def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
     made = [sick(f"job-{number}", 1) for number in range(6)]
     runs = list(Run.objects.filter(pk__in=[run.pk for run in made]).select_related("version", "job"))
     assert queries(runs) == queries(runs[:1]) == 1
+
+
+def test_the_predecessors_behind_forward_edges_are_facts() -> None:
+    run = rows.run(rows.job())
+    join, window = (collect([run], timezone.now())[run.pk].operators[uid] for uid in ("join", "window"))
+    assert (join.inputs, join.forward_inputs) == (("prepared", "airlines"), ("prepared",))
+    assert (window.inputs, window.forward_inputs) == (("join",), ())
 
 
 def test_only_partitions_that_may_hold_the_facts_are_planned() -> None:

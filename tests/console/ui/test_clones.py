@@ -14,7 +14,9 @@ def test_a_clone_is_offered_while_the_job_runs(at_console: Client) -> None:
     found = rows.checkpoint(rows.run(rows.job()), 7)
     assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/checkpoints/{found.pk}/").content.decode()
     assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/jobs/{found.job_id}/restore/").content.decode()
-    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/clone/"))
+    page = at_console.get(f"/checkpoints/{found.pk}/clone/")
+    assert 'hx-params="not reason"' in page.content.decode(), "addresses are logged, and the commands have no reason"
+    said = blocks.text(page)
     assert "The sinks of the new job discard every row, and their state is left out." in said
     given = {"kind": "clone", "version": found.run.version_id, "parallelism": 2, "name": "flights-delays"}
     assert "another job is called" in blocks.text(at_console.post(f"/checkpoints/{found.pk}/clone/", given))

@@ -271,6 +271,12 @@ def test_a_single_slow_subtask_behind_a_forward_edge_has_limits(blocked: float, 
     assert (found("backpressure", operators=given) is not None) is is_found
 
 
+def test_a_subtask_behind_a_hash_edge_does_not_block_the_sender_with_its_index() -> None:
+    """Each sender has records for all receivers, so the subtask that waits may wait for any of them."""
+    given = operators(**of_eight(1.0, 1.0))  # type: ignore[arg-type]
+    assert found("backpressure", operators={**given, "join": replace(given["join"], forward_inputs=())}) is None
+
+
 def test_a_single_slow_subtask_is_named_though_the_operator_is_backpressured_by_an_eighth() -> None:
     given = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
     finding = found("backpressure", operators=given)

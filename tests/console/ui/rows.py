@@ -186,14 +186,19 @@ def run(of: Job, state: str = "running", **changes: Any) -> Run:
     return Run.objects.create(job=of, version=version, state=state, **{**given, **changes})
 
 
+#: Ends of the steps of a launch, in seconds since the attempt began. They lie within the 4 s to the first record.
+LAUNCH_S = {"listed": 0.4, "opened": 2.3, "connected": 3.2, "deployed": 3.8}
+
+
 def attempts(of: Run, story: Story | None = None) -> None:
     """The attempts of a run: one that failed if the story has it, and one that ends with the run."""
     story = story or story_of(of)
     began = of.started_at or story.present
+    launch = {step: int((began.timestamp() + end_s) * 1000) for step, end_s in LAUNCH_S.items()}
     if story.failed_at is not None:
         Attempt.objects.create(
             run=of, token=of.token - 1, started_at=began, ended_at=story.failed_at, outcome="failed",
-            reason=LOST, detail=LOST_SLOT, restored_checkpoint=of.restore_checkpoint,
+            reason=LOST, detail=LOST_SLOT, restored_checkpoint=of.restore_checkpoint, launch=launch,
         )  # fmt: skip
         began = story.failed_at + timedelta(seconds=2)
     outcome = {"finished": "ended", "failed": "failed", "restarting": ""}.get(of.state, "running")
@@ -201,6 +206,7 @@ def attempts(of: Run, story: Story | None = None) -> None:
         run=of, token=of.token, started_at=began, ended_at=of.ended_at, outcome=outcome,
         reason=of.failure["message"] if of.failure else "",
         restored_checkpoint=None if story.failed_at else of.restore_checkpoint,
+        launch=None if story.failed_at else launch,
     )  # fmt: skip
 
 

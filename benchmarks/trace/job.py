@@ -114,7 +114,7 @@ class Steered:
         token = run_store.claim(run.pk, "trace:0:0")
         assert token is not None, "a queued run can be claimed"
         self.job, self.run = job.pk, run.pk
-        self._headers = {"HTTP_HOST": "localhost", "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user)}"}
+        self._headers = {"HTTP_HOST": "localhost", "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user).text}"}
         self._client = Client()
         self.records = PostgresRunStore(url, run.pk, Token(token), version.max_parallelism)
         self.master = JobMaster(
@@ -188,12 +188,12 @@ def keys_of_slot_1() -> list[int]:
 
 def steer(home: FilePath) -> tuple[Trace, list[tuple[str, str, int]]]:
     """Runs the job. Returns the trace, and the reason, operation and checkpoint of each savepoint."""
-    recorder = Recorder()
+    recorder, keys = Recorder(), keys_of_slot_1()
     with console(home) as url:
         recorder.install()
         steered = Steered(home, url, recorder)
         try:
-            steered.write(*keys_of_slot_1())
+            steered.write(*keys)
             for number in range(ROUNDS):
                 steered.write(VALUES[number])
             made = [steered.savepoint(f"{REASON}-{number}") for number in range(SAVEPOINTS)]

@@ -390,10 +390,11 @@ class Coordinator:
         return [*self._on_suspended(at, "the job has ended"), *by_itself, EndJob()]
 
     def _abbreviate(self, subtasks: Set[SubtaskId]) -> str:
-        """The first `MAX_NAMED_SUBTASKS` subtasks by name, and the number of the rest."""
-        named = ", ".join(self._graph.label(subtask) for subtask in sorted(subtasks)[:MAX_NAMED_SUBTASKS])
-        rest = len(subtasks) - MAX_NAMED_SUBTASKS
-        return f"{named} and {rest} more" if rest > 0 else named
+        """The first `MAX_NAMED_SUBTASKS` subtasks by name, and the number of the rest; a rest of one by its name."""
+        labels = [self._graph.label(subtask) for subtask in sorted(subtasks)]
+        if len(labels) <= MAX_NAMED_SUBTASKS + 1:
+            return ", ".join(labels)
+        return f"{', '.join(labels[:MAX_NAMED_SUBTASKS])} and {len(labels) - MAX_NAMED_SUBTASKS} more"
 
 
 def _fail_operation(operation: str | None, reason: FailureReason, detail: str) -> Effects:

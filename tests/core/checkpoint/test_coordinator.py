@@ -517,6 +517,15 @@ def test_an_expired_checkpoint_says_how_many_it_does_not_name() -> None:
     assert report.detail == "no acknowledgement from a/0, a/1, a/2, a/3, b/0 and 7 more"
 
 
+def test_an_expired_checkpoint_names_a_subtask_that_is_the_only_one_left() -> None:
+    """ "and 1 more" was longer than the name that it hid."""
+    job = Job(chain(parallelism=2))
+    job.ask()
+    job.issue(1)
+    (report,) = of(ReportCheckpoint, job.tick(1_100))
+    assert report.detail == "no acknowledgement from a/0, a/1, b/0, b/1, c/0, c/1"
+
+
 def test_details_name_operators_as_the_console_does() -> None:
     """They had the uids. Operators with the same name are told apart by them."""
     named = {"a": "orders", "b": "count", "c": "count"}

@@ -33,6 +33,7 @@ register = template.Library()
 
 _STALE_AFTER_S = 6  #: three polls
 _NAME = re.compile(r"`([^`]+)`")
+_GAP_OF_QUANTITY = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|%|B|[KMGTP]iB|[kMGTP]?/s)(?!\w))")
 _TICKING = re.compile(r"(?<=>)[^<]*(?=</time>)")
 
 
@@ -70,8 +71,9 @@ register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_
 
 @register.filter
 def sentence(text: str) -> SafeString:
-    """A sentence on the health of a job, with the names in backticks as code."""
-    return mark_safe(_NAME.sub(r"<code>\1</code>", escape(text)))  # noqa: S308
+    """A sentence with the names in backticks as code. A line does not end between a number and its unit."""
+    whole = _GAP_OF_QUANTITY.sub("\N{NO-BREAK SPACE}", text)
+    return mark_safe(_NAME.sub(r"<code>\1</code>", escape(whole)))  # noqa: S308
 
 
 @register.filter

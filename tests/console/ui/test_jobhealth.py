@@ -25,7 +25,8 @@ def run(operator: Any) -> Run:
 
 
 def page(at_console: Client, run: Run) -> str:
-    return at_console.get(f"/jobs/{run.job_id}/").content.decode()
+    """The markup, with plain spaces between numbers and units."""
+    return at_console.get(f"/jobs/{run.job_id}/").content.decode().replace("\N{NO-BREAK SPACE}", " ")
 
 
 def completed_ago(run: Run, seconds: float, number: int = 7) -> None:
@@ -262,10 +263,10 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     """S1: its page named slow checkpoints, and advised to take them less often: a recovery then goes back further."""
     slow = numbers.slow_run()
     response = at_console.get(f"/jobs/{slow.job_id}/")
-    said = response.content.decode()
+    said = response.content.decode().replace("\N{NO-BREAK SPACE}", " ")
     head = blocks.live(response)["health"]
     assert "<code>flights</code> falls behind: it reads 21 k/s of its usual 8" in head
-    assert "Running, needs attention for 0 s · running for 3 h 12 min" in blocks.text(response), "not for three hours"
+    assert "Running, needs attention for under 1 s · running for 3 h 12 min" in blocks.text(response), "not for three hours"
     shown = response.context["timeline"].numbers["event_lag_ms"]
     lag = formats.duration([value for value in shown if value is not None][-1])
     assert f"the watermark is {lag} behind the newest record; it waits for <code>join airlines</code>, which is" in head

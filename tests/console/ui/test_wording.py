@@ -13,7 +13,15 @@ from console.jobs.models import JobVersion, Run
 from console.operations.lineage import request_of
 from console.operations.models import Operation
 from console.ui.inspector import SubtaskLine
+from console.ui.templatetags import weir
 from tests.console.ui import blocks, numbers, rows
+
+
+def test_a_line_does_not_end_between_a_number_and_its_unit() -> None:
+    gap = "\N{NO-BREAK SPACE}"
+    said = weir.sentence("`join` took 0.16 s, 3 min 9 s and 90 % of 3 steps, at 84 k/s and 1.2 MiB.")
+    expected = "<code>join</code> took 0.16_s, 3_min 9_s and 90_% of 3 steps, at 84_k/s and 1.2_MiB."
+    assert said == expected.replace("_", gap)
 
 
 def test_an_operation_shows_the_savepoint_that_it_took_instead_of_its_last_phase(at_console: Client) -> None:

@@ -88,6 +88,26 @@ def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db
         expect(page.locator("svg.graph")).to_contain_text("watermark")
 
 
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_the_tables_of_an_operator_are_whole_and_lines_stand_in_their_rows(
+    signed_in: Open, transactional_db: None, width: int
+) -> None:
+    """At 1440 px, its column was narrower than the table. The line of a subtask stood on the row above."""
+    rows.operator_user()
+    run = numbers.run_with_story("flights", "running", 214)
+    with signed_in(width) as page:
+        page.goto(f"/jobs/{run.job_id}/?node=window")
+        region = page.get_by_role("region", name="Subtasks of window 1 day")
+        for table in (region, page.get_by_role("region", name="State by size")):
+            assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+        for line in region.locator("tbody tr").all():
+            row, spark = line.bounding_box(), line.locator(".spark").bounding_box()
+            assert row is not None
+            assert spark is not None
+            assert row["y"] <= spark["y"]
+            assert spark["y"] + spark["height"] <= row["y"] + row["height"]
+
+
 def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
         page.clock.install()

@@ -76,6 +76,8 @@ def since(start: datetime | None, now: datetime) -> str:
     if start is None:
         return NO_VALUE
     seconds = max(int((now - start).total_seconds()), 0)
+    if seconds == 0:
+        return "under 1 s"
     return f"{seconds} s" if seconds < 60 else _long(seconds)
 
 

@@ -34,7 +34,7 @@ _WITH_SAVEPOINT: Final = (_K.SAVEPOINT, _K.STOP, _K.DRAIN)
 class ExpectedDuration:
     """Durations of the last `count` operations or restarts; 0: of none of them. `note`: the origin, in words.
 
-    `is_least`: a part of the operation took this time, so the whole takes longer.
+    `is_least`: a part of the operation took these times, so the whole takes longer than the shortest.
     """
 
     median_ms: float
@@ -44,8 +44,13 @@ class ExpectedDuration:
     note: str
     is_least: bool = False
 
+    @property
+    def shown_ms(self) -> float:
+        """The median, or the least time if a part stands for the whole."""
+        return self.shortest_ms if self.is_least else self.median_ms
+
     def __str__(self) -> str:
-        return f"{'at least ' if self.is_least else ''}{formats.duration(self.median_ms)}"
+        return f"{'at least ' if self.is_least else ''}{formats.duration(self.shown_ms)}"
 
 
 def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) -> ExpectedDuration | None:

@@ -61,6 +61,11 @@ def test_a_moment_that_never_came() -> None:
     assert formats.since(None, NOW) == "–"
 
 
+def test_less_than_a_second_is_no_zero() -> None:
+    """A checkpoint of 45 ms read "Duration 0 s"."""
+    assert formats.since(NOW - timedelta(milliseconds=45), NOW) == "under 1 s"
+
+
 def test_a_fresh_watermark_is_a_lag_and_a_historic_one_its_own_time() -> None:
     now_ms = int(NOW.timestamp() * 1000)
     assert str(formats.watermark(now_ms - 240_000, NOW)) == "lag 4 min"

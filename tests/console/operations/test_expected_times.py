@@ -63,6 +63,7 @@ def test_savepoints_that_expired_are_named_beside_those_that_succeeded() -> None
     found = expected_duration(run.job_id, "stop", newest)
     assert found is not None
     assert found.note == ("the last 2 savepoints of this job took 1.0 s to 3.0 s; 1 of the last 3 expired after 1 min")
+    assert str(found) == "at least 1.0 s", "a savepoint is a part of a stop: the median of several is no minimum"
 
 
 def test_the_start_of_a_run_takes_as_long_on_all_pages() -> None:

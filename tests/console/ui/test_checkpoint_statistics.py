@@ -3,12 +3,14 @@
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from console.jobs.models import Attempt, JobVersion, Run
+from runtime.core.job.settings import JobSettings
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
@@ -58,8 +60,18 @@ def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: 
 def test_failures_stand_by_reason_with_the_newest(at_console: Client, running: Run) -> None:
     rows.checkpoint(running, 300, status="failed", reason="declined_task_not_ready", detail="join/0: not yet")
     said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/"))
-    assert "Expired 1 yes 188 no acknowledgement from join airlines/0" in said
-    assert "Declined task not ready 1 no 300 join/0: not yet" in said
+    assert "Expired 1 188 no acknowledgement from join airlines/0" in said
+    assert "Declined task not ready 1 300 join/0: not yet" in said
+    assert "Counts towards the limit" not in said, "this job has no limit"
+
+
+def test_failures_of_a_job_with_a_limit_say_whether_they_count(at_console: Client) -> None:
+    run = rows.run(rows.job(version={"settings": msgspec.to_builtins(JobSettings(tolerable_failed_checkpoints=3))}))
+    rows.checkpoint(run, 1, status="failed", reason="expired", detail="join/0: late")
+    rows.checkpoint(run, 2, status="failed", reason="declined_task_not_ready", detail="join/0: not yet")
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/statistics/"))
+    assert "Expired 1 yes 1 join/0: late" in said
+    assert "Declined task not ready 1 no 2 join/0: not yet" in said
 
 
 def test_one_run_may_be_chosen(at_console: Client) -> None:

@@ -266,7 +266,7 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     said = response.content.decode().replace("\N{NO-BREAK SPACE}", " ")
     head = blocks.live(response)["health"]
     assert "<code>flights</code> falls behind: it reads 21 k/s of its usual 8" in head
-    assert "Running, needs attention for under 1 s · running for 3 h 12 min" in blocks.text(response), "not for three hours"
+    assert "Running, needs attention for under 1 s · running for 3 h 12 min" in blocks.text(response), "not for hours"
     shown = response.context["timeline"].numbers["event_lag_ms"]
     lag = formats.duration([value for value in shown if value is not None][-1])
     assert f"the watermark is {lag} behind the newest record; it waits for <code>join airlines</code>, which is" in head

@@ -280,9 +280,13 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     story = ["BarrierArrived(41)", "Aligned(41)"]
     failure = {"code": "final", "message": "division by zero", "operator": "window", "story": story, "subtask": 1}
     run = rows.run(rows.job(), "failed", failure=failure)
+    rows.attempts(run)
     rows.checkpoint(run, 40)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert f"Why run {run.pk} failed final division by zero Not restarted: a restart would repeat this error" in said
+    assert (
+        f"Why run {run.pk} failed final division by zero Not restarted: a restart would repeat this error. "
+        "The run had restarted 1 time; its limit is 10 without a completed checkpoint in between." in said
+    )
     assert "Operator window" in said
     assert "The last 2 events before the failure BarrierArrived(41) Aligned(41)" in said
     assert '"subtask": 1' in said

@@ -28,6 +28,7 @@ for (const form of document.querySelectorAll("form[data-theme-switch]")) {
 // ---------------------------------------------------------------- times, in the formats of console/formats.py
 
 export function lasting(seconds) {
+  if (seconds < 1) return "under 1 s";
   if (seconds < 60) return `${seconds} s`;
   const [days, hours, minutes, rest] = [86400, 3600, 60, 1].map((unit, i, units) =>
     Math.floor((i ? seconds % units[i - 1] : seconds) / unit));

@@ -182,7 +182,7 @@ def test_a_focused_link_of_a_table_keeps_focus_when_its_table_changes(signed_in:
 def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: Run) -> None:
     with signed_in(390) as page:
         page.clock.install()
-        page.goto(f"/jobs/{running.job_id}/")
+        page.goto(f"/jobs/{running.job_id}/?graph=detailed")
         region = page.get_by_role("region", name="Picture of the job graph")
         region.evaluate("(element) => { element.scrollLeft = 400 }")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))

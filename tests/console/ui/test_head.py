@@ -30,15 +30,15 @@ def test_a_run_names_its_last_restart_for_a_quarter_of_an_hour(at_console: Clien
     run = numbers.recovered_run()
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     restored = run.attempts.latest("token").restored_checkpoint
-    assert re.search(r"Running again for 6 min \d+ s", said)
-    last = rf"Running again: slot 1 was lost 6 min \d+ s ago, {restored} restored, no records for 8\.0 s ?\."
+    assert re.search(r"Running again for [67] min \d+ s", said)
+    last = rf"Running again: slot 1 was lost [67] min \d+ s ago, {restored} restored, no records for 8\.0 s ?\."
     assert re.search(last, said)
     hour = timedelta(hours=1)
     run.attempts.filter(token=run.token - 1).update(ended_at=F("ended_at") - hour)
     caches["fragments"].clear()
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert re.search(r"Running again for 6 min \d+ s", said)
-    assert re.search(r"Running again: slot 1 was lost 1 h 6 min ago, .*, no records for 1 h\b", said)
+    assert re.search(r"Running again for [67] min \d+ s", said)
+    assert re.search(r"Running again: slot 1 was lost 1 h [67] min ago, .*, no records for 1 h\b", said)
     run.checkpoints.filter(token=run.token).update(triggered_at=F("triggered_at") - hour)
     caches["fragments"].clear()
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))

@@ -109,8 +109,10 @@ def test_lists_do_not_load_what_they_do_not_draw(at_console: Client, running: Ru
 def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
     at_console: Client, running: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within half a minute: each block is rendered anew after that."""
-    monkeypatch.setattr("console.ui.revision.time", SimpleNamespace(time=lambda: 0.0))
+    """At one moment: blocks are rendered anew twice a minute, plots every 5 s."""
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    monkeypatch.setattr("console.ui.revision.time", SimpleNamespace(time=now.timestamp))
     with CaptureQueriesContext(connection) as counted:
         at_console.get(f"/jobs/{running.job_id}/")
     assert len(counted) == PAGE_QUERIES

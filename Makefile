@@ -43,7 +43,7 @@ logs: setup ## follow the logs of all processes
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
 	@exec $(TESTS) $(PYTEST)
 
-test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
+test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers, every page
 	@exec $(TESTS) -m slow $(PYTEST)
 
 screens: setup-browser ## take pictures of every page of the console into docs/screens

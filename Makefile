@@ -8,7 +8,7 @@ PYTEST ?=
 JOBS ?= 3
 
 # Tests wait about as long as they compute, so more run at a time than there are cores.
-# Files begin in the order of their names: in the slow suite those that take longest come first.
+# Files begin in the order of collection; the acceptance tests have one stack, so one worker runs them all.
 # A JVM of a test lives for seconds: the second compiler and parallel collectors would cost more than they save.
 TESTS = env JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
 
@@ -17,7 +17,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots settings trace setup setup-browser lock
+.PHONY: help demo up down clean status logs test test-slow test-long screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots settings trace setup setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +43,11 @@ logs: setup ## follow the logs of all processes
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
 	@exec $(TESTS) $(PYTEST)
 
-test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers, every page
-	@exec $(TESTS) -m slow $(PYTEST)
+test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, every page
+	@exec $(TESTS) -m "slow and not long" $(PYTEST)
+
+test-long: setup-browser ## run the evidence that takes an hour more: further faults, examples by their pages, bare Debian, the composition
+	@exec $(TESTS) -m long $(PYTEST)
 
 screens: setup-browser ## take pictures of every page of the console into docs/screens
 	@exec $(BIN)/python -m pytest -q tests/console/ui/screens.py

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from runtime import redaction
 
@@ -21,6 +23,19 @@ settings.load_profile("weir")
 def pytest_configure() -> None:
     """Py4J talks when it is collected, which may be after pytest has closed what it would write to."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+class Scheduling(LoadFileScheduling):
+    """Gives each file to one worker, and all of `tests/acceptance` to one: it shares a stack, and two would starve."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/acceptance" if file.startswith("tests/acceptance/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -131,6 +131,7 @@ def test_sigkill_of_the_stage_between_commit_and_release(words: Tables) -> None:
     survive(words)
 
 
+@pytest.mark.long
 def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: Tables) -> None:
     owner, token = stage(words)["lease_owner"], words.run["token"]
     words.feed(3)
@@ -140,6 +141,7 @@ def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: Tables) -> N
     survive(words)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["redis", "postgres"])
 def test_sigkill_of_a_server(words: Tables, server: str) -> None:
     """Redis carries messages only. Postgres is the target, too: the stage waits, and delivers the epoch again."""

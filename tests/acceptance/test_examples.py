@@ -28,7 +28,7 @@ from tests.acceptance.word_count import PATIENCE_S
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 log = logging.getLogger(__name__)
 

@@ -75,6 +75,7 @@ def test_sigkill_of_postgres(words: WordCount) -> None:
     assert words.run["token"] == token, "an outage of Postgres is no reason to restart a healthy run"
 
 
+@pytest.mark.long
 def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
     """S1-11: it is replaced after the heartbeat timeout; when it wakes up, nothing that it does counts."""
     token, pid, known = words.run["token"], words.slot_pid(0), words.newest_checkpoint()
@@ -86,6 +87,7 @@ def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
     survive(words, known)
 
 
+@pytest.mark.long
 def test_sigkill_of_the_job_master_and_of_the_reconciler_within_a_rollback(words: WordCount) -> None:
     """The next attempt takes the stop, and the next pass requests the restore. No input comes, so no output repeats."""
     chosen, before = words.api.checkpoints(words.job)[-1], words.run["id"]

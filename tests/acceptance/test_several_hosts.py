@@ -89,6 +89,7 @@ class Words(WordCount):
         until(self.runs_exactly, PATIENCE_S, or_else=lambda: str(self.run))
 
 
+@pytest.mark.long
 def test_a_full_cluster_is_waited_for(words: Begin, tmp_path: Path) -> None:
     """A second job waits, says who holds the slots, can be cancelled, and starts by itself."""
     first = words(tmp_path / "first", "first", 4)
@@ -136,6 +137,7 @@ def test_a_silent_host_is_replaced(rig: Rig, words: Begin, tmp_path: Path) -> No
         rig.hosts[1].plug_in()
 
 
+@pytest.mark.long
 def test_a_restarted_spark_master_gets_a_fresh_application(rig: Rig, words: Begin, tmp_path: Path) -> None:
     job = words(tmp_path, "new-master", 3)
     job.must_run()

@@ -80,6 +80,7 @@ def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:
     assert stage(words)["deaths"] > 0
 
 
+@pytest.mark.long
 def test_sigkill_of_the_stage_after_the_rename(words: WordCount) -> None:
     """The epoch stays as it is; Spark repeats its batch, which is skipped."""
     commits, epochs = folder(words) / "spark/commits", folder(words) / "epochs"
@@ -107,6 +108,7 @@ def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: WordCount) -
     survive(words)
 
 
+@pytest.mark.long
 def test_epochs_go_once_no_retained_checkpoint_needs_them(words: WordCount) -> None:
     """A savepoint keeps those that a restore from it reads."""
     epochs = folder(words) / "epochs"

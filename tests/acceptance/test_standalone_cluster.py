@@ -116,6 +116,7 @@ def application(name: str, address: str, slots: int, sees: str) -> Iterator[None
         child.communicate(timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_shortage_names_the_applications_that_hold_the_cores(cluster: tuple[str, int]) -> None:
     """The cores that an application holds now count, not those that it has asked for."""
     address, _ = cluster

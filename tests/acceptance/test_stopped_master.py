@@ -16,7 +16,7 @@ from tests.spark import MASTER
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 STOPPED_S = 25  #: more than twice the heartbeat timeout
 

@@ -94,6 +94,7 @@ def test_rows_that_flink_has_not_committed_have_no_time_of_commit(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not flink.libraries(), reason="Flink is not installed")
 @pytest.mark.parametrize("job", sorted(JOBS))
 def test_each_row_arrives_in_flink_after_it_is_due_and_is_committed_later(job: str, tmp_path: Path) -> None:

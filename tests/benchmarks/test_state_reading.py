@@ -18,6 +18,7 @@ def test_figures_are_medians_of_the_rounds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_small_savepoint_is_made_and_read(tmp_path: Path) -> None:

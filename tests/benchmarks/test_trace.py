@@ -211,6 +211,7 @@ def test_the_median_path_is_shown() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)  # each call of the job is recorded
 def test_a_row_a_barrier_and_a_savepoint_of_the_real_job_are_traced() -> None:
     """Their paths pass through Flight, the control connections and Postgres; each ends where the table says."""

@@ -23,10 +23,6 @@ import pytest
 from stack.reaper import TEST_MARK
 from stack.settings import ROOT
 
-#: Cases that `make test-slow` leaves out, because what they add is not worth their minutes on every run.
-only_on_demand = pytest.mark.skipif(
-    os.environ.get("WEIR_TEST_CONTAINERS") != "1", reason="set WEIR_TEST_CONTAINERS=1 to run every case in containers"
-)
 PROGRAMS: Final = ("podman", "runc", "mmdebstrap", "git", "iptables")  #: netavark needs the last
 _ENGINE: Final = """
 [containers]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.podman import Podman, checkout, only_on_demand, pip_mounts, podman, session_mark, unique
+from tests.docker.podman import Podman, checkout, pip_mounts, podman, session_mark, unique
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(2400)]
 
 #: On a busy machine the demo also fails because a restart took longer than it promises; here its result counts.
 PROOF = """make demo EXIT=1 | tee /tmp/printed
@@ -71,7 +71,6 @@ def test_make_demo_is_exact_for_root_on_debian_13(engine: Podman, trixie: str, t
     assert "embedded Postgres and Redis" in printed
 
 
-@only_on_demand
 def test_make_demo_is_exact_for_root_on_debian_testing(engine: Podman, forky: str, tmp_path: Path) -> None:
     """The newest Python that the pinned packages have wheels for."""
     printed = run(engine, forky, checkout(tmp_path), PROOF)
@@ -88,7 +87,6 @@ def test_an_ordinary_user_on_a_bare_debian_13_is_told_all_that_is_missing(
     assert [line for line in printed.splitlines(keepends=True) if line.endswith(wanted)], printed
 
 
-@only_on_demand
 def test_an_ordinary_user_on_debian_12_has_checkpoints_and_tests(engine: Podman, bookworm: str, tmp_path: Path) -> None:
     commands = (
         "make up",

@@ -22,10 +22,10 @@ from stack.launch.java import find_java
 from stack.services import free_port
 from stack.settings import ROOT
 from tests.docker.composition import Composition
-from tests.docker.podman import Podman, checkout, only_on_demand, pip_mounts, podman
+from tests.docker.podman import Podman, checkout, pip_mounts, podman
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(3000), only_on_demand]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(3000)]
 
 IMAGES = Path(__file__).parent / "images"
 PATIENCE_S = 600.0

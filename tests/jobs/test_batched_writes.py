@@ -67,7 +67,7 @@ def test_batched_writes_take_fewer_statements_and_less_time(
         insert: Callable[[pa.RecordBatch], pa.RecordBatch] = Insert(
             address_without_password(database_url), table, seconds
         )
-        rows.batches("insert", insert, max_rows=max_rows, max_wait_ms=1_000).sink("out", weir.DiscardSink())
+        rows.batches("insert", insert, max_rows=max_rows, max_wait_ms=60_000).sink("out", weir.DiscardSink())
         jobs.run_to_end(flow.compile(2), tmp_path / str(max_rows))
         with psycopg.connect(database_url, autocommit=True) as connection:
             counts = f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM {table}_statements)"

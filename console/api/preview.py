@@ -64,6 +64,6 @@ class OperationPreview(ScopedView):
         run, now = latest_run(of), timezone.now()
         reached, horizon = run_progress(run), run and read_horizon(run, now, read_restarts_ms(of.pk))
         begin = reached.continuable.triggered_at if reached.continuable else None
-        numbers = preview(OperationKind(act), run, reached, horizon.records_from(begin, now) if horizon else None)
+        numbers = preview(OperationKind(act), run, reached, horizon.records_from(begin) if horizon else None)
         found = {"act": act, "run": run and run.pk, "numbers": numbers, "horizon": horizon}
         return Response(self.get_serializer(found).data)

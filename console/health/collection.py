@@ -1,7 +1,7 @@
 """Collects the facts of runs: the same queries for one run as for a page of them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -18,12 +18,12 @@ from console.jobs.operator_names import operator_names
 from console.metrics import live
 from console.metrics.live import Live
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
+from console.metrics.reads import RATE_WINDOW, Read
 from runtime.core.job.graph import Partitioning, Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.redaction import redact_failure, redact_json
 
-FLOW_WINDOW: Final = timedelta(seconds=35)
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
 _STEP: Final = timedelta(seconds=FINEST_STEP_S)
 
@@ -95,6 +95,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             operators=_operators(run, report, own, last_hours),
             sampled_at=_end(own[-1]) if own else None,
             flow_s=float(FINEST_STEP_S * len(_recent(own))),
+            reads=_reads(own, _sources([run])),
             event_lag_ms=row.get("event_lag_ms"),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
             lit=frozenset((lit or {}).get(run.pk, ())),
@@ -219,8 +220,18 @@ def _within(samples: Sequence[Sample], window: timedelta) -> list[Sample]:
     return [sample for sample in samples if sample[0] >= _end(samples[-1]) - window]
 
 
+def _reads(samples: Sequence[Sample], sources: Collection[str]) -> tuple[Read, ...]:
+    """The records that the `sources` have read in each sample."""
+    found = []
+    for sample in samples:
+        begin, numbers = sample
+        records = sum(sum(numbers[uid]["records_out"]) for uid in sources if uid in numbers)
+        found.append(Read(begin, _end(sample), records))
+    return tuple(found)
+
+
 def _recent(samples: Sequence[Sample]) -> list[Sample]:
-    return _within(samples, FLOW_WINDOW)
+    return _within(samples, RATE_WINDOW)
 
 
 def _operators(

@@ -6,14 +6,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from console.jobs.operator_names import quoted
 from console.metrics.live import NO_METRICS, Live
+from console.metrics.reads import MAX_AGE, Read
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import FLOWING_STATES, RunState
-
-MAX_SAMPLE_AGE: Final = timedelta(seconds=20)  #: samples come every 5 s; a pause of the history is no news yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +235,7 @@ class RunFacts:
         attempts: failed attempts of the last hour, newest first, at most 20.
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
         flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
+        reads: the records that the sources have read in each of the newest intervals, oldest first.
         event_lag_ms: how far the watermark of the run is behind its newest record; None: unknown.
         watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
         operators: in topological order; empty for a run in BATCH.
@@ -267,6 +267,7 @@ class RunFacts:
     operators: Mapping[str, OperatorFacts] = field(default_factory=dict)
     sampled_at: datetime | None = None
     flow_s: float = 0.0
+    reads: tuple[Read, ...] = ()
     event_lag_ms: int | None = None
     watermark_s: float = 0.0
     lit: frozenset[str] = frozenset()
@@ -286,7 +287,7 @@ class RunFacts:
     @property
     def old_since(self) -> datetime | None:
         """`sampled_at` if newer samples are overdue; then the facts of subtasks are the last known ones."""
-        is_old = self.sampled_at is not None and self.now - self.sampled_at >= MAX_SAMPLE_AGE
+        is_old = self.sampled_at is not None and self.now - self.sampled_at >= MAX_AGE
         return self.sampled_at if is_old else None
 
     @property

@@ -8,7 +8,7 @@ from statistics import median
 from console.health.collection import collect
 from console.health.facts import RunFacts
 from console.jobs.models import Run
-from runtime.core.job.graph import Role
+from console.metrics.reads import Read, records_since
 from runtime.core.job.lifecycle import FLOWING_STATES
 
 
@@ -20,22 +20,27 @@ class RecoveryHorizon:
         point: the trigger of the newest completed checkpoint, whose positions a restore reads from; else the start of
             the run.
         checkpoint: number of that checkpoint; None: it would begin anew, or from the snapshot that it restored.
-        records: records of the sources since then, by their present rates; None without rates.
+        reads: the intervals since `point`, or the newest of them; empty without recent numbers.
+        now: time of the numbers.
         restart_ms: median time from a failure of this job to the first checkpoint of the next attempt, which begins
             250 ms after all subtasks run; None without history. `restarts`: number of failures in the median.
     """
 
     point: datetime
     checkpoint: int | None
-    records: int | None
     restart_ms: float | None
     restarts: int
+    reads: tuple[Read, ...]
+    now: datetime
 
-    def records_from(self, moment: datetime | None, now: datetime) -> int | None:
+    @property
+    def records(self) -> int | None:
+        """Records of the sources since `point`; None without recent numbers."""
+        return self.records_from(self.point)
+
+    def records_from(self, moment: datetime | None) -> int | None:
         """`records`, counted from another moment than `point`: a restore may begin from a later savepoint."""
-        if self.records is None or moment is None or now <= self.point:
-            return self.records
-        return max(0, round(self.records * ((now - moment) / (now - self.point))))
+        return records_since(moment or self.point, self.reads, self.now)
 
 
 def recovery_horizon(run: Run, facts: RunFacts, restarts_ms: Sequence[float]) -> RecoveryHorizon | None:
@@ -47,9 +52,10 @@ def recovery_horizon(run: Run, facts: RunFacts, restarts_ms: Sequence[float]) ->
     return RecoveryHorizon(
         point=point,
         checkpoint=newest.number if newest else None,
-        records=_records_since(facts, point),
         restart_ms=median(restarts_ms) if restarts_ms else None,
         restarts=len(restarts_ms),
+        reads=_reads_since(facts, point),
+        now=facts.now,
     )
 
 
@@ -60,8 +66,13 @@ def read_horizon(run: Run, now: datetime, restarts_ms: Sequence[float] = ()) -> 
     return recovery_horizon(run, collect([run], now)[run.pk], restarts_ms)
 
 
-def _records_since(facts: RunFacts, point: datetime) -> int | None:
-    sources = [operator for operator in facts.operators.values() if operator.role is Role.SOURCE]
-    if not facts.flow_s or facts.old_since is not None:
-        return None
-    return round(sum(source.records_per_s for source in sources) * facts.ms_since(point) / 1000)
+def _reads_since(facts: RunFacts, point: datetime) -> tuple[Read, ...]:
+    """The newest intervals; the time from `point` to the first of them counts at their mean rate."""
+    reads = facts.reads
+    if not reads or facts.old_since is not None:
+        return ()
+    first, last = reads[0].begin, reads[-1].end
+    if point >= first:
+        return reads
+    records = sum(read.records for read in reads) * ((first - point) / (last - first))
+    return (Read(point, first, records), *reads)

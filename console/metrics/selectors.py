@@ -17,6 +17,7 @@ from django.db.models.functions import Cast
 from console.accounts.refusals import InvalidField
 from console.jobs.models import Attempt, Run
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
+from console.metrics.reads import MAX_AGE, RATE_WINDOW, Read, records_since
 from console.metrics.rollup import AGGREGATES, STEPS_S
 
 MAX_POINTS: Final = 500  #: of an operator
@@ -197,19 +198,26 @@ def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
     return {uid: max(values) for uid, values in known.items() if uid != WHOLE_RUN and values}
 
 
-def records_read(runs: Sequence[int], begin: datetime, now: datetime) -> int | None:
-    """Records that the sources of `runs` have read since `begin`, without those of the newest seconds. Two queries.
+def records_read(runs: Sequence[int], begin: datetime, now: datetime, *, is_flowing: bool) -> int | None:
+    """Records that the sources of `runs` have read since `begin`, by `records_since`. Two queries.
 
-    None: there are no numbers of this time.
+    `is_flowing`: records of the newest run flow. None: there are no numbers of this time.
     """
-    begin = min(begin, now)
-    grid = choose_grid(begin, now + _FINEST_STEP, FINEST_STEP_S, 1, now)
-    query, values = _query(runs, grid, WHOLE_RUN, {"records_in": "sum(records_in)::bigint"}, RollUpProgress())
+    grid = choose_grid(min(begin, now - RATE_WINDOW - MAX_AGE), now + _FINEST_STEP, FINEST_STEP_S, 1, now)
+    numbers = {"records_in": "sum(records_in)::bigint", "until": "max(at + step_s * interval '1 s')"}
+    query, values = _query(runs, grid, WHOLE_RUN, numbers, RollUpProgress())
     with connection.cursor() as cursor:
         cursor.execute(query, values)
-        found: dict[int, int] = {place: records for _, place, records in cursor.fetchall()}
-    before = (begin - grid.begin) / timedelta(seconds=grid.step_s)  # share of the first interval that is not counted
-    return round(sum(found.values()) - found.get(0, 0) * before) if found else None
+        rows: list[tuple[str, int, int, datetime]] = cursor.fetchall()
+    reads = [_read_interval(grid, place, records) for _, place, records, _ in rows]
+    if rows:  # the newest interval of a longer grid is not complete
+        reads[-1] = reads[-1]._replace(end=rows[-1][3])
+    return records_since(begin, reads, now if is_flowing else None)
+
+
+def _read_interval(grid: Grid, place: int, records: int) -> Read:
+    begin = grid.begin + timedelta(seconds=place * grid.step_s)
+    return Read(begin, begin + timedelta(seconds=grid.step_s), records)
 
 
 def newest_in_flight_bytes(run: Run) -> int | None:

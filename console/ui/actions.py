@@ -146,7 +146,7 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, n
         found = replace(found, sentences=(*found.sentences, _SILENCE.format(silence)))
     horizon = read_horizon(run, now) if run and kind == OperationKind.CANCEL else None
     begin = reached.continuable.triggered_at if reached.continuable else None
-    replayed = horizon.records_from(begin, now) if horizon else None
+    replayed = horizon.records_from(begin) if horizon else None
     numbers, own = preview(kind, run, reached, replayed), run.pk if run else None
     return replace(found, numbers=numbers, saves=kind in WITH_SAVEPOINT, run=own)
 

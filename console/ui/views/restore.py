@@ -36,6 +36,7 @@ from console.ui.paging import TablePage, by_number, text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from runtime.core.job.lifecycle import FLOWING_STATES
 from runtime.core.restore.mapping import OperatorMapping
 
 _ROWS_PER_PAGE: Final = 6  #: of each group
@@ -257,7 +258,8 @@ def _records_since(plan: RestorePlan, latest: Run | None) -> int | None:
     else:
         later = Run.objects.filter(job=checkpoint.job_id, pk__gte=checkpoint.run_id)
         runs = list(later.values_list("pk", flat=True))
-    return records_read(runs, checkpoint.triggered_at, timezone.now())
+    is_flowing = latest is not None and latest.run_state in FLOWING_STATES
+    return records_read(runs, checkpoint.triggered_at, timezone.now(), is_flowing=is_flowing)
 
 
 def _with_facts(rows: FoundCheckpoints) -> FoundCheckpoints:

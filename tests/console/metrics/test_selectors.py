@@ -70,11 +70,38 @@ def test_the_records_since_a_moment_are_counted(run: Run) -> None:
     """Of the interval in which it lies by its share, and of the asked runs only."""
     add(run, every_5_s(NOW - MINUTE, NOW))
     add(run, every_5_s(NOW - MINUTE, NOW), operator="source")
-    assert selectors.records_read([run.pk], NOW - timedelta(seconds=15), NOW) == 150
-    assert selectors.records_read([run.pk], NOW - timedelta(seconds=12), NOW) == 120
-    assert selectors.records_read([run.pk, run.pk + 1], NOW - HOUR, NOW) == 600
-    assert selectors.records_read([run.pk + 1], NOW - MINUTE, NOW) is None
-    assert selectors.records_read([run.pk], NOW + MINUTE, NOW) is None, "the clock of the master is ahead"
+
+    def records_read(begin: datetime, *runs: int) -> int | None:
+        return selectors.records_read(runs or [run.pk], begin, NOW, is_flowing=False)
+
+    assert records_read(NOW - timedelta(seconds=15)) == 150
+    assert records_read(NOW - timedelta(seconds=12)) == 120
+    assert records_read(NOW - HOUR, run.pk, run.pk + 1) == 600
+    assert records_read(NOW - MINUTE, run.pk + 1) is None
+    assert records_read(NOW + MINUTE) == 0, "the clock of the master is ahead"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("age", "is_flowing", "records"),
+    [
+        (timedelta(seconds=30), True, 300),
+        (timedelta(seconds=8), True, 80),
+        (timedelta(seconds=3), True, 30),
+        (timedelta(seconds=30), False, 200),
+        (HOUR, True, 36_000),
+    ],
+)
+def test_the_seconds_after_the_newest_interval_count_at_the_present_rate(
+    run: Run, age: timedelta, is_flowing: bool, records: int
+) -> None:
+    """The restore page left out up to 10 s of reading, which the page of the job counts. Of an hour: 10 s intervals."""
+    add(run, every_5_s(NOW - HOUR, NOW - timedelta(seconds=10)))
+    assert selectors.records_read([run.pk], NOW - age, NOW, is_flowing=is_flowing) == records
+    stale = NOW + timedelta(seconds=12)
+    assert selectors.records_read([run.pk], NOW - age, stale, is_flowing=True) == max(0, records - 100 * is_flowing), (
+        "the numbers are too old to count on"
+    )
 
 
 @pytest.mark.django_db

@@ -19,7 +19,7 @@ from console.operations.restore_points import oldest_restorable, read_restore_po
 from console.ui import jobrows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.stored import store
-from tests.console.ui import blocks, rows
+from tests.console.ui import blocks, numbers, rows
 
 PLAN = {"HX-Request": "true", "HX-Target": "plan"}  #: a script asks for the plan of another choice
 
@@ -156,6 +156,18 @@ def test_a_restore_counts_the_records_that_are_read_again(at_console: Client) ->
     assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": newest}))
     Metrics.objects.all().delete()
     assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": chosen.pk}))
+
+
+def test_a_restore_counts_records_by_the_rule_of_the_recovery_horizon(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    numbers.record(run, hours=0.1, fine_minutes=3)
+    now = timezone.now()
+    chosen = rows.checkpoint(run, 7, triggered_at=now - timedelta(seconds=31))
+    rows.checkpoint(run, 8, triggered_at=now - timedelta(seconds=16))
+    horizon = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.horizon
+    given = {"version": run.version_id, "parallelism": 2, "checkpoint": chosen.pk}
+    read_since = at_console.get(f"/jobs/{run.job_id}/restore/", given).context["read_since"]
+    assert read_since == pytest.approx(horizon.records_from(chosen.triggered_at), rel=0.05)
 
 
 def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_console: Client, stopped: Run) -> None:

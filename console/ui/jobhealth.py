@@ -30,6 +30,7 @@ class HealthView:
 
     `restart`: the number of the restart that is under way, if the failures before it count; else "". `skew`: by
     operator, while records flow. `lag_ms`: how far the watermark is behind the newest record; None: unknown, or old.
+    `next_attempt_at`: begin of the attempt after the newest failure.
     """
 
     verdict: Verdict
@@ -37,6 +38,7 @@ class HealthView:
     restart: str = ""
     skew: Mapping[str, float] = field(default_factory=dict)
     lag_ms: int | None = None
+    next_attempt_at: datetime | None = None
 
     @property
     def level(self) -> str:
@@ -88,6 +90,7 @@ def job_health(job: Job, run: Run | None, restarts_ms: Sequence[float], now: dat
         restart=restart,
         skew=facts.skew,
         lag_ms=None if facts.old_since else facts.event_lag_ms,
+        next_attempt_at=facts.attempts[0].next_at if facts.attempts else None,
     )
 
 

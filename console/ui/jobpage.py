@@ -30,6 +30,7 @@ from console.ui.last_restart import LastRestart, last_restart
 from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
+from console.ui.restart_ahead import STATES_BETWEEN_ATTEMPTS, RestartAhead, restart_ahead
 from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
 from console.ui.strip import Strip
@@ -47,8 +48,6 @@ _STATE_LABELS_AT_REST = {
     RunState.CANCELED: "canceled",
     RunState.FAILED: "ended",
 }
-#: States in which no attempt runs, or an attempt is being started.
-_STATES_BETWEEN_ATTEMPTS = (RunState.QUEUED, RunState.STARTING, RunState.WAITING, RunState.RESTARTING)
 #: Operations that bring a run into a state in which it ends.
 _ENDING_STATES: Mapping[RunState, tuple[str, ...]] = {
     RunState.STOPPING: (OperationKind.STOP, *SUCCESSION_KINDS),
@@ -90,6 +89,7 @@ class JobView:
     suggestion: Suggestion | None  #: remedy of a failure
     health: HealthView | None
     last_restart: LastRestart | None  #: while it is recent
+    restart_ahead: RestartAhead | None  #: while it is under way
     stages: tuple[StageView, ...]  #: standing stages
     params: tuple[tuple[str, str], ...]  #: (form label, value) of the version
     promise: EndToEndGuarantee | None  #: end-to-end guarantee; None while unknown
@@ -138,6 +138,7 @@ def job_view(
     findings, skew = (health.verdict.findings, health.skew) if health else ((), {})
     is_compact, silent = is_large and not is_detailed, silent_since(run, now)
     suggestion = suggest_remedy(run, failure.code, newest, page.newest_version) if run and failure else None
+    next_attempt_at = health.next_attempt_at if health else None
     drawn = partial(draw, graph, numbers, now, findings=findings, skew=skew) if graph else None
     narrow = None
     if drawn and graph and not (is_large or is_detailed or graph.get("mode")):
@@ -166,6 +167,7 @@ def job_view(
         last_restart=last_restart(
             run, page.attempts, rows.columns[0].token if rows.columns else None, page.restarts_ms, now
         ),
+        restart_ahead=restart_ahead(run, page.attempts, rows.columns, numbers, page.restarts_ms, next_attempt_at, now),
         flow=flow_of(run, numbers, is_silent=silent is not None),
         silent_since=silent,
         since=state_since(run, next((row.ended_at for row in page.attempts if row.ended_at), None), page.active),
@@ -262,7 +264,7 @@ def state_since(run: Run | None, attempt_ended_at: datetime | None, active: Sequ
     """Since when a run has its state, or records flow. `attempt_ended_at`: end of the newest attempt that ended."""
     if run is None:
         return None
-    if run.run_state in _STATES_BETWEEN_ATTEMPTS:
+    if run.run_state in STATES_BETWEEN_ATTEMPTS:
         return attempt_ended_at or run.created_at
     asked = [operation.created_at for operation in active if operation.kind in _ENDING_STATES.get(run.run_state, ())]
     return asked[0] if asked else run.started_at or run.created_at

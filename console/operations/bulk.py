@@ -22,8 +22,9 @@ from console.jobs.editing import change_tags, checked_tags
 from console.jobs.models import Job, Run, choices
 from console.jobs.services import lock_job
 from console.operations import services
+from console.operations.expected_times import ExpectedDuration, expected_savepoints
 from console.operations.legality import request_refusal, run_conflict
-from console.operations.models import ACTIVE_STATES, BulkOperation, Operation, OperationKind
+from console.operations.models import ACTIVE_STATES, WITH_SAVEPOINT, BulkOperation, Operation, OperationKind
 from console.operations.preview import fired_early
 from console.operations.selectors import with_latest_run, with_runs
 from runtime.core.job.lifecycle import RunAct, RunState
@@ -76,7 +77,7 @@ class BulkLine:
 
 
 def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: AnyUser, now: datetime) -> list[BulkLine]:
-    """The jobs by name, with the effect of `act` on each now. At most four queries.
+    """The jobs by name, with the effect of `act` on each now. At most five queries.
 
     Raises:
         InvalidField: there are too many jobs, or the tags cannot be stored.
@@ -90,22 +91,30 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
             raise InvalidField("tags", "at least one tag")
         refused = define_refusal(user) or ""
         return [_tag_line(act, job, given, refused) for job in found]
-    committed = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
-    newest = committed.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("pk")[:1]
-    rows: Any = Run.objects.select_related("version").annotate(committed=Subquery(newest))
+    completed = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
+    newest = completed.order_by("-number").values("pk")
+    rows: Any = Run.objects.select_related("version").annotate(
+        newest=Subquery(newest[:1]), committed=Subquery(newest.exclude(kind=Kind.SAVEPOINT)[:1])
+    )
     runs: Mapping[int, Any] = rows.in_bulk([job.run_pk for job in found])
-    checkpoints = Checkpoint.objects.defer("operators").in_bulk([run.committed for run in runs.values()])
+    pks = {pk for run in runs.values() for pk in (run.newest, run.committed)}
+    checkpoints = Checkpoint.objects.defer("operators").in_bulk(pks)
     active: dict[int | None, list[Operation]] = {}
     on_runs = Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES)
     for row in on_runs.select_related("requested_by").order_by("created_at"):
         active.setdefault(row.run_id, []).append(row)
     refused, lines = request_refusal(OperationKind(act), user), []
+    streaming = {run.job_id: checkpoints.get(run.newest) for run in runs.values() if not run.version.is_batch}
+    expected = expected_savepoints(streaming, act) if OperationKind(act) in WITH_SAVEPOINT else {}
     for job in found:
         run = runs.get(job.run_pk)
         others = tuple(active.get(job.run_pk, ()))
         conflict = run_conflict(run, RunAct(act), others)
         why = refused or (conflict.detail if conflict else "")
-        effect = "" if run is None or why else _effect(act, run, checkpoints.get(run.committed), now)
+        effect = ""
+        if run is not None and not why:
+            reached = checkpoints.get(run.newest), checkpoints.get(run.committed)
+            effect = _effect(act, run, *reached, expected.get(job.pk), now)
         lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why, active=others))
     return lines
 
@@ -241,12 +250,19 @@ def _tag_effect(act: BulkAct, tags: Sequence[str]) -> str:
     return f"{'gets' if act is BulkAct.TAG else 'loses'} {', '.join(tags)}"
 
 
-def _effect(act: BulkAct, run: Run, committed: Checkpoint | None, now: datetime) -> str:
+def _effect(
+    act: BulkAct,
+    run: Run,
+    newest: Checkpoint | None,
+    committed: Checkpoint | None,
+    expected: ExpectedDuration | None,
+    now: datetime,
+) -> str:
     """The effect of `act` on a run for which it is possible. `committed`: up to it, output is committed."""
-    name, savepoint, lasts = f"run {run.pk}", "a savepoint", ""
-    if committed is not None and committed.size_bytes is not None and not run.version.is_batch:
-        savepoint = f"a savepoint of about {formats.size(committed.size_bytes)}"
-        lasts = f"; {committed} took {formats.duration(committed.duration_ms)}"
+    name, savepoint = f"run {run.pk}", "a savepoint"
+    if newest is not None and newest.size_bytes is not None and not run.version.is_batch:
+        savepoint = f"a savepoint of about {formats.size(newest.size_bytes)}"
+    lasts = f"; expected time {expected} ({expected.note})" if expected else ""
     match act:
         case BulkAct.SAVEPOINT:
             return f"{name} takes {savepoint} and continues{lasts}"

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import F, Q
+from django.db.models import F, OuterRef, Q
 from django.db.models.functions import Extract, JSONObject
 
 from console import formats
@@ -59,39 +59,50 @@ def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) 
     Without any, `_SIMILAR` kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
     at least as long as the checkpoint `newest`, which shares files with earlier ones. None: nothing is known.
     """
-    similar = _SIMILAR.get(kind, (kind,))
-    took_ms, expired_ms = _history(job_id, similar)
-    for each in similar:
-        if known := took_ms[each]:
-            note = _note(known, each) + _expired_note(expired_ms[each], len(known))
-            is_least = kind in _WITH_SAVEPOINT and each != kind
-            return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
-    if kind in _WITH_SAVEPOINT and newest is not None and newest.duration_ms is not None:
-        lasted = float(newest.duration_ms)
-        note = f"as {newest}: the job has no earlier {kind}"
-        note += _expired_note([ms for each in similar for ms in expired_ms[each]], 0)
-        return ExpectedDuration(lasted, lasted, lasted, 0, note, is_least=True)
-    return None
+    columns = _newest_operations(kind), restarts_ms(job_id)
+    operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
+    return _estimate(kind, operations, restarts or (), newest)
 
 
-_ByKind = Mapping[str, Sequence[float]]
+def expected_savepoints(newest: Mapping[int, Checkpoint | None], kind: str) -> dict[int, ExpectedDuration | None]:
+    """As `expected_duration` for several jobs, of a `kind` that takes a savepoint. `newest`: by job. A single query."""
+    rows = Job.objects.filter(pk__in=newest).values_list("pk", _newest_operations(kind))
+    return {pk: _estimate(kind, operations, (), newest[pk]) for pk, operations in rows}
 
 
-def _history(job_id: int, kinds: Sequence[str]) -> tuple[_ByKind, _ByKind]:
-    """The durations of successful operations and of restarts, and those of operations whose savepoint expired."""
+def _newest_operations(kind: str) -> ArraySubquery:
+    """The newest operations that show how long `kind` takes: successful ones, and those whose savepoint expired."""
     succeeded = Q(state=OperationState.SUCCEEDED)
     expired = Q(state=OperationState.FAILED, kind__in=_WITH_SAVEPOINT, error__code=FailureReason.EXPIRED)
-    earlier = Operation.objects.filter(succeeded | expired, job=job_id, kind__in=kinds, ended_at__isnull=False)
+    similar = _SIMILAR.get(kind, (kind,))
+    earlier = Operation.objects.filter(succeeded | expired, job=OuterRef("pk"), kind__in=similar)
+    ended = earlier.filter(ended_at__isnull=False).order_by("-created_at")
     took_s = Extract(F("ended_at") - F("created_at"), "epoch")
-    newest = earlier.order_by("-created_at").values_list(JSONObject(kind="kind", state="state", took_s=took_s))
-    columns = ArraySubquery(newest[:_HISTORY]), restarts_ms(job_id)
-    operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
-    took_ms = defaultdict[str, list[float]](list, {_RESTART: restarts or []})
+    newest = ended.values_list(JSONObject(kind="kind", state="state", took_s=took_s))
+    return ArraySubquery(newest[:_HISTORY])
+
+
+def _estimate(
+    kind: str, operations: Sequence[Mapping[str, Any]], restarts: Sequence[float], newest: Checkpoint | None
+) -> ExpectedDuration | None:
+    """The expected time of `kind` by the `operations`, by `restarts`, whose times are in ms, or by `newest`."""
+    similar = _SIMILAR.get(kind, (kind,))
+    took_ms = defaultdict[str, list[float]](list, {_RESTART: list(restarts)})
     expired_ms = defaultdict[str, list[float]](list)
     for each in operations:
         of_state = took_ms if each["state"] == OperationState.SUCCEEDED else expired_ms
         of_state[each["kind"]].append(each["took_s"] * 1000)
-    return took_ms, expired_ms
+    for name in similar:
+        if known := took_ms[name]:
+            note = _note(known, name) + _expired_note(expired_ms[name], len(known))
+            is_least = kind in _WITH_SAVEPOINT and name != kind
+            return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
+    if kind in _WITH_SAVEPOINT and newest is not None and newest.duration_ms is not None:
+        lasted = float(newest.duration_ms)
+        note = f"as {newest}: the job has no earlier {kind}"
+        note += _expired_note([ms for name in similar for ms in expired_ms[name]], 0)
+        return ExpectedDuration(lasted, lasted, lasted, 0, note, is_least=True)
+    return None
 
 
 def _expired_note(expired_ms: Sequence[float], succeeded: int) -> str:

@@ -104,14 +104,17 @@ def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
 
 
 def test_savepoints_and_drains_have_the_numbers_of_each_job(at_console: Client) -> None:
-    """Size and time of its state, and the windows that would fire early."""
+    """Size of its state, expected time, and the windows that would fire early."""
     known, new = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), live=None, live_at=None)
     rows.checkpoint(known, 7)
-    taken = "a savepoint of about 1.2 MiB"
+    taken, least = (
+        "a savepoint of about 1.2 MiB",
+        "expected time at least 0.31 s (as checkpoint 7: the job has no earlier",
+    )
     for kind, of_known, of_new in (
-        ("savepoint", f"Run {known.pk} takes {taken} and continues; checkpoint 7 took 0.31 s",
+        ("savepoint", f"Run {known.pk} takes {taken} and continues; {least} savepoint)",
          f"Run {new.pk} takes a savepoint and continues"),
-        ("stop", f"Run {known.pk} takes {taken}, commits the output up to it and ends; checkpoint 7 took 0.31 s",
+        ("stop", f"Run {known.pk} takes {taken}, commits the output up to it and ends; {least} stop)",
          f"Run {new.pk} takes a savepoint, commits the output up to it and ends"),
         ("drain", f"Every open window of run {known.pk} fires early (open windows: 11 198), its output is",
          f"Every open window of run {new.pk} fires early, its output is committed"),
@@ -119,6 +122,25 @@ def test_savepoints_and_drains_have_the_numbers_of_each_job(at_console: Client) 
         said = blocks.text(at_console.get("/jobs/bulk/", _selection(kind, known.job_id, new.job_id)))
         assert of_known in said
         assert of_new in said
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "stop", "drain"])
+def test_each_job_has_the_expected_time_of_its_own_page(at_console: Client, kind: str) -> None:
+    """The page for several jobs named the last checkpoint, and no savepoint that had expired."""
+    now = timezone.now()
+    risky, new = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
+    for run in (risky, new):
+        rows.checkpoint(run, 7)
+    for took_s, state, error in ((1, "succeeded", None), (3, "succeeded", None), (60, "failed", {"code": "expired"})):
+        rows.operation(
+            risky.job, "savepoint", state, error=error, created_at=now, ended_at=now + timedelta(seconds=took_s)
+        )
+    said = blocks.text(at_console.get("/jobs/bulk/", _selection(kind, risky.job_id, new.job_id)))
+    note = "the last 2 savepoints of this job took 1.0 s to 3.0 s; 1 of the last 3 expired after 1 min"
+    assert f"{'2.0 s' if kind == 'savepoint' else 'at least 1.0 s'} ({note})" in said
+    assert f"at least 0.31 s (as checkpoint 7: the job has no earlier {kind})" in said
+    own = blocks.text(at_console.get(f"/jobs/{risky.job_id}/{kind}/"))
+    assert note.capitalize() in own or note in own
 
 
 def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Client) -> None:
@@ -246,9 +268,11 @@ def test_a_bad_idempotency_key_refuses_the_whole_request(api: APIClient, key: st
 
 
 def test_a_bulk_act_takes_few_queries(at_console: Client, django_assert_max_num_queries: object) -> None:
+    """The same for one job and for nine."""
     jobs = [rows.run(rows.job(f"job {number}")).job_id for number in range(9)]
-    with django_assert_max_num_queries(6):  # type: ignore[operator]
-        at_console.get("/jobs/bulk/", _selection("savepoint", *jobs))
+    for chosen in (jobs[:1], jobs):
+        with django_assert_max_num_queries(7):  # type: ignore[operator]
+            at_console.get("/jobs/bulk/", _selection("savepoint", *chosen))
 
 
 def test_a_reader_requests_nothing(reading: Client) -> None:

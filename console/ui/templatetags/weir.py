@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2s
 from typing import Any
@@ -263,20 +263,27 @@ def current_maintenance() -> Maintenance | None:
 
 @register.simple_tag
 def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
-    """The command line for an operation on `job`, for scripts. True is a flag; None, False and "" are left out."""
+    """The command line for an operation on `job`, for scripts. True is a flag, and a list repeats its option.
+
+    Options that are None, False or empty are left out.
+    """
     parts = ["weirctl", act, job.name, *map(str, arguments)]
-    for name, value in options.items():
-        if value is not None and value is not False and value != "":
-            option = "--from" if name == "start_from" else f"--{name.replace('_', '-')}"
-            parts += [option] if value is True else [option, str(value)]
+    for name, value in _without_empty(options).items():
+        option = "--from" if name == "start_from" else f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, list) else [value]:
+            parts += [option] if each is True else [option, str(each)]
     return shlex.join(parts)
+
+
+def _without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those that are None, False or empty; 0 is a value."""
+    return {name: value for name, value in options.items() if value or (value == 0 and value is not False)}
 
 
 @register.inclusion_tag("weir/_curl.html", takes_context=True)
 def curl(context: Context, kind: str, job: Job, **params: Any) -> dict[str, str]:
-    """The same request as `weirctl` makes, for hosts without it. Parameters that are None, False or "" are left out."""
-    given = {name: value for name, value in params.items() if value is not None and value is not False and value != ""}
-    body = json.dumps({"kind": kind, "params": given}, ensure_ascii=False, default=str)
+    """The same request as `weirctl` makes, for hosts without it, with the same parameters left out."""
+    body = json.dumps({"kind": kind, "params": _without_empty(params)}, ensure_ascii=False, default=str)
     url = context["request"].build_absolute_uri(reverse("api:operations", args=[job.pk]))
     return {"body": shlex.quote(body), "url": shlex.quote(url)}
 

@@ -37,7 +37,7 @@ def schedule(request: HttpRequest, pk: int) -> HttpResponse:
     def load_content() -> PageContent:
         found = {row.operation: row for row in rows.select_related("owner", "last_operation")}
         schedules = [
-            (kind.value, row or Schedule(operation=kind.value), next_times(row, SHOWN_TIMES) if row else ())
+            (kind.value, row or _default_schedule(kind), next_times(row, SHOWN_TIMES) if row else ())
             for kind in ScheduledOperation
             for row in (found.get(kind),)
         ]
@@ -52,6 +52,12 @@ def schedule(request: HttpRequest, pk: int) -> HttpResponse:
     return page_or_blocks(
         request, "checkpoints/schedule.html", "checkpoints/_schedules.html", load_content, load_revision
     )
+
+
+def _default_schedule(kind: ScheduledOperation) -> Schedule:
+    """The values of the form and of its commands while there is no schedule."""
+    keep, name = (7, "scheduled") if kind is ScheduledOperation.SAVEPOINT else (None, "")
+    return Schedule(operation=kind.value, every_hours=6, keep=keep, name=name)
 
 
 def _params(request: HttpRequest) -> dict[str, Any]:

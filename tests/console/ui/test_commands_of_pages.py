@@ -4,12 +4,14 @@ import html
 import json
 import re
 import shlex
+from datetime import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from django.test import Client
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 from pytest_django.live_server_helper import LiveServer
 from rest_framework.test import APIClient
@@ -17,17 +19,23 @@ from rest_framework.test import APIClient
 from console.accounts import tokens
 from console.accounts.models import User
 from console.jobs.models import JobVersion, Run
-from console.operations.models import Operation
+from console.operations.models import Operation, Schedule
 from console.operations.rescale_plan import rescale_hash
 from tests.console.ui import rows
 from weir.control.__main__ import main as weirctl
 
+SUGGESTED_SCHEDULE = ["--operation", "savepoint", "--every-hours", "6", "--keep", "7", "--name", "scheduled"]
+
+
+def commands_in(page: Any) -> list[list[str]]:
+    """The arguments of each command on the page."""
+    found = re.findall(r"From a shell: <code>(.*?)</code>", page.content.decode())
+    return [shlex.split(html.unescape(command)) for command in found]
+
 
 def command_in(page: Any) -> list[str]:
-    """The arguments of the command on the page."""
-    found = re.search(r"From a shell: <code>(.*?)</code>", page.content.decode())
-    assert found is not None
-    return shlex.split(html.unescape(found[1]))
+    """The arguments of the first command on the page."""
+    return commands_in(page)[0]
 
 
 def version_without_window(run: Run) -> JobVersion:
@@ -152,13 +160,34 @@ def test_pages_of_snapshots_show_their_commands(at_console: Client) -> None:
         (f"{own}discard/", "discard", ["7"]),
         (f"{own}clone/", "drill", ["7", "--version", "1", "--parallelism", "2"]),
         (own, "review", ["7", "reviewed"]),
-        (f"{job}checkpoints/schedule/", "schedule", ["--daily-at", "02:00"]),
+        (f"{job}checkpoints/schedule/", "schedule", SUGGESTED_SCHEDULE),
     ):
         found = command_in(at_console.get(path))
         assert found == ["weirctl", act, "daily sums", *rest]
         assert act in weirctl.commands
     for command in ("weirctl pin", "weirctl label"):
         assert command in at_console.get(own).content.decode()
+
+
+def test_the_commands_of_schedules_are_those_of_their_forms(at_console: Client, operator: User) -> None:
+    """The form had an interval, the command a time of the day. Drills had no command."""
+    run, now = rows.run(rows.job(name="daily sums")), timezone.now()
+    blackouts = ["mon,tue 09:00-17:00", "sat,sun 00:00-24:00"]
+    Schedule.objects.create(
+        job=run.job, operation="drill", daily_at=time(4, 15), blackouts=blackouts, owner=operator, next_at=now
+    )
+    page = at_console.get(f"/jobs/{run.job_id}/checkpoints/schedule/")
+    savepoints, drills = commands_in(page)
+    assert savepoints == ["weirctl", "schedule", "daily sums", *SUGGESTED_SCHEDULE]
+    assert drills == [
+        "weirctl", "schedule", "daily sums", "--operation", "drill", "--daily-at", "04:15",
+        "--not-within", blackouts[0], "--not-within", blackouts[1],
+    ]  # fmt: skip
+    assert [body["params"] for _, body in curls_in(page)] == [
+        {"operation": "savepoint", "every_hours": 6, "keep": 7, "name": "scheduled"},
+        {"operation": "drill", "daily_at": "04:15", "blackouts": blackouts},
+    ]
+    assert all(f'value="{value}"' in page.text for value in (6, 7, "scheduled", "04:15"))
 
 
 def test_a_bulk_shows_its_command(at_console: Client) -> None:
@@ -192,16 +221,16 @@ def test_requests_by_curl_are_accepted(at_console: Client, operator: User) -> No
     api, own, job = APIClient(), f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
     api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(operator).text}")
     pages = {
-        own: ["pin", "review"], f"{own}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"],
+        own: ["pin", "review"], f"{own}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"] * 2,
         f"/checkpoints/{spare.pk}/discard/": ["discard"], f"{job}savepoint/": ["savepoint"], f"{job}stop/": ["stop"],
         f"{job}cancel/": ["cancel"], f"/jobs/{ended.job_id}/restore/?checkpoint={newest.pk}": ["restore"],
     }  # fmt: skip
     shown = {path: curls_in(at_console.get(path)) for path in pages}
     assert {path: sorted(body["kind"] for _, body in found) for path, found in shown.items()} == pages
     for kind in ("review", "schedule", "savepoint", "stop", "cancel", "drill", "discard", "restore"):
-        ((url, body),) = ((url, body) for found in shown.values() for url, body in found if body["kind"] == kind)
-        answer = api.post(url, body, format="json")
-        assert answer.status_code == 202, (kind, answer.json())
+        for url, body in (each for found in shown.values() for each in found if each[1]["kind"] == kind):
+            answer = api.post(url, body, format="json")
+            assert answer.status_code == 202, (kind, answer.json())
 
 
 def curls_in(page: Any) -> list[tuple[str, Any]]:

@@ -32,6 +32,19 @@ def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS_PER_PAGE) 
     return _page(rows, "number", "lt", before, size)
 
 
+def several_by_number(tables: Sequence[tuple[QuerySet[Any], int | None]], size: int) -> list[TablePage[Any]]:
+    """As `by_number` for several tables of the same columns, each with its own position, in a single query."""
+    parts = [
+        (rows if before is None else rows.filter(number__lt=before)).annotate(table=Value(place))[: size + 1]
+        for place, (rows, before) in enumerate(tables)
+    ]
+    found = sorted(parts[0].union(*parts[1:], all=True), key=lambda row: -row.number)
+    return [
+        _cut([row for row in found if row.table == place], "number", size, is_first=before is None)
+        for place, (_, before) in enumerate(tables)
+    ]
+
+
 def by_id(rows: QuerySet[M], before: int | None, size: int) -> TablePage[M]:
     """Rows by their id, newest first."""
     return _page(rows.order_by("-pk"), "pk", "lt", before, size)

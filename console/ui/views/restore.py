@@ -32,7 +32,7 @@ from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report, run_to_end
 from console.operations.selectors import active_operations, latest_run, rows_of_restore
 from console.ui.forms import RestoreForm, add_refusal
-from console.ui.paging import TablePage, by_number, text, whole_number
+from console.ui.paging import TablePage, several_by_number, text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login
@@ -268,12 +268,14 @@ def _with_facts(rows: FoundCheckpoints) -> FoundCheckpoints:
 
 
 def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) -> tuple[Snapshots, ...]:
-    """A page of each group of `_GROUPS`. Every page includes the chosen snapshot."""
+    """A page of each group of `_GROUPS`, which includes the chosen snapshot. Two queries at most."""
     rows = restorable(job)
     found = rows
     if search:
         found = rows.filter(Q(name__icontains=search) | Q(note__icontains=search) | Q(number=whole_number(search) or 0))
-    groups = tuple(_group(request, found, *group) for group in _GROUPS)
+    tables = [(found.filter(kind__in=kinds), whole_number(request.GET.get(position))) for _, position, kinds in _GROUPS]
+    pages = several_by_number(tables, _ROWS_PER_PAGE)
+    groups = tuple(_group(request, shown, *group) for shown, group in zip(pages, _GROUPS, strict=True))
     if chosen is None or any(row.pk == chosen for group in groups for row in group.page.rows):
         return groups
     own = rows.filter(pk=chosen).first()
@@ -281,9 +283,8 @@ def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) 
 
 
 def _group(
-    request: HttpRequest, found: FoundCheckpoints, title: str, position: str, kinds: tuple[Kind, ...]
+    request: HttpRequest, shown: TablePage[Checkpoint], title: str, position: str, kinds: tuple[Kind, ...]
 ) -> Snapshots:
-    shown = by_number(found.filter(kind__in=kinds), whole_number(request.GET.get(position)), _ROWS_PER_PAGE)
     older = _address(request, position, shown.older) if shown.older else ""
     return Snapshots(title=title, kinds=kinds, page=shown, newest=_address(request, position, None), older=older)
 

@@ -124,7 +124,8 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 12), ("/jobs/{job}/rescale/", 12),
+        ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 10), ("/jobs/{job}/rescale/", 12),
+        ("/jobs/{job}/restore/?checkpoint={oldest}", 12),
         ("/operations/", 3),
         ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 10), ("/checkpoints/{savepoint}/", 12),
         ("/jobs/{job}/history.csv", 10),
@@ -133,10 +134,12 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
 def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:
     newest = running.checkpoints.filter(status="completed").first()
     savepoint = running.checkpoints.filter(status="completed", kind="savepoint").first()
+    kept = running.checkpoints.filter(status="completed", kind="checkpoint", discarded_at=None)
+    oldest = kept.earliest("number")
     assert newest is not None
     assert savepoint is not None
     rows.operation(running.job, "start")
-    at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk, savepoint=savepoint.pk)
+    at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk, savepoint=savepoint.pk, oldest=oldest.pk)
     with CaptureQueriesContext(connection) as counted:
         assert at_console.get(at).status_code == 200
     assert len(counted) <= most

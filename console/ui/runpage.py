@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from console.accounts.refusals import Refused
@@ -16,6 +16,7 @@ from console.operations.models import Operation
 from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.start_phases import StartPhase, start_moments, start_phases
+from console.operations.timed_reads import read_in_time
 from console.ui.runlog import LogFilter, LogLine, SlotLog, log_file, log_tail
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
 from runtime.redaction import Schema
@@ -90,7 +91,7 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
 
 
 def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
-    """The operators of the run's version and of the restored snapshot; none if its folder can no longer be read."""
+    """The operators of the run's version and of the restored snapshot; none if its folder cannot be read."""
     if run.restore_checkpoint is None:
         try:
             return _restored_from_folder(run.pk, run.restore_path) if run.restore_path else ()
@@ -118,10 +119,11 @@ def _restored_from_folder(pk: int, path: str) -> tuple[RestoredOperator, ...]:
     """As `restored_operators`, by the manifest in the folder, which does not change. `pk`: of the run.
 
     Raises:
-        Refused: the folder is not allowed any more, is gone, or is damaged.
+        Refused: the folder is not allowed any more, is gone, or is damaged, or the storage does not answer in time.
     """
     run = Run.objects.select_related("version").get(pk=pk)
-    _, manifest = load_savepoint(str(job_root(run.job_id) / path))  # an absolute path stays as it is
+    folder = str(job_root(run.job_id) / path)  # an absolute path stays as it is
+    _, manifest = read_in_time(f"restored folder of run {pk}", partial(load_savepoint, folder))
     found = mapping_report(manifest, restore_target(run.version, run.parallelism), str(run.job_id))
     names = operator_names(run.version.graph)
     return tuple(

@@ -4,6 +4,7 @@ import re
 from datetime import datetime, timedelta
 from pathlib import Path
 from shutil import rmtree
+from threading import Event
 
 import pytest
 from django.db import connection
@@ -12,12 +13,17 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import job_root, load_savepoint
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
+from console.operations import timed_reads
 from console.operations.start_phases import StartMoments, start_moments, start_phases
+from console.ui import runpage
+from runtime.core.snapshot.manifest import Manifest
 from tests.console.ui import blocks, rows
+from tests.waiting import until
 
+WAIT_S = 30
 NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")
 
 
@@ -229,3 +235,29 @@ def test_a_run_that_was_restored_by_folder_shows_its_operators(
     said = blocks.text(at_console.get(f"/runs/{other.pk}/"))
     assert f"Restored from savepoint in {folder}" in said
     assert "Restored from a folder" not in said
+
+
+def test_the_page_of_a_run_is_shown_while_the_storage_of_its_folder_hangs(
+    at_console: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request waited for the storage. The read goes on, and a later request shows its result."""
+    job = rows.job()
+    savepoint = rows.checkpoint(rows.run(job, "stopped"), 7, kind="savepoint")
+    folder = job_root(job.pk) / savepoint.path
+    settings.WEIR_SAVEPOINT_ROOTS = [folder.parent]
+    path = f"/runs/{rows.run(job, restore_path=folder.name).pk}/"
+    answers = Event()
+
+    def hang(given: str) -> tuple[Path, Manifest]:
+        assert answers.wait(WAIT_S)
+        return load_savepoint(given)
+
+    monkeypatch.setattr(timed_reads, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(runpage, "load_savepoint", hang)
+    for _ in range(2):
+        said = blocks.text(at_console.get(path))
+        assert f"Restored from savepoint in {folder.name}" in said
+        assert "Restored from a folder" not in said
+    answers.set()
+    until(lambda: "window 1 day restored 1.2 MiB" in blocks.text(at_console.get(path)))
+    assert not timed_reads._reads

@@ -44,10 +44,21 @@ def require_maintain(user: AnyUser) -> None:
         raise Forbidden(reason)
 
 
+def require_own_writes(user: AnyUser, act: str) -> None:
+    """Changes of rows that belong to the user need no permission. A token without a scope only reads."""
+    if reason := _missing_scope(user, act, Scope.DEFINE):
+        raise Forbidden(reason)
+
+
 def _missing_right(user: AnyUser, permission: str, act: str, *scopes: Scope) -> str | None:
     """The permission that `user` lacks, else the scopes of which the token of the request has none; None: allowed."""
     if not getattr(user, "has_perm", None) or not user.has_perm(permission):  # type: ignore[union-attr]
         return f"You may not {act}: the permission {permission} is required."
+    return _missing_scope(user, act, *scopes)
+
+
+def _missing_scope(user: AnyUser, act: str, *scopes: Scope) -> str | None:
+    """The scopes of which the token of the request has none; None: allowed, as without a token."""
     own = getattr(user, "token_scopes", None)
     if own is None or not own.isdisjoint(scopes):
         return None

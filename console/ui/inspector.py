@@ -21,9 +21,9 @@ from console.jobs.failures import MAX_CAUSES, FailureCause, failure_causes
 from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import SubtaskHistory, subtask_history
+from console.runs.logs import LogLine, log_file, log_size, recent_warnings
 from console.ui.jobpage import JobView
 from console.ui.plots import shapes
-from console.ui.runlog import LogLine, log_file, log_size, recent_warnings
 from runtime.core.snapshot.contents import StoredState
 
 REFRESH_S: Final = 10

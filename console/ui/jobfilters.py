@@ -1,12 +1,10 @@
-"""The filters of the list of jobs, and the views that a user saves of them."""
+"""The filters of the list of jobs."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-
-from django.http import QueryDict
 
 from console.health.findings import Level
 from console.operations.selectors import FoundJobs, find_jobs, with_run_states
@@ -16,7 +14,6 @@ from console.ui.paging import text
 
 #: Levels that the list is filtered by, the most urgent first.
 HEALTH_LEVELS: Final = (Level.FAILED, Level.ATTENTION, Level.OK)
-_KEYS: Final = ("q", "state", "health", "tag", "owner", "archived", "sort")  #: of an address that a view keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +64,3 @@ def sum_by(counts: Mapping[tuple[Any, ...], int], place: int) -> dict[Any, int]:
     for key, number in counts.items():
         summed[key[place]] += number
     return dict(summed)
-
-
-def view_query(query: str) -> str:
-    """The part of a query string that a saved view keeps, in a fixed order: no page, no unknown parameter."""
-    given, kept = QueryDict(query), QueryDict(mutable=True)
-    for name in _KEYS:
-        if value := text(given.get(name)):
-            kept[name] = value
-    return kept.urlencode()

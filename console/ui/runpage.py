@@ -17,7 +17,7 @@ from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.start_phases import StartPhase, start_moments, start_phases
 from console.operations.timed_reads import read_in_time
-from console.ui.runlog import LogFilter, LogLine, SlotLog, log_file, log_tail
+from console.runs.logs import LogFilter, LogLine, SlotLog, log_file, log_tail
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
 from runtime.redaction import Schema
 

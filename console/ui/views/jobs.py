@@ -12,9 +12,9 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console.accounts.middleware import request_id_of
-from console.accounts.models import SavedView
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
+from console.accounts.saved_views import view_query, views_of
 from console.checkpoints.models import Status
 from console.jobs import services
 from console.jobs.editing import take_facts
@@ -28,7 +28,7 @@ from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
 from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
-from console.ui.jobfilters import JobFilters, health_tally, sum_by, view_query
+from console.ui.jobfilters import JobFilters, health_tally, sum_by
 from console.ui.joblist import job_line, tally
 from console.ui.jobpage import job_view
 from console.ui.jobrows import MarkedRows
@@ -64,7 +64,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
         context = {
             "now": now,
             "filters": filters,
-            "saved": SavedView.objects.filter(user=user_of(request)),
+            "saved": views_of(user_of(request)),
             "query": query,
             "tally": tally(sum_by(counts, 0)),
             "health_tally": health_tally(sum_by(counts, 1)),

@@ -1,9 +1,5 @@
 """The page of a run, its log, and the subtasks of its operators."""
 
-from typing import Any
-
-from django.db.models import QuerySet
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -15,10 +11,10 @@ from console.jobs.services import pipeline_schema
 from console.metrics.selectors import newest_interval
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
+from console.runs.logs import LEVELS, LogFilter, log_file, log_size, plain_log, run_with_slot_logs, slot_file
 from console.ui.jobhealth import health_line
 from console.ui.paging import text, whole_number
 from console.ui.revision import revision
-from console.ui.runlog import LEVELS, LogFilter, SlotLog, log_file, log_size, plain_log, slot_file, slot_logs
 from console.ui.runpage import run_view
 from console.ui.subtaskpage import subtask_page
 from console.ui.views.page import PageContent, page_or_blocks, require_login
@@ -31,7 +27,7 @@ _SUBTASK_CHECKPOINTS = 2  #: under way, and completed before
 @require_login
 def run(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
-    found, logs = _with_slot_logs(rows.defer("restore_checkpoint__acknowledgements"), pk)
+    found, logs = run_with_slot_logs(rows.defer("restore_checkpoint__acknowledgements"), pk)
     slot = whole_number(request.GET.get("slot"))
     operations = with_runs(Operation.objects.filter(run=found))
 
@@ -84,7 +80,7 @@ def subtasks(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def log(request: HttpRequest, pk: int) -> HttpResponse:
     """The log of the job master, or of a slot, as a file without secrets."""
-    found, logs = _with_slot_logs(Run.objects.select_related("job", "version"), pk)
+    found, logs = run_with_slot_logs(Run.objects.select_related("job", "version"), pk)
     slot = whole_number(request.GET.get("slot"))
     file = log_file(found) if slot is None else slot_file(logs, slot)
     lines = file and plain_log(file, found.version.params, pipeline_schema(found.job.pipeline))
@@ -94,12 +90,3 @@ def log(request: HttpRequest, pk: int) -> HttpResponse:
     name = f"run-{pk}.log" if slot is None else f"run-{pk}-slot-{slot}.log"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
-
-
-def _with_slot_logs(rows: QuerySet[Run], pk: int) -> tuple[Run, tuple[SlotLog, ...]]:
-    """The run with the logs of its slots, of which the large report is not read."""
-    reported = rows.defer("live").annotate(
-        slots=KeyTransform("slots", "live"), application=KeyTextTransform("spark_application", "live")
-    )
-    found: Any = get_object_or_404(reported, pk=pk)
-    return found, slot_logs(found, found.slots or (), found.application or "")

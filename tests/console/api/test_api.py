@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -89,13 +90,15 @@ def test_behind_a_proxy_clients_are_counted_apart(
     assert answer.status_code == status
 
 
-WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "operation-withdrawal", "token"}
+WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "operation-withdrawal", "saved-view", "token"}
 
 
 @pytest.fixture
-def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]:
+def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Settings, tmp_path: Path) -> dict[str, str]:
     """A path for every route of the API, by its name."""
+    settings.WEIR_LOGS = tmp_path
     run = make_run(RunState.RUNNING)
+    (tmp_path / f"run-{run.pk}.log").touch()
     checkpoint, _ = make_checkpoint(run, 1, "savepoint"), make_checkpoint(run, 2, "savepoint")
     operation = Operation.objects.create(job=run.job, run=run, kind="savepoint")
     request = {"kind": "sql", "name": "all", "sql": "SELECT 1"}
@@ -133,6 +136,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",
         "run-start": f"/api/v1/runs/{run.pk}/start/",
+        "run-logs": f"/api/v1/runs/{run.pk}/logs/",
+        "run-log": f"/api/v1/runs/{run.pk}/log/",
         "run-checkpoints": f"/api/v1/runs/{run.pk}/checkpoints/",
         "run-metrics": f"/api/v1/runs/{run.pk}/metrics/",
         "run-subtask-metrics": f"/api/v1/runs/{run.pk}/metrics/subtasks/?operator=sums",
@@ -149,6 +154,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "operation": f"/api/v1/operations/{operation.pk}/",
         "all-operations": "/api/v1/operations/",
         "cluster": "/api/v1/cluster/",
+        "saved-views": "/api/v1/saved-views/",
         "maintenance": "/api/v1/maintenance/",
         "bulk-result": f"/api/v1/jobs/bulk/{bulk.pk}/",
     }

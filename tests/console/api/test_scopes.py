@@ -9,7 +9,7 @@ from django.urls import URLPattern, reverse
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
-from console.accounts.models import ApiToken, Scope, User
+from console.accounts.models import ApiToken, SavedView, Scope, User
 from console.api.urls import urlpatterns
 from console.checkpoints.models import StateQuery
 from console.jobs.models import Job, JobVersion
@@ -36,6 +36,8 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("state-query", "delete"): frozenset({"operate"}),  # of another user
     ("evidence-check", "post"): READ,
     ("current-token", "delete"): READ,  # a program may end its own token
+    ("saved-views", "post"): frozenset({"define"}),
+    ("saved-view", "delete"): frozenset({"define"}),
     ("token", "delete"): frozenset(),  # it needs all scopes
     ("maintenance", "post"): frozenset({"maintain"}),
     ("maintenance", "delete"): frozenset({"maintain"}),
@@ -71,7 +73,7 @@ def keys(
     return {
         "jobs": run.job_id, "jobs/bulk": bulk.pk, "versions": version.pk, "runs": run.pk,
         "auth/tokens": ApiToken.objects.get().pk, "checkpoints": checkpoint.pk, "operations": operation.pk,
-        "state-queries": query.pk,
+        "state-queries": query.pk, "saved-views": SavedView.objects.create(user=operator, name="mine").pk,
     }  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def bodies(job: int) -> dict[tuple[str, str], Any]:
         ("bulk", "post"): {"kind": "savepoint", "jobs": [job]},
         ("operations", "post"): {"kind": "savepoint"},
         ("state-queries", "post"): {"query": "x"},
+        ("saved-views", "post"): {"name": "night", "query": "tag=night"},
         ("maintenance", "post"): {"reason": "disks"},
     }
 

@@ -1,104 +1,15 @@
-"""The log of a job master on the page of its run."""
+"""The log of a job master and those of slots on the page of their run."""
 
-import json
-import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from django.http import QueryDict
 from django.test import Client
 from pytest_django.fixtures import Settings
 
 from console.jobs.models import Run
-from console.ui.runlog import LOG_LINES, LogFilter, LogLine, log_tail, parse_lines, plain_log
+from console.runs.logs import plain_log
+from tests.console.runs.test_logs import EVENT, PARAMS, SECRET
 from tests.console.ui import blocks, rows
-
-SECRET = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
-PARAMS = {"password": "a-river-runs"}
-EVENT = '{"slot": 1, "detail": "", "event": "slot lost", "level": "warning", "run": 7, '
-EVENT += '"timestamp": "2026-11-25T23:58:33.477888Z"}'
-JVM = "26/11/25 23:55:57 ERROR TaskSetManager: Task 0 failed"
-NO_DATE = "26/13/45 23:55:57 WARN Odd: no date"
-
-
-@pytest.fixture(autouse=True)
-def _folder_of_logs(settings: Settings, tmp_path: Path) -> None:
-    settings.WEIR_LOGS = tmp_path
-
-
-def test_events_jvm_lines_and_tracebacks_become_lines_with_time_and_level() -> None:
-    lines = list(parse_lines([EVENT, JVM, "  at java.lang.Thread", "{not json", NO_DATE]))
-    assert lines == [
-        LogLine(datetime(2026, 11, 25, 23, 58, 33, 477888, UTC), "warning", "slot lost  slot=1"),
-        LogLine(datetime(2026, 11, 25, 23, 55, 57, tzinfo=UTC), "error", "TaskSetManager: Task 0 failed"),
-        LogLine(None, "error", "  at java.lang.Thread"),
-        LogLine(None, "error", "{not json"),
-        LogLine(None, "error", NO_DATE),
-    ]
-
-
-def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> None:
-    log = tmp_path / "run-1.log"
-    log.write_text("".join(f"line {n}\n" for n in range(90_000)) + "url=jdbc:x?password=a-river-runs\n")
-    found = log_tail(log, PARAMS, SECRET)
-    assert found is not None
-    assert len(found) == LOG_LINES
-    assert found[-2].text == "line 89999"
-    assert "a-river-runs" not in found[-1].text
-    assert log_tail(tmp_path / "none.log", {}, {}) is None
-
-
-def test_a_file_that_a_slot_has_replaced_is_not_read(settings: Settings, tmp_path: Path) -> None:
-    """A check of the path is too early: the slot may replace the file before it is opened."""
-    settings.WEIR_LOGS = tmp_path / "logs"
-    settings.WEIR_LOGS.mkdir()
-    (tmp_path / "secret").write_text("of the console\n")
-    log = settings.WEIR_LOGS / "run-1.log"
-    log.symlink_to(tmp_path / "secret")
-    assert plain_log(log, {}, {}) is None
-    log.unlink()
-    os.mkfifo(log)
-    assert plain_log(log, {}, {}) is None
-
-
-def test_a_log_masks_the_secrets_that_the_parameters_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library prints an address past Weir's log."""
-    log = tmp_path / "run-1.log"
-    log.write_text("no way to postgresql://app:fish-and-chips@db\n")
-    params = {"url": "postgresql://app:${secret:orders}@db"}
-    assert "fish-and-chips" in (plain_log(log, params, {}) or ""), "this host does not have the secret"
-    monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
-    assert plain_log(log, params, {}) == "no way to postgresql://app:********@db\n"
-    assert [line.text for line in log_tail(log, params, {}) or ()] == ["no way to postgresql://app:********@db"]
-    other = {"menu": "fish-and-chips"}
-    assert "fish-and-chips" in (plain_log(log, other, {}) or ""), "it is no secret of another job"
-
-
-@pytest.mark.parametrize("secret", ["a-river-runs", 'p"ss\\w0rd', "first line\nsecond line"])
-def test_no_search_finds_a_secret(tmp_path: Path, secret: str) -> None:
-    """A hit would show a secret character by character. The job master writes JSON, which escapes characters."""
-    log = tmp_path / "run-1.log"
-    log.write_text(f"{json.dumps({'event': secret, 'timestamp': '2026-11-25T23:58:33Z'})}\nplain {secret}\n")
-    params = {"password": secret}
-    for query in (secret, secret[:3], json.dumps(secret)[1:-1]):
-        assert log_tail(log, params, SECRET, LogFilter(text=query)) == ()
-    shown = plain_log(log, params, SECRET) or ""
-    assert secret not in shown
-    assert json.dumps(secret)[1:-1] not in shown
-
-
-def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
-    log = tmp_path / "run-1.log"
-    log.write_text(f"plain\n{EVENT}\n{JVM}\n")
-
-    def texts(query: str) -> list[str]:
-        return [line.text for line in log_tail(log, {}, {}, LogFilter.of(QueryDict(query))) or ()]
-
-    assert texts("level=warning") == ["slot lost  slot=1", "TaskSetManager: Task 0 failed"]
-    assert texts("level=error") == ["TaskSetManager: Task 0 failed"]
-    assert texts("text=SLOT") == ["slot lost  slot=1"]
-    assert len(texts("level=unheard-of")) == 3
 
 
 def run_with_log(settings: Settings, tmp_path: Path, text: str) -> Run:
@@ -213,12 +124,3 @@ def test_a_slot_cannot_name_the_log_of_another_job(
     for slot in range(3):
         assert at_console.get(f"/runs/{run.pk}/log/?slot={slot}").status_code == 404
         assert "of another job" not in blocks.text(at_console.get(f"/runs/{run.pk}/?slot={slot}"))
-
-
-def test_a_log_that_became_a_link_after_its_check_is_not_read(tmp_path: Path, settings: Settings) -> None:
-    own, other = tmp_path / "own", tmp_path / "other"
-    other.write_text("of another job\n")
-    own.symlink_to(other)
-    settings.WEIR_LOGS, settings.WEIR_SLOT_LOGS = tmp_path, (tmp_path,)
-    assert plain_log(other, {}, {}) == "of another job\n"
-    assert plain_log(own, {}, {}) is None

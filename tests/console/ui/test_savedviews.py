@@ -41,7 +41,7 @@ def test_a_view_without_a_name_is_refused(at_console: Client, name: str, query: 
 
 
 def test_a_user_has_a_bounded_number_of_views(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.ui.views.savedviews.MAX_VIEWS", 2)
+    monkeypatch.setattr("console.accounts.saved_views.MAX_VIEWS", 2)
     for name in "abc":
         response = at_console.post("/jobs/views/", {"name": name}, follow=True)
     assert "There are 2 views already" in blocks.text(response)

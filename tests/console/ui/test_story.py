@@ -13,7 +13,7 @@ from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
 from console.metrics.models import WHOLE_RUN, Metrics
-from console.ui.runlog import LogFilter, log_file, log_tail
+from console.runs.logs import LogFilter, log_file, log_tail
 from console.ui.templatetags.weir import quantity
 from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows

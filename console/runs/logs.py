@@ -10,12 +10,15 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
 from django.conf import settings
-from django.http import QueryDict
+from django.db.models import QuerySet
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.shortcuts import get_object_or_404
 
 from console.jobs.models import Run
 from runtime.redaction import Schema, redact
@@ -26,6 +29,7 @@ _TAIL_BYTES: Final = 512 * 1024  #: end of the file that is searched for the las
 WARNING_LINES: Final = 10  #: on the page of a job
 _WARNING_BYTES: Final = 64 * 1024  #: end of the file that is searched for them
 _DOWNLOAD_BYTES: Final = 16 * 1024 * 1024
+_CONTEXT_BYTES: Final = 64 * 1024  #: read around a part; no secret is longer, as the parameters of a version are not
 LEVELS: Final = ("info", "warning", "error")  #: least severe first
 _SEVERITY: Final = {"debug": 0, "info": 0, "warn": 1, "warning": 1, "error": 2, "critical": 2, "fatal": 2}
 _JVM_LINE: Final = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d) (INFO|WARN|ERROR|FATAL) (.*)")
@@ -50,7 +54,7 @@ class LogFilter:
     text: str = ""
 
     @classmethod
-    def of(cls, given: QueryDict) -> "LogFilter":
+    def of(cls, given: Mapping[str, Any]) -> "LogFilter":
         level = given.get("level", "")
         return cls(level if level in LEVELS else LEVELS[0], given.get("text", "").strip())
 
@@ -74,6 +78,19 @@ class SlotLog:
     path: str
     file: Path | None
     is_of_master: bool  #: without a cluster, slots write into the log of the job master
+
+
+def run_with_slot_logs(rows: QuerySet[Run], pk: int) -> tuple[Run, tuple[SlotLog, ...]]:
+    """The run `pk` with the logs of its slots. The large report with them is not read.
+
+    Raises:
+        Http404: `rows` have no such run.
+    """
+    reported = rows.defer("live").annotate(
+        slots=KeyTransform("slots", "live"), application=KeyTextTransform("spark_application", "live")
+    )
+    found: Any = get_object_or_404(reported, pk=pk)
+    return found, slot_logs(found, found.slots or (), found.application or "")
 
 
 def slot_logs(run: Run, slots: Sequence[Mapping[str, Any]], application: str) -> tuple[SlotLog, ...]:
@@ -117,6 +134,75 @@ def log_size(file: Path) -> int:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a log, without secrets. `begin` and `end` are bytes of the file, which has `size` bytes.
+
+    `all_lines` begin before the part: an earlier line gives a plain line its level.
+    """
+
+    all_lines: Sequence[str]
+    first: int  #: index of the first line of the part
+    begin: int
+    end: int
+    size: int
+
+    @property
+    def text_lines(self) -> Sequence[str]:
+        return self.all_lines[self.first :]
+
+    def lines(self, wanted: LogFilter = LogFilter()) -> list[LogLine]:
+        """The lines that `wanted` accepts. Secrets are masked before: a search would show a secret by its hits."""
+        return [line for line in list(parse_lines(self.all_lines))[self.first :] if wanted.accepts(line)]
+
+
+def log_part(
+    file: Path, params: Mapping[str, Any], schema: Schema, begin: int | None, limit: int, *, is_whole: bool = False
+) -> LogPart | None:
+    """At most `limit` bytes of a log from byte `begin`; None if this host does not have the log.
+
+    The part has whole lines only: it begins with the first line that begins in it. A line longer than `limit` is left
+    out. A secret may span lines, so that a part may cut it: lines at an edge whose mask needs the text beyond the edge
+    are left out, too.
+
+    Args:
+        begin: None for the end of the file.
+        is_whole: leave out the last line of the file if its end is not written yet.
+    """
+    try:
+        with _open_log(file) as log:
+            size = log.seek(0, 2)
+            begin = max(0, size - limit) if begin is None else min(begin, size)
+            start = log.seek(max(0, begin - _CONTEXT_BYTES))
+            before, part, after = log.read(begin - start), log.read(limit), log.read(_CONTEXT_BYTES)
+    except OSError:
+        return None
+    if before and not before.endswith(b"\n"):
+        skipped = part.find(b"\n") + 1 or len(part)
+        before, part = before + part[:skipped], part[skipped:]
+    whole = part.rfind(b"\n") + 1
+    if after and not whole:
+        before, part = before + part, b""  # a line longer than `limit`
+    elif after or is_whole:
+        part, after = part[:whole], part[whole:] + after
+
+    def lines(*texts: bytes) -> list[str]:
+        return _redact(b"".join(texts).decode(errors="replace"), params, schema).splitlines()
+
+    shown = lines(before, part, after)
+    first = len(shown) - _equal_count(reversed(shown), reversed(lines(part, after))) if before else 0
+    if after:
+        shown = shown[: _equal_count(shown, lines(before, part))]
+    begin = start + len(before)
+    end = begin + len(part)
+    return LogPart(shown, first, begin, end, max(size, end))  # the file may have grown meanwhile
+
+
+def _equal_count(some: Iterable[str], others: Iterable[str]) -> int:
+    """The number of equal lines at the beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
+
+
 def log_tail(
     file: Path,
     params: Mapping[str, Any],
@@ -128,11 +214,8 @@ def log_tail(
 
     `limit`: bytes at the end of the file that are searched.
     """
-    lines = _last_lines(file, limit)
-    if lines is None:
-        return None
-    shown = _redact("\n".join(lines), params, schema).splitlines()  # first: a search would show secrets by its hits
-    return tuple([line for line in parse_lines(shown) if wanted.accepts(line)][-LOG_LINES:])
+    part = log_part(file, params, schema, None, limit)
+    return None if part is None else tuple(part.lines(wanted)[-LOG_LINES:])
 
 
 def recent_warnings(run: Run, schema: Schema) -> tuple[LogLine, ...] | None:
@@ -143,24 +226,13 @@ def recent_warnings(run: Run, schema: Schema) -> tuple[LogLine, ...] | None:
 
 def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | None:
     """The end of the file as it is, but without secrets; None if this host does not have the log."""
-    lines = _last_lines(file, _DOWNLOAD_BYTES)
-    return None if lines is None else _redact("".join(f"{line}\n" for line in lines), params, schema)
+    part = log_part(file, params, schema, None, _DOWNLOAD_BYTES)
+    return None if part is None else "".join(f"{line}\n" for line in part.text_lines)
 
 
 def _redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
     """`text` without secrets, also those that the console's host has: libraries and authors print past Weir's log."""
     return redact(text, params, schema, resolved_texts(params))
-
-
-def _last_lines(file: Path, limit: int) -> list[str] | None:
-    """The whole lines within the last `limit` bytes; None if the file cannot be read."""
-    try:
-        with _open_log(file) as log:
-            begin = max(0, log.seek(0, 2) - limit)
-            log.seek(begin)
-            return log.read().decode(errors="replace").splitlines()[1 if begin else 0 :]
-    except OSError:
-        return None
 
 
 def _open_log(file: Path) -> IO[bytes]:

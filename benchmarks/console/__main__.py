@@ -2,7 +2,7 @@
 
 The figures of each page are of Django's handler, without a web server: queries; median and 95th percentile in ms; mean
 processor time of a request in ms, with the share of Postgres; and KB compressed. Of these, processor time changes
-least while other programs use the machine.
+least while other programs use the machine. A CSV file is measured up to its first part: a download then begins.
 
 The exit code is 1 if an answer has another status than 200, 204 or 304, takes more than 12 queries, or is a page of
 more than 30 KB. It does not depend on times.

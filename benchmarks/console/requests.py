@@ -198,8 +198,8 @@ def _measure(client: Client, name: str, path: str, headers: dict[str, str], time
         return execute(sql, params, many, context)
 
     def answer() -> Any:
-        found = client.get(path, headers=headers)
-        return found, found.getvalue() if found.streaming else found.content
+        found: Any = client.get(path, headers=headers)
+        return found, next(iter(found.streaming_content)) if found.streaming else found.content
 
     for _ in range(_WARM_UP):
         answer()

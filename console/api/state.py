@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
@@ -142,7 +142,7 @@ class StateQueryCsv(StrictView):
     queryset = StateQuery.objects.all()
 
     @extend_schema(responses={(200, "text/csv"): OpenApiTypes.STR, 409: Problem})
-    def get(self, request: Request, pk: int) -> HttpResponse:
+    def get(self, request: Request, pk: int) -> HttpResponseBase:
         query: StateQuery = self.get_object()
         if query.result is None:
             raise Conflict("no-table", f"The query is {query.state} and has no table.")

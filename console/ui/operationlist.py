@@ -3,15 +3,15 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from django.db.models import QuerySet
 
-from console.csv_files import MAX_ROWS
 from console.jobs.models import choices
 from console.operations.models import OPERATION_STATES, Operation, OperationKind
 from console.operations.selectors import operations_matching
-from console.ui.paging import text
+from console.ui.paging import all_pages, older_than, text
 
 CSV_COLUMNS: Final = ("id", "kind", "job", "run", "state", "run_state", "phase", "requested_by", "reason", "requested",
                       "started", "ended", "error", "request_id", "changes")  # fmt: skip
@@ -50,8 +50,9 @@ class OperationFilters:
 
 
 def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
-    """The newest operations, in the order of `CSV_COLUMNS`, with the times in UTC."""
-    for row in rows[: MAX_ROWS + 1]:
+    """The operations, newest first, in the order of `CSV_COLUMNS`, with the times in UTC."""
+    pages = all_pages(rows, lambda rows, last: older_than(rows, last.created_at, last.pk))
+    for row in chain.from_iterable(pages):
         error = row.error.get("message", "") if isinstance(row.error, dict) else ""
         run_state = row.run.state if row.run else ""
         yield (row.pk, row.kind, row.job.name, row.run_id, row.state, run_state, row.phase, row.requested_by,

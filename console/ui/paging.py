@@ -1,6 +1,6 @@
 """Keyset pagination: rows that are added meanwhile shift no page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar, cast
@@ -13,6 +13,7 @@ M = TypeVar("M", bound=Model)
 
 ROWS_PER_PAGE = 20  #: per page
 NAMES_PER_PAGE = 50
+ROWS_AT_ONCE = 500  #: of a whole table
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,13 @@ def by_time(rows: QuerySet[M], before: UUID | None) -> TablePage[M]:
     ordered, known = rows.order_by("-created_at", "-pk"), cast(Any, rows.model._default_manager)
     last = known.filter(pk=before).values_list("created_at", flat=True).first() if before else None
     if last is not None:
-        ordered = ordered.filter(Q(created_at__lt=last) | Q(created_at=last, pk__lt=before))
+        ordered = older_than(ordered, last, before)
     return _cut(list(ordered[: ROWS_PER_PAGE + 1]), "pk", ROWS_PER_PAGE, is_first=last is None)
+
+
+def older_than(rows: QuerySet[M], created_at: datetime, pk: object) -> QuerySet[M]:
+    """The rows behind a row in the order of `by_time`. The condition on the time alone is a range of the index."""
+    return rows.filter(Q(created_at__lt=created_at) | Q(pk__lt=pk), created_at__lte=created_at)
 
 
 def by_name(rows: QuerySet[M], after: str) -> TablePage[M]:
@@ -108,6 +114,20 @@ def by_column(jobs: QuerySet[Any], column: str, after: int | None) -> TablePage[
     found = list(ordered[: NAMES_PER_PAGE + 1])
     shown = tuple(found[:NAMES_PER_PAGE])
     return TablePage(shown, shown[-1].pk if len(found) > NAMES_PER_PAGE else None, last is None)
+
+
+def all_pages(rows: Any, following: Callable[[Any, Any], Any]) -> Iterator[list[Any]]:
+    """Every row of an ordered queryset. No statement reads more than `ROWS_AT_ONCE` rows, and no page is kept.
+
+    Between two pages no cursor and no transaction is open: a slow client of a download holds no connection.
+
+    Args:
+        following: filters the queryset to the rows behind a row.
+    """
+    page = list(rows[:ROWS_AT_ONCE])
+    while page:
+        yield page
+        page = list(following(rows, page[-1])[:ROWS_AT_ONCE]) if len(page) == ROWS_AT_ONCE else []
 
 
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:

@@ -1,16 +1,18 @@
 """CSV files: no formulas for spreadsheets, numbers as they are, plain file names."""
 
 import csv
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from console.csv_files import csv_file
 
 
 def written(value: Any) -> str:
-    content = csv_file("a", ["x"], [[value]]).content.decode()
+    content = csv_file("a", ["x"], [[value]]).getvalue().decode()
     return list(csv.reader(content.splitlines(keepends=True)))[1][0]
 
 
@@ -29,15 +31,23 @@ def test_numbers_times_and_other_texts_stay(value: Any, cell: str) -> None:
 
 
 def test_null_is_empty_and_headers_are_guarded_too() -> None:
-    assert csv_file("a", ["=x", "y"], [[None, 1]]).content == b"'=x,y\r\n,1\r\n"
+    assert csv_file("a", ["=x", "y"], [[None, 1]]).getvalue() == b"'=x,y\r\n,1\r\n"
 
 
-def test_a_file_that_lacks_rows_says_so_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.csv_files.MAX_ROWS", 2)
-    whole, cut = csv_file("a", ["x"], [[1], [2]]), csv_file("a", ["x"], iter([[1], [2], [3]]))
-    assert whole.headers["Content-Disposition"] == 'attachment; filename="a.csv"'
-    assert cut.headers["Content-Disposition"] == 'attachment; filename="a-first-2-rows.csv"'
-    assert cut.content == whole.content == b"x\r\n1\r\n2\r\n"
+def test_a_file_is_sent_in_parts_of_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.csv_files._PART_CHARACTERS", 5)
+    assert list(csv_file("a", ["x"], [[1], [2], [3]])) == [b"x\r\n1\r\n", b"2\r\n3\r\n", b""]
+
+
+def test_a_failure_before_the_first_part_is_no_file() -> None:
+    """The page says then that the database is away."""
+    with pytest.raises(OperationalError):
+        csv_file("a", ["x"], failing())
+
+
+def failing() -> Iterator[list[int]]:
+    yield [1]
+    raise OperationalError
 
 
 def test_a_name_cannot_leave_its_header() -> None:

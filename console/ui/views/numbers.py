@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
@@ -25,7 +25,7 @@ _COLUMNS: Final = (
 
 @require_safe
 @require_login
-def numbers_csv(request: HttpRequest, pk: int) -> HttpResponse:
+def numbers_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     """The numbers of the window in the address, a row per interval of the plots. Empty: no number is known.
 
     The last column marks intervals of a run that was up while no numbers arrived.

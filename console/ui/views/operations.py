@@ -5,7 +5,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
@@ -33,7 +33,7 @@ _PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the p
 
 @require_safe
 @require_login
-def operation_list(request: HttpRequest) -> HttpResponse:
+def operation_list(request: HttpRequest) -> HttpResponseBase:
     filters = OperationFilters.of(request.GET)
     found = filters.apply(with_runs(Operation.objects.all()))
     if request.GET.get("format") == "csv":

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from django.contrib.auth.decorators import login_required
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
@@ -32,7 +32,7 @@ class PageContent:
 
 
 P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
 def require_login(view: View[P]) -> View[P]:
@@ -42,7 +42,7 @@ def require_login(view: View[P]) -> View[P]:
     """
 
     @wraps(view)
-    def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         try:
             if request.headers.get("HX-Request") and not request.user.is_authenticated:
                 return HttpResponse("You are signed out.", status=401, content_type="text/plain")

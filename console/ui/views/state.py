@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST, require_safe
 
@@ -105,7 +105,7 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 @require_login
-def csv(request: HttpRequest, pk: int) -> HttpResponse:
+def csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     found = get_object_or_404(StateQuery, pk=pk)
     if found.result is None:
         return HttpResponse("The query has no table.", status=HTTPStatus.CONFLICT, content_type="text/plain")

@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from itertools import chain
+from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.checkpoints.filters import CheckpointFilter
 from console.checkpoints.selectors import checkpoint_table
-from console.csv_files import MAX_ROWS, csv_file
+from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.operations.selectors import FoundJobs, job_rows, runs_of
 from console.ui.jobfilters import JobFilters
 from console.ui.joblist import job_line
-from console.ui.paging import text
+from console.ui.paging import all_pages, text
 from console.ui.views.page import require_login
 
 _JOBS = ("id", "name", "pipeline", "owner", "tags", "state", "run", "health", "finding", "recovery_point",
@@ -25,41 +26,39 @@ _RUNS = ("id", "state", "version", "parallelism", "created_at", "started_at", "e
 _CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at", "completed_at", "duration_ms",
                 "size_bytes", "written_bytes", "name", "path")  # fmt: skip
 
-_JOBS_AT_ONCE: Final = 500
-
 
 @require_safe
 @require_login
-def jobs_csv(request: HttpRequest) -> HttpResponse:
+def jobs_csv(request: HttpRequest) -> HttpResponseBase:
     filters, now = JobFilters.of(request.GET), timezone.now()
     return csv_file("jobs", _JOBS, _job_rows(filters.chosen(filters.found(now)).select_related("health"), now))
 
 
 @require_safe
 @require_login
-def runs_csv(request: HttpRequest, pk: int) -> HttpResponse:
+def runs_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     job = get_object_or_404(Job, pk=pk)
-    rows = runs_of(job).values_list("pk", "state", "version__number", *_RUNS[3:])[: MAX_ROWS + 1]
-    return csv_file(f"job-{pk}-runs", _RUNS, rows)
+    rows = runs_of(job).values_list("pk", "state", "version__number", *_RUNS[3:])
+    pages = all_pages(rows, lambda rows, last: rows.filter(pk__lt=last[0]))
+    return csv_file(f"job-{pk}-runs", _RUNS, chain.from_iterable(pages))
 
 
 @require_safe
 @require_login
-def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponse:
+def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     job = get_object_or_404(Job, pk=pk)
     given = {name: text(request.GET.get(name)) for name in CheckpointFilter.base_filters}
     found = CheckpointFilter(given, queryset=checkpoint_table(job), job=job)
     if not found.is_valid():
         raise Http404("The filter is invalid.")
-    rows = found.qs.order_by("-number")[: MAX_ROWS + 1]
-    return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, (_checkpoint(row) for row in rows))
+    pages = all_pages(found.qs.order_by("-number"), lambda rows, last: rows.filter(number__lt=last.number))
+    return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, map(_checkpoint, chain.from_iterable(pages)))
 
 
 def _job_rows(found: FoundJobs, now: datetime) -> Iterator[tuple[Any, ...]]:
-    """The facts of the list of jobs, with their runs read `_JOBS_AT_ONCE` at a time."""
-    jobs = list(found[: MAX_ROWS + 1])
-    for first in range(0, len(jobs), _JOBS_AT_ONCE):
-        for row in job_rows(jobs[first : first + _JOBS_AT_ONCE]):
+    """The facts of the list of jobs, by name."""
+    for jobs in all_pages(found, lambda rows, last: rows.filter(name__gt=last.name)):
+        for row in job_rows(jobs):
             job, run, health = row.job, row.run, getattr(row.job, "health", None)
             line = job_line(row, health, None, now)
             yield (job.pk, job.name, job.pipeline, job.owner, " ".join(job.tags), run.state if run else None,

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -36,7 +36,7 @@ def trend(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 @require_login
-def trend_csv(request: HttpRequest, pk: int) -> HttpResponse:
+def trend_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     """A row per day with a checkpoint that has ended, newest first, and a column per reason of failures."""
     job, days = get_object_or_404(Job, pk=pk), _chosen_days(request)
     found = [day for day in reversed(daily_trend(job, days, timezone.now())) if _has_ended(day)]

@@ -1,11 +1,14 @@
 """What strangers and users may take of the console: connections, tries, sizes, slots. Each test is the attack."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory
+from asgiref.sync import async_to_sync, sync_to_async
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.test import AsyncRequestFactory, Client, RequestFactory
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
@@ -76,6 +79,31 @@ def test_more_requests_than_connections_wait_and_are_then_told_to_come_back(
         go_on.set()
         assert [one.result().status_code for one in busy] == [200, 200]
     assert limit(rf.get("/")).status_code == 200, "what ended has made room"
+
+
+@pytest.mark.django_db
+def test_a_streamed_answer_has_a_place_for_each_part_and_none_between(rf: RequestFactory, settings: Settings) -> None:
+    """A slow client reads as long as it likes."""
+    settings.WEIR_WEB_CONNECTIONS, settings.WEIR_WEB_WAIT_S = 1, 0.05
+
+    def parts() -> Iterator[bytes]:
+        for number in range(3):
+            assert limit(rf.get("/")).status_code == 503, "the part has the only place"
+            yield str(number).encode()
+
+    async def read() -> list[bytes]:
+        response: Any = await sync_to_async(limit)(AsyncRequestFactory().get("/table"))
+        found = []
+        async for part in response:
+            found.append(part)
+            assert (await sync_to_async(limit)(rf.get("/"))).status_code == 200
+        return found
+
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return StreamingHttpResponse(parts()) if request.path == "/table" else HttpResponse("done")
+
+    limit = ConcurrencyLimit(view)
+    assert async_to_sync(read)() == [b"0", b"1", b"2"]
 
 
 # ---------------------------------------------------------------- signing in

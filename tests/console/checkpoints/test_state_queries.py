@@ -259,7 +259,7 @@ def test_the_table_is_a_csv_file(api: APIClient, operator: User, savepoint: Chec
     response = api.get(f"/api/v1/state-queries/{query.pk}/csv/")
     assert response["Content-Type"] == "text/csv; charset=utf-8"
     assert response["Content-Disposition"] == f'attachment; filename="all-sums-{query.pk}.csv"'
-    assert list(csv.reader(StringIO(response.content.decode()))) == [
+    assert list(csv.reader(StringIO(response.getvalue().decode()))) == [
         ["carrier", "n"],
         ["AA, the first", "3"],
         ["", "4"],

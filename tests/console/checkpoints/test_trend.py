@@ -86,7 +86,7 @@ def test_failures_are_counted_by_day_and_reason(browser: Client, api: APIClient)
     assert found
     listed = browser.get(found[1].replace("&amp;", "&")).context["found"].page.rows
     assert {row.number for row in listed} == {1, 2}
-    answer = browser.get(f"/jobs/{run.job_id}/checkpoints/trend.csv?days=7").content.decode()
+    answer = browser.get(f"/jobs/{run.job_id}/checkpoints/trend.csv?days=7").getvalue().decode()
     (row,) = csv.DictReader(answer.splitlines())
     assert (row["day"], row["failed"], row["failed_async_failed"], row["failed_expired"]) == (str(day), "3", "1", "2")
     assert row["duration_p50_ms"] == ""

@@ -35,7 +35,7 @@ def test_an_edit_of_a_job_leaves_an_entry_with_both_values(api: APIClient, brows
     assert (str(row.requested_by), bool(row.request_id), row.ended_at is not None) == ("operator", True, True)
     said = blocks.text(browser.get(f"/operations/{row.pk}/"))
     assert 'review policy "off" "warn"' in said
-    csv = browser.get("/operations/", {"format": "csv", "q": job.name}).content.decode()
+    csv = browser.get("/operations/", {"format": "csv", "q": job.name}).getvalue().decode()
     assert '""owner"": ["""", ""ada""]' in csv
     assert "Edit" in blocks.text(browser.get(f"/jobs/{job.pk}/"))
 

@@ -240,7 +240,7 @@ def test_the_list_filters_by_the_health_that_its_lines_show(at_console: Client) 
     assert "Failing 2" in said
     assert "Needs attention 1" in said
     assert "Well 1" in said
-    csv = at_console.get("/jobs.csv?health=ok").content.decode()
+    csv = at_console.get("/jobs.csv?health=ok").getvalue().decode()
     assert "well" in csv
     assert "stale" not in csv
 

@@ -118,7 +118,7 @@ def test_operations_are_filtered_and_exported(at_console: Client, operator: User
     assert kinds(state="failed") == ["savepoint"]
     assert "No operation matches." in blocks.text(at_console.get("/operations/", {"kind": "stop"}))
     exported = at_console.get("/operations/", {"kind": "drain", "format": "csv"})
-    header, row = csv.reader(exported.content.decode().splitlines())
+    header, row = csv.reader(exported.getvalue().decode().splitlines())
     assert dict(zip(header, row, strict=True))["reason"] == "end, of the year"
     assert exported.headers["Content-Type"].startswith("text/csv")
 

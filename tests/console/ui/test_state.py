@@ -84,7 +84,7 @@ def test_a_table_leads_to_the_next_page_and_to_csv(at_console: Client, savepoint
     assert "There are more rows on the next page" in shown
     assert '<input type="hidden" name="skip" value="1">' in markup
     assert 'name="key.carrier"' in markup
-    assert at_console.get(f"{path}csv/").content.decode().splitlines()[0] == "key_group,carrier,flights"
+    assert at_console.get(f"{path}csv/").getvalue().decode().splitlines()[0] == "key_group,carrier,flights"
     poll = at_console.get(path, headers={"HX-Request": "true"})
     assert poll.status_code == 286, "polling ends with the query"
 

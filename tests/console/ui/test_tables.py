@@ -1,12 +1,16 @@
 """Tables as CSV."""
 
 import csv
-from datetime import datetime
+import gzip
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
 from django.utils import timezone
 
+from console.accounts.models import User
 from console.health.findings import Level
 from console.health.models import JobHealth
 from tests.console.ui import rows
@@ -15,7 +19,7 @@ from tests.console.ui import rows
 def read(client: Client, path: str) -> list[dict[str, str]]:
     response = client.get(path)
     assert response.headers["Content-Type"].startswith("text/csv")
-    return list(csv.DictReader(response.content.decode().splitlines()))
+    return list(csv.DictReader(response.getvalue().decode().splitlines()))
 
 
 def test_jobs_have_the_filters_of_their_page(at_console: Client) -> None:
@@ -48,18 +52,71 @@ def test_jobs_have_their_health_newest_checkpoint_and_rates(at_console: Client) 
     assert (beta["state"], beta["run"], beta["checkpoint"], beta["records_in_per_s"], beta["restarts"]) == ("",) * 5
 
 
-@pytest.mark.parametrize("path", ["/jobs.csv", "/operations/?format=csv", "/jobs/{job}/checkpoints.csv"])
-def test_a_table_that_is_cut_says_so(at_console: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    for module in ("console.csv_files", "console.ui.operationlist", "console.ui.views.tables"):
-        monkeypatch.setattr(f"{module}.MAX_ROWS", 1)
-    run = rows.run(rows.job("alpha"))
-    rows.job("beta")
-    for number in (1, 2):
+@pytest.mark.parametrize(
+    ("path", "column"),
+    [("/jobs.csv", "name"), ("/operations/?format=csv", "reason"), ("/jobs/{job}/checkpoints.csv", "number"),
+     ("/jobs/{job}/runs.csv", "state")],
+)  # fmt: skip
+@pytest.mark.parametrize("rows_at_once", [1, 2, 5, 6])
+def test_a_table_of_several_pages_is_whole(
+    at_console: Client, monkeypatch: pytest.MonkeyPatch, path: str, column: str, rows_at_once: int
+) -> None:
+    """Files ended after 10,000 rows. Several operations may have the same time."""
+    monkeypatch.setattr("console.ui.paging.ROWS_AT_ONCE", rows_at_once)
+    job, same = rows.job("1"), timezone.now()
+    for number in range(2, 6):
+        rows.job(str(number))
+    for state in ("failed", "stopped", "canceled", "finished", "running"):
+        run = rows.run(job, state)
+    for number in range(1, 6):
         rows.checkpoint(run, number)
-        rows.operation(run.job)
-    cut = at_console.get(path.format(job=run.job_id))
-    assert "-first-1-rows.csv" in cut.headers["Content-Disposition"]
-    assert len(list(csv.DictReader(cut.content.decode().splitlines()))) == 1
+        rows.operation(job, reason=str(number), created_at=same - timedelta(seconds=number // 3))
+    expected = {
+        "name": list("12345"), "number": list("54321"),
+        "state": ["running", "finished", "canceled", "stopped", "failed"],
+    }  # fmt: skip
+    found = [row[column] for row in read(at_console, path.format(job=job.pk))]
+    if column == "reason":
+        assert (sorted(found[:2]), sorted(found[2:])) == (["1", "2"], ["3", "4", "5"])
+    else:
+        assert found == expected[column]
+
+
+def test_a_table_is_read_while_it_is_sent(
+    at_console: Client, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    """The memory of a download does not depend on its rows."""
+    monkeypatch.setattr("console.ui.paging.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("console.csv_files._PART_CHARACTERS", 1)
+    run = rows.run(rows.job())
+    for number in (1, 2, 3):
+        rows.checkpoint(run, number)
+    answer: Any = at_console.get(f"/jobs/{run.job_id}/checkpoints.csv")
+    parts = iter(answer.streaming_content)
+    next(parts)  # the names of the columns
+    for number in (3, 2, 1):
+        with django_assert_num_queries(1):
+            assert f",{number},checkpoint," in next(parts).decode()
+
+
+def test_asgi_sends_each_part_by_itself(
+    operator: User, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Django would collect all parts of a file before it sends the first, and warn of it."""
+    monkeypatch.setattr("console.csv_files._PART_CHARACTERS", 1)
+    for name in ("alpha", "beta"):
+        rows.job(name)
+    client = AsyncClient()
+    client.force_login(operator)
+
+    async def parts(encoding: str) -> list[bytes]:
+        response: Any = await client.get("/jobs.csv", headers={"accept-encoding": encoding})
+        return [part async for part in response]
+
+    columns, alpha, beta, end = async_to_sync(parts)("identity")
+    assert (columns[:8], b",alpha," in alpha, b",beta," in beta, end) == (b"id,name,", True, True, b"")
+    assert gzip.decompress(b"".join(async_to_sync(parts)("gzip"))) == columns + alpha + beta
+    assert not recwarn.list
 
 
 def test_runs_and_checkpoints_of_a_job(at_console: Client) -> None:

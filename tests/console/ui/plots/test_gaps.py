@@ -66,6 +66,6 @@ def test_the_page_and_the_csv_mark_the_gap(at_console: Client, silent: Run) -> N
         in live["plot-tables"]
     )
     answer = at_console.get(f"/jobs/{silent.job_id}/history.csv")
-    marked = [row for row in csv.DictReader(answer.content.decode().splitlines()) if row["gap"] == "no numbers"]
+    marked = [row for row in csv.DictReader(answer.getvalue().decode().splitlines()) if row["gap"] == "no numbers"]
     assert all(row["records_in_per_s"] == "" for row in marked)
     assert abs(len(marked) - 48) <= 3, "intervals of 5 s"

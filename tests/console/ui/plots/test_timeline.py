@@ -137,7 +137,7 @@ def test_an_interval_limits_the_table_of_checkpoints(at_console: Client, running
 
 def test_the_same_numbers_as_csv(at_console: Client, running: Run) -> None:
     answer = at_console.get(f"/jobs/{running.job_id}/history.csv?span=15min")
-    read = list(csv.DictReader(answer.content.decode().splitlines()))
+    read = list(csv.DictReader(answer.getvalue().decode().splitlines()))
     timeline = at_console.get(f"/jobs/{running.job_id}/?span=15min").context["timeline"]
     shown = dict(zip((int(datetime.fromisoformat(row["begin"]).timestamp() * 1000) for row in read), read, strict=True))
     begin, step = timeline.lines_grid

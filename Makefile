@@ -70,8 +70,8 @@ simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
 bench: setup ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-bench-console: setup ## measure the pages of the console beside 5,000 jobs, 1,000,000 checkpoints and 30 days of numbers (QUICK=1: a minute; ONLY=job)
-	@exec $(BIN)/python -m benchmarks.console $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+bench-console: setup ## measure the pages of the console beside 5,000 jobs, 1,000,000 checkpoints and 30 days of numbers (QUICK=1: a minute; ONLY=job; WRITE=1: into docs/benchmarks)
+	@exec $(BIN)/python -m benchmarks.console $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask
 	@exec $(BIN)/python -m benchmarks.coordinator

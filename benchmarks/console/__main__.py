@@ -1,4 +1,4 @@
-"""Fills a database and requests each page and endpoint: `python -m benchmarks.console [--quick] [--times N]`.
+"""Fills a database and requests each page and endpoint: `python -m benchmarks.console [--quick] [--times N] [--write]`.
 
 The figures of each page are of Django's handler, without a web server: queries; median and 95th percentile in ms; mean
 processor time of a request in ms, with the share of Postgres; and KB compressed. Of these, processor time changes
@@ -23,7 +23,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a history 50 times as short, to try the benchmark")
     parser.add_argument("--times", type=int, default=40, help="requests of each page")
     parser.add_argument("--only", default="", help="pages whose name contains this text")
+    parser.add_argument("--write", action="store_true", help="write the figures to docs/benchmarks/console.md")
     given = parser.parse_args()
+    if given.write and (given.quick or given.only):
+        parser.error("--write needs a whole run, without --quick and --only")
     with tempfile.TemporaryDirectory(prefix="weir-bench-console-") as name:
         home = Path(name)
         home.chmod(0o711)  # the account of Postgres enters its own folder
@@ -36,11 +39,15 @@ def main() -> int:
                 "WEIR_POSTGRES_POOL": "1",  # as in the web process
                 "WEIR_VAR": str(home),
             }
-            from benchmarks.console import filling, requests, tabs  # after the settings
+            from benchmarks.console import filling, requests, results_page, tabs  # after the settings
 
-            filled = filling.fill(filling.QUICK if given.quick else filling.FULL)
-            code = requests.report(filled, given.times, given.only) if given.only != tabs.NAME else 0
-            return max(code, tabs.report(filled)) if given.only in ("", tabs.NAME) else code
+            size = filling.QUICK if given.quick else filling.FULL
+            filled = filling.fill(size)
+            measured = requests.report(filled, given.times, given.only) if given.only != tabs.NAME else []
+            times = tabs.report(filled) if given.only in ("", tabs.NAME) else None
+            if given.write and times:
+                results_page.write(measured, times, str(size))
+            return int(any(each.faults for each in measured) or (times is not None and times.has_errors))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,9 @@ class Size:
     running: int
     days: int
 
+    def __str__(self) -> str:
+        return f"{self.jobs:,} jobs, of which {self.running} run, and {self.checkpoints:,} checkpoints"
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:

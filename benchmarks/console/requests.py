@@ -5,7 +5,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from statistics import median, quantiles
 from typing import Any, Final
@@ -17,51 +16,23 @@ from django.test import Client
 
 import console.asgi  # noqa: F401  # exempts modules from collections of garbage, as in the web process
 from benchmarks.console.filling import Filled
+from benchmarks.console.measurement import Measurement
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
 from console.operations.models import BulkOperation, Operation
 
 _HEAD: Final = ("page or endpoint", "queries", "p50 ms", "p95 ms", "cpu ms", "of SQL", "KB")
-MAX_QUERIES: Final = 12
-MAX_PAGE_BYTES: Final = 30 * 1024  #: compressed
 _WARM_UP: Final = 3
 _BULK: Final = 50  #: jobs of an act on several jobs
 _BLOCK: Final = re.compile(r'id="live-([\w-]+)" data-digest="(\w+)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """`cpu_ms`: mean processor time of a request, in this process and in Postgres (`sql_cpu_ms`)."""
-
-    name: str
-    status: int
-    queries: int
-    p50_ms: float
-    p95_ms: float
-    cpu_ms: float
-    sql_cpu_ms: float
-    compressed_bytes: int
-    is_page: bool
-
-    @property
-    def faults(self) -> list[str]:
-        """The limits that the answer does not keep. Times are not among them: they depend on the machine."""
-        found = []
-        if self.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            found.append(f"status {self.status}")
-        if self.queries > MAX_QUERIES:
-            found.append(f"more than {MAX_QUERIES} queries")
-        if self.is_page and self.compressed_bytes > MAX_PAGE_BYTES:
-            found.append(f"more than {MAX_PAGE_BYTES // 1024} KB")
-        return found
-
-
-def report(filled: Filled, times: int, only: str) -> int:
-    """Prints a line per page. Returns the exit code."""
+def report(filled: Filled, times: int, only: str) -> list[Measurement]:
+    """Prints a line per page, then the faults."""
     client = Client(headers={"host": settings.ALLOWED_HOSTS[0]})
     client.force_login(filled.user)
     _line(_HEAD)
-    faults = []
+    measured = []
     for name, path, headers in _requests(client, filled):
         if only not in name:
             continue
@@ -69,9 +40,9 @@ def report(filled: Filled, times: int, only: str) -> int:
         shown = name if found.status == HTTPStatus.OK else f"{name} ({found.status})"
         _line((shown, str(found.queries), f"{found.p50_ms:.1f}", f"{found.p95_ms:.1f}", f"{found.cpu_ms:.1f}",
                f"{found.sql_cpu_ms:.1f}", f"{found.compressed_bytes / 1024:.1f}"))  # fmt: skip
-        faults += [f"{name}: {fault}" for fault in found.faults]
-    sys.stdout.writelines(f"{fault}\n" for fault in faults)
-    return 1 if faults else 0
+        measured.append(found)
+    sys.stdout.writelines(f"{found.name}: {fault}\n" for found in measured for fault in found.faults)
+    return measured
 
 
 def _line(cells: Sequence[str]) -> None:

@@ -52,7 +52,11 @@ class StateQueryRequest(StrictSerializer):
     query = serializers.CharField(required=False)
     operator = serializers.CharField(required=False)
     state = serializers.CharField(required=False)
-    key = serializers.DictField(required=False, help_text="Values by key column; absent: all rows.")
+    key = serializers.DictField(
+        required=False,
+        help_text="Values by key column; absent: all rows. `window_start` and `window_end` are ms, or a text such as "
+        "2013-06-12 08:00 in UTC.",
+    )
     cursor = CursorSerializer(required=False, help_text="Cursor of the previous result; absent: the first page.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

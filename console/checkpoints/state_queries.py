@@ -4,6 +4,7 @@ The row is written first; a message only wakes a worker. Every claim and every e
 owner. A query only reads, so the reconciler can restart a query whose task was lost.
 """
 
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
@@ -29,6 +30,7 @@ MAX_LOSSES: Final = 3
 RESEND_WAKE_UP_S: Final = 30
 MAX_QUEUED_S: Final = 600  #: equal to the lifetime of a pin
 RETENTION_S: Final = 24 * 3600  #: retention of results
+WINDOW_TIMES: Final = ("window_start", "window_end")  #: key columns in ms since 1970, which people type as times
 _SCALAR_TYPES: Final = (str, int, float, bool, type(None))
 _CURSOR_FIELDS: Final = frozenset({"group", "skip"})
 _MAX_POSITION: Final = 10**9  #: limit of a number in a cursor, as in `spark_jobs.state.query`
@@ -60,7 +62,8 @@ def request_rows(
     """Requests a page of the rows of a state.
 
     Args:
-        key: values by key column; {} selects all rows.
+        key: values by key column; {} selects all rows. The begin or end of a window is a number of ms, or a text such
+            as 2013-06-12 or 2013-06-12 08:00, in UTC.
         cursor: cursor of the previous result; {} is the first page.
 
     Raises:
@@ -69,6 +72,11 @@ def request_rows(
     """
     states = contents(checkpoint)
     _require_rows(states, operator, state)
+    types = next(each.keys for each in states if (each.operator, each.name) == (operator, state))
+    key = {
+        column: _event_time_ms(value) if column in WINDOW_TIMES and types.get(column, "int64") == "int64" else value
+        for column, value in key.items()
+    }
     for column, value in key.items():
         if not isinstance(value, _SCALAR_TYPES):
             raise InvalidField(f"key.{column}", "must be a text, number, boolean or null")
@@ -106,6 +114,15 @@ def _require_rows(states: tuple[StoredState, ...], operator: str, name: str) -> 
         known = ", ".join(of_operator) or "none"
         detail = f"state: {operator!r} has no state {name!r} with rows in this checkpoint; known: {known}."
         raise Refused("unknown-state", detail, field="state")
+
+
+def _event_time_ms(value: Any) -> Any:
+    """A date, or a date and time, as ms since 1970. Any other value stays, and the stage checks its type."""
+    try:
+        time = datetime.fromisoformat(value) if isinstance(value, str) and "-" in value else None
+        return value if time is None else round(time.replace(tzinfo=time.tzinfo or UTC).timestamp() * 1000)
+    except (OverflowError, ValueError):
+        return value
 
 
 def _is_position(value: object) -> bool:

@@ -1,6 +1,7 @@
 """The page of the cluster: its rows for the revision, and the health of the jobs beside their places."""
 
 from datetime import datetime
+from typing import Final
 
 from console.health.models import JobHealth
 from console.jobs.models import Run, StandingStage
@@ -10,12 +11,26 @@ from console.ui.jobhealth import health_line
 from console.ui.revision import ShownRows
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
+#: The tasks of a queue (`CELERY_TASK_ROUTES`).
+_USES: Final = {
+    "housekeeping": "health and requests of all jobs",
+    "runs": "one run in each place",
+    "stages": "compilations, state queries, copies, checks of files",
+    "standing": "one PySpark stage beside an operator in each place",
+}
+
 
 def places_with_health(found: Cluster, now: datetime) -> tuple[tuple[Place, str], ...]:
     """Each place, and the level of the health of its job. The jobs are loaded with their health."""
     return tuple(
         (place, health_line(place.run, getattr(place.run.job, "health", None), now).level) for place in found.places
     )
+
+
+def queues_with_uses(found: Cluster) -> tuple[tuple[str, str, int, int], ...]:
+    """(queue, tasks in its places, places, free places) of the queues of the workers that answered."""
+    queues = found.workers.queues if found.workers else ()
+    return tuple((queue, _USES.get(queue, ""), places, free) for queue, places, free in queues)
 
 
 def rows_of_cluster() -> list[ShownRows]:

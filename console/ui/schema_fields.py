@@ -6,7 +6,7 @@ service validates against the schema; the fields only catch simple mistakes.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 
+from console import formats
 from console.accounts.refusals import Refused
 from console.accounts.storable import require_storable
 from console.ui.row_fields import RowsField
@@ -22,6 +23,12 @@ from runtime.redaction import MASK, is_declared_secret, is_secret
 Schema = Mapping[str, Any]
 
 _UNITS = ("ms", "s", "bytes", "rows")
+#: By the unit of a name: the format of its values, and the unit that says no more than the name.
+_QUANTITIES: Mapping[str, tuple[Callable[[Any], formats.Quantity], str]] = {
+    "ms": (formats.duration, "ms"),
+    "s": (lambda seconds: formats.duration(seconds * 1000), "s"),
+    "bytes": (formats.size, "B"),
+}
 _PATTERN_MESSAGES = dict.fromkeys(("^/", "^(/|$)"), "This must be an absolute path: begin it with /.")
 _ELEMENTS = {"array": "items", "object": "additionalProperties"}  #: keyword with the schema of the elements
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "yes or no"}
@@ -134,11 +141,20 @@ def describe_params(schema: Schema, params: Mapping[str, Any]) -> tuple[tuple[st
     """(label, text) of the given parameters in the order of the form; parameters unknown to the schema come last."""
     labels = {parameter.name: label(parameter) for parameter in parameters(schema)}
     given = sorted(params, key=lambda name: list(labels).index(name) if name in labels else len(labels))
-    return tuple((labels.get(name, words(name)), _param_text(params[name])) for name in given)
+    return tuple((labels.get(name, words(name)), _param_text(name, params[name])) for name in given)
 
 
-def _param_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _param_text(name: str, value: Any) -> str:
+    """The value as JSON, and a time or size in its usual unit besides: 3600000 (1 h)."""
+    if isinstance(value, str):
+        return value
+    text = json.dumps(value, ensure_ascii=False)
+    unit = name.rpartition("_")[2]
+    if unit not in _QUANTITIES or isinstance(value, bool) or not isinstance(value, int | float):
+        return text
+    write, own = _QUANTITIES[unit]
+    shown = write(value)
+    return text if shown.unit == own else f"{text} ({shown})"
 
 
 def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:

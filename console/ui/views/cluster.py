@@ -6,7 +6,7 @@ from django.views.decorators.http import require_safe
 
 from console.operations.cluster import read_cluster
 from console.operations.workers import CENSUS
-from console.ui.cluster import places_with_health, rows_of_cluster
+from console.ui.cluster import places_with_health, queues_with_uses, rows_of_cluster
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
@@ -17,7 +17,8 @@ def cluster(request: HttpRequest) -> HttpResponse:
     def load_content() -> PageContent:
         found = read_cluster()
         places = places_with_health(found, timezone.now())
-        return PageContent({"section": "cluster", "cluster": found, "places": places}, settled=False)
+        context = {"section": "cluster", "cluster": found, "places": places, "queues": queues_with_uses(found)}
+        return PageContent(context, settled=False)
 
     def load_revision() -> str:
         return revision(request, rows_of_cluster(), CENSUS.last())

@@ -1,5 +1,6 @@
 """The pages of a checkpoint's state: contents, queries and their tables."""
 
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +13,7 @@ from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import state_queries
 from console.checkpoints.models import Checkpoint, StateQuery, large_columns
+from console.checkpoints.state_queries import WINDOW_TIMES
 from console.checkpoints.tables import csv_response
 from console.ui.paging import whole_number
 from console.ui.revision import revision
@@ -20,7 +22,9 @@ from runtime.core.snapshot.contents import StoredState
 
 _RECENT_QUERIES = 10
 _NUMBER_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double")
-_TIME_COLUMNS = ("window_start", "window_end")  #: of windows, in ms
+#: Arrow's names of types that Spark calls otherwise, as the columns of results do.
+_SPARK_TYPES = {"bool": "boolean", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
+                "large_string": "string", "large_binary": "binary", "date32[day]": "date"}  # fmt: skip
 _KEY_PREFIX = "key."  #: prefix of key columns in the form
 
 
@@ -38,7 +42,7 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
         "states": states,
         "refusal": refusal,
         "chosen": chosen,
-        "chosen_keys": [(name, kind, "") for name, kind in chosen.keys.items()] if chosen else [],
+        "chosen_keys": [_key_field(name, kind, "") for name, kind in chosen.keys.items()] if chosen else [],
         "queries": state_queries.saved_queries(found),
         "recent": StateQuery.objects.filter(checkpoint=found)
         .defer("result")
@@ -71,8 +75,9 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
         table = found.result or {}
         columns = table.get("columns", ())
         numbers = [column["type"] in _NUMBER_TYPES for column in columns]
-        times = [column["name"] in _TIME_COLUMNS and column["type"] == "bigint" for column in columns]
+        times = [column["name"] in WINDOW_TIMES and column["type"] == "bigint" for column in columns]
         given = found.request.get("key", {})
+        asked = {name: _shown_key(name, value) for name, value in given.items()}
         context = {
             "query": found,
             "checkpoint": found.checkpoint,
@@ -80,7 +85,9 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
             "table": table,
             "number_types": _NUMBER_TYPES,
             "rows": [tuple(zip(row, numbers, map(_time, row, times), strict=True)) for row in table.get("rows", ())],
-            "keys": [(key["name"], key["type"], given.get(key["name"], "")) for key in table.get("keys", ())],
+            "asked": asked,
+            "is_page": table.get("is_cut") or found.request.get("cursor"),
+            "keys": [_key_field(key["name"], key["type"], asked.get(key["name"], "")) for key in table.get("keys", ())],
         }
         return PageContent(context, settled=not found.is_active)
 
@@ -110,6 +117,23 @@ def csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     if found.result is None:
         return HttpResponse("The query has no table.", status=HTTPStatus.CONFLICT, content_type="text/plain")
     return csv_response(found)
+
+
+def _key_field(name: str, kind: str, value: Any) -> tuple[str, str, Any]:
+    """A key column with Spark's name of its type, and the value in its field."""
+    shown = _SPARK_TYPES.get(kind, kind)
+    is_time = name in WINDOW_TIMES and shown == "bigint"
+    return name, f"{shown}: ms, or a time such as 2013-06-12 08:00 in UTC" if is_time else shown, value
+
+
+def _shown_key(name: str, value: Any) -> Any:
+    """A time of a window as it is typed; any other value as it is."""
+    if name not in WINDOW_TIMES or not str(value).isdecimal():
+        return value
+    try:
+        return datetime.fromtimestamp(int(value) / 1000, UTC).replace(tzinfo=None).isoformat(" ")
+    except (OverflowError, ValueError, OSError):
+        return value
 
 
 def _time(value: Any, is_time: bool) -> str:

@@ -65,7 +65,9 @@ def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, cen
     rows.run(rows.job(), lease_owner="node-1:4711:abc")
     said = blocks.text(at_console.get("/cluster/"))
     assert "2 of 2 places for runs in use: the next start waits Runs with a worker 1 of 2 Waiting runs 0" in said
-    assert "Queue runs none of 2 places free: the next start waits Queue stages 3 of 3 places free" in said
+    assert "Queue runs none of 2 places free one run in each place Queue stages 3 of 3 places free" in said
+    assert said.count("the next start waits") == 1
+    assert "each place executes one task at a time" in said
     assert "runs-1@h1 runs Executes 2 2 0" in said
     assert "stages@h1 stages Idle 3 3" in said
 

@@ -186,7 +186,7 @@ def test_parameters_are_named_and_ordered_as_in_their_form(at_console: Client) -
     shown = re.findall(r"<dt>([^<]+)</dt><dd class=\"mono\">([^<]+)</dd>", said)
     assert shown == [
         ("Results", "/data/delays"), ("On malformed", "fail"), ("Input", "/data/flights"),
-        ("Max disorder (ms)", "3600000"), ("Gone since", "[1, null]"),
+        ("Max disorder (ms)", "3600000 (1 h)"), ("Gone since", "[1, null]"),
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from django import forms
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.ui.forms import SchemaForm
 from console.ui.row_fields import BLANK_ROWS, MAX_ROWS, RowsField
-from console.ui.schema_fields import JsonChoiceField, JsonField
+from console.ui.schema_fields import JsonChoiceField, JsonField, describe_params
 from tests.console.ui.rows import SCHEMA
 
 
@@ -177,3 +177,12 @@ def test_settings_are_drawn_from_their_struct_with_bounds_and_help() -> None:
     assert (interval.initial, interval.min_value) == (5000, 100)
     assert all(field.help_text for field in form.fields.values())
     assert list(form.fields) == list(SETTINGS_SCHEMA["$defs"]["JobSettings"]["properties"])
+
+
+def test_times_and_sizes_are_shown_in_their_usual_units_too() -> None:
+    """An hour was 3600000."""
+    params = {"gap_ms": 3_600_000, "pause_ms": 40, "age_s": 7_200, "rest_s": 5, "block_bytes": 65_536, "max_rows": 9,
+              "all_ms": True, "none_ms": None, "text_ms": "a"}  # fmt: skip
+    assert [text for _, text in describe_params({}, params)] == [
+        "3600000 (1 h)", "40", "7200 (2 h)", "5", "65536 (64 KiB)", "9", "true", "null", "a",
+    ]  # fmt: skip

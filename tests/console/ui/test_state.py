@@ -1,5 +1,6 @@
 """The pages of a checkpoint's state: from the states to a table, with its key, next page and CSV."""
 
+import re
 from typing import Any
 
 import pytest
@@ -107,3 +108,51 @@ def test_what_cannot_be_asked_is_said_on_the_page(at_console: Client, savepoint:
     assert "no operator 'windows' has state in this checkpoint" in blocks.text(asked)
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=savepoint.completed_at)
     assert "Savepoint 208 was discarded: there is no state to read." in blocks.text(at_console.get(page))
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("2013-06-12", rows.WINDOW_MS), ("2013-06-12 00:00", rows.WINDOW_MS),
+        ("2013-06-12T02:00+02:00", rows.WINDOW_MS), (str(rows.WINDOW_MS), str(rows.WINDOW_MS)), ("June", "June"),
+    ],
+)  # fmt: skip
+def test_the_time_of_a_window_is_typed_as_a_date(
+    at_console: Client, savepoint: Checkpoint, typed: str, asked: object
+) -> None:
+    """It had to be a number of milliseconds. A value that is no time is refused by the stage, which names its type."""
+    form = {"operator": "window", "state": "state", "key.window_start": typed, "key.carrier": "2013-06-12"}
+    at_console.post(f"/checkpoints/{savepoint.pk}/state/ask/", form)
+    query = StateQuery.objects.get()
+    assert query.request["key"] == {"window_start": asked, "carrier": "2013-06-12"}
+    if isinstance(asked, int):
+        page = at_console.get(answered(query, rows.TABLE)).content.decode()
+        assert '<span class="mono">window_start = 2013-06-12 00:00:00</span>' in page
+        assert 'name="key.window_start" value="2013-06-12 00:00:00"' in page
+
+
+def test_types_of_keys_have_the_names_of_the_columns(at_console: Client, savepoint: Checkpoint) -> None:
+    said = blocks.text(at_console.get(f"/state-queries/{rows.state_query(savepoint).pk}/"))
+    assert "int64" not in said
+    assert "window_start bigint: ms, or a time such as 2013-06-12 08:00 in UTC" in said
+
+
+ROWS: dict[str, Any] = {"kind": "rows", "operator": "window", "state": "state", "key": {}, "cursor": {}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_cut", "heading"),
+    [
+        (ROWS, True, "2 rows on this page"),
+        ({**ROWS, "cursor": {"group": 4, "skip": 1}}, False, "2 rows on this page"),
+        (ROWS, False, "2 rows"),
+        ({"kind": "sql", "name": "all", "sql": "SELECT 1"}, True, "The first 2 rows"),
+    ],
+)
+def test_the_rows_of_a_page_are_not_called_all_rows(
+    at_console: Client, savepoint: Checkpoint, asked: dict[str, Any], is_cut: bool, heading: str
+) -> None:
+    query = rows.state_query(savepoint, request=asked, result={**TABLE, "is_cut": is_cut})
+    page = at_console.get(f"/state-queries/{query.pk}/").content.decode()
+    (shown,) = re.findall('<h2 id="table-head">(.*?)</h2>', page)
+    assert re.sub("<[^>]+>", "", shown) == heading

@@ -1,5 +1,6 @@
 """Small real jobs for the tests of hosts: a numbered source that can be held open, keyed counts, Parquet out."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,14 @@ def final_counts(output: Path) -> dict[int, tuple[int, int]]:
 def committed(output: Path) -> Sequence[dict[str, Any]]:
     """The rows of each subtask in the order in which it wrote them, attempts one after another."""
     files = [path for path in sorted(output.glob("*.parquet"), key=_by_number) if path.name[0] not in "._"]
-    return [row for path in files for row in pq.read_table(path).to_pylist()]
+    return [row for path in files for row in _rows_of(path, path.stat().st_mtime_ns)]
+
+
+@functools.lru_cache(maxsize=10_000)
+def _rows_of(path: Path, _changed_ns: int) -> Sequence[dict[str, Any]]:
+    """Read once, as a test that waits for output asks for all of it many times a second."""
+    rows: list[dict[str, Any]] = pq.ParquetFile(path).read(use_threads=False).to_pylist()
+    return rows
 
 
 def _by_number(path: Path) -> list[str | int]:
@@ -131,6 +139,7 @@ def _by_number(path: Path) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
+@functools.cache
 def expected_counts(source: Numbers) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for split in range(source.splits):

@@ -39,6 +39,7 @@ def _run(request: dict[str, Any]) -> None:
         sys.stdin = os.fdopen(0, encoding="utf-8")
         os.environ.clear()
         os.environ.update(request["env"])
+        sys.path[1:1] = os.environ["PYTHONPATH"].split(os.pathsep)  # packages that are installed for this command
         os.chdir(request["cwd"])
         code = main(request["arguments"])
     except SystemExit as end:

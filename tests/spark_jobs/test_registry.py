@@ -38,8 +38,8 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def listed(process: Command, site: Path) -> dict[str, Any]:
-    answer = process("pipelines", PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+def listed(command: Command, site: Path) -> dict[str, Any]:
+    answer = command("pipelines", PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 0, answer.stderr
     return {one["name"]: one for one in answer.json}
 
@@ -61,36 +61,36 @@ BROKEN = {
 }
 
 
-def test_broken_entry_points_are_listed_with_their_errors_and_the_rest_works(process: Command, site: Path) -> None:
+def test_broken_entry_points_are_listed_with_their_errors_and_the_rest_works(command: Command, site: Path) -> None:
     for name, (code, _) in BROKEN.items():
         install(site, f"acme-{name}", code, name)
-    found = listed(process, site)
+    found = listed(command, site)
     assert {"flights", "wordcount"} <= {name for name, one in found.items() if not one["error"]}
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     for name, (_, error) in BROKEN.items():
         assert error in found[name]["error"]
         assert f"acme-{name}" in found[name]["error"], "the package is named"
-        refused = process("compile", "--pipeline", name, "--parallelism", "1", **environment)
+        refused = command("compile", "--pipeline", name, "--parallelism", "1", **environment)
         assert refused.json["error"]["code"] == "broken-pipeline"
         assert error in refused.json["error"]["detail"]
     whole = ("--pipeline", "wordcount", "--parallelism", "1")
-    assert process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
+    assert command("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
 
 
-def test_two_pipelines_of_one_name_are_refused_with_both_packages(process: Command, site: Path) -> None:
+def test_two_pipelines_of_one_name_are_refused_with_both_packages(command: Command, site: Path) -> None:
     install(site, "acme-first", MODULE.format(name="sums", about="first"), "sums")
     install(site, "acme-second", MODULE.format(name="sums", about="second"), "totals")
-    found = listed(process, site)
+    found = listed(command, site)
     assert "acme-first" in found["sums"]["error"]
     assert "acme-second" in found["sums"]["error"]
     assert found["wordcount"]["error"] == ""
     assert "totals" not in found
 
 
-def test_one_pipeline_under_two_entry_points_is_one(process: Command, site: Path) -> None:
+def test_one_pipeline_under_two_entry_points_is_one(command: Command, site: Path) -> None:
     points = "sums = acme:PIPELINE\nagain = acme:PIPELINE"
     install(site, "acme", MODULE.format(name="sums", about="first"), points=points)
-    assert listed(process, site)["sums"]["error"] == ""
+    assert listed(command, site)["sums"]["error"] == ""
 
 
 HANGS = "import threading\nthreading.Event().wait(100)\n"
@@ -106,11 +106,11 @@ print(json.dumps({one["name"]: one["error"] for one in describe_pipelines()}))
 """
 
 
-def test_a_lookup_loads_no_package_that_cannot_have_the_name(process: Command, site: Path) -> None:
+def test_a_lookup_loads_no_package_that_cannot_have_the_name(command: Command, site: Path) -> None:
     install(site, "acme-hangs", HANGS, "stuck")
     whole = ("--pipeline", "wordcount", "--parallelism", "1")
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
-    answer = process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment)
+    answer = command("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment)
     assert answer.code == 0, answer.stderr
 
 
@@ -125,10 +125,10 @@ def test_an_import_that_hangs_is_listed_with_its_package_and_the_rest_works(tmp_
     assert {name for name, error in found.items() if not error} >= {"components", "flights", "wordcount"}
 
 
-def test_a_pipeline_under_an_entry_point_of_another_name_is_found(process: Command, site: Path) -> None:
+def test_a_pipeline_under_an_entry_point_of_another_name_is_found(command: Command, site: Path) -> None:
     install(site, "acme", MODULE.format(name="sums", about="x"), "totals")
     where = ("--pipeline", "sums", "--parallelism", "1")
-    answer = process("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+    answer = command("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 1, "it is found, and makes no dataflow"
     assert answer.json["error"]["code"] == "stage-failed"
 
@@ -148,11 +148,11 @@ PIPELINE = weir.Pipeline(name="sums", description="", params=Params, build=build
 """
 
 
-def test_a_graph_names_the_package_and_version_of_its_code(process: Command, site: Path) -> None:
+def test_a_graph_names_the_package_and_version_of_its_code(command: Command, site: Path) -> None:
     """Also if the entry point has another name than the pipeline."""
     install(site, "acme", WHOLE, "totals")
     where = ("--pipeline", "sums", "--parallelism", "1")
-    answer = process("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+    answer = command("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 0, answer.stderr
     code = answer.json["graph"]["code"]
     assert (code["package"], code["version"]) == ("acme", "1.0")

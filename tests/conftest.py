@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,9 +21,23 @@ settings.register_profile("weir", deadline=None)  # machines are busy with other
 settings.load_profile("weir")
 
 
-def pytest_configure() -> None:
-    """Py4J talks when it is collected, which may be after pytest has closed what it would write to."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets what holds for all tests.
+
+    Py4J talks when it is collected, which may be after pytest has closed what it would write to.
+
+    No test crashes the machine, so files of the test process need no fsync, as those of the test database. It takes
+    5 to 50 ms, and each checkpoint of a job in a thread has a dozen. Processes that a test starts call the real one.
+    """
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", _check_descriptor)
+    config.add_cleanup(patch.undo)
+
+
+def _check_descriptor(descriptor: int) -> None:
+    """Raises for a closed file, as fsync does."""
+    os.fstat(descriptor)
 
 
 class Scheduling(LoadFileScheduling):

@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     patch.setattr(os, "fsync", _check_descriptor)
     config.add_cleanup(patch.undo)
+    config.add_cleanup(gc.unfreeze)  # else libraries report what is left at the end of the process as leaks
 
 
 def _check_descriptor(descriptor: int) -> None:
@@ -55,11 +56,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collects tests without the garbage collector: all that is made here lives until the end."""
+    """Collects tests without the garbage collector: all that is made here lives until the end.
+
+    Later collections leave it out. One that traverses all modules and tests takes a second.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -22,8 +22,7 @@ class Node:
 def _own_settings() -> Iterator[None]:
     before = gc.get_threshold()
     yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
+    gc.set_threshold(*before)  # what is frozen stays so, as after the collection of tests
 
 
 def test_what_is_there_is_not_walked_any_more() -> None:

@@ -44,10 +44,10 @@ test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chrom
 	@exec $(TESTS) $(PYTEST)
 
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, every page
-	@exec $(TESTS) -m "slow and not long" $(PYTEST)
+	@exec $(TESTS) -m "slow and not long" --hypothesis-profile=thorough $(PYTEST)
 
-test-long: setup-browser ## run the evidence that takes an hour more: further faults, examples by their pages, bare Debian, the composition
-	@exec $(TESTS) -m long $(PYTEST)
+test-long: setup-browser ## run the evidence that takes an hour more: further faults, all random examples, examples by their pages, bare Debian, the composition
+	@exec $(TESTS) -m "long or (hypothesis and not slow)" --hypothesis-profile=thorough $(PYTEST)
 
 screens: setup-browser ## take pictures of every page of the console into docs/screens
 	@exec $(BIN)/python -m pytest -q tests/console/ui/screens.py

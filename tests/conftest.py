@@ -11,14 +11,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from runtime import redaction
-
-settings.register_profile("weir", deadline=None)  # machines are busy with other things
-settings.load_profile("weir")
+from tests import examples  # noqa: F401 - loads the profile of Hypothesis, which later options may replace
 
 
 def pytest_configure(config: pytest.Config) -> None:

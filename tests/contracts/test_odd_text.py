@@ -23,6 +23,7 @@ from runtime.connectors.formats import (
     bisect_malformed,
 )
 from runtime.errors import JobRejected
+from tests.examples import examples
 
 TEXTS = CsvFormat(pa.schema([("a", pa.string()), ("b", pa.string())]), has_header=False)
 NUMBERS = CsvFormat(pa.schema([("n", pa.int64()), ("x", pa.float64())]), has_header=False)
@@ -51,7 +52,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.lists(PIECES, max_size=24), st.sampled_from([TEXTS, NUMBERS, ONE, LineFormat()]), st.data())
 @example([b"1,2", b"\r", b"3,4", b"\n", b'a"b,"c', b"\n", b"5,6", b"\n"], TEXTS, None)
 @example([b"1,2", b"\n", MARK, b"3,4", b"\n"], NUMBERS, None)

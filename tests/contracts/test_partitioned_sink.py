@@ -25,6 +25,7 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.sink import SinkOperator
 from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState
+from tests.examples import examples
 
 PERMIT = CommitPermit("7", Token(1), CheckpointId(1))
 
@@ -83,7 +84,7 @@ def test_rows_go_to_the_folder_of_their_partition_at_the_commit(tmp_path: Path) 
 VALUES = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.just("../.."))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(VALUES, st.one_of(st.none(), st.integers(-3, 3))), max_size=40))
 def test_a_split_has_every_row_once_in_the_folder_of_its_values(values: list[tuple[str | None, int | None]]) -> None:
     """Hive writes the empty text as null."""

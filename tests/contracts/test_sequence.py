@@ -13,6 +13,7 @@ from runtime.connectors.sources.sequence import KEY_MULTIPLIER, SCHEMA, Sequence
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading
+from tests.examples import examples
 from tests.manual_clock import ManualClock
 
 
@@ -23,7 +24,7 @@ def everything(source: SequenceSource, max_rows: int = 65_536, **reading: Any) -
     return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_number_is_given_once_across_restores_at_any_parallelism(seed: int) -> None:
     """S1-22, S4-50: rows emitted after the last snapshot are emitted again after the restore; none is missing."""

@@ -25,6 +25,7 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.backend import SubtaskState
+from tests.examples import examples
 
 
 def writer(folder: Path, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
@@ -446,7 +447,7 @@ def test_a_commit_in_two_steps_by_two_at_once_is_success_for_both(
     assert visible(tmp_path) == [1]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(["write", "checkpoint", "lost checkpoint", "crash"]), max_size=30))
 def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
     steps: list[str], tmp_path_factory: pytest.TempPathFactory

@@ -11,6 +11,7 @@ from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, S
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
+from tests.examples import examples
 from tests.kernels.twins import key_columns, numpy_twins
 from tests.operators.harness import Harness
 
@@ -68,7 +69,7 @@ def running_values_of(given: list[pa.RecordBatch]) -> Any:
 
 
 @given(batches())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_windows_are_alike(given: list[pa.RecordBatch]) -> None:
     with numpy_twins():
         expected = windows_of(given)
@@ -76,7 +77,7 @@ def test_windows_are_alike(given: list[pa.RecordBatch]) -> None:
 
 
 @given(batches())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_running_aggregates_are_alike(given: list[pa.RecordBatch]) -> None:
     with numpy_twins():
         expected = running_values_of(given)

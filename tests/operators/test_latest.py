@@ -12,6 +12,7 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.latest import Latest
 from runtime.operators.partition import partition_by_key_group
+from tests.examples import examples
 from tests.operators.harness import Harness
 
 COLUMNS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
@@ -37,7 +38,7 @@ def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[Subtask
     ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(EVENTS | st.sampled_from([1, 3, 7]), max_size=25))
 def test_a_row_passes_unless_its_key_has_had_a_later_row(steps: list[Any]) -> None:
     """A number is a restore with as many subtasks: state moves with its key groups."""

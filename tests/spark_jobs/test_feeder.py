@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from spark_jobs import nycflights
 from spark_jobs.feeder import HOUR_MS, FeedPlan, FolderTaken, add_event_time, disorder_rows, feed, slices
 from spark_jobs.schemas import FLIGHT_FILES, FLIGHTS
+from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 40
@@ -110,7 +111,7 @@ def test_a_killed_feeder_leaves_whole_files_only(year: pa.Table, tmp_path: Path)
     assert read(tmp_path).num_rows == 336_776
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(rows=st.integers(1, 300), data=st.data())
 def test_slices_are_even_and_complete(rows: int, data: st.DataObject) -> None:
     files = data.draw(st.integers(1, rows))

@@ -23,6 +23,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.schema import OPEN_TYPE, namespace_field
+from tests.examples import examples
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 
@@ -171,7 +172,7 @@ class StateMachine(RuleBasedStateMachine):
         assert found == self.model
 
 
-StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+StateMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestStateMachine = StateMachine.TestCase
 
 

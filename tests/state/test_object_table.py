@@ -22,6 +22,7 @@ from runtime.state import object_table
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.object_table import Entry, ObjectTable, Place
+from tests.examples import examples
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 
@@ -149,7 +150,7 @@ class ObjectMachine(RuleBasedStateMachine):
         assert sum(len(table) for table in self.tables) == sum(len(places) for places in self.model.values())
 
 
-ObjectMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ObjectMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestObjectMachine = ObjectMachine.TestCase
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.formats import ArrowFormat, MalformedFile
+from tests.examples import examples
 
 KINDS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 
@@ -28,7 +29,7 @@ def read(folder: Path, data: bytes, schema: pa.Schema | None = None, first_row: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(total=st.integers(0, 30), batch=st.integers(1, 9), codec=st.sampled_from([None, "zstd", "lz4"]), data=st.data())
 def test_rows_are_read_from_any_row_whatever_the_batches(
     kind: str, total: int, batch: int, codec: str | None, data: st.DataObject, tmp_path: Path
@@ -52,7 +53,7 @@ def test_columns_are_cast_to_the_wanted_types_and_metadata_is_dropped(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 900), at=st.integers(0, 2_000), byte=st.integers(0, 255))
 def test_a_damaged_file_is_malformed_and_raises_no_other_error(
     kind: str, cut: int, at: int, byte: int, tmp_path: Path

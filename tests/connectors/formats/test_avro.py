@@ -18,6 +18,7 @@ from runtime.connectors.formats import AvroFormat, MalformedFile
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource
 from runtime.errors import DataRejected
 from tests.contracts.files import Reading, drop
+from tests.examples import examples
 
 NUMBERS = {
     "type": "record",
@@ -41,7 +42,7 @@ def read(folder: Path, data: bytes, schema: pa.Schema | None = None, first_row: 
     return pa.Table.from_batches([chunk.batch for chunk in chunks], None if chunks else pa.schema([]))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.fixed_dictionaries({"n": st.integers(-(2**63), 2**63 - 1), "s": st.none() | st.text(max_size=5)}), min_size=1
@@ -121,7 +122,7 @@ def test_a_file_whose_records_are_no_rows_is_malformed(tmp_path: Path, schema: A
         read(tmp_path, avro_file([], schema))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cut=st.integers(0, 400),
     at=st.integers(0, 400),

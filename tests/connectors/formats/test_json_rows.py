@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from runtime.connectors.formats import json_rows
 from runtime.connectors.formats.json_rows import ArrowRows, KernelRows, row_parser
 from runtime.connectors.kafka.formats import KafkaJson
+from tests.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -116,7 +117,7 @@ def rows(parser: Any, data: bytes, count: int) -> list[dict[str, Any]] | None:
     return [*whole.set_column(6, "at", at).to_pylist(), {"floats": floats}]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(lines(), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n", "\n\n"]), st.booleans())
 def test_the_kernel_reads_as_arrow_does(found: list[str], end: str, is_ended: bool) -> None:
     """S1-20: the declared columns decide; a malformed row is never dropped."""
@@ -131,7 +132,7 @@ def test_the_kernel_reads_as_arrow_does(found: list[str], end: str, is_ended: bo
         assert (whole is None) == (None in each)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=100))
 def test_doubles_are_read_to_the_last_bit(numbers: list[float]) -> None:
     """Python's `float` is the oracle: correctly rounded."""

@@ -20,6 +20,7 @@ from runtime.connectors.kafka.avro import KafkaAvro
 from runtime.connectors.kafka.protobuf import KafkaProtobuf
 from runtime.connectors.kafka.registry import SchemaRegistry
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
+from tests.examples import examples
 from tests.schema_registry import Registry, running_registry
 
 
@@ -98,7 +99,7 @@ def everything() -> Iterator[tuple[pa.Schema, Any, Any]]:
     yield from coders(lambda registry: KafkaAvro(registry, EVERYTHING))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=st.lists(ROW, min_size=1, max_size=4))
 def test_avro_values_of_every_type_come_back(everything: Any, rows: list[dict[str, Any]]) -> None:
     columns, encode, decode = everything
@@ -258,7 +259,7 @@ def protobuf() -> Iterator[tuple[pa.Schema, Any, Any]]:
     yield from coders(lambda registry: KafkaProtobuf(registry, message_class()))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=st.lists(PROTO_ROW, min_size=1, max_size=4))
 def test_protobuf_values_of_every_type_come_back(protobuf: Any, rows: list[dict[str, Any]]) -> None:
     columns, encode, decode = protobuf

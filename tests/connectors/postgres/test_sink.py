@@ -20,6 +20,7 @@ from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import SinkWriter
 from tests.contracts.test_sinks import context
+from tests.examples import examples
 from tests.postgres import address_without_password
 
 NUMBERS = iter(range(1_000_000))
@@ -335,7 +336,7 @@ def test_a_commit_with_lost_rows_moves_none(database: Database) -> None:
     writer.close()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 4), st.text('ab"\\,\n', max_size=3)), max_size=6), max_size=5),
     st.lists(st.integers(0, 5), max_size=5),

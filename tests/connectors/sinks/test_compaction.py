@@ -15,6 +15,7 @@ from runtime.connectors.sinks.file_committer import SMALL_FILES
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected
 from tests.connectors.sinks.test_row_files import JOB, UID, Resuming, Subtask, commit, hidden, opened
+from tests.examples import examples
 from tests.waiting import until
 
 
@@ -262,6 +263,9 @@ class Compacting(Resuming):
         until(lambda: not any(name.endswith(".inprogress") and "~" in name for name in hidden(self.folder)))
 
 
+@pytest.mark.hypothesis
 def test_any_order_of_events_shows_each_row_once() -> None:
     """S1-05, S1-46, S1-53: rescales, zombies, aborted and unnotified checkpoints; merges end at any time."""
-    run_state_machine_as_test(Compacting, settings=settings(max_examples=30, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        Compacting, settings=settings(max_examples=examples(30), stateful_step_count=20, deadline=None)
+    )

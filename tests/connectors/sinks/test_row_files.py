@@ -27,6 +27,7 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.sink import SinkOperator
 from runtime.ports import OperatorContext
 from runtime.state.list_state import OperatorList
+from tests.examples import examples
 
 JOB, UID = "7", "out"
 NO_LIMITS: dict[str, Any] = {"max_bytes": 1 << 30, "roll_after_ms": None, "roll_after_idle_ms": None}
@@ -696,9 +697,12 @@ class Resuming(RuleBasedStateMachine):
         self._folder.cleanup()
 
 
+@pytest.mark.hypothesis
 def test_any_order_of_events_shows_each_row_once() -> None:
     """S1-05, S1-46, S1-52, S1-53: against counters of rows; rescales, zombies, aborted and unnotified checkpoints."""
-    run_state_machine_as_test(Resuming, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        Resuming, settings=settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+    )
 
 
 # ---------------------------------------------------------------- JSON

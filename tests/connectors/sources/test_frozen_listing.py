@@ -20,6 +20,7 @@ from runtime.errors import DataRejected, EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Source
 from tests.contracts.files import Reading, drop
+from tests.examples import examples
 
 
 def bounded(folder: Path) -> DirectorySource:
@@ -94,7 +95,7 @@ def test_a_parquet_source_is_listed_by_the_job_master_and_an_unbounded_source_is
     assert DirectorySource(str(tmp_path), LineFormat()).list_input() is None
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_exactly_the_files_of_the_first_listing_are_read_at_any_parallelism(
     seed: int, tmp_path_factory: pytest.TempPathFactory

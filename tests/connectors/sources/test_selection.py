@@ -18,6 +18,7 @@ from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySou
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, JobRejected
 from tests.contracts.files import Reading, drop
+from tests.examples import examples
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("text", pa.string()), ("ok", pa.bool_())])
 X, ID, TEXT = pc.field("x"), pc.field("id"), pc.field("text")
@@ -81,7 +82,7 @@ KINDS: dict[str, tuple[Any, Format]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_columns_and_filter_are_exact(kind: str, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Against `pa.Table.filter`, with null, NaN, and a restore between any two rows."""

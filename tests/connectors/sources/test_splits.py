@@ -31,9 +31,12 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import DataRejected, EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading, drop
+from tests.examples import examples
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 Rows = list[dict[str, Any]]
 
 

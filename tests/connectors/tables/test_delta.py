@@ -17,6 +17,7 @@ from runtime.connectors.tables.table_writer import MAX_OPEN_FILES, split
 from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from tests.connectors.two_phases import commit, prepared, rows, writer
+from tests.examples import examples
 
 
 def table(of: DeltaSink) -> list[int]:
@@ -62,7 +63,7 @@ def test_a_checkpoint_without_rows_has_no_commit(sink: DeltaSink) -> None:
     assert not DeltaTable.is_deltatable(sink.path)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_any_order_of_prepares_commits_and_repeats_adds_each_row_once(
     data: st.DataObject, tmp_path_factory: Any
@@ -230,7 +231,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 TYPES = {"text": pa.string(), "day": pa.date32(), "flag": pa.bool_(), "number": pa.int32()}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     found=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=12),
     by=st.lists(st.sampled_from(sorted(VALUES)), unique=True),

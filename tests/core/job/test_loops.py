@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.core.job.loops import Edge, back_edges, components
+from tests.examples import examples
 
 VERTICES = [f"v{number}" for number in range(8)]
 EDGES = st.lists(st.tuples(st.sampled_from(VERTICES), st.sampled_from(VERTICES)), max_size=24)
@@ -31,7 +32,7 @@ def test_an_edge_to_a_vertex_on_the_way_closes_a_cycle(edges: list[Edge], back: 
 
 
 @given(EDGES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_without_its_back_edges_a_graph_is_acyclic_and_holds_every_vertex(edges: list[Edge]) -> None:
     """S4-31, S4-32: and each of them lies on a cycle."""
     back = back_edges(VERTICES, edges)
@@ -44,7 +45,7 @@ def test_without_its_back_edges_a_graph_is_acyclic_and_holds_every_vertex(edges:
 
 
 @given(EDGES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_components_are_the_strongly_connected_ones(edges: list[Edge]) -> None:
     whole = nx.DiGraph(edges)
     whole.add_nodes_from(VERTICES)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 import weir
 from runtime.operators.functions.keyed_process import KeyedInput, KeyedProcess
+from tests.examples import examples
 from tests.operators.joins.subtasks import KEYS, STEPS, Event, run
 
 OUT = pa.schema([("key", pa.string()), ("cause", pa.string()), ("left", pa.int64()), ("right", pa.int64())])
@@ -61,7 +62,7 @@ class SumsOracle:
                 self.sums[key] = [0, 0]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(STEPS)
 def test_both_hooks_share_state_and_timers(steps: list[Any]) -> None:
     """S3-20: batches of both streams, watermarks, snapshots and rescales in any order."""

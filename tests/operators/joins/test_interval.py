@@ -17,6 +17,7 @@ from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
 from runtime.state.index.interned import InternedCodec
+from tests.examples import examples
 from tests.jobs.numbers import Numbers
 from tests.operators.harness import Harness
 from tests.operators.joins.subtasks import (
@@ -73,7 +74,7 @@ def check(interval: Interval, steps: list[Any]) -> None:
 INTERVALS = st.builds(lambda lower, length: Interval(lower, lower + length), st.integers(-6, 6), st.integers(0, 8))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(INTERVALS, STEPS)
 def test_pairs_and_late_rows_are_those_of_a_loop_over_records(interval: Interval, steps: list[Any]) -> None:
     """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""

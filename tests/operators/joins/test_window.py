@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.window import WINDOW_COLUMNS, WindowJoin
+from tests.examples import examples
 from tests.operators.harness import Harness
 from tests.operators.joins.subtasks import SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
 
@@ -52,7 +53,7 @@ def check(shape: tuple[int, int], steps: list[Any]) -> None:
     assert subtasks.counted == oracle.late.total()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.sampled_from(SHAPES), STEPS)
 def test_pairs_and_late_rows_are_those_of_a_loop_over_records(shape: tuple[int, int], steps: list[Any]) -> None:
     """Batches, watermarks, snapshots and rescales in any order. Subtasks differ in their watermarks."""

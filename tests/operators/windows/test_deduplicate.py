@@ -15,6 +15,7 @@ from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.deduplicate import DUPLICATES_COUNTER, Deduplicate
+from tests.examples import examples
 from tests.operators.harness import Harness
 
 PART = 10
@@ -76,7 +77,7 @@ def counted(subtasks: list[Harness], name: str) -> int:
     return sum(each.context.counters.get(name, 0) for each in subtasks)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(EVENTS | st.integers(-40, 80) | RESCALE, max_size=25))
 def test_the_first_row_of_a_key_in_each_part_passes(steps: list[Any]) -> None:
     """S4-10: rows that pass keep their order, and state moves with its key groups."""

@@ -25,6 +25,7 @@ from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.operators.windows.window import LateOutput
 from runtime.ports import Operator
+from tests.examples import examples
 from tests.operators.harness import Harness
 
 Event = tuple[str | None, int, int]
@@ -134,7 +135,7 @@ class Subtasks:
         )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     LENGTHS, st.lists(EVENTS | st.integers(-70, 140) | st.tuples(st.just("rescale"), st.integers(1, 4)), max_size=25)
 )

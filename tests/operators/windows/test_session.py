@@ -17,6 +17,7 @@ from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.session import SessionWindow
+from tests.examples import examples
 from tests.operators.harness import Harness, by_window, sort_windows
 
 GAP = 10
@@ -90,7 +91,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(EVENTS | st.integers(-70, 140), max_size=25))
 def test_it_computes_what_a_loop_over_records_computes(steps: list[Any]) -> None:
     harness, oracle = Harness(operator()), Oracle()
@@ -114,7 +115,7 @@ def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[Subtask
 RESCALE = st.tuples(st.just("rescale"), st.sampled_from([1, 3, 7]))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(EVENTS | st.integers(-70, 140) | RESCALE, max_size=25))
 def test_sessions_move_with_their_key_groups(steps: list[Any]) -> None:
     store, oracle = MemorySnapshotStore(), Oracle()

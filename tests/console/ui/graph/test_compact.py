@@ -12,6 +12,7 @@ from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Point
 from tests.console.ui import numbers
 from tests.console.ui.graph.test_layout import graphs
+from tests.examples import examples
 
 
 def ends(graph: dict[str, Any]) -> tuple[list[str], list[Edge]]:
@@ -38,7 +39,7 @@ def test_a_graph_of_30_operators_fits_into_a_wide_page() -> None:
 
 
 @given(graphs(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_rows_overlap_and_no_edge_runs_through_a_row(
     graph: tuple[list[str], list[Edge]], data: st.DataObject
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from console.ui.graph.layers import Edge, crossings, layers, ranks
 from console.ui.graph.layout import Box, Layout, Metrics, Point, layout
+from tests.examples import examples
 
 FLIGHTS = ["flights", "airlines", "join", "window", "parquet"]
 FLIGHTS_EDGES = [("flights", "join"), ("airlines", "join"), ("join", "window"), ("window", "parquet")]
@@ -68,7 +69,7 @@ def test_an_empty_graph_has_an_empty_picture() -> None:
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_boxes_never_overlap_and_stay_inside(graph: tuple[list[str], list[Edge]]) -> None:
     placed = layout(*graph)
     for a, b in combinations(placed.boxes.values(), 2):
@@ -81,7 +82,7 @@ def test_boxes_never_overlap_and_stay_inside(graph: tuple[list[str], list[Edge]]
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_edges_join_their_boxes_at_right_angles_and_never_turn_back(graph: tuple[list[str], list[Edge]]) -> None:
     nodes, edges = graph
     placed = layout(nodes, edges)
@@ -94,7 +95,7 @@ def test_edges_join_their_boxes_at_right_angles_and_never_turn_back(graph: tuple
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_edge_runs_through_a_box_that_is_not_its_own(graph: tuple[list[str], list[Edge]]) -> None:
     nodes, edges = graph
     placed = layout(nodes, edges)
@@ -105,7 +106,7 @@ def test_no_edge_runs_through_a_box_that_is_not_its_own(graph: tuple[list[str], 
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_two_edges_never_share_a_vertical_run(graph: tuple[list[str], list[Edge]]) -> None:
     placed = layout(*graph)
     runs = [
@@ -119,7 +120,7 @@ def test_two_edges_never_share_a_vertical_run(graph: tuple[list[str], list[Edge]
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_same_graph_always_gives_the_same_picture(graph: tuple[list[str], list[Edge]]) -> None:
     assert layout(*graph) == layout(*graph)
 
@@ -153,7 +154,7 @@ def test_the_metrics_are_those_of_the_picture() -> None:
 
 
 @given(graphs(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_leads_back_runs_around_all_boxes_and_moves_none(
     graph: tuple[list[str], list[Edge]], data: st.DataObject
 ) -> None:

@@ -11,11 +11,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from django.test import TransactionTestCase
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from runtime import redaction
 from tests import examples  # noqa: F401 - loads the profile of Hypothesis, which later options may replace
+from tests.emptied_tables import empty_tables
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,3 +77,11 @@ def forgotten_secrets() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(database_url: str, broker_url: str) -> None:
     """Makes every test that touches the database start the real servers first."""
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """The database of all tests. A test that commits leaves its tables empty (`tests.emptied_tables`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: empty_tables())
+        yield

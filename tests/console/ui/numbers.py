@@ -2,6 +2,7 @@
 
 import math
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -132,8 +133,12 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
 
 def _calm(run: Run, uid: str) -> dict[str, Any]:
     """What the job master reports of an operator that keeps up."""
-    calm: dict[str, Any] = rows.live()["operators"]
-    return calm.get(uid) or _reported(run)[uid]
+    return _full_flow().get(uid) or _reported(run)[uid]
+
+
+@cache
+def _full_flow() -> dict[str, dict[str, Any]]:
+    return dict(rows.live()["operators"])
 
 
 def _row(

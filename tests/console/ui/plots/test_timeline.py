@@ -2,13 +2,15 @@
 
 import csv
 import gzip
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from pytest_django import DjangoDbBlocker
 
 from console import formats
 from console.checkpoints.models import Checkpoint
@@ -27,14 +29,26 @@ def now() -> datetime:
     return timezone.now()
 
 
+@pytest.fixture(scope="module")
+def stored(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[int]:
+    """The key of a run of 30 operators with two attempts, savepoints, and 6 h of numbers.
+
+    The transaction around its rows also contains those of each test. The clock stands until the last test has ended.
+    """
+    now = timezone.now()
+    with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock(), transaction.atomic():
+        patch.setattr(timezone, "now", lambda: now)
+        run = numbers.wide_run()
+        rows.attempts(run)
+        rows.history(run)
+        numbers.record(run)
+        yield run.pk
+        transaction.set_rollback(True)
+
+
 @pytest.fixture
-def running(db: None, now: datetime) -> Run:
-    """A run of 30 operators with two attempts, savepoints, and 6 h of numbers."""
-    run = numbers.wide_run()
-    rows.attempts(run)
-    rows.history(run)
-    numbers.record(run)
-    return run
+def running(db: None, stored: int) -> Run:
+    return Run.objects.get(pk=stored)
 
 
 def test_phases_add_up_to_the_duration_at_most() -> None:

@@ -12,6 +12,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask import poll_policy
+from runtime.simulation import simulation
 from runtime.simulation.invariants import Violation
 from runtime.simulation.jobs import Job
 from runtime.simulation.master import RunEnding
@@ -428,6 +429,7 @@ def test_one_that_has_no_more_and_does_not_say_so_is_not_waited_for_without_end(
 def test_a_wait_for_a_slower_source_without_a_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the input would never be read."""
     monkeypatch.setattr(poll_policy, "MAX_STALLED_SIBLING_MS", 10**9)
+    monkeypatch.setattr(simulation, "STEP_LIMIT", 8_000)
     with pytest.raises(Violation, match="liveness"):
         live(plan(windowing(False, 1, 60), PERIODIC, parallelism={0: 2, 1: 2}), 0)
 

@@ -14,14 +14,14 @@ from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
-from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.slot import slot
 from runtime.state.backend import SubtaskState
 from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.keyed_table import KeyedTable
+from tests.jobs.live import running
 
-ROWS, KEYS = 90_000_000, 10_000
+KEYS, ROWS_PER_SECOND = 10_000, 200_000
 MOST_FILES = 12  #: without merging there is one more with each checkpoint
 
 
@@ -42,12 +42,12 @@ def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monk
     monkeypatch.setattr(slot, "SubtaskState", partial(SubtaskState, compaction=policy))
     monkeypatch.setattr(KeyedTable, "is_mostly_changed", False)
     flow = Dataflow("tidying")
-    numbers = flow.source("numbers", SequenceSource(rows=ROWS, keys=KEYS))
+    numbers = flow.source("numbers", SequenceSource(keys=KEYS, rows_per_second=ROWS_PER_SECOND))
     numbers.key_by("key").aggregate("counts", {"n": Count()}).sink("out", DiscardSink())
     settings = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
-    records = run_local(flow, parallelism=2, storage=str(tmp_path), settings=settings)
-    manifests = [completed.manifest for completed in records.completed]
-    assert len(manifests) > MOST_FILES + 5
-    snapshots = [snapshot for manifest in manifests for snapshot in manifest.operators["counts"].subtasks.values()]
+    with running(flow.compile(2), tmp_path, settings=settings) as run:
+        run.wait_for(lambda: len(run.manifests) > MOST_FILES + 5)
+        run.end("drain")
+    snapshots = [snapshot for manifest in run.manifests for snapshot in manifest.operators["counts"].subtasks.values()]
     assert 1 < max(len(snapshot.keyed["aggregates"]) for snapshot in snapshots if snapshot.keyed) < MOST_FILES
-    assert rows_counted(manifests[-1], tmp_path) == ROWS
+    assert rows_counted(run.manifests[-1], tmp_path) == run.operator("numbers")["records_out"] > KEYS

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import F, OuterRef, QuerySet
+from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 
-from console.checkpoints.models import noun
+from console.checkpoints.models import Checkpoint, noun
 from console.jobs.models import Attempt
 
 
@@ -23,6 +23,7 @@ class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     restored_number: int | None
     restored_kind: str | None
+    first_checkpoint_at: datetime | None  #: trigger of the first checkpoint of the attempt
 
     @property
     def restored(self) -> str:
@@ -53,7 +54,9 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 def attempt_lines(size: int) -> ArraySubquery:
     """The newest attempts of a run: an annotation of runs."""
-    newest = Attempt.objects.filter(run=OuterRef("pk")).order_by("-token")
+    own = Checkpoint.objects.filter(run=OuterRef("run"), token=OuterRef("token")).order_by("number")
+    attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by("-token")
+    newest = attempts.annotate(first_checkpoint_at=Subquery(own.values("triggered_at")[:1]))
     columns = {name: name for name in AttemptLine.__struct_fields__}
     columns |= {f"restored_{name}": f"restored_checkpoint__{name}" for name in ("number", "kind")}
     return _lines(newest, size, **columns)

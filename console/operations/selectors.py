@@ -60,6 +60,7 @@ class JobRow:
     failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
     restarts: int = 0  #: of the run, over all of its job masters
     failure_code: str | None = None  #: of a run that failed
+    attempts: tuple[AttemptLine, ...] = ()  #: the newest two of the run, newest first
 
 
 class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +163,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
     facts: dict[str, Any] = {
         "failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk"),
-        "failure_code": KeyTextTransform("code", "failure"),
+        "failure_code": KeyTextTransform("code", "failure"), "attempt_lines": attempt_lines(2),
     }  # fmt: skip
     runs: Mapping[int, Any] = listed.annotate(**facts).in_bulk([job.run_pk for job in jobs])
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
@@ -178,6 +179,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
             run.failed_at if run else None,
             run.restarts if run else 0,
             run.failure_code if run else None,
+            msgspec.convert(run.attempt_lines, tuple[AttemptLine, ...]) if run else (),
         )
         for job in jobs
     ]

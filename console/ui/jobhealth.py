@@ -70,6 +70,7 @@ class HealthLine:
 
     level: str = Level.NONE.word
     sentence: str = ""
+    since: datetime | None = None  #: begin of the first finding
     last_known: str = ""  #: sentence of a finding of old samples, beside the sentence on their age
     checked_at: datetime | None = None  #: time of a verdict that is too old; None: it is recent
     more: int = 0  #: findings beside these
@@ -114,11 +115,13 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     is_old = not run.is_terminal and now - stored.checked_at > MAX_AGE
     findings: list[Mapping[str, Any]] = stored.findings
     last_known = next((finding for finding in findings[1:] if finding.get("as_of")), None)
+    since = findings[0].get("since") if findings else None
     repeated = _repetitions(map(_rule_and_operator, findings))
     others = [finding for finding in findings[1:] if finding is not last_known]
     return HealthLine(
         level=UNKNOWN_HEALTH if is_old and stored.level <= Level.OK else Level(stored.level).word,
         sentence=stored.sentence if findings or is_old else "",
+        since=datetime.fromisoformat(since) if since else None,
         last_known=last_known["sentence"] if last_known else "",
         checked_at=stored.checked_at if is_old else None,
         more=sum(_rule_and_operator(finding) not in repeated for finding in others),

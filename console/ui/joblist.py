@@ -13,6 +13,7 @@ from console.operations.selectors import JobRow
 from console.ui.flow import Flow, flow_of
 from console.ui.jobhealth import HealthLine, health_line, silent_since
 from console.ui.jobpage import desired_state, state_since
+from console.ui.last_restart import LastRestart, last_restart
 from console.ui.sparkline import Sparkline, sparkline
 from runtime.core.job.lifecycle import RunState
 
@@ -35,6 +36,7 @@ class JobLine(JobRow):
     live: Live
     wanted: str  #: desired state, if it differs from the actual state; a failed run should still be running
     since: datetime | None  #: begin of the state of the run
+    last_restart: LastRestart | None  #: while it is recent, as on the page of the job
     health: HealthLine
     flow: Flow | None
     rates: Sparkline | None
@@ -79,6 +81,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         wanted="running" if _has_failed(row) else desired_state(row.run, active),
         restarts=row.restarts,
         since=state_since(row.run, row.failed_at, active),
+        last_restart=last_restart(row.run, row.attempts, now),
         health=health_line(row.run, health, now),
         flow=flow,
         rates=sparkline("Records read", recent.rates, rate, formats.rate) if recent else None,

@@ -164,9 +164,7 @@ def job_view(
         failure=failure,
         suggestion=suggestion,
         health=health,
-        last_restart=last_restart(
-            run, page.attempts, rows.columns[0].token if rows.columns else None, page.restarts_ms, now
-        ),
+        last_restart=last_restart(run, page.attempts, now),
         restart_ahead=restart_ahead(run, page.attempts, rows.columns, numbers, page.restarts_ms, next_attempt_at, now),
         flow=flow_of(run, numbers, is_silent=silent is not None),
         silent_since=silent,

@@ -34,16 +34,12 @@ class LastRestart:
     down: Quantity | None
 
 
-def last_restart(
-    run: Run | None, attempts: Sequence[AttemptLine], newest_token: int | None, restarts_ms: Sequence[float],
-    now: datetime,
-) -> LastRestart | None:  # fmt: skip
+def last_restart(run: Run | None, attempts: Sequence[AttemptLine], now: datetime) -> LastRestart | None:
     """The restart that began the present attempt: until its first checkpoint, and for `SHOWN` after records flow again.
 
     The rows of attempts know the end of the one before, which waits and the restore follow: they may take hours.
 
-    `attempts`: of the run, newest first. `newest_token`: the attempt of the job's newest checkpoint. `restarts_ms`: the
-    first is that of the newest failure.
+    `attempts`: the newest of the run, newest first; two are enough.
     """
     if run is None or run.run_state is not RunState.RUNNING or len(attempts) < 2:
         return None
@@ -51,15 +47,15 @@ def last_restart(
     if present.started_at is None or before.outcome not in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
         return None
     failed_at = before.ended_at or present.started_at
-    has_checkpoint = newest_token == present.token
-    is_known = before.outcome == AttemptOutcome.FAILED and has_checkpoint and present.restored and restarts_ms
-    resumed_at = failed_at + timedelta(milliseconds=restarts_ms[0]) if is_known else None
-    if has_checkpoint and now - (resumed_at or present.started_at) > SHOWN:
+    first = present.first_checkpoint_at
+    is_known = before.outcome == AttemptOutcome.FAILED and present.restored and first is not None and first > failed_at
+    resumed_at = first if is_known else None
+    if first is not None and now - (resumed_at or present.started_at) > SHOWN:
         return None
     return LastRestart(
         failed_at=failed_at,
         resumed_at=resumed_at,
         cause=before.reason.partition(":")[0] or "the attempt before ended",
         restored=present.restored,
-        down=formats.duration(restarts_ms[0]) if is_known else None,
+        down=formats.duration((resumed_at - failed_at) / timedelta(milliseconds=1)) if resumed_at else None,
     )

@@ -74,6 +74,23 @@ def test_nobody_desires_a_run_that_failed_as_it_was_stopped_or_whose_job_is_arch
     assert "<strong>running</strong>" not in listed
 
 
+def test_a_line_says_since_when_a_job_has_its_state_as_its_page_does(
+    at_console: Client, operator: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list named the begin of the run: "for 3 h" of a job that ran again for minutes, or was sick for seconds."""
+    recovered, slow = numbers.recovered_run(), numbers.slow_run()
+    store_verdicts()
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    for run, begin in ((recovered, "again for "), (slow, r"for (?:under 1|\d+) s · running for 3 h 12 min")):
+        head = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+        found = re.search(r"Running(?:, needs attention)? ((?:again )?for .*?) version ", head)
+        assert found is not None
+        assert re.match(begin, found[1])
+        said = blocks.text(at_console.get("/jobs/", {"q": run.job.name, "sort": "name"}))
+        assert f"{found[1]} · seen" in said
+
+
 def test_the_list_counts_the_findings_that_the_job_page_shows(at_console: Client, operator: object) -> None:
     """S3: backpressure by the operator that slow checkpoints name is no finding of its own."""
     run = numbers.slow_run()

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from django.db.models import (
+    BigIntegerField,
     Case,
     Count,
     DateTimeField,
@@ -28,13 +29,13 @@ from console.checkpoints.models import Checkpoint, Status, large_columns
 from console.checkpoints.restart_times import restarts_ms
 from console.checkpoints.selectors import batch_output, newest_kept
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
-from console.metrics.recent import newest_rate
+from console.metrics.recent import newest_lag, newest_rate
 from console.operations.lines import AttemptLine, RunLine, attempt_lines, run_lines
 from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
-from runtime.core.job.lifecycle import TERMINAL_STATES
+from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES
 from runtime.redaction import Schema
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
@@ -47,7 +48,7 @@ _LIST_RUN_COLUMNS = (
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
 #: Of the list of jobs, besides name and urgency.
-SORT_COLUMNS = ("checkpoint", "parallelism", "restarts", "rate", "rate_out")
+SORT_COLUMNS = ("checkpoint", "lag", "parallelism", "restarts", "rate", "rate_out")
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 
 
@@ -61,6 +62,7 @@ class JobRow:
     restarts: int = 0  #: of the run, over all of its job masters
     failure_code: str | None = None  #: of a run that failed
     attempts: tuple[AttemptLine, ...] = ()  #: the newest two of the run, newest first
+    lag_ms: int | None = None  #: how far the watermark is behind the newest record
 
 
 class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +125,13 @@ def with_latest_run() -> FoundJobs:
 def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
     """The jobs annotated with `column`, one of `SORT_COLUMNS`, of their latest run or newest checkpoint. Never null.
 
-    `rate` and `rate_out`: records read and written per second in the newest minute.
+    `rate` and `rate_out`: records read and written per second in the newest minute. `lag` in ms is below 0 if unknown.
     """
     none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
     values: Mapping[str, Any] = {
         "parallelism": Coalesce(F("latest_run__parallelism"), none),
         "restarts": _restarts("latest_run"),
+        "lag": _newest_lag(now),
         "rate": _newest_rate(now, "records_in"),
         "rate_out": _newest_rate(now, "records_out"),
         "checkpoint": Coalesce(
@@ -145,6 +148,12 @@ def _newest_rate(now: datetime, records: str) -> Case:
     return Case(When(run_state__in=TERMINAL_STATES, then=0.0), default=Coalesce(newest, 0.0))
 
 
+def _newest_lag(now: datetime) -> Case:
+    """The lag of the latest run while its records flow, as in `_newest_rate`."""
+    newest, unknown = Subquery(newest_lag(OuterRef("latest_run"), now)), Value(-1, BigIntegerField())
+    return Case(When(run_state__in=FLOWING_STATES, then=Coalesce(newest, unknown)), default=unknown)
+
+
 def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJobs:
     """The jobs whose latest run has a state in `states`; None selects jobs that never ran."""
     named = Q(run_state__in=[state for state in states if state is not None])
@@ -157,13 +166,14 @@ def count_by(jobs: FoundJobs, *annotations: str) -> dict[tuple[Any, ...], int]:
     return {tuple(values): number for *values, number in counted}
 
 
-def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
+def job_rows(jobs: Sequence[Any], now: datetime) -> list[JobRow]:
     """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
     ended = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").annotate(at=Max("ended_at"))
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
     facts: dict[str, Any] = {
         "failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk"),
         "failure_code": KeyTextTransform("code", "failure"), "attempt_lines": attempt_lines(2),
+        "lag_ms": Subquery(newest_lag(OuterRef("pk"), now)),
     }  # fmt: skip
     runs: Mapping[int, Any] = listed.annotate(**facts).in_bulk([job.run_pk for job in jobs])
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
@@ -180,6 +190,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
             run.restarts if run else 0,
             run.failure_code if run else None,
             msgspec.convert(run.attempt_lines, tuple[AttemptLine, ...]) if run else (),
+            run.lag_ms if run else None,
         )
         for job in jobs
     ]

@@ -31,7 +31,7 @@ LABELS = {"running": "Running", "moving": "In transition", "attention": "Restart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine(JobRow):
-    """A job in the list. `flow`: None without recent metrics."""
+    """A job in the list. `flow`: None without recent metrics; then the lag is unknown too."""
 
     live: Live
     wanted: str  #: desired state, if it differs from the actual state; a failed run should still be running
@@ -84,6 +84,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         last_restart=last_restart(row.run, row.attempts, now),
         health=health_line(row.run, health, now),
         flow=flow,
+        lag_ms=row.lag_ms if flow else None,
         rates=sparkline("Records read", recent.rates, rate, formats.rate) if recent else None,
         checkpoints=(
             sparkline("Longest checkpoint", recent.checkpoint_ms, took_ms, formats.duration) if recent else None

@@ -72,7 +72,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "jobs": jobs,
             "lines": [
                 job_line(row, health[row.job.pk], recent.get(row.run.pk) if row.run else None, now)
-                for row in selectors.job_rows(jobs.rows)
+                for row in selectors.job_rows(jobs.rows, now)
             ],
             "sort": sort,
             "may_define": not define_refusal(request.user),

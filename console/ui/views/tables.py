@@ -21,7 +21,8 @@ from console.ui.paging import all_pages, text
 from console.ui.views.page import require_login
 
 _JOBS = ("id", "name", "pipeline", "owner", "tags", "state", "run", "health", "finding", "recovery_point",
-         "checkpoint", "checkpoint_triggered_at", "records_in_per_s", "records_out_per_s", "restarts")  # fmt: skip
+         "checkpoint", "checkpoint_triggered_at", "records_in_per_s", "records_out_per_s", "lag_ms",
+         "restarts")  # fmt: skip
 _RUNS = ("id", "state", "version", "parallelism", "created_at", "started_at", "ended_at")
 _CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at", "completed_at", "duration_ms",
                 "size_bytes", "written_bytes", "name", "path")  # fmt: skip
@@ -58,7 +59,7 @@ def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
 def _job_rows(found: FoundJobs, now: datetime) -> Iterator[tuple[Any, ...]]:
     """The facts of the list of jobs, by name."""
     for jobs in all_pages(found, lambda rows, last: rows.filter(name__gt=last.name)):
-        for row in job_rows(jobs):
+        for row in job_rows(jobs, now):
             job, run, health = row.job, row.run, getattr(row.job, "health", None)
             line = job_line(row, health, None, now)
             yield (job.pk, job.name, job.pipeline, job.owner, " ".join(job.tags), run.state if run else None,
@@ -66,7 +67,7 @@ def _job_rows(found: FoundJobs, now: datetime) -> Iterator[tuple[Any, ...]]:
                    row.checkpoint.number if row.checkpoint else None,
                    row.checkpoint.triggered_at if row.checkpoint else None,
                    line.flow.rate_in if line.flow else None, line.flow.rate_out if line.flow else None,
-                   row.restarts if run else None)  # fmt: skip
+                   line.lag_ms, row.restarts if run else None)  # fmt: skip
 
 
 def _checkpoint(row: Any) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from django.utils import timezone
 from console.accounts.models import User
 from console.health.findings import Level
 from console.health.models import JobHealth
+from console.metrics.models import Metrics
 from tests.console.ui import rows
 
 
@@ -49,6 +50,13 @@ def test_jobs_have_their_health_newest_checkpoint_and_rates(at_console: Client) 
     rates = line.flow.rate_in, line.flow.rate_out
     assert (float(alpha["records_in_per_s"]), float(alpha["records_out_per_s"])) == rates
     assert all(rates)
+    assert alpha["lag_ms"] == ""
+    assert line.lag_ms is None
+    Metrics.objects.create(
+        step_s=5, run_id=run.pk, at=timezone.now(), operator="", token=run.token, span_ms=5_000, event_lag_ms=1_900,
+        records_in=0, records_out=0, bytes_in=0, bytes_out=0,
+    )  # fmt: skip
+    assert read(at_console, "/jobs.csv")[0]["lag_ms"] == "1900"
     assert (beta["state"], beta["run"], beta["checkpoint"], beta["records_in_per_s"], beta["restarts"]) == ("",) * 5
 
 

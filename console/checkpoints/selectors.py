@@ -17,6 +17,7 @@ from console.checkpoints.models import (
     Status,
     large_columns,
 )
+from console.jobs.attempts import attempt_number
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
@@ -156,7 +157,8 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
         latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
         latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),
         latest_failed=max((group.newest for group in failures), key=lambda row: row.number, default=None),
-        latest_restored=restored.select_related("restored_checkpoint")
+        latest_restored=restored.annotate(attempt_number=attempt_number())
+        .select_related("restored_checkpoint")
         .defer(*large_columns("restored_checkpoint"))
         .order_by("-token")
         .first(),

@@ -58,7 +58,7 @@ def _complete_manifest(checkpoint: Checkpoint, root: Path) -> Manifest:
     file = root / checkpoint.path / MANIFEST_FILE
     manifest = _read_manifest(file, CHECKPOINT_FIELD)
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
-        detail = f"it is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
+        detail = f"it is of checkpoint {manifest.checkpoint}, attempt token {manifest.token}"
         raise _corrupt(f"{file}: {detail}", CHECKPOINT_FIELD)
     _check_sizes(((root / segment.path, segment) for segment in manifest.files()), CHECKPOINT_FIELD)
     return manifest

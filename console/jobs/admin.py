@@ -1,15 +1,17 @@
 """Definitions and runs in the admin. Only a job's description can be edited."""
 
 import json
-from typing import cast
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.widgets import AdminTextareaWidget
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from console.accounts.models import User
 from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin, RequestingAdmin
+from console.jobs.attempts import with_numbers
 from console.jobs.editing import edit_job
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
@@ -67,9 +69,17 @@ class JobVersionAdmin(ReadOnlyAdmin):
 
 class AttemptInline(NoAddOrDelete, admin.TabularInline):  # type: ignore[type-arg]
     model = Attempt
-    fields = ("token", "started_at", "ended_at", "outcome", "reason")
+    fields = ("number", "token", "started_at", "ended_at", "outcome", "reason")
     readonly_fields = fields
     extra = 0
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
+        return with_numbers(super().get_queryset(request))
+
+    @admin.display
+    def number(self, attempt: Any) -> int:
+        """The number within the run."""
+        return int(attempt.number)
 
 
 @admin.register(Run)

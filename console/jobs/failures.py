@@ -24,6 +24,7 @@ from django.db.models import (
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce, NullIf, RowNumber
 
+from console.jobs.attempts import attempt_number
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion
 from console.jobs.operator_names import operator_names
 from runtime.core.job.lifecycle import RunState
@@ -70,7 +71,10 @@ class FailureDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCause:
-    """Failures of attempts with the same cause. `newest`, `run` and `attempt` are of the newest of them."""
+    """Failures of attempts with the same cause. `newest` and all members after it are of the newest of them.
+
+    `attempt`: its token. `attempt_number`: its number within the run.
+    """
 
     number: int
     first: datetime
@@ -78,6 +82,7 @@ class FailureCause:
     newest: FailureDetail
     run: int
     attempt: int
+    attempt_number: int
 
 
 def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: str = "") -> FailureDetail:
@@ -145,7 +150,7 @@ def failure_causes(job: Job, schema: Schema, operator: str = "", most: int = MAX
         first=Window(Min(Coalesce("ended_at", "run__ended_at")), partition_by=cause),
         last=Window(Max(Coalesce("ended_at", "run__ended_at")), partition_by=cause),
         place=Window(RowNumber(), order_by="-token", partition_by=cause),
-    )
+    ).annotate(attempt_number=Case(When(place=1, then=attempt_number())))
     newest = grouped.filter(place=1).order_by("-token").select_related("run__version").defer("run__live")
     return tuple(
         FailureCause(
@@ -155,6 +160,7 @@ def failure_causes(job: Job, schema: Schema, operator: str = "", most: int = MAX
             newest=failure_detail(row.recorded, row.run.version, schema, row.reason or NO_REASON),
             run=row.run_id,
             attempt=row.token,
+            attempt_number=row.attempt_number,
         )
         for row in newest[:most]
     )

@@ -297,4 +297,4 @@ class Attempt(models.Model):
         ordering = ("-token",)
 
     def __str__(self) -> str:
-        return f"attempt {self.token}"
+        return f"attempt with token {self.token}"

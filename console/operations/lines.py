@@ -9,13 +9,18 @@ from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 
 from console.checkpoints.models import Checkpoint, noun
+from console.jobs.attempts import with_numbers
 from console.jobs.models import Attempt
 
 
 class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt, without the details of its failure. `restored_number` and `restored_kind`: as in `RunLine`."""
+    """An attempt, without the details of its failure. `number`: within the run.
+
+    `restored_number` and `restored_kind`: as in `RunLine`.
+    """
 
     pk: int
+    number: int
     token: int
     started_at: datetime | None
     ended_at: datetime | None
@@ -56,7 +61,8 @@ def attempt_lines(size: int) -> ArraySubquery:
     """The newest attempts of a run: an annotation of runs."""
     own = Checkpoint.objects.filter(run=OuterRef("run"), token=OuterRef("token")).order_by("number")
     attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by("-token")
-    newest = attempts.annotate(first_checkpoint_at=Subquery(own.values("triggered_at")[:1]))
+    first_checkpoint_at = Subquery(own.values("triggered_at")[:1])
+    newest = with_numbers(attempts).annotate(first_checkpoint_at=first_checkpoint_at)
     columns = {name: name for name in AttemptLine.__struct_fields__}
     columns |= {f"restored_{name}": f"restored_checkpoint__{name}" for name in ("number", "kind")}
     return _lines(newest, size, **columns)

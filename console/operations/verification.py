@@ -66,7 +66,7 @@ def read_manifest(checkpoint: Checkpoint) -> StoredManifest:
     except (CorruptState, JobRejected, OSError) as error:
         return StoredManifest(fault=f"The manifest cannot be read: {error}.")
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
-        other = f"It is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
+        other = f"It is of checkpoint {manifest.checkpoint}, attempt token {manifest.token}"
         return StoredManifest(fault=f"The manifest is not that of this checkpoint. {other}.")
     return StoredManifest(hashlib.sha256(body).hexdigest(), _signature(body), json.loads(body), manifest)
 

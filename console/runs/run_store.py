@@ -80,7 +80,7 @@ def reserve_ids_above(job: Job, number: int, token: int) -> None:
         cursor.execute("SELECT last_value FROM weir_token_seq")
         missing = token - cursor.fetchone()[0]
         if missing > _MAX_TOKEN_LEAD:
-            detail = f"The savepoint is of attempt {token}, {missing} after the newest one here."
+            detail = f"The savepoint has the attempt token {token}, {missing} above the newest one here."
             raise Refused("unlikely-attempt", detail, "params.path")
         # `nextval` in a loop, because `setval` would race with concurrent draws.
         cursor.execute("SELECT max(nextval('weir_token_seq')) FROM generate_series(1, %s)", [max(missing, 0)])

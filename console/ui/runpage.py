@@ -8,6 +8,7 @@ from typing import Any, Final
 from console.accounts.refusals import Refused
 from console.checkpoints.models import large_columns
 from console.checkpoints.storage import job_root, load_savepoint
+from console.jobs.attempts import with_numbers
 from console.jobs.code import code_of_run, other_code
 from console.jobs.failures import FailureDetail, failure_detail, with_recorded_failures
 from console.jobs.models import Attempt, Run
@@ -46,7 +47,7 @@ class RunView:
     code: str  #: package and version; "" if they are not recorded
     other_code: str  #: how the code differs from that of the version, in a sentence; "" if it does not
     ended_by: Operation | None
-    attempts: tuple[tuple[Attempt, FailureDetail], ...]  #: newest first
+    attempts: tuple[tuple[Attempt, FailureDetail], ...]  #: newest first, each with its `number`
     start: tuple[StartPhase, ...]
     restored: tuple[RestoredOperator, ...]
     log: tuple[LogLine, ...] | None  #: None: this host does not have it
@@ -63,8 +64,9 @@ class RunView:
 
 
 def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, ...], slot: int | None) -> RunView:
-    attempts = with_recorded_failures(Attempt.objects.filter(run=run)).select_related("restored_checkpoint")
-    shown = attempts.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
+    attempts = with_numbers(with_recorded_failures(Attempt.objects.filter(run=run)))
+    related = attempts.select_related("restored_checkpoint")
+    shown = related.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
     ended_by = ending_operation(run)
     chosen = next((each for each in logs if each.index == slot and each.file), None)
     file = chosen.file if chosen and chosen.file else log_file(run)

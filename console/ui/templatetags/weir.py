@@ -91,6 +91,14 @@ def operator(uid: str, graph: Any) -> SafeString:
     return format_html("{}{}", name, below)
 
 
+@register.simple_tag
+def attempt(number: int, token: int) -> SafeString:
+    """An attempt by its number within the run, and by its token, which logs name. 0: the number is not known."""
+    if not number:
+        return format_html('token <span class="q">{}</span>', token)
+    return format_html('<span class="q">{}</span> <span class="muted">(token {})</span>', number, token)
+
+
 @register.filter
 def coordinate(value: float) -> str:
     """A length for an SVG attribute, the same in every locale."""

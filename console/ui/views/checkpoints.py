@@ -17,6 +17,7 @@ from console.checkpoints.lanes import PHASE_NAMES, lanes_of
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.storage import target_roots
 from console.formats import Quantity
+from console.jobs.attempts import attempt_number
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.live import live_metrics
 from console.operations.clones import drills_of
@@ -72,7 +73,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Checkpoint.objects.defer(None).select_related(
         "job", "run", "run__version", "reviewer", "assignee", "pinned_by"
     )
-    found = get_object_or_404(rows, pk=pk)
+    found = get_object_or_404(rows.annotate(attempt_number=attempt_number()), pk=pk)
     is_savepoint = found.kind != Kind.CHECKPOINT
 
     def load_content() -> PageContent:

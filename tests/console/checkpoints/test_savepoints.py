@@ -170,7 +170,7 @@ def swap(file: Path) -> None:
         (MANIFEST_FILE, Path.unlink, "there is no such file"),
         (MANIFEST_FILE, shorten, "not a readable manifest"),
         (MANIFEST_FILE, alter, "the file was altered or damaged"),
-        (MANIFEST_FILE, swap, "it is of checkpoint 7, attempt 99"),
+        (MANIFEST_FILE, swap, "it is of checkpoint 7, attempt token 99"),
         ("sums-0/state.arrow", Path.unlink, "there is no such file"),
         ("sums-0/state.arrow", shorten, "it has 499 bytes; its manifest names 500"),
     ],

@@ -53,7 +53,7 @@ def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: 
     assert "Savepoint 208" in said
     assert "Failed 188" in said
     assert re.search(r"Restored 174 2 min( \d+ s)? ago", said)
-    assert f"savepoint, by attempt {running.token} of run {running.pk}" in said
+    assert f"savepoint, by attempt 2 (token {running.token}) of run {running.pk}" in said
     assert f'id="latest-restored" href="/checkpoints/{restored.pk}/"' in response.content.decode()
 
 

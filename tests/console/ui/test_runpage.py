@@ -163,10 +163,32 @@ def test_an_open_attempt_ends_with_its_run(at_console: Client, outcome: str) -> 
     ended = rows.run(job, "failed", ended_at=begun + timedelta(hours=1))
     Attempt.objects.create(run=ended, token=77, started_at=begun, outcome=outcome)
     said = blocks.text(at_console.get(f"/runs/{ended.pk}/"))
-    assert re.search(r"77 Ended – – .* ago 1 h", said)
+    assert re.search(r"1 \(token 77\) Ended – – .* ago 1 h", said)
     running = rows.run(job)
     Attempt.objects.create(run=running, token=78, outcome="running")
-    assert "78 Running" in blocks.text(at_console.get(f"/runs/{running.pk}/"))
+    assert "1 (token 78) Running" in blocks.text(at_console.get(f"/runs/{running.pk}/"))
+
+
+def test_an_attempt_has_its_number_within_the_run_and_its_token_on_all_pages(at_console: Client) -> None:
+    """A run with two attempts had "attempt 9201": the token, which counts over all runs."""
+    run = rows.run(rows.job())
+    rows.attempts(run)
+    for token, of in ((run.token - 100, run), (run.token - 50, rows.run(rows.job("other"))), (run.token + 100, run)):
+        Attempt.objects.create(run=of, token=token, outcome="failed", reason="slot 1 was lost", detail=rows.LOST_SLOT)
+    tokens = [run.token + 100, run.token, run.token - 1, run.token - 100]
+    numbered = [f"{4 - place} (token {token})" for place, token in enumerate(tokens)]
+    for path in (f"/jobs/{run.job_id}/", f"/runs/{run.pk}/"):
+        said = blocks.text(at_console.get(path))
+        table = said[said.index("Attempt Outcome") :]
+        assert re.findall(r"\d+ \(token \d+\)", table)[:4] == numbered
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert f"attempt {numbered[0]} of run {run.pk}" in said, "the newest failure of its cause"
+    checkpoint = rows.checkpoint(run, 7, token=run.token)
+    assert f"Attempt {numbered[1]} Key groups" in blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/"))
+    admin = at_console.get(f"/admin/jobs/run/{run.pk}/change/").content.decode()
+    assert re.findall(r'field-number">\s*<p>(?:<[^>]+>)*(\d)', admin) == ["4", "3", "2", "1"]
+    Attempt.objects.all().delete()
+    assert f"Attempt token {run.token} Key" in blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/"))
 
 
 def test_a_run_that_was_stopped_names_the_operation(at_console: Client) -> None:

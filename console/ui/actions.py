@@ -98,7 +98,6 @@ class Confirmation:
     gentler: str = ""  #: the kind of operation that `instead` names, "" if it names none
     dangerous: bool
     verb: str = ""  #: label of the button, if it is not the title
-    back: str = "Keep it running"
     restores: bool = False  #: the page offers a restore first
     repeats: bool = False  #: repeated output must be accepted
     saves: bool = False  #: takes a savepoint, which can be named and pinned
@@ -173,7 +172,6 @@ def start_confirmation(newest: Checkpoint | None, repeated: RepeatedCheckpoints 
         sentences=tuple(filter(None, ("A new run reads all input from the beginning.", again))),
         instead=instead,
         dangerous=repeated is not None,
-        back="Back",
         restores=newest is not None,
         repeats=repeated is not None,
     )
@@ -191,7 +189,6 @@ def discard_confirmation(checkpoint: Checkpoint) -> Confirmation:
         ),
         instead="To keep a copy, copy it to a folder first: a savepoint is self-contained.",
         dangerous=True,
-        back="Keep it",
     )
 
 
@@ -204,7 +201,6 @@ def _savepoint(where: str) -> Confirmation:
         ),
         instead="",
         dangerous=False,
-        back="Back",
     )
 
 

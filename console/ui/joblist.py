@@ -26,7 +26,7 @@ _GROUPS = {
     RunState.CANCELED: "ended",
 }
 LABELS = {"running": "Running", "moving": "In transition", "attention": "Restarting", "failed": "Failed",
-          "ended": "Ended", "new": "Never started"}  # fmt: skip
+          "ended": "Finished or stopped", "new": "Never started"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

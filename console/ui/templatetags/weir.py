@@ -26,7 +26,7 @@ from console.operations.maintenance import shown_maintenance
 from console.operations.models import Maintenance
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
-from console.ui.status import DISCARDED, HEALTH_WORDS, SHAPES, status
+from console.ui.status import CONCERN_WORDS, DISCARDED, HEALTH_WORDS, SHAPES, status
 from console.ui.zones import chosen_zone
 
 register = template.Library()
@@ -176,6 +176,16 @@ def state(
 @register.filter
 def health_word(level: str) -> str:
     return HEALTH_WORDS.get(level, level)
+
+
+@register.filter
+def concern_word(concern: str) -> str:
+    return CONCERN_WORDS.get(concern, concern)
+
+
+@register.filter
+def concern_words(concerns: Iterable[str]) -> str:
+    return ", ".join(map(concern_word, concerns))
 
 
 @register.simple_tag

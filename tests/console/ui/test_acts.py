@@ -107,6 +107,22 @@ def test_the_page_of_a_savepoint_asks_and_takes_none(at_console: Client) -> None
     assert not Operation.objects.exists()
 
 
+@pytest.mark.parametrize("state", ["running", "stopped"])
+def test_a_button_that_asks_first_ends_with_an_ellipsis(at_console: Client, state: str) -> None:
+    """Its page leads back with the same word, whatever it asks."""
+    run = rows.run(rows.job(), state)
+    savepoint = rows.checkpoint(run, 5, kind="savepoint")
+    possible = at_console.get(f"/jobs/{run.job_id}/").context["view"].acts.possible
+    assert possible
+    for button in possible:
+        assert button.asks == button.label.endswith("…"), button.label
+    asking = {button.url for button in possible} - {f"/jobs/{run.job_id}/restore/"}  # nothing is chosen there yet
+    for path in (*asking, f"/checkpoints/{savepoint.pk}/discard/"):
+        page = at_console.get(path).content.decode()
+        assert ">Back</a>" in page, path
+        assert "Keep it" not in page, path
+
+
 def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_first(at_console: Client) -> None:
     run = rows.run(rows.job(), "stopped")
     for number in (3, 4):

@@ -172,6 +172,7 @@ def test_the_list_is_paged_by_name_and_counts_all(at_console: Client) -> None:
     assert [line.job.name for line in second.context["lines"]] == made[50:]
     assert 'id="page-next"' not in second.content.decode()
     assert 'id="page-first" href="/jobs/"' in second.content.decode()
+    assert "Finished or stopped 1 " in blocks.text(first), "as the states of its jobs"
     assert 'href="?state=ended"' in second.content.decode(), "a filter begins with its first page"
     assert [line.job.name for line in at_console.get("/jobs/?state=ended").context["lines"]] == made[-1:]
     assert len(at_console.get("/jobs/?state=new").context["lines"]) == 50

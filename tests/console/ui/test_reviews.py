@@ -69,6 +69,19 @@ def test_a_checkpoint_has_the_concerns_that_its_figures_give(run: Run, facts: An
     assert concerns(rows.checkpoint(run, 11, is_stored=False, **facts)) == expected
 
 
+def test_pages_name_a_missing_drill_apart_from_a_check_of_the_files(at_console: Client, run: Run) -> None:
+    """Pages had three words: "Not reviewed", "unverified", which is a drill, and "Not verified", which is a check."""
+    row = rows.checkpoint(run, 11, kind="savepoint")
+    assert concerns(row) == ["unverified"]
+    for path, words in (
+        ("/reviews/", '<option value="unverified">not drilled</option>'),
+        ("/reviews/?concern=unverified", "<td>not drilled</td>"),
+        (f"/checkpoints/{row.pk}/", "Concerns: not drilled."),
+        (f"/checkpoints/{row.pk}/evidence/", "<dt>Concerns</dt><dd>not drilled</dd>"),
+    ):
+        assert words in at_console.get(path).content.decode(), path
+
+
 def test_concerns_come_when_the_master_ends_the_checkpoint(run: Run) -> None:
     row = rows.checkpoint(run, 11, status="in_progress")
     Checkpoint.objects.filter(pk=row.pk).update(status="completed", duration_ms=60_000)

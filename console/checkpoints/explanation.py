@@ -5,18 +5,19 @@ follows the latest barrier upstream, to the operator in whose input the barrier 
 downstream, to the busy operator.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from console import formats
 from console.checkpoints.lanes import Lane
 from console.checkpoints.models import ABORTED, SUPERSEDED, Status
 from console.jobs.operator_names import operator_names, quoted
+from runtime.core.checkpoint.missing_subtasks import MissingSubtasks, missing_subtasks, operators_behind
 from runtime.core.snapshot.failure_reason import FailureReason
 
 MIN_CAUSE: Final = 0.5  #: minimum share of time that an operator was busy or backpressured to be named as a cause
-MAX_NAMED_SUBTASKS: Final = 3
 #: Shares of time (busy, backpressured) of each operator while the checkpoint was taken.
 Load = Mapping[str, tuple[float, float]]
 
@@ -165,36 +166,17 @@ class _Search:
             lane = latest
             seen.add(lane.operator)
 
+    @cached_property
+    def _late(self) -> MissingSubtasks:
+        missing = [(lane.operator, lane.index) for lane in self._missing]
+        return missing_subtasks(missing, self._downstream, self._name)
+
     def _missing_names(self, is_one: str, are_more: str) -> str:
-        """The missing subtasks of the first operators, and the number behind them, which wait for the same barrier."""
-        first = self._first_missing()
-        shown = [lane for lane in self._missing if lane.operator in first]
-        texts = [self._subtasks([lane.index for lane in shown if lane.operator == uid], uid) for uid in first]
-        text = " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-        if behind := len(self._missing) - len(shown):
-            noun = "1 subtask" if behind == 1 else f"{behind} subtasks"
-            text += f", and {noun} behind {'it' if len(shown) == 1 else 'them'},"
+        text = f"{self._late}," if self._late.behind else str(self._late)
         return f"{text[0].upper()}{text[1:]} {is_one if len(self._missing) == 1 else are_more}"
 
     def _why_missing(self, verb: str) -> str:
-        return next(filter(None, (self._because(uid, verb) for uid in self._first_missing())), "")
-
-    def _first_missing(self) -> list[str]:
-        """The operators whose acknowledgements are missing, except for operators behind another of them."""
-        late = dict.fromkeys(lane.operator for lane in self._missing)
-        behind = self._behind(late)
-        return [uid for uid in late if uid not in behind] or list(late)
-
-    def _behind(self, uids: Iterable[str]) -> set[str]:
-        """All operators downstream of `uids`."""
-        found: set[str] = set()
-        edge = list(uids)
-        while edge:
-            for target in self._downstream.get(edge.pop(), ()):
-                if target not in found:
-                    found.add(target)
-                    edge.append(target)
-        return found
+        return next(filter(None, (self._because(uid, verb) for uid in self._late.operators)), "")
 
     def _because(self, uid: str, verb: str) -> str:
         """`, since … was 100 % busy`; "" if the operator was neither busy nor backpressured."""
@@ -207,7 +189,8 @@ class _Search:
         return f", since {self._name(uid)} {verb} {formats.percent(busy)} busy" if busy >= MIN_CAUSE else ""
 
     def _busiest_behind(self, uid: str) -> str | None:
-        busy = {other: self._found.load[other][0] for other in self._behind([uid]) if other in self._found.load}
+        behind, load = operators_behind([uid], self._downstream), self._found.load
+        busy = {other: load[other][0] for other in behind if other in load}
         root = max(busy, key=lambda other: busy[other], default=None)
         return root if root is not None and busy[root] >= MIN_CAUSE else None
 
@@ -218,14 +201,6 @@ class _Search:
 
     def _subtask(self, lane: Lane, *, start: bool = True) -> str:
         return f"{'S' if start else 's'}ubtask {lane.index} of {self._name(lane.operator)}"
-
-    def _subtasks(self, indexes: Sequence[int], uid: str) -> str:
-        if len(indexes) == 1:
-            return f"subtask {indexes[0]} of {self._name(uid)}"
-        named = [str(index) for index in indexes[:MAX_NAMED_SUBTASKS]]
-        rest = [f"{len(indexes) - len(named)} more"] if len(indexes) > len(named) else []
-        *most, last = named + rest
-        return f"subtasks {', '.join(most)} and {last} of {self._name(uid)}"
 
 
 def _time(ms: float | None) -> str:

@@ -84,7 +84,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             lease_lost_at=_lease_lost_at(run, known.lost_at),
             queued_at=max(at for at in (run.created_at, run.live_at, *(f.ended_at for f in known.attempts[:1])) if at),
             places=len(places),
-            held_places=tuple(places[:MAX_NAMED]),
+            held_places=tuple(places[: MAX_NAMED + 1]),
             checkpoints=known.checkpoints,
             failed_savepoint=known.failed_savepoint,
             failed_drill=known.failed_drill,

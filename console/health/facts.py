@@ -227,7 +227,7 @@ class RunFacts:
         failure: message of a failed run, without secrets. `failed_operator`: the operator that it names, or "".
         lease_lost_at: when the run lost its worker, until the next worker claims it; None while a worker holds it.
         queued_at: since when a queued run has waited for a worker.
-        held_places: names of the jobs whose runs workers execute now, at most `MAX_NAMED`; `places` is their number.
+        held_places: names of jobs whose runs workers execute now, at most `MAX_NAMED` + 1; `places` is their number.
         failed_savepoint: None if the newest savepoint has completed, or there is none.
         failed_drill: None if the newest drill has succeeded, or there is none.
         change: None unless the run starts or ends.

@@ -76,8 +76,8 @@ class Verdict:
 
 
 def names(operators: Iterable[str], most: int = 3) -> str:
-    """Operators in a sentence: `a`, `b` and 2 more."""
+    """Operators in a sentence: `a`, `b`, `c` and 2 more. A rest of one is named."""
     found = list(operators)
-    if len(found) > most:
+    if len(found) > most + 1:
         return f"{', '.join(found[:most])} and {len(found) - most} more"
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

@@ -39,9 +39,10 @@ def no_worker(facts: RunFacts) -> Iterator[Finding]:
     if facts.now - since < MAX_QUEUED:
         return
     if facts.places:
-        more = f" and {facts.places - MAX_NAMED} more" if facts.places > MAX_NAMED else ""
+        named = facts.held_places[: facts.places if facts.places <= MAX_NAMED + 1 else MAX_NAMED]  # a rest of one too
+        more = f" and {facts.places - len(named)} more" if facts.places > len(named) else ""
         limit = "; WEIR_RUNS sets the limit" if facts.places >= settings.WEIR_RUNS else ""
-        why = f"the workers of the queue runs are busy with {', '.join(facts.held_places)}{more}{limit}"
+        why = f"the workers of the queue runs are busy with {', '.join(named)}{more}{limit}"
     else:
         why = "no Celery worker of the queue runs has claimed it"
     waited = formats.duration(facts.ms_since(since))

@@ -5,7 +5,6 @@ sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointC
 """
 
 from collections import OrderedDict
-from collections.abc import Set
 from typing import Final, Literal
 
 import msgspec
@@ -27,6 +26,7 @@ from runtime.core.checkpoint.effects import (
     WakeAt,
 )
 from runtime.core.checkpoint.failure_manager import CheckpointFailureManager
+from runtime.core.checkpoint.missing_subtasks import MissingSubtasks, missing_subtasks
 from runtime.core.checkpoint.pending import PendingCheckpoint, partly_finished_union
 from runtime.core.checkpoint.plan import plan_checkpoint
 from runtime.core.checkpoint.recent_checkpoints import RecentCheckpoints
@@ -48,7 +48,6 @@ from runtime.core.snapshot.control import (
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 
-MAX_NAMED_SUBTASKS: Final = 5  #: maximum number of subtasks that a failure text names
 MIN_FINAL_RETRY_MS: Final = 500  #: minimum delay after a failure before the last checkpoint is tried again
 
 Effects = list[CoordinatorEffect]
@@ -129,7 +128,7 @@ class Coordinator:
         effects: Effects = []
         for checkpoint, pending in list(self.pending.items()):
             if at >= pending.expires_at and not pending.storing:
-                late = self._abbreviate(pending.plan.wait_for - pending.acks.keys())
+                late = self._missing_subtasks(pending)
                 effects += self._fail_checkpoint(
                     at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}"
                 )
@@ -389,12 +388,11 @@ class Coordinator:
         by_itself: Effects = [ResumeJob()] if self._ending is not None and self.savepoint is None else []
         return [*self._on_suspended(at, "the job has ended"), *by_itself, EndJob()]
 
-    def _abbreviate(self, subtasks: Set[SubtaskId]) -> str:
-        """The first `MAX_NAMED_SUBTASKS` subtasks by name, and the number of the rest; a rest of one by its name."""
-        labels = [self._graph.label(subtask) for subtask in sorted(subtasks)]
-        if len(labels) <= MAX_NAMED_SUBTASKS + 1:
-            return ", ".join(labels)
-        return f"{', '.join(labels[:MAX_NAMED_SUBTASKS])} and {len(labels) - MAX_NAMED_SUBTASKS} more"
+    def _missing_subtasks(self, pending: PendingCheckpoint) -> MissingSubtasks:
+        """The subtasks whose acknowledgements `pending` lacks."""
+        late = pending.plan.wait_for - pending.acks.keys()
+        missing = [(subtask.operator, subtask.index) for subtask in self._graph.subtasks if subtask in late]
+        return missing_subtasks(missing, self._graph.downstream, self._graph.names.__getitem__)
 
 
 def _fail_operation(operation: str | None, reason: FailureReason, detail: str) -> Effects:

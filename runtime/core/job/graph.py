@@ -136,6 +136,15 @@ class JobGraph:
         return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid and not edge.feedback))
 
     @cached_property
+    def downstream(self) -> Mapping[str, frozenset[str]]:
+        """By operator, the operators that its regular edges lead to."""
+        targets: dict[str, set[str]] = {operator.uid: set() for operator in self.operators}
+        for edge in self.edges:
+            if not edge.feedback:
+                targets[edge.source].add(edge.target)
+        return {uid: frozenset(found) for uid, found in targets.items()}
+
+    @cached_property
     def loops(self) -> Mapping[OperatorId, frozenset[OperatorId]]:
         """For each operator on a cycle: all operators of its strongly connected component."""
         found: dict[str, set[OperatorId]] = {}

@@ -98,7 +98,7 @@ GRAPH: dict[str, Any] = {
     ],
 }  # fmt: skip
 
-LATE = "no acknowledgement from join airlines/0, join airlines/1, parquet/0, parquet/1, window 1 day/0 and 1 more"
+LATE = "no acknowledgement from subtasks 0 and 1 of join airlines, and 4 subtasks behind them"
 LOST = "slot 1 was lost: the other side closed the connection"
 LOST_SLOT = {
     "code": "attempt-failed", "message": LOST, "failures": 1, "slot": 1,

@@ -60,7 +60,7 @@ def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: 
 def test_failures_stand_by_reason_with_the_newest(at_console: Client, running: Run) -> None:
     rows.checkpoint(running, 300, status="failed", reason="declined_task_not_ready", detail="join/0: not yet")
     said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/statistics/"))
-    assert "Expired 1 188 no acknowledgement from join airlines/0" in said
+    assert "Expired 1 188 no acknowledgement from subtasks 0 and 1 of join airlines, and 4 subtasks behind them" in said
     assert "Declined task not ready 1 300 join/0: not yet" in said
     assert "Counts towards the limit" not in said, "this job has no limit"
 

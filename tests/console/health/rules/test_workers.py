@@ -45,6 +45,11 @@ def test_a_run_without_a_worker_names_the_queue_or_the_jobs_that_hold_the_worker
     assert sentence("no-worker", **waiting, places=5, held_places=("a", "b", "c")) == (
         f"{busy}, b, c and 2 more; WEIR_RUNS sets the limit."
     )
+    five = sentence("no-worker", **waiting, places=5, held_places=("a", "b", "c", "d"))
+    assert five.startswith(f"{busy}, b, c and 2 more")
+    assert sentence("no-worker", **waiting, places=4, held_places=("a", "b", "c", "d")) == (
+        f"{busy}, b, c, d; WEIR_RUNS sets the limit."
+    )
 
 
 def test_missing_slots_are_counted() -> None:

@@ -58,6 +58,8 @@ class JobRow:
     run: Run | None
     checkpoint: Checkpoint | None  #: newest completed checkpoint
     active: Operation | None
+    version: int | None = None  #: number of the version of the run, or of the newest version before the first run
+    parallelism: int | None = None  #: of the run, or of that version
     failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
     restarts: int = 0  #: of the run, over all of its job masters
     failure_code: str | None = None  #: of a run that failed
@@ -100,11 +102,16 @@ class JobPage:
 def find_jobs(search: str = "", *, tag: str = "", owner: str = "", archived: bool = False) -> FoundJobs:
     """Jobs by name with their latest run, annotated with `checkpoint_pk`, the newest completed checkpoint.
 
+    `first_version` has number and parallelism of the newest version of a job that never ran; else it is None.
+
     `search`: a part of the name, pipeline, description or owner, or a tag. `archived`: archived jobs only, else all
     others.
     """
     newest_checkpoint = Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number")
-    jobs: FoundJobs = with_latest_run().annotate(checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]))
+    version = _newest_version(JSONObject(number=F("number"), parallelism=F("parallelism")))
+    jobs: FoundJobs = with_latest_run().annotate(
+        checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]), first_version=Case(When(run_pk=None, then=version))
+    )
     jobs = jobs.filter(archived_at__isnull=not archived)
     if search:
         texts = Q(name__icontains=search) | Q(pipeline__icontains=search) | Q(description__icontains=search)
@@ -123,13 +130,13 @@ def with_latest_run() -> FoundJobs:
 
 
 def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
-    """The jobs annotated with `column`, one of `SORT_COLUMNS`, of their latest run or newest checkpoint. Never null.
+    """The jobs annotated with `column`, one of `SORT_COLUMNS`, as their rows have it. Never null.
 
     `rate` and `rate_out`: records read and written per second in the newest minute. `lag` in ms is below 0 if unknown.
     """
     none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
     values: Mapping[str, Any] = {
-        "parallelism": Coalesce(F("latest_run__parallelism"), none),
+        "parallelism": Coalesce(F("latest_run__parallelism"), _newest_version(F("parallelism")), none),
         "restarts": _restarts("latest_run"),
         "lag": _newest_lag(now),
         "rate": _newest_rate(now, "records_in"),
@@ -140,6 +147,11 @@ def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
     }
     found: FoundJobs = jobs.annotate(**{column: values[column]})
     return found
+
+
+def _newest_version(value: Any) -> Subquery:
+    """A value of the newest version of a job."""
+    return Subquery(JobVersion.objects.filter(job=OuterRef("pk")).order_by("-number").values(found=value)[:1])
 
 
 def _newest_rate(now: datetime, records: str) -> Case:
@@ -186,6 +198,8 @@ def job_rows(jobs: Sequence[Any], now: datetime) -> list[JobRow]:
             run := runs.get(job.run_pk),
             checkpoints.get(job.checkpoint_pk),
             active.get(job.pk),
+            run.version.number if run else (job.first_version or {}).get("number"),
+            run.parallelism if run else (job.first_version or {}).get("parallelism"),
             run.failed_at if run else None,
             run.restarts if run else 0,
             run.failure_code if run else None,

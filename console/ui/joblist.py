@@ -76,6 +76,8 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         run=row.run,
         checkpoint=row.checkpoint,
         active=row.active,
+        version=row.version,
+        parallelism=row.parallelism,
         live=numbers,
         failed_at=row.failed_at,
         wanted="running" if _has_failed(row) else desired_state(row.run, active),

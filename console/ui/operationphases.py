@@ -1,4 +1,4 @@
-"""The phases of an operation on its page: the request, the begin, the phases that it entered, and the end."""
+"""The phases of an operation on its page: the request, the start, the phases that it entered, and the end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Phase:
     until: datetime | None
 
     @property
-    def began(self) -> str:
+    def started(self) -> str:
         """With milliseconds: phases of a savepoint follow each other within a second."""
         return f"{self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{self.at.microsecond // 1000:03d}"
 
@@ -42,7 +42,7 @@ def operation_phases(operation: Operation, checkpoint: Checkpoint | None) -> tup
 def _moments(operation: Operation, checkpoint: Checkpoint | None) -> Iterator[tuple[str, datetime]]:
     yield "Requested", operation.created_at
     if operation.started_at is not None:
-        yield "Taken by the job master" if operation.kind in _OF_MASTER else "Begun", operation.started_at
+        yield "Taken by the job master" if operation.kind in _OF_MASTER else "Started", operation.started_at
     for entered in operation.phases:
         at = datetime.fromisoformat(entered["at"])
         is_before_end = operation.ended_at is None or at < operation.ended_at  # the end may be written with a phase

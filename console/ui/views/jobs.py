@@ -81,7 +81,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
         return PageContent(context, settled=False)
 
     def load_revision() -> str:
-        facts = [(job.pk, job.run_pk, job.checkpoint_pk) for job in jobs.rows]
+        facts = [(job.pk, job.run_pk, job.checkpoint_pk, job.first_version) for job in jobs.rows]
         found = [(row.run_id, row.level, row.sentence) for row in health.values() if row is not None]
         return revision(request, selectors.rows_of_list(jobs.rows), facts, found, sorted(counts.items(), key=str))
 

@@ -14,7 +14,7 @@ from console import formats
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
-from console.jobs.models import Attempt, Job, Run
+from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.metrics.models import Metrics
 from console.ui.plots import shapes
 from console.ui.sparkline import sparkline
@@ -127,6 +127,10 @@ def test_the_list_has_a_line_for_a_job_that_never_ran(at_console: Client) -> Non
     said = blocks.text(at_console.get("/jobs/"))
     assert "Never started" in said
     assert "none yet" in said
+    assert "flights · version 1" in said, "as its page does"
+    assert '<td data-label="Parallelism" class="number">2</td>' in at_console.get("/jobs/").content.decode()
+    JobVersion.objects.all().delete()
+    assert "version 1" not in blocks.text(at_console.get("/jobs/"))
 
 
 def test_the_list_shows_no_rates_of_a_run_that_does_not_flow(at_console: Client) -> None:
@@ -210,7 +214,7 @@ def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
                 return found
 
     assert listed("-parallelism") == ["beta", "delta", "gamma", "alpha", "never"]
-    assert listed("parallelism") == ["never", "alpha", "gamma", "beta", "delta"]
+    assert listed("parallelism") == ["alpha", "never", "gamma", "beta", "delta"], "that of the first version"
     assert listed("-restarts")[:2] == ["beta", "gamma"]
     shown = {line.job.name: line.restarts for line in at_console.get("/jobs/?sort=-restarts").context["lines"]}
     assert shown == {"beta": 3, "gamma": 1}, "the present job master has restarted none of them"

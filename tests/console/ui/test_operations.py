@@ -186,6 +186,6 @@ def test_an_operation_shows_its_phases_also_after_its_end(at_console: Client) ->
     assert re.search(r"Savepoint 208 triggered [^a-z]+ \d+ s ago 3\.0 s Savepoint 208 completed", said)
     clone = rows.operation(run.job, "drill", phase="waiting for a worker")
     labels = [phase.label for phase in at_console.get(f"/operations/{clone.pk}/").context["phases"]]
-    assert labels == ["Requested", "Begun", "Succeeded"], "a phase that the trigger stored after the end is none"
+    assert labels == ["Requested", "Started", "Succeeded"], "a phase that the trigger stored after the end is none"
     instant = rows.operation(run.job, "pin", created_at=now, started_at=now, ended_at=now)
     assert at_console.get(f"/operations/{instant.pk}/").context["phases"] == ()

@@ -22,6 +22,7 @@ class Numbers:
     Args:
         unbounded: it waits for more at its end.
         slow_until: a file; until it exists each subtask gives about a hundred batches a second. "" means full speed.
+        hurry: so many times as large is a batch while it is not slow.
         polls_per_row: if set, each subtask gives a single row in so many polls until `slow_until` exists.
         fast_rows: rows of each split before `polls_per_row` applies.
     """
@@ -32,6 +33,7 @@ class Numbers:
     keys: int = 7
     unbounded: bool = False
     slow_until: str = ""
+    hurry: int = 1
     polls_per_row: int = 0
     fast_rows: int = 0
     guarantee = "exactly-once"
@@ -70,7 +72,7 @@ class NumbersReader(weir.spi.SourceReader):
         single = slow and self._source.polls_per_row and self._least_position >= self._source.fast_rows
         if slow and self._polls % (self._source.polls_per_row if single else 2):
             return None
-        count = 1 if single else self._source.batch
+        count = 1 if single else self._source.batch * (1 if slow else self._source.hurry)
         for _ in self._mine:
             self._turn = (self._turn + 1) % len(self._mine)
             slot = self._slots[self._turn : self._turn + 1]

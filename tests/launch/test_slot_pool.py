@@ -190,7 +190,7 @@ class Running:
 
     def __init__(self, folder: Path, trouble: Trouble, **timeouts: float) -> None:
         self.hurry = folder / "hurry"
-        self.source = Numbers(total=5_000, batch=10, unbounded=True, slow_until=str(self.hurry))
+        self.source = Numbers(total=5_000, batch=10, unbounded=True, slow_until=str(self.hurry), hurry=20)
         self.launcher, self.records, self.output = CountingLauncher(**timeouts), MemoryRunStore(), folder / "out"
         config = MasterConfig(
             job_id="1",

@@ -31,7 +31,7 @@ from runtime.state.keyed_table import KeyedTable
 from tests.jobs.numbers import Numbers, committed, counts, expected_counts
 from tests.waiting import until
 
-SOURCE = Numbers(total=2_000, batch=10, unbounded=True)
+SOURCE = Numbers(total=2_000, batch=10, unbounded=True, hurry=20)
 
 
 @dataclass

@@ -9,7 +9,6 @@ from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import BulkOperation, Operation
 from tests.console.ui import numbers, rows
-from tests.console.ui.story import LASTED
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/jobs/delays.py", line 41, in mean_delay
@@ -77,20 +76,23 @@ def _tokens() -> str:
     """The page of the tokens of each user: a token that has expired, and one that has not."""
     now = timezone.now()
     for user in User.objects.all():
-        for hint, scopes, days in (("weir_Ab3d", ["operate"], -1), ("weir_Qx7_", [], 30)):
+        for hint, scopes, age_days, used_h in (("weir_Ab3d", ["operate"], 31, 40), ("weir_Qx7_", [], 12, 3)):
+            created_at = now - timedelta(days=age_days)
             ApiToken.objects.create(
-                user=user, digest=f"{hint} of {user}", hint=hint, scopes=scopes,
-                expires_at=now + timedelta(days=days), used_at=now - timedelta(hours=3),
+                user=user, digest=f"{hint} of {user}", hint=hint, scopes=scopes, created_at=created_at,
+                expires_at=created_at + timedelta(days=30), used_at=now - timedelta(hours=used_h),
             )  # fmt: skip
     return "/tokens/"
 
 
 def _bulk(run: Run, operation: Operation) -> BulkOperation:
-    """A bulk act with the result of a job."""
+    """A bulk act that requested `operation`."""
     result = {"job": run.job_id, "operation": str(operation.pk), "refusal": "", "changes": False, "effect": ""}
+    assert operation.requested_by
     return BulkOperation.objects.create(
-        kind=operation.kind, requested_by=User.objects.earliest("pk"), results=[result], reason="before the move"
-    )
+        kind=operation.kind, requested_by=operation.requested_by, results=[result], reason=operation.reason,
+        created_at=operation.created_at,
+    )  # fmt: skip
 
 
 def pages_of_other_states(*, is_whole: bool = False) -> dict[str, str]:
@@ -106,7 +108,7 @@ def pages_of_other_states(*, is_whole: bool = False) -> dict[str, str]:
         failure = FAILURE if state == "failed" else None
         live = rows.live(None, operators=operators)
         if state == "restarting":  # the report of the attempt that lost its slots
-            live = rows.live(None, attempt_s=LASTED // timedelta(seconds=1), slots=[])
+            live = rows.live(None, slots=[])
         changes = {"token": 10 * token, "failure": failure, "live": live}
         upto = None if is_whole else 189 if state == "restarting" else 214
         run = numbers.run_with_story(f"flights-{state}", state, upto, **changes)

@@ -16,7 +16,6 @@ from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
 from tests.console.ui.story import (
     DEPLOYMENT,
-    LASTED,
     RATE,
     Story,
     Taken,
@@ -91,6 +90,7 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
     if not up:
         return []
     sick, full = fmean(map(story.sickness, up)), fmean(map(story.rate, up)) / RATE
+    surge = fmean(map(story.catches_up, up))
     operators = [one for one in _operators(run) if _calm(run, one["uid"])["state"] == "running"]
     slow = min(SLOW, len(operators) // 2)
     found = []
@@ -102,7 +102,7 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
             busy += (0.99 - busy) * sick
         elif index < slow:
             busy *= 1 - sick * 0.8
-            blocked += (0.93 - blocked) * sick
+            blocked += (0.93 - blocked) * sick + (0.3 - blocked) * surge
         else:
             busy *= 1 - sick * 0.7
         rates = (calm["rate_in"] * full, calm["rate_out"] * full)
@@ -225,16 +225,31 @@ def _tell(run: Run, story: Story, upto: int | None) -> None:
     rows.history(run, number, story, before + 1)
     if upto is None:
         rows.earlier_checkpoints(run, story)
-    if run.live and run.live.get("checkpoint"):
-        run.live["checkpoint"]["number"] = number
+    if run.live:
+        _count(run, story.read_s(began))
+        if run.live.get("checkpoint"):
+            run.live["checkpoint"]["number"] = number
         run.save(update_fields=["live"])
     record(run, story)
+
+
+def _count(run: Run, read_s: float) -> None:
+    """The counts since the last restart, after `read_s` at the usual rates. A drain writes all open windows."""
+    assert run.live is not None
+    for uid, calm in rows.live()["operators"].items():
+        for count, rate in (("records_in", "rate_in"), ("records_out", "rate_out")):
+            if calm[rate]:
+                run.live["operators"][uid][count] = round(calm[rate] * read_s)
+    if run.state == "finished":
+        run.live["operators"]["window"]["records_out"] += rows.OPEN_WINDOWS
+        run.live["operators"]["parquet"]["records_in"] += rows.OPEN_WINDOWS
 
 
 def slow_run(upto: int | None = 2_131) -> Run:
     """A running job whose join is slow now: the operators before it wait. `upto`: as in `run_with_story`."""
     under_way = {"number": 0, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
-    live = rows.live(attempt_s=LASTED // timedelta(seconds=1), checkpoint=under_way, restarts=0)
+    slots = [rows.slot(0, "host-1", 4), rows.slot(1, "host-2", 5)]
+    live = rows.live(checkpoint=under_way, restarts=0, slots=slots)
     slow = RATE / 4
     changed: dict[str, dict[str, float]] = {
         "join": {"busy": 1.0, "rate_in": slow, "rate_out": slow},
@@ -256,13 +271,16 @@ def slow_run(upto: int | None = 2_131) -> Run:
 def recovered_run(upto: int | None = 2_131, days: int = 0) -> Run:
     """A running job that is up to date again, after its join became slow and one of its slots was killed.
 
-    An earlier run of the job has a checkpoint in each hour of the `days` before. `upto`: as in `run_with_story`.
+    An earlier run of the job, of a version with an interval of an hour, has the checkpoints of the `days` before.
+    `upto`: as in `run_with_story`.
     """
-    job = rows.job("flights")
+    hourly = {"settings": rows.settings(checkpoint_interval_ms=3_600_000)}
+    job = rows.job("flights", hourly if days else None)
     under_way = {"number": 0, "acknowledged": 6, "subtasks": 10, "kind": "checkpoint"}
     restored = _earlier_run(job, days) if days else None
-    live = rows.live(attempt_s=396, checkpoint=under_way)
-    run = rows.run(job, token=9_201, live=live, restore_checkpoint=restored)
+    live = rows.live(checkpoint=under_way)
+    newest = job.versions.latest("number")
+    run = rows.run(job, token=9_201, live=live, restore_checkpoint=restored, version=newest)
     _tell(run, story_of_recovered_run(run), upto)
     rows.operations_of(run, User.objects.earliest("pk"))
     return run
@@ -276,6 +294,7 @@ def _earlier_run(job: Job, days: int) -> Checkpoint:
     Job.objects.filter(pk=job.pk).update(created_at=defined)
     job.versions.update(created_at=defined)
     run = rows.run(job, "stopped", token=9_191, created_at=began, started_at=began, ended_at=ended, live=None)
+    rows.add_version(job, 2, created_at=ended + timedelta(minutes=20))
     Attempt.objects.create(run=run, token=run.token, started_at=began, ended_at=ended, outcome="ended")
     for n in range(days * 24):
         grown, wave = 1 + n / (days * 24), 1 + 0.2 * math.sin(n / 3)

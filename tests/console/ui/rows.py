@@ -31,6 +31,7 @@ SCHEMA: dict[str, Any] = {
 PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 3_600_000, "on_malformed": "fail"}
 
 RETAINED = 12  #: checkpoints that retention leaves in storage
+OPEN_WINDOWS = 11_198
 QUERIES = {
     "open windows by airline": "SELECT carrier, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
     "FROM window_state GROUP BY carrier ORDER BY flights DESC",
@@ -102,13 +103,21 @@ LATE = "no acknowledgement from subtasks 0 and 1 of join airlines, and 4 subtask
 LOST = "slot 1 was lost: the other side closed the connection"
 LOST_SLOT = {
     "code": "attempt-failed", "message": LOST, "failures": 1, "slot": 1,
-    "slot_log": "/scratch/app-20261122121314-0000/5/stderr on host-1",
+    "slot_log": "/scratch/app-20261122121314-0000/5/stderr on host-2",
 }  # fmt: skip
 
 
-def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> dict[str, Any]:
-    """What a job master reports of the flights job in full flow, `attempt_s` after the begin of its attempt."""
-    read, written = RATE, 12.4
+def slot(index: int, host: str, executor: int) -> dict[str, Any]:
+    """What a job master reports of a slot."""
+    return {"index": index, "pid": 33_661 + 3_638 * executor, "host": host, "executor": str(executor),
+            "address": f"grpc://{host}:{4100 + index}", "log": f"/scratch/app-20261122121314-0000/{executor}/stderr",
+            "seen_ms_ago": 212 - 14 * index, "memory_bytes": 412 - 14 * index << 20,
+            "memory_bound_bytes": 512 << 20}  # fmt: skip
+
+
+def live(acknowledged: int | None = 6, **changes: Any) -> dict[str, Any]:
+    """What a job master reports of the flights job in full flow, two minutes after the loss of slot 1 on `host-2`."""
+    read, written, attempt_s = RATE, 12.4, 120
 
     def operator(state: str = "running", rate_in: float = 0.0, rate_out: float = 0.0, **numbers: Any) -> dict[str, Any]:
         return {"state": state, "watermark": JUNE_2013_MS, "busy": 0.0, "backpressured": 0.0, "subtasks": [],
@@ -120,20 +129,13 @@ def live(acknowledged: int | None = 6, attempt_s: int = 120, **changes: Any) -> 
         "prepared": operator(rate_in=read, rate_out=read, busy=0.18),
         "airlines": operator("finished", records_out=16, watermark=None),
         "join": operator(rate_in=read, rate_out=read, busy=0.61),
-        "window": operator(rate_in=read, rate_out=written, busy=0.23, open_results={"windows": 11_198}),
+        "window": operator(rate_in=read, rate_out=written, busy=0.23, open_results={"windows": OPEN_WINDOWS}),
         "parquet": operator(rate_in=written, busy=0.02),
     }
     under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 10, "kind": "checkpoint"}
     return {
         "operators": operators,
-        "slots": [
-            {"index": 0, "pid": 48_213, "host": "host-1", "executor": "4", "address": "grpc://host-1:4100",
-             "log": "/scratch/app-20261122121314-0000/4/stderr", "seen_ms_ago": 212,
-             "memory_bytes": 412 << 20, "memory_bound_bytes": 512 << 20},
-            {"index": 1, "pid": 51_907, "host": "host-1", "executor": "6", "address": "grpc://host-1:4101",
-             "log": "/scratch/app-20261122121314-0000/6/stderr", "seen_ms_ago": 198,
-             "memory_bytes": 398 << 20, "memory_bound_bytes": 512 << 20},
-        ],
+        "slots": [slot(0, "host-1", 4), slot(1, "host-3", 6)],
         "checkpoint": None if acknowledged is None else under_way,
         "counters": {"late_records": 0},
         "restarts": 1,
@@ -168,16 +170,20 @@ def job(name: str = "flights-delays", version: dict[str, Any] | None = None) -> 
     pipeline()
     created = timezone.now() - timedelta(days=1)
     made = Job.objects.create(name=name, pipeline="flights", description="Delays of the year 2013.", created_at=created)
-    JobVersion.objects.create(job=made, number=1, **{"parallelism": 2, "params": PARAMS, "settings": _settings(),
-                              "state": "ready", "graph": GRAPH, "created_at": created, **(version or {})})  # fmt: skip
+    add_version(made, 1, **{"created_at": created, **(version or {})})
     return made
+
+
+def add_version(to: Job, number: int, **changes: Any) -> JobVersion:
+    given = {"parallelism": 2, "params": PARAMS, "settings": settings(), "state": "ready", "graph": GRAPH, **changes}
+    return JobVersion.objects.create(job=to, number=number, **given)
 
 
 def run(of: Job, state: str = "running", **changes: Any) -> Run:
     now = timezone.now()
     started = now - LASTED
     ended = now - timedelta(minutes=2) if state in ("finished", "stopped", "canceled", "failed") else None
-    version = of.versions.get(number=1)
+    version = changes.pop("version", None) or of.versions.get(number=1)
     owner = "" if ended or state == "queued" else "host-1:4711:0badcafe"
     given = {"parallelism": version.parallelism, "created_at": started - timedelta(seconds=1.2),
              "started_at": started, "ended_at": ended,
@@ -264,6 +270,10 @@ OPERATORS = [
 ]
 
 
+#: Figures of the window operator after a drain: all its windows have fired.
+_FIRED = {"state_bytes": 0, "has_state": False}
+
+
 def operators_of(took_ms: float) -> list[dict[str, Any]]:
     """The figures by operator of a checkpoint; in a slow one, barriers wait before the join."""
     late_ms = max(0.0, took_ms - 460.0)
@@ -275,25 +285,31 @@ def operators_of(took_ms: float) -> list[dict[str, Any]]:
     return found
 
 
+def self_contained(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures by operator of a savepoint: it shares no file with a checkpoint."""
+    return [{**one, "written_bytes": one["state_bytes"]} for one in operators]
+
+
 def checkpoint(
     of: Run, number: int, kind: str = "checkpoint", status: str = "completed", *, is_stored: bool = True, **changes: Any
 ) -> Checkpoint:
     triggered = changes.pop("triggered_at", timezone.now() - timedelta(seconds=5))
     duration_ms = changes.pop("duration_ms", 312 if status == "completed" else None)
     done = status == "completed"
+    operators = OPERATORS if kind == "checkpoint" else self_contained(OPERATORS)
     given: dict[str, Any] = {
         "token": of.token,
         "triggered_at": triggered,
         "completed_at": triggered + timedelta(milliseconds=duration_ms or 0) if done else None,
         "duration_ms": duration_ms,
         "size_bytes": STATE_BYTES if done else None,
-        "written_bytes": 86_311 if done else None,
+        "written_bytes": sum(one["written_bytes"] for one in operators) if done else None,
         "acknowledged": 10 if done else 6,
         "subtasks": 10,
         "path": folder_of(CheckpointKind(kind), number, of.token) if done else "",
-        "operators": OPERATORS if done else [],
+        "operators": operators if done else [],
         "finished_operators": ["airlines"] if done else [],
-        "acknowledgements": acknowledgements() if done else acknowledgements("window", "parquet"),
+        "acknowledgements": acknowledgements(of=operators) if done else acknowledgements("window", "parquet"),
     }
     row = Checkpoint.objects.create(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
     if done and is_stored:
@@ -348,16 +364,20 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
             more |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
                      "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
         elif each.took_ms is not None:
-            more |= {"operators": operators_of(each.took_ms)}
-            more |= {"acknowledgements": acknowledgements(of=more["operators"])}
+            operators = operators_of(each.took_ms)
+            operators = operators if kind == "checkpoint" else self_contained(operators)
+            more |= {"operators": operators, "acknowledgements": acknowledgements(of=operators)}
             if kind == "checkpoint" and number not in kept:
                 more |= {"discarded_at": each.at + timedelta(minutes=1), "is_stored": False}
             elif kind == "checkpoint":
                 more |= {"is_stored": False}  # it shares files: see below
         elif of.state == "finished":
-            ended = [{**one, "finished": "finished"} for one in OPERATORS]
-            more = {"status": "completed", "triggered_at": each.at - timedelta(milliseconds=400), "operators": ended,
-                    "finished_operators": [one["uid"] for one in ended]}  # fmt: skip
+            operators = self_contained([*OPERATORS[:4], {**OPERATORS[4], **_FIRED}, *OPERATORS[5:]])
+            size = sum(one["state_bytes"] for one in operators)
+            more = {"status": "completed", "triggered_at": each.at - timedelta(milliseconds=400),
+                    "operators": [{**one, "finished": "finished"} for one in operators],
+                    "acknowledgements": acknowledgements(of=operators), "size_bytes": size, "written_bytes": size,
+                    "finished_operators": [one["uid"] for one in operators]}  # fmt: skip
             kind = "drain"
         elif of.ended_at:
             continue
@@ -425,5 +445,5 @@ def run_with_savepoint() -> Run:
     return made
 
 
-def _settings() -> Any:
-    return msgspec.to_builtins(JobSettings(retained_checkpoints=RETAINED))
+def settings(**changes: Any) -> Any:
+    return msgspec.to_builtins(JobSettings(retained_checkpoints=RETAINED, **changes))

@@ -44,8 +44,12 @@ the rows of the tests, in a real Chromium. Numbers, times and folders are made u
 
 
 def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands, so that all pages show the same moment. All places for runs are taken."""
-    now = timezone.now()
+    """The clock stands, so that all pages show the same moment. All places for runs are taken.
+
+    It stands where an interval of numbers ends: sums since a checkpoint then include all records up to the present.
+    """
+    now = timezone.now().replace(microsecond=0)
+    now -= timedelta(seconds=now.second % numbers.FINE)
     monkeypatch.setattr(timezone, "now", lambda: now)
     monkeypatch.setattr(defaulttags, "datetime", SimpleNamespace(now=lambda tz: now))
     workers = Worker("runs@host-1", ("runs",), 4, 4), Worker("stages@host-1", ("stages", "standing"), 2, 0)
@@ -133,16 +137,17 @@ TELL_INCIDENT = """([height, notes]) => {
 def take_incident(page: Page, run: Run) -> None:
     """The picture in README: the head of the job's page and its history, with the events of the story as notes."""
     story = story_of_recovered_run(run)
-    expired = run.checkpoints.get(reason="expired")
     assert story.failed_at
-    assert story.resumed_at
-    assert expired.completed_at
-    half_slow, up_to_date = story.slow_at + timedelta(seconds=45), story.resumed_at + story.catches_up
+    assert story.restored_at
+    assert story.up_to_date_at
+    expired, restored = run.checkpoints.get(reason="expired"), run.checkpoints.get(triggered_at=story.restored_at)
+    half_slow = story.slow_at + timedelta(seconds=45)
     notes = [
-        ("plot.records", half_slow, "join slow", True, "attention", 62),
+        ("plot.records", half_slow, "join slow", True, "attention", 94),
         ("plot.records", story.failed_at, "kill -9: slot 1", False, "failed", 94),
-        ("plot.lag", up_to_date, "up to date", True, "ok", 92),
-        ("plot.checkpoints", expired.completed_at, f"savepoint {expired.number} expired", True, "failed", 30),
+        ("plot.lag", story.failed_at, f"back to checkpoint {restored.number}", True, "attention", 26),
+        ("plot.lag", story.up_to_date_at, "up to date", False, "ok", 92),
+        ("plot.checkpoints", story.failed_at, f"savepoint {expired.number} expired", False, "failed", 30),
     ]
     given = [(plot, at.timestamp() * 1000, *more) for plot, at, *more in notes]
     page.evaluate(TELL_INCIDENT, [README_HEIGHT, given])

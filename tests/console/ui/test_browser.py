@@ -276,7 +276,7 @@ def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open
 def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in: Open, running: Run) -> None:
     """By mouse and by keys; without scripts the parts of the time axis are links."""
     numbers.record(running, hours=1, fine_minutes=15)
-    shown = rows.checkpoint(running, 100, triggered_at=timezone.now() - timedelta(minutes=8), is_stored=False)
+    shown = rows.checkpoint(running, 100, triggered_at=timezone.now() - timedelta(minutes=12), is_stored=False)
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/")
         outputs = page.locator(".plot-legend output")
@@ -284,14 +284,14 @@ def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in
         plot = page.locator(".plot.records")
         size = plot.bounding_box()
         assert size is not None
-        plot.hover(position={"x": size["width"] * 0.7, "y": 30})
+        plot.hover(position={"x": size["width"] * 0.5, "y": 30})
         assert outputs.all_text_contents() != newest, "the numbers of the backpressure episode"
-        page.locator(".heat").hover(position={"x": size["width"] * 0.7, "y": 15})
+        page.locator(".heat").hover(position={"x": size["width"] * 0.5, "y": 15})
         expect(page.locator("[data-heat]")).to_contain_text("prepared: busy")
         page.keyboard.press("Escape")
-        plot.hover(position={"x": size["width"] * 0.4, "y": 30})
+        plot.hover(position={"x": size["width"] * 0.12, "y": 30})
         page.mouse.down()
-        plot.hover(position={"x": size["width"] * 0.55, "y": 30})
+        plot.hover(position={"x": size["width"] * 0.28, "y": 30})
         page.mouse.up()
         page.wait_for_url("**from=**")
         expect(page.locator("#live-checkpoints tbody tr")).to_have_count(1)

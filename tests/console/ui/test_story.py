@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db.models import Sum
 from django.test import Client
 
 from console import formats
@@ -17,7 +18,7 @@ from console.runs.logs import LogFilter, log_file, log_tail
 from console.ui.templatetags.weir import quantity
 from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows
-from tests.console.ui.story import TIMEOUT
+from tests.console.ui.story import RATE, STATE_BYTES, TIMEOUT
 
 STATES = ("running", "slow", "recovered", "restarting", "failed", "finished")
 
@@ -67,9 +68,62 @@ def test_state_and_durations_in_tables_are_those_of_the_plots(at_console: Client
     shown = page(at_console, run)["timeline"].numbers
     completed = run.checkpoints.filter(status="completed")
     plotted = [value for value in shown["state_bytes"] if value is not None]
-    assert plotted[-1] == pytest.approx(completed.latest("number").size_bytes, rel=0.1)
+    periodic = completed.exclude(kind=Kind.DRAIN).latest("number")
+    assert plotted[-1] == pytest.approx(periodic.size_bytes, rel=0.1)
     slowest = max(row.duration_ms or 0 for row in completed)
     assert max(value for value in shown["checkpoint_ms"] if value is not None) == slowest
+
+
+def test_a_restore_goes_back_and_the_run_then_reads_what_waits(run: Run) -> None:
+    """The lag jumps up by the replay and the outage. The catch-up reads as many records as the lag stands for."""
+    seconds = Metrics.objects.filter(run_id=run.pk, operator=WHOLE_RUN, step_s=numbers.FINE).order_by("at")
+    restored = run.attempts.get(token=run.token).restored_checkpoint
+    after = list(seconds.filter(token=run.token, at__gte=restored.triggered_at)) if restored else []
+    if not restored or not after:
+        assert run.state in ("slow", "restarting") or not run.attempts.filter(outcome="failed").exists()
+        return
+    before = seconds.filter(at__lte=restored.triggered_at).last()
+    assert before
+    assert before.event_lag_ms
+    assert after[0].event_lag_ms
+    back_ms = (after[0].at - restored.triggered_at) / timedelta(milliseconds=1)
+    assert after[0].event_lag_ms == pytest.approx(before.event_lag_ms + back_ms, abs=2 * numbers.FINE * 1_000)
+    surplus = sum(row.records_in - RATE * numbers.FINE for row in after)
+    assert surplus == pytest.approx(RATE * after[0].event_lag_ms / 1_000, rel=0.1)
+    assert after[-1].event_lag_ms == pytest.approx(870, abs=100), "the run is up to date"
+
+
+def test_counts_since_the_last_restart_are_the_areas_below_the_rates(run: Run) -> None:
+    assert run.live
+    began = run.attempts.exclude(token=run.token).earliest("token").started_at if run.state == "restarting" else (
+        run.attempts.get(token=run.token).started_at)  # fmt: skip
+    assert began
+    assert run.live_at
+    is_young = run.live_at - began < timedelta(minutes=15)
+    area = Metrics.objects.filter(
+        run_id=run.pk, operator="flights", at__gte=began, step_s=numbers.FINE if is_young else numbers.COARSE
+    ).aggregate(total=Sum("records_out"))["total"]
+    assert run.live["operators"]["flights"]["records_out"] == pytest.approx(area, rel=0.05)
+
+
+def test_checkpoints_become_slower_until_a_savepoint_expires(run: Run) -> None:
+    for expired in run.checkpoints.filter(reason="expired"):
+        completed = run.checkpoints.filter(status="completed", number__lt=expired.number).order_by("-number")
+        took = [row.duration_ms or 0 for row in completed[:6]]
+        assert took == sorted(took, reverse=True)
+        assert took[0] > 0.25 * (expired.duration_ms or 0)
+
+
+def test_savepoints_write_all_their_state_and_a_drain_leaves_no_window(run: Run) -> None:
+    for row in run.checkpoints.filter(status="completed").exclude(kind=Kind.CHECKPOINT):
+        state = sum(operator["state_bytes"] for operator in row.operators)
+        assert row.written_bytes == row.size_bytes == state, row
+        assert sum(operator["written_bytes"] for operator in row.operators) == state, row
+        if row.kind == Kind.DRAIN:
+            assert state < 0.01 * STATE_BYTES
+            assert run.live
+            assert run.live["operators"]["window"]["records_out"] > rows.OPEN_WINDOWS
+            assert run.live["operators"]["parquet"]["records_in"] > rows.OPEN_WINDOWS
 
 
 def test_phases_of_the_plots_are_those_of_the_slowest_subtask_of_a_checkpoint(at_console: Client, run: Run) -> None:
@@ -162,6 +216,9 @@ def test_a_restarting_run_has_no_slots_and_a_running_run_has_all(at_console: Cli
     slots = page(at_console, run)["view"].live.slots
     assert len(slots) == (run.parallelism if run.state == "running" else 0)
     assert all(slot.pid and slot.executor and slot.log and slot.memory_bytes for slot in slots)
+    for lost in run.attempts.filter(outcome="failed", detail__slot=1):
+        assert lost.detail
+        assert lost.detail["slot_log"].rpartition(" ")[-1] not in {slot.host for slot in slots}, "it is on another host"
 
 
 def test_the_log_of_a_failed_attempt_has_an_error(run: Run, settings: Any, tmp_path: Path) -> None:
@@ -187,5 +244,11 @@ def test_all_checkpoints_of_a_run_have_numbers_without_gaps(operator: Any) -> No
     assert restored
     assert [row.number for row in found] == list(range(restored.number + 1, restored.number + 1 + len(found)))
     assert all(a.triggered_at < b.triggered_at for a, b in pairwise(found))
-    assert restored.run.started_at
-    assert run.job.versions.get().created_at < restored.run.started_at
+    earlier = list(restored.run.checkpoints.filter(kind=Kind.CHECKPOINT).order_by("number"))
+    for a, b in pairwise(earlier):
+        interval_ms = (b.triggered_at - a.triggered_at) / timedelta(milliseconds=1)
+        assert interval_ms == restored.run.version.settings["checkpoint_interval_ms"]
+    for each in (run, restored.run):
+        assert each.started_at
+        assert each.version.created_at < each.started_at
+    assert run.version != restored.run.version, "its interval is another one"

@@ -17,6 +17,7 @@ TRACEBACK = """Traceback (most recent call last):
 ZeroDivisionError: division by zero"""
 FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "slot": 1,
            "traceback": TRACEBACK}  # fmt: skip
+OTHER_STATES = ("restarting", "failed", "finished")
 
 
 def pages_of_running_job(run: Run) -> dict[str, str]:
@@ -95,24 +96,30 @@ def _bulk(run: Run, operation: Operation) -> BulkOperation:
     )  # fmt: skip
 
 
+def run_in_other_state(state: str, *, is_whole: bool = False) -> Run:
+    """A run that restarts, has failed or has finished. `is_whole`: as in `pages_of_other_states`."""
+    operators = rows.live()["operators"]
+    if state == "finished":
+        operators = {uid: {**one, "state": "finished"} for uid, one in operators.items()}
+    live = rows.live(None, operators=operators)
+    if state == "restarting":  # the report of the attempt that lost its slots
+        live = rows.live(None, slots=[])
+    failure = FAILURE if state == "failed" else None
+    changes = {"token": 9_000 + 10 * OTHER_STATES.index(state), "failure": failure, "live": live}
+    upto = None if is_whole else 189 if state == "restarting" else 214
+    run = numbers.run_with_story(f"flights-{state}", state, upto, **changes)
+    rows.operations_of(run, User.objects.latest("pk"))
+    return run
+
+
 def pages_of_other_states(*, is_whole: bool = False) -> dict[str, str]:
     """Jobs that restart, have failed, have finished or never ran: their pages and the pages of their runs.
 
     `is_whole`: the runs have all their checkpoints, not only those of their story.
     """
     found: dict[str, str] = {}
-    for token, state in enumerate(("restarting", "failed", "finished"), 900):
-        operators = rows.live()["operators"]
-        if state == "finished":
-            operators = {uid: {**one, "state": "finished"} for uid, one in operators.items()}
-        failure = FAILURE if state == "failed" else None
-        live = rows.live(None, operators=operators)
-        if state == "restarting":  # the report of the attempt that lost its slots
-            live = rows.live(None, slots=[])
-        changes = {"token": 10 * token, "failure": failure, "live": live}
-        upto = None if is_whole else 189 if state == "restarting" else 214
-        run = numbers.run_with_story(f"flights-{state}", state, upto, **changes)
-        rows.operations_of(run, User.objects.latest("pk"))
+    for state in OTHER_STATES:
+        run = run_in_other_state(state, is_whole=is_whole)
         found |= {f"job-{state}": f"/jobs/{run.job_id}/", f"run-{state}": f"/runs/{run.pk}/"}
     never = rows.job("flights-new")
     return {**found, "job-new": f"/jobs/{never.pk}/", "jobs-none": "/jobs/?q=no-such-job"}

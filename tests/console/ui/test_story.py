@@ -1,13 +1,18 @@
 """The pages of the fixtures agree with each other: times, figures and events of a run have one source."""
 
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.db.models import Sum
 from django.test import Client
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
 
 from console import formats
 from console.checkpoints.lanes import lanes_of
@@ -20,20 +25,35 @@ from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows
 from tests.console.ui.story import RATE, STATE_BYTES, TIMEOUT
 
-STATES = ("running", "slow", "recovered", "restarting", "failed", "finished")
+#: The runs of the pictures by state; `whole`: with all checkpoints since its start, and a run before it.
+RUNS: dict[str, Callable[[], Run]] = {
+    "running": partial(numbers.run_with_story, "flights-delays", "running", 214),
+    "slow": numbers.slow_run,
+    "recovered": numbers.recovered_run,
+    **{state: partial(every_page.run_in_other_state, state) for state in every_page.OTHER_STATES},
+    "whole": partial(numbers.recovered_run, upto=None, days=1),
+}
+STATES = [state for state in RUNS if state != "whole"]
 
 
-@pytest.fixture(params=STATES)
-def run(request: pytest.FixtureRequest, operator: Any) -> Run:
+@pytest.fixture(scope="module", params=STATES)
+def stored(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[int]:
+    """The key of a run. The transaction around its rows, which all tests of the run read, also contains their own.
+
+    The clock stands until the last of these tests has ended, so that all of them read the same pages.
+    """
+    now = timezone.now()
+    with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock(), transaction.atomic():
+        patch.setattr(timezone, "now", lambda: now)
+        rows.operator_user("ada")
+        yield RUNS[request.param]().pk
+        transaction.set_rollback(True)
+
+
+@pytest.fixture
+def run(db: None, stored: int) -> Run:
     """The run of the pictures in a state."""
-    if request.param == "running":
-        return numbers.run_with_story("flights-delays", "running", 214)
-    if request.param == "slow":
-        return numbers.slow_run()
-    if request.param == "recovered":
-        return numbers.recovered_run()
-    every_page.pages_of_other_states()
-    return Run.objects.get(state=request.param)
+    return Run.objects.get(pk=stored)
 
 
 def page(at_console: Client, run: Run) -> Any:
@@ -236,9 +256,8 @@ def test_rows_of_a_state_have_the_key_that_was_asked_for() -> None:
         assert {str(row[names.index(name)]) for row in rows.TABLE["rows"]} == {value}
 
 
-@pytest.mark.django_db
-def test_all_checkpoints_of_a_run_have_numbers_without_gaps(operator: Any) -> None:
-    run = numbers.recovered_run(upto=None, days=1)
+@pytest.mark.parametrize("stored", ["whole"], indirect=True)
+def test_all_checkpoints_of_a_run_have_numbers_without_gaps(run: Run) -> None:
     found = list(run.checkpoints.order_by("number"))
     restored = run.restore_checkpoint
     assert restored

@@ -1,4 +1,5 @@
-"""Every page and state in a real Chromium: widths, names, headings, keys, cut-off regions, and the rules of axe.
+"""Every page and state in a real Chromium: widths, names, headings, keys, cut-off regions, and the rules of axe, also
+on a narrow page.
 
 `test_visited_addresses` shows that these are all pages.
 """
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.django_db(trans
 #: The pages of a running job are many: each test takes every fifth, so that no test needs minutes on a slow machine.
 PARTS = range(5)
 DESKS = (1024, 1280, 1440)  #: at these widths, reasons and the whole graph are seen without scrolling
-WIDTHS = (390, *DESKS)
+NARROW = 390
 
 #: Form controls without a label, links and buttons without words, ids that occur twice.
 NAMELESS = """() => {
@@ -56,10 +57,12 @@ WITHOUT_KEYS = """() => {
 CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
   .map((e) => `${e.getAttribute('aria-label')}: ${e.scrollWidth} of ${e.clientWidth}`)"""
 
-#: Runs all rules, after transitions of colours have ended. No rule needs the style sheets, which it would load again.
-AXE = """async () => {
+#: Runs the named rules, or all, after transitions of colours have ended. No rule needs the style sheets, which it would
+#: load again.
+AXE = """async (rules) => {
   await Promise.all(document.getAnimations().map((animation) => animation.finished));
-  const {violations} = await axe.run(document, {resultTypes: ['violations'], preload: false});
+  const chosen = rules ? {runOnly: {type: 'rule', values: rules}} : {};
+  const {violations} = await axe.run(document, {resultTypes: ['violations'], preload: false, ...chosen});
   return violations.filter(({impact}) => impact === 'serious' || impact === 'critical')
     .flatMap(({id, nodes}) => nodes.map(({html, any}) => `${id}: ${html.slice(0, 120)} ${any[0]?.message ?? ''}`));
 }"""
@@ -67,6 +70,7 @@ AXE = """async () => {
 #: and date and time have one label together. Swagger: buttons contain links to their operations.
 VENDOR = {"admin": ("label-title-only", "aria-prohibited-attr", "label:"), "api": ("nested-interactive",)}
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+COLOUR_RULES = ["color-contrast", "link-in-text-block"]  #: the findings of all others are the same in each scheme
 OVERFLOW = "document.documentElement.scrollWidth - window.innerWidth"
 HEADINGS = "[...document.querySelectorAll('h1,h2,h3')].map((h) => Number(h.tagName[1]))"
 
@@ -154,24 +158,27 @@ def faults_of_page(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]
     levels = page.evaluate(HEADINGS)
     if levels.count(1) != 1 or any(after - before > 1 for before, after in itertools.pairwise([0, *levels])):
         wrong.append(f"headings {levels}")
-    for width in WIDTHS:
+    for width in (*reversed(DESKS), NARROW):
         page.set_viewport_size({"width": width, "height": 900})
         if page.evaluate(OVERFLOW) > 0:
             wrong.append(f"scrolls sideways at {width} px")
     page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
-    wrong += page.evaluate(WITHOUT_KEYS)
+    wrong += [f"{fault} at {NARROW} px" for fault in violations(page, schemes[:1])]
     for width in DESKS:
         page.set_viewport_size({"width": width, "height": 900})
         wrong += page.evaluate(CUT_OFF)
+    wrong += page.evaluate(WITHOUT_KEYS)
     return wrong + violations(page, schemes)
 
 
 def violations(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]:
-    """Serious and critical findings of axe, by day and by night."""
-    page.evaluate(AXE_SCRIPT)
+    """Serious and critical findings of axe: of all rules in the first scheme, of those for colours in the others."""
+    if not page.evaluate("Boolean(window.axe)"):
+        page.evaluate(AXE_SCRIPT)
     found: list[str] = []
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme)
-        found += [f"{fault} ({scheme})" for fault in page.evaluate(AXE)]
+        rules = None if scheme == schemes[0] else COLOUR_RULES
+        found += [f"{fault} ({scheme})" for fault in page.evaluate(AXE, rules)]
     page.emulate_media(color_scheme="light")
     return found

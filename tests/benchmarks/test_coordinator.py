@@ -9,6 +9,7 @@ from benchmarks.coordinator import main
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_acknowledgement_costs_about_the_same_whatever_the_number_of_subtasks(tmp_path: Path) -> None:
     result = tmp_path / "coordinator.json"
     assert main(["--acks", "2000", "--result", str(result)]) == 0

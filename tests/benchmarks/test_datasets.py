@@ -106,6 +106,7 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
@@ -165,6 +166,7 @@ def test_a_small_run_has_no_rows_that_are_too_late(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "system"), [("R1", "weir"), ("R1-json", "pathway")])
 def test_a_job_is_right_also_after_a_sigkill(name: str, system: str, tmp_path: Path) -> None:
     """S1-25: all processes are killed in the second round; a new process goes on from the last checkpoint."""

@@ -36,8 +36,9 @@ class Jobs:
         return live.run_to_end(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def spark_launcher() -> Iterator[SparkLauncher]:
+    """Of all modules that a worker runs in a row: a cluster takes longer to start than most jobs."""
     with spark_cluster("tests") as launcher:
         yield launcher
 

@@ -31,6 +31,7 @@ def checkouts(tmp_path: Path) -> Iterator[tuple[Checkout, Checkout]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tuple[Checkout, Checkout]) -> None:
     """SIGKILL of one supervisor and `down` end exactly its own processes; SIGTERM ends the other in order."""
     one, two = checkouts

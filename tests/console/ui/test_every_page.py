@@ -81,6 +81,7 @@ def test_every_page_of_a_running_job(signed_in: Open, running: Run, part: int) -
         assert faults(page, part_of_pages(running, part)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_every_page_as_a_reader(signed_in: Open, running: Run, part: int) -> None:
     """Acts are disabled with their reasons, and pages that define a job refuse it."""

@@ -26,7 +26,7 @@ from tests.spark import spark_cluster
 from tests.spark_jobs.stages.slow_table import ROWS, SPLITS, let, source
 from tests.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBES = 50  #: rows in each of 4 splits

@@ -16,46 +16,63 @@ from django.db import connection
 from django.urls import reverse
 from django.utils.text import Truncator
 
+from console import formats
 from console.checkpoints.models import NOT_FAILURES
 from console.jobs.models import Job
 from console.operations.models import JOB_OPERATIONS, OperationKind
 from console.ui.plots.window import Window
 from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.failure_reason import FailureReason
 
+FAILED_CHECKPOINT: Final = "failed-checkpoint"
 MAX_MARKS: Final = 60  #: newest events of a kind that are drawn
+MAX_FAILURES: Final = 20  #: newest failed checkpoints of the job whose durations are shown, for each reason
 #: Operations that change the run; savepoints have marks of their own.
 _OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
 #: States of a run whose attempt is being started.
 _STARTING: Final = [RunState.RESTARTING.value, RunState.STARTING.value, RunState.WAITING.value]
-#: Kind, time, reference, words and restored checkpoint of each event. Django would take longer to compile the query
-#: than Postgres to run it.
+#: Reasons of failed checkpoints whose durations are shown.
+_FAILURES: Final = [reason.value for reason in FailureReason if reason not in NOT_FAILURES]
+#: Kind, time, reference, words, restored checkpoint and duration of each event. Django would take longer to compile the
+#: query than Postgres to run it.
 _EVENTS: Final = """
-(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, '' FROM weir_operation
+(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, '', NULL::float8 FROM weir_operation
     WHERE job_id = %(job)s AND part_of_id IS NULL AND kind = ANY(%(operations)s)
         AND created_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'version', created_at AS at, number::text, '', '' FROM weir_job_version
+UNION ALL (SELECT 'version', created_at AS at, number::text, '', '', NULL FROM weir_job_version
     WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
 UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text,
-        number || ' ' || CASE status WHEN 'failed' THEN 'aborted' ELSE status END, '' FROM weir_checkpoint
+        number || ' ' || CASE status WHEN 'failed' THEN 'aborted' ELSE status END, '', NULL FROM weir_checkpoint
     WHERE job_id = %(job)s AND kind <> 'checkpoint' AND (status <> 'failed' OR reason = ANY(%(not_failures)s))
         AND triggered_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
 UNION ALL (SELECT 'failed-savepoint', coalesce(completed_at, triggered_at) AS at, id::text,
-        number || ' ' || CASE reason WHEN 'expired' THEN reason ELSE 'failed' END, '' FROM weir_checkpoint
+        number || ' ' || CASE reason WHEN 'expired' THEN reason ELSE 'failed' END, '',
+        extract(epoch FROM completed_at - triggered_at) * 1000
+    FROM weir_checkpoint
     WHERE job_id = %(job)s AND kind <> 'checkpoint' AND status = 'failed' AND reason <> ALL(%(not_failures)s)
         AND triggered_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
+UNION ALL (SELECT 'failed-checkpoint', completed_at, id::text,
+        number || ' ' || CASE reason WHEN 'expired' THEN reason ELSE 'failed' END, '',
+        extract(epoch FROM completed_at - triggered_at) * 1000
+    FROM unnest(%(failures)s::text[]) AS known (failure) CROSS JOIN LATERAL (
+        SELECT id, number, kind, reason, triggered_at, completed_at FROM weir_checkpoint
+        WHERE job_id = %(job)s AND status = 'failed' AND reason = known.failure
+        ORDER BY number DESC LIMIT %(newest)s
+    ) AS newest WHERE kind = 'checkpoint' AND completed_at BETWEEN %(begin)s AND %(end)s)
 UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason,
         coalesce(
             CASE WHEN a.ended_at IS NULL AND r.state = ANY(%(starting)s) THEN 'restoring ' ELSE 'restored ' END
-            || CASE restored.kind WHEN 'checkpoint' THEN 'checkpoint ' ELSE 'savepoint ' END || restored.number, '')
+            || CASE restored.kind WHEN 'checkpoint' THEN 'checkpoint ' ELSE 'savepoint ' END || restored.number, ''),
+        NULL
     FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id
     LEFT JOIN weir_checkpoint restored ON restored.id = a.restored_checkpoint_id CROSS JOIN LATERAL (
         SELECT reason FROM weir_attempt WHERE run_id = a.run_id AND token < a.token ORDER BY token DESC LIMIT 1
     ) AS earlier
     WHERE r.job_id = %(job)s AND a.started_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', ''), '' FROM weir_run
+UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', ''), '', NULL FROM weir_run
     WHERE job_id = %(job)s AND state = 'failed' AND ended_at BETWEEN %(begin)s AND %(end)s
     ORDER BY at DESC LIMIT %(most)s)
 """
@@ -104,14 +121,30 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    """A row of `_EVENTS`. `restored`: of a restart, `restored checkpoint 7`, or `restoring …` while it is under way."""
+class Event:
+    """A row of `_EVENTS`. `restored`: of a restart, `restored checkpoint 7`, or `restoring …` while it is under way.
+
+    `took_ms`: duration of a failed checkpoint or savepoint, if it is known.
+    """
 
     kind: str
     at: datetime
     ref: str
     words: str
     restored: str
+    took_ms: float | None
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is a failed checkpoint or savepoint."""
+        return self.kind in (FAILED_CHECKPOINT, "failed-savepoint")
+
+    @property
+    def failure(self) -> str:
+        """A failed checkpoint or savepoint in words."""
+        noun = "Checkpoint" if self.kind == FAILED_CHECKPOINT else "Savepoint"
+        took = "" if self.took_ms is None else f" after {formats.duration(self.took_ms)}"
+        return f"{noun} {self.words}{took}"
 
     @property
     def cause(self) -> str:
@@ -120,26 +153,35 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedEvent:
+    """An event without a mark, in the list of events."""
+
+    time: datetime
+    about: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Kind:
     """Text, label and address of a kind of event."""
 
-    about: Callable[[_Event], str]
-    label: Callable[[_Event], str]
-    href: Callable[[_Event], str]
+    about: Callable[[Event], str]
+    label: Callable[[Event], str]
+    href: Callable[[Event], str]
 
 
-def _restart(event: _Event) -> str:
+def _restart(event: Event) -> str:
     _, _, checkpoint = event.restored.partition(" ")
     origin = f" from {checkpoint}" if checkpoint else ""
     return f"Run {event.ref} restarted{origin}" + (f": {event.words}" if event.words else "")
 
 
-def _restart_label(event: _Event) -> str:
+def _restart_label(event: Event) -> str:
     outcome = event.restored or "restarted"
     return f"{event.cause}: {outcome}" if event.cause else outcome
 
 
-def _savepoint(event: _Event) -> str:
+def _savepoint(event: Event) -> str:
     return f"savepoint {event.words.replace('_', ' ')}"
 
 
@@ -158,7 +200,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         lambda event: reverse("ui:checkpoint", args=[event.ref]),
     ),
     "failed-savepoint": _Kind(
-        lambda event: _savepoint(event).capitalize(),
+        lambda event: event.failure,
         _savepoint,
         lambda event: reverse("ui:checkpoint", args=[event.ref]),
     ),
@@ -171,19 +213,34 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-def marks(job: Job, window: Window) -> tuple[Mark, ...]:
+def read_events(job: Job, window: Window) -> tuple[Event, ...]:
     """The events of `job` in `window`, oldest first."""
     values: dict[str, Any] = {
         "job": job.pk, "begin": window.begin, "end": window.end, "operations": _OPERATIONS, "most": MAX_MARKS,
-        "not_failures": [str(reason) for reason in NOT_FAILURES], "starting": _STARTING,
+        "not_failures": [str(reason) for reason in NOT_FAILURES], "starting": _STARTING, "failures": _FAILURES,
+        "newest": MAX_FAILURES,
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(_EVENTS, values)
-        found = sorted((_Event(*row) for row in cursor.fetchall()), key=lambda event: (event.at, event.kind))
-    return tuple(place_labels([_mark(event, window) for event in found]))
+        return tuple(sorted((Event(*row) for row in cursor.fetchall()), key=lambda event: (event.at, event.kind)))
 
 
-def _mark(event: _Event, window: Window) -> Mark:
+def marks(events: Sequence[Event], window: Window) -> tuple[Mark, ...]:
+    """The marks of events. A failed checkpoint has none: it is a bar of a plot."""
+    return tuple(place_labels([_mark(event, window) for event in events if event.kind in _KINDS]))
+
+
+def event_list(events: Sequence[Event], marked: Sequence[Mark]) -> tuple[Mark | ListedEvent, ...]:
+    """The list of events, oldest first: marks, and failed checkpoints."""
+    failed = [
+        ListedEvent(event.at, event.failure, reverse("ui:checkpoint", args=[event.ref]))
+        for event in events
+        if event.kind == FAILED_CHECKPOINT
+    ]
+    return tuple(sorted((*marked, *failed), key=lambda each: each.time))
+
+
+def _mark(event: Event, window: Window) -> Mark:
     kind = _KINDS[event.kind]
     label = Truncator(kind.label(event)).chars(_MAX_LABEL)
     return Mark(event.kind, window.percent(event.at), event.at, kind.about(event), label, kind.href(event))

@@ -11,6 +11,7 @@ from typing import Final
 HEIGHT: Final = 200
 _BAR: Final = 0.7  #: width of a bar in intervals
 _STUB: Final = 4
+_CUT: Final = (36, 26)  #: bottom and top of the gap in a bar that is cut
 
 Values = Sequence[float | None]
 
@@ -42,6 +43,19 @@ def bars(below: Sequence[float], values: Values, most: float) -> str:
         if low > high:
             drawn.append(f"M{at + (1 - _BAR) / 2:g} {low}v{high - low}h{_BAR}v{low - high}z")
     return "".join(drawn)
+
+
+def cut_bars(values: Values, most: float) -> str:
+    """A bar per value, high enough to be seen. A bar that is higher than the plot has a gap near its top."""
+    least = most * _STUB / HEIGHT
+    fitting = [None if value is None or value > most else max(value, least) for value in values]
+    low, high = _CUT
+    cut = [
+        f"M{at + (1 - _BAR) / 2:g} {HEIGHT}V{low}h{_BAR}V{HEIGHT}zm0 {high - HEIGHT}V0h{_BAR}V{high}z"
+        for at, value in enumerate(values)
+        if value is not None and value > most
+    ]
+    return bars([0.0] * len(values), fitting, most) + "".join(cut)
 
 
 def stubs(values: Values) -> str:

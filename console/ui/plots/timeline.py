@@ -5,7 +5,7 @@ content without reading it, so a poll whose browser has the plots costs none of 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import blake2s
@@ -21,9 +21,10 @@ from console.metrics.gaps import RunTime, find_gaps
 from console.metrics.selectors import Columns, Grid, plot_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
+from console.ui.plots.failures import FailedBar, failed_bars, failures_by_interval
 from console.ui.plots.gaps import DrawnGap, draw_gaps
 from console.ui.plots.load import LoadPlot, highest, load_layers, load_row, mean, most_loaded
-from console.ui.plots.marks import Mark, marks
+from console.ui.plots.marks import Event, ListedEvent, Mark, event_list, marks, read_events
 from console.ui.plots.scale import Scale
 from console.ui.plots.window import SPANS, Chosen, Span, Window, chosen, window
 from runtime.core.checkpoint import acknowledgements
@@ -47,7 +48,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot: `layers` are (class, path), from back to front. `highest`: of the window, for the legend."""
+    """A plot: `layers` are (class, path), from back to front.
+
+    `highest`: of the window, for the legend, as `highest_label`.
+    """
 
     key: str
     title: str
@@ -58,6 +62,8 @@ class Plot:
     note: str = ""
     height: int = 72  #: in pixels
     highest: Quantity | None = None
+    highest_label: str = "highest"
+    failed: tuple[FailedBar, ...] = ()
 
     @property
     def middle(self) -> int:
@@ -170,8 +176,16 @@ class Timeline:
         return draw_gaps(found, self.window)
 
     @cached_property
+    def _events(self) -> tuple[Event, ...]:
+        return read_events(self._page.job, self.window)
+
+    @cached_property
     def marks(self) -> tuple[Mark, ...]:
-        return marks(self._page.job, self.window)
+        return marks(self._events, self.window)
+
+    @property
+    def event_list(self) -> tuple[Mark | ListedEvent, ...]:
+        return event_list(self._events, self.marks)
 
     @property
     def has_labels_below(self) -> bool:
@@ -250,23 +264,28 @@ class Timeline:
         return self._plot("lag", "Watermark lag", axis, tuple(layers), tuple(series), note, most)
 
     def _checkpoints(self) -> Plot:
-        lasted = self.numbers["checkpoint_ms"]
-        axis = scale.durations(_largest(lasted))
+        lasted, failed = self.numbers["checkpoint_ms"], self.numbers["checkpoints_failed"]
+        failures = failures_by_interval(self._events, failed, self.window.lines)
+        took = {at: max(event.took_ms or 0.0 for event in events) for at, events in failures.items()}
+        axis = scale.durations(_largest(lasted) or _largest(took.values()))
         phases = checkpoint_phases(self.numbers)
         below, layers = [0.0] * len(lasted), [("phase commit", shapes.stubs(lasted))]
         for phase in PHASES:
             layers.append((f"phase {phase}", shapes.bars(below, phases[phase], axis.most)))
             below = [foot + (value or 0.0) for foot, value in zip(below, phases[phase], strict=True)]
-        failed = [number or None for number in self.numbers["checkpoints_failed"]]
-        layers.append(("failed", _failed_bars(failed)))
+        heights = [(took.get(at) or axis.most) if number else None for at, number in enumerate(failed)]
+        layers.append(("failed", shapes.cut_bars(heights, axis.most)))
         series = [self._series("duration", "latest", lasted, formats.duration)]
         names = PHASE_NAMES | {"commit": "commit"}
         series += [self._series(phase, names[phase], phases[phase], formats.duration) for phase in PHASES]
         if any(failed):
             total = _number(sum(number or 0 for number in failed))
-            series.append(Series("failed", "failed in this time", total, _texts(failed, _number)))
+            texts = _texts([number or None for number in failed], _number)
+            series.append(Series("failed", "failed in this time", total, texts))
         most = formats.duration(highest(lasted))
-        return self._plot("checkpoints", "Checkpoint duration", axis, layers, tuple(series), highest=most)
+        plot = self._plot("checkpoints", "Checkpoint duration", axis, layers, tuple(series), highest=most)
+        bars = tuple(failed_bars(failures, took, axis, self.window))
+        return replace(plot, highest_label="highest of completed", failed=bars)
 
     def _state(self) -> Plot:
         held = self.numbers["state_bytes"]
@@ -324,11 +343,6 @@ def _box(window: Window, grid: Grid, height: int) -> str:
     """The viewBox that shows the window of a grid, which may begin earlier and end later."""
     left = (window.begin - grid.begin).total_seconds() / grid.step_s
     return f"{left:g} 0 {window.span.length.total_seconds() / grid.step_s:g} {height}"
-
-
-def _failed_bars(failed: Sequence[int | None]) -> str:
-    """A bar over the whole height of each interval with a failed checkpoint."""
-    return shapes.bars([0.0] * len(failed), [1.0 if number else None for number in failed], 1.0)
 
 
 def _texts(values: Sequence[Any], write: Callable[[Any], Quantity]) -> str:

@@ -100,6 +100,14 @@ def test_pages(browser: Client, run: Run) -> None:
     assert read_by(partial(browser.get, "/jobs/")) <= FEW
 
 
+def test_the_page_of_a_job_whose_checkpoints_fail_reads_few_of_them(browser: Client, run: Run) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE weir_checkpoint SET status = 'failed', reason = 'expired' WHERE number % 2 = 0")
+        cursor.execute("VACUUM (ANALYZE) weir_checkpoint")
+    for query in ("", "?span=7d"):
+        assert read_by(partial(browser.get, f"/jobs/{run.job_id}/{query}")) <= FEW, query
+
+
 def test_the_api(api: APIClient, run: Run) -> None:
     for of in (f"jobs/{run.job_id}", f"runs/{run.pk}"):
         for query in ("", "?kind=savepoint", "?status=failed", "?status=in_progress", "?number=7"):

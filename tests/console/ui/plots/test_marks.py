@@ -77,7 +77,7 @@ def test_a_failed_savepoint_stands_at_its_failure_with_the_mark_of_a_failure(
     assert found == [(failed.completed_at, f"savepoint {failed.number} expired")]
     plots = blocks.live(page)["plots"]
     assert 'class="mark failed-savepoint"' in plots
-    assert f"Savepoint {failed.number} expired</title>" in plots
+    assert f" · Savepoint {failed.number} expired after 1 min</title>" in plots
     run.checkpoints.filter(pk=failed.pk).update(reason="suspended")
     kinds = {mark.kind for mark in at_console.get(f"/jobs/{run.job_id}/").context["timeline"].marks}
     assert "failed-savepoint" not in kinds, "an abort is no failure"

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.ui.plots.shapes import HEIGHT, area, bars, cells, line
+from console.ui.plots.shapes import HEIGHT, area, bars, cells, cut_bars, line
 
 VALUES = st.lists(st.none() | st.floats(0, 100, allow_nan=False), max_size=40)
 
@@ -44,6 +44,15 @@ def test_bars_stand_on_each_other(low: list[float | None], high: list[float | No
         assert abs(int(height) - (high[at] or 0) / 200 * HEIGHT) <= 1
     unseen = {at for at in range(size) if (high[at] or 0) / 200 * HEIGHT < 1}
     assert {int(float(x)) for x, _, _ in drawn} | unseen >= set(range(size))
+
+
+def test_a_bar_that_is_higher_than_the_plot_has_a_gap() -> None:
+    fitting, low, cut = re.findall("M[^M]+", cut_bars([100.0, None, 0.1, 201.0], 200))
+    assert fitting == "M0.15 200v-100h0.7v100z"
+    assert low.startswith("M2.15 200v-4h"), "it can be seen"
+    body, top = cut.split("m")
+    assert body == f"M3.15 {HEIGHT}V36h0.7V{HEIGHT}z"
+    assert top == f"0 {26 - HEIGHT}V0h0.7V26z", "from the same corner"
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))

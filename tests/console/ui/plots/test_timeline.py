@@ -115,6 +115,33 @@ def test_a_browser_that_has_the_plots_costs_no_query_of_numbers(at_console: Clie
     assert "plots" in blocks.swapped(at_console.get(path, headers={**AJAX, "X-Blocks": known}))
 
 
+def test_a_failed_checkpoint_that_is_higher_than_the_plot_shows_its_duration(
+    at_console: Client, operator: object
+) -> None:
+    """Its bar was cut at the frame, as if it had lasted 5 s."""
+    run = numbers.run_with_story("flights-delays", "running", 214)
+    late = run.checkpoints.get(reason="expired")
+    ended = timezone.now() - timedelta(minutes=6)
+    periodic = rows.checkpoint(
+        run, 900, status="failed", reason="finalize_failed", triggered_at=ended - timedelta(seconds=75),
+        completed_at=ended,
+    )  # fmt: skip
+    own = Metrics.objects.filter(run_id=run.pk, step_s=5, operator="", at__gt=ended - timedelta(seconds=5))
+    own.filter(at__lte=ended).update(checkpoints_failed=1)
+    page = at_console.get(f"/jobs/{run.job_id}/")
+    (plot,) = (plot for plot in page.context["timeline"].plots_below if plot.key == "checkpoints")
+    assert [(bar.about, str(bar.label)) for bar in plot.failed] == [
+        ("Checkpoint 900 failed after 1 min 15 s", "1 min 15 s"),
+        (f"Savepoint {late.number} expired after 1 min", "1 min"),
+    ]
+    assert all(0 <= bar.left < bar.right <= 101 for bar in plot.failed)
+    plots, tables = blocks.live(page)["plots"], blocks.live(page)["plot-tables"]
+    assert "<title>Checkpoint 900 failed after 1 min 15 s</title><rect" in plots
+    assert "highest of completed" in plots
+    for failed, words in ((late, f"Savepoint {late.number} expired after 1 min"), (periodic, plot.failed[0].about)):
+        assert f'<a href="/checkpoints/{failed.pk}/">{words}</a>' in tables
+
+
 def test_legends_have_the_highest_value_of_the_window_and_the_sum_of_failures(at_console: Client, running: Run) -> None:
     timeline = at_console.get(f"/jobs/{running.job_id}/?span=6h").context["timeline"]
     plots = {plot.key: plot for plot in (*timeline.plots_above, *timeline.plots_below)}

@@ -147,7 +147,7 @@ def take_incident(page: Page, run: Run) -> None:
         ("plot.records", story.failed_at, "kill -9: slot 1", False, "failed", 94),
         ("plot.lag", story.failed_at, f"back to checkpoint {restored.number}", True, "attention", 26),
         ("plot.lag", story.up_to_date_at, "up to date", False, "ok", 92),
-        ("plot.checkpoints", story.failed_at, f"savepoint {expired.number} expired", False, "failed", 30),
+        ("plot.checkpoints", story.failed_at, f"savepoint {expired.number} expired", False, "failed", 46),
     ]
     given = [(plot, at.timestamp() * 1000, *more) for plot, at, *more in notes]
     page.evaluate(TELL_INCIDENT, [README_HEIGHT, given])

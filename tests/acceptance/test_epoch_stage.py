@@ -126,6 +126,7 @@ def test_sigkill_of_the_stage_between_staging_and_commit(words: Tables) -> None:
     survive(words)
 
 
+@pytest.mark.long
 def test_sigkill_of_the_stage_between_commit_and_release(words: Tables) -> None:
     kill_when(words, words.is_recorded_only)
     survive(words)

@@ -99,6 +99,7 @@ def test_sigkill_of_the_stage_after_the_rename(words: WordCount) -> None:
     survive(words)
 
 
+@pytest.mark.long
 def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: WordCount) -> None:
     owner, token = stage(words)["lease_owner"], words.run["token"]
     words.feed(3)

@@ -8,6 +8,7 @@ import pytest
 from django.core.cache import caches
 from django.db.models import F
 from django.test import Client
+from django.utils import timezone
 
 from console.jobs.models import Attempt, Job, Run
 from tests.console.ui import blocks, numbers, rows
@@ -78,8 +79,12 @@ def test_a_run_without_a_flow_has_no_rates(at_console: Client) -> None:
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
-def test_the_figures_of_the_head_stand_in_a_line_of_a_wide_page(signed_in: Open, transactional_db: None) -> None:
+def test_the_figures_of_the_head_stand_in_a_line_of_a_wide_page(
+    signed_in: Open, transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a sentence, they wrapped in the middle of the age of the oldest restore point."""
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)  # a lag of half a minute ago is not shown
     rows.operator_user()
     run = numbers.recovered_run()
     with signed_in(1440) as page:

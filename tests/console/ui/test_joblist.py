@@ -75,10 +75,10 @@ def test_a_line_says_since_when_a_job_has_its_state_as_its_page_does(
     at_console: Client, operator: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list named the begin of the run: "for 3 h" of a job that ran again for minutes, or was sick for seconds."""
-    recovered, slow = numbers.recovered_run(), numbers.slow_run()
-    store_verdicts()
     now = timezone.now()
     monkeypatch.setattr(timezone, "now", lambda: now)
+    recovered, slow = numbers.recovered_run(), numbers.slow_run()
+    store_verdicts()
     for run, begin in ((recovered, "again for "), (slow, r"for (?:under 1|\d+) s · running for 3 h 12 min")):
         head = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
         found = re.search(r"Running(?:, needs attention)? ((?:again )?for .*?) version ", head)

@@ -121,7 +121,7 @@ def test_a_failed_checkpoint_that_is_higher_than_the_plot_shows_its_duration(
     """Its bar was cut at the frame, as if it had lasted 5 s."""
     run = numbers.run_with_story("flights-delays", "running", 214)
     late = run.checkpoints.get(reason="expired")
-    ended = timezone.now() - timedelta(minutes=6)
+    ended = timezone.now() - timedelta(minutes=11)
     periodic = rows.checkpoint(
         run, 900, status="failed", reason="finalize_failed", triggered_at=ended - timedelta(seconds=75),
         completed_at=ended,

@@ -123,6 +123,7 @@ def test_a_lost_host_is_waited_for(rig: Rig, words: Begin, tmp_path: Path) -> No
     assert job.run["live"]["restarts"] <= 2
 
 
+@pytest.mark.long
 def test_a_silent_host_is_replaced(rig: Rig, words: Begin, tmp_path: Path) -> None:
     """The cable stays out: the run goes on without that host."""
     job = words(tmp_path, "silent-host", 3)

@@ -175,12 +175,12 @@ def test_an_attempt_has_its_number_within_the_run_and_its_token_on_all_pages(at_
         Attempt.objects.create(run=of, token=token, outcome="failed", reason="slot 1 was lost", detail=rows.LOST_SLOT)
     tokens = [run.token + 100, run.token, run.token - 1, run.token - 100]
     numbered = [f"{4 - place} (token {token})" for place, token in enumerate(tokens)]
-    for path in (f"/jobs/{run.job_id}/", f"/runs/{run.pk}/"):
-        said = blocks.text(at_console.get(path))
-        table = said[said.index("Attempt Outcome") :]
-        assert re.findall(r"\d+ \(token \d+\)", table)[:4] == numbered
-    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert f"attempt {numbered[0]} of run {run.pk}" in said, "the newest failure of its cause"
+    said = blocks.text(at_console.get(f"/runs/{run.pk}/"))
+    assert re.findall(r"\d+ \(token \d+\)", said[said.index("Attempt Outcome") :])[:4] == numbered
+    job = at_console.get(f"/jobs/{run.job_id}/")
+    titled = re.findall(r'title="(token \d+)">(\d+)</th>', job.content.decode())
+    assert [f"{number} ({token})" for token, number in titled] == numbered
+    assert f"attempt {numbered[0]} of run {run.pk}" in blocks.text(job), "the newest failure of its cause"
     checkpoint = rows.checkpoint(run, 7, token=run.token)
     assert f"Attempt {numbered[1]} Key groups" in blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/"))
     admin = at_console.get(f"/admin/jobs/run/{run.pk}/change/").content.decode()

@@ -46,7 +46,7 @@ test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chrom
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, every page
 	@exec $(TESTS) -m "slow and not long" --hypothesis-profile=thorough $(PYTEST)
 
-test-long: setup-browser ## run the evidence that takes an hour more: further faults, all random examples, examples by their pages, bare Debian, the composition
+test-long: setup-browser ## run the evidence that test-slow leaves out for its time: further faults, all random examples, examples by their pages, bare Debian, the composition
 	@exec $(TESTS) -m "long or (hypothesis and not slow)" --hypothesis-profile=thorough $(PYTEST)
 
 screens: setup-browser ## take pictures of every page of the console into docs/screens

@@ -39,7 +39,7 @@ def no_worker(facts: RunFacts) -> Iterator[Finding]:
     if facts.now - since < MAX_QUEUED:
         return
     if facts.places:
-        named = facts.held_places[: facts.places if facts.places <= MAX_NAMED + 1 else MAX_NAMED]  # a rest of one too
+        named = facts.held_places if facts.places <= MAX_NAMED + 1 else facts.held_places[:MAX_NAMED]
         more = f" and {facts.places - len(named)} more" if facts.places > len(named) else ""
         limit = "; WEIR_RUNS sets the limit" if facts.places >= settings.WEIR_RUNS else ""
         why = f"the workers of the queue runs are busy with {', '.join(named)}{more}{limit}"

@@ -37,6 +37,7 @@ def main() -> int:
                 "DJANGO_SECRET_KEY": secrets.token_hex(32),
                 "DJANGO_SETTINGS_MODULE": "console.settings",
                 "WEIR_POSTGRES_POOL": "1",  # as in the web process
+                "WEIR_STORAGE": str(home / "storage"),
                 "WEIR_VAR": str(home),
             }
             from benchmarks.console import filling, requests, results_page, tabs  # after the settings

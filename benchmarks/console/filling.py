@@ -2,7 +2,8 @@
 
 The first job has 30 operators, a tenth of all checkpoints and numbers at all resolutions; it shows whether a page grows
 with its job. A few more jobs run and have numbers; all others have ended. Each checkpoint has the acknowledgements of
-its subtasks; in a failed checkpoint the last operator has not acknowledged.
+its subtasks; in a failed checkpoint the last operator has not acknowledged. The first job has a schedule of savepoints,
+and its newest snapshots have files.
 """
 
 import sys
@@ -21,16 +22,20 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
+from benchmarks.console.snapshots import store_snapshots  # noqa: E402
 from console.accounts.models import User  # noqa: E402
+from console.checkpoints.selectors import restorable  # noqa: E402
 from console.health.housekeeping import store_verdicts  # noqa: E402
 from console.jobs.models import Job, Pipeline, Run  # noqa: E402
 from console.metrics.partitions import create_partitions, drop_partitions  # noqa: E402
+from console.operations.services import OperationRequestContext, request  # noqa: E402
 from runtime.core.checkpoint.acknowledgements import PHASES  # noqa: E402
 from runtime.core.job.settings import JobSettings  # noqa: E402
 
 WIDE: Final = 30  #: operators of the first job
 NARROW: Final = 6
 SUBTASKS: Final = 4
+_WITH_FILES: Final = 4  #: newest snapshots of the first job: a savepoint, and the checkpoints that are not discarded
 _MINUTES_OF_OTHERS: Final = timedelta(hours=2)  #: numbers by minute of the jobs except the first, for the list of jobs
 
 
@@ -91,7 +96,8 @@ INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, trigge
 SELECT r.job_id, r.id, r.token, n, CASE WHEN n %% 500 = 0 THEN 'savepoint' ELSE 'checkpoint' END,
     CASE WHEN n %% 50 = 7 THEN 'failed' ELSE 'completed' END, now() - (%(each)s - n) * interval '10 s',
     now() - (%(each)s - n) * interval '10 s', 250 + n %% 190, 1258942, 86311, %(subtasks)s, %(subtasks)s,
-    CASE WHEN n %% 50 = 7 THEN 'expired' ELSE '' END, 'checkpoint-' || n,
+    CASE WHEN n %% 50 = 7 THEN 'expired' ELSE '' END,
+    CASE WHEN n %% 500 = 0 THEN 'savepoint-' ELSE 'chk-' END || n || '-' || r.token,
     CASE WHEN r.id = %(wide_run)s THEN %(wide)s ELSE %(narrow)s END::jsonb,
     CASE WHEN n %% 50 = 7 THEN %(incomplete)s ELSE %(acknowledgements)s END::jsonb,
     CASE WHEN n < %(each)s - 3 AND n %% 500 > 0 THEN now() END
@@ -143,6 +149,9 @@ def fill(size: Size) -> Filled:
             incomplete=_json(_acknowledgements(uids, len(uids) - 1)),
         )  # fmt: skip
     _progress(begun, "rows of jobs")
+    store_snapshots(restorable(first)[:_WITH_FILES], _graph(wide))
+    request(OperationRequestContext(user=user), first, "schedule", {"every_hours": 6})
+    _progress(begun, "files of snapshots")
     for step_s, length in ((5, timedelta(hours=24)), (60, timedelta(days=14)), (900, timedelta(days=size.days))):
         _numbers([run.pk], ["", *wide], step_s, now - min(length, timedelta(days=size.days)), now)
     for step_s, length in ((60, _MINUTES_OF_OTHERS), (900, timedelta(days=size.days))):

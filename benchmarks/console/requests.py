@@ -55,7 +55,8 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
     """Name, path and headers. Polls come first: plots move with time, and so does what a browser has of them."""
     run, job = filled.run, filled.run.job_id
     newest = Checkpoint.objects.filter(run=run, status="completed").order_by("-number")
-    checkpoint, earlier = newest[5].pk, newest[500].number
+    kept = newest.filter(kind="checkpoint", discarded_at=None)[0]
+    checkpoint, earlier = kept.pk, newest[500].number
     operation = Operation.objects.filter(job=job).order_by("created_at")[0].pk
     ended = Run.objects.exclude(ended_at=None).latest("pk").job_id
     savepoint = Checkpoint.objects.filter(run=run, kind="savepoint", status="completed").latest("number").pk
@@ -91,7 +92,7 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "checkpoints": f"/jobs/{job}/checkpoints/",
         "checkpoints, filtered": f"/jobs/{job}/checkpoints/?outcome=failed&slower_than=300ms",
         "statistics of checkpoints": f"/jobs/{job}/checkpoints/statistics/",
-        "comparison of checkpoints": f"/jobs/{job}/checkpoints/compare/?base={earlier}&other={newest[5].number}",
+        "comparison of checkpoints": f"/jobs/{job}/checkpoints/compare/?base={earlier}&other={kept.number}",
         "trend of checkpoints": f"/jobs/{job}/checkpoints/trend/",
         "retention": f"/jobs/{job}/checkpoints/retention/",
         "schedule of savepoints": f"/jobs/{job}/checkpoints/schedule/",
@@ -126,7 +127,7 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "api: checkpoints": f"/api/v1/jobs/{job}/checkpoints/",
         "api: checkpoint": f"/api/v1/checkpoints/{checkpoint}/",
         "api: statistics": f"/api/v1/jobs/{job}/checkpoints/statistics/",
-        "api: comparison": f"/api/v1/jobs/{job}/checkpoints/compare/?base={earlier}&other={newest[5].number}",
+        "api: comparison": f"/api/v1/jobs/{job}/checkpoints/compare/?base={earlier}&other={kept.number}",
         "api: trend": f"/api/v1/jobs/{job}/checkpoints/trend/",
         "api: retention": f"/api/v1/jobs/{job}/checkpoints/retention/",
         "api: schedule": f"/api/v1/jobs/{job}/checkpoints/schedule/",

@@ -16,6 +16,9 @@ from celery.signals import setup_logging, worker_shutting_down
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+# `manage.py migrate`, which runs before any worker, has checked the project. The checks load every page and cost a
+# worker a second of its start and 20 MB.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("console")
 app.config_from_object("django.conf:settings", namespace="CELERY")

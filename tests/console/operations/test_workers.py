@@ -1,5 +1,7 @@
 """The census of Celery workers: a real worker on a real broker, old answers at once, a broker that is gone."""
 
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import Any
@@ -10,6 +12,7 @@ from celery.contrib.testing.worker import start_worker
 from console.celery import app
 from console.operations import workers
 from console.operations.workers import Answer, Worker, WorkerCensus, ask_workers
+from stack.settings import ROOT
 from tests.waiting import until
 
 
@@ -59,3 +62,11 @@ def test_free_places_are_summed_by_queue() -> None:
     own = (Worker("a", ("runs",), 2, 1), Worker("b", ("runs", "stages"), 3, 0), Worker("c", ("housekeeping",), 1, 4))
     answer = Answer(at=None, workers=own)  # type: ignore[arg-type]
     assert answer.queues == (("housekeeping", 1, 0), ("runs", 5, 4), ("stages", 3, 3))
+
+
+def test_a_worker_starts_without_the_pages() -> None:
+    """Six processes of a stack start so: each would load forms, serializers and templates of pages it never shows."""
+    start = "import sys; from console.celery import app; app.loader.import_default_modules()"
+    shown = f"{start}; print('console.tasks' in sys.modules, 'console.urls' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "False"]

@@ -10,6 +10,7 @@ from console.accounts.models import User
 
 class Command(BaseCommand):
     help = "Create the first user from WEIR_ADMIN_USER (default: operator) and WEIR_ADMIN_PASSWORD, unless it exists"
+    requires_system_checks = ()  # `migrate`, which runs before, has made them
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = os.environ.get("WEIR_ADMIN_USER") or "operator"

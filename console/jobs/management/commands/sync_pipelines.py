@@ -10,6 +10,7 @@ from console.jobs.stages import StageFailed
 
 class Command(BaseCommand):
     help = "Refresh the table of pipelines from what spark_jobs offers"
+    requires_system_checks = ()  # `migrate`, which runs before, has made them
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

@@ -49,7 +49,7 @@ _OPERATOR_GAUGES: Final = (
     ("weir_backpressured_ratio", "Fraction of time spent waiting for receivers.", "backpressured", 1),
     ("weir_watermark_timestamp_seconds", "Event time of the watermark.", "watermark", 1000),
     ("weir_watermark_lag_seconds", "Wall clock minus watermark.", "processing_lag_ms", 1000),
-    ("weir_event_time_lag_seconds", "Newest event time that the run has read minus watermark.", "event_lag_ms", 1000),
+    ("weir_event_time_lag_seconds", "Newest watermark of a source minus watermark.", "event_lag_ms", 1000),
     ("weir_in_flight_bytes", "Bytes in the input queues.", "in_flight_bytes", 1),
 )
 

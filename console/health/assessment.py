@@ -35,6 +35,7 @@ RULES: Final = (
         "restart-loop", _EXECUTING, attempts.restart_loop,
         "See the attempts below for the whole reason; correct the code or the data that it names.",
     ),
+    Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
     Rule(
         "lost-lease", _ACTIVE, workers.lost_lease, "Check the host of the Celery worker and the queue runs."
     ),
@@ -92,7 +93,6 @@ RULES: Final = (
         "Give the state of {operator} a time to live, or check its timers.",
     ),
     Rule("unreadable", _ACTIVE, checkpoints.unreadable, "Open the checkpoint in the list below."),
-    Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
     Rule(
         "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,
         "Open the failed savepoint, and take another one once its cause is gone.",

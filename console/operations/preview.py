@@ -89,7 +89,8 @@ def _open_results(kind: str, run: Run) -> Iterator[Number]:
             if result == "rows" and kind == OperationKind.SAVEPOINT:
                 continue  # a plain savepoint commits nothing: the next checkpoint does
             note = in_drain if kind == OperationKind.DRAIN else otherwise
-            where = ", ".join(f"{name} {formats.count(count)}" for name, count in parts)
+            is_single = len(parts) == 1  # its number is the total
+            where = ", ".join(name if is_single else f"{name} {formats.count(count)}" for name, count in parts)
             total = sum(count for _, count in parts)
             yield Number(result, total, term, formats.count(total), f"{note}: {where}")
 

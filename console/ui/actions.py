@@ -78,6 +78,10 @@ class JobActs:
     refused: tuple[tuple[tuple[str, ...], str], ...]  #: (labels, reason)
 
     @property
+    def may_rescale(self) -> bool:
+        return any(button.kind == _K.RESCALE for button in self.possible)
+
+    @property
     def safe(self) -> tuple[Button, ...]:
         return tuple(button for button in self.possible if not button.dangerous)
 

@@ -15,6 +15,7 @@ from runtime.core.checkpoint.acknowledgements import PHASES
 
 MAX_LANES: Final = 96  #: of all operators together; a page of a single operator has all its lanes
 MAX_TICKS: Final = 5
+_ROOM_FOR_END: Final = 0.85  #: of the axis: the rest is left to the label of its end
 _STEPS: Final = (1, 2, 5)
 
 
@@ -114,9 +115,10 @@ def _percent(ms: float, span_ms: float) -> str:
 
 
 def _ticks(span_ms: float) -> tuple[Tick, ...]:
-    """Round times from 0, at most `MAX_TICKS` and not beyond the axis."""
+    """Round times from 0, and the end of the axis; at most `MAX_TICKS`."""
     step = next(
         base * 10.0**power for power in range(-1, 12) for base in _STEPS if span_ms / (base * 10.0**power) < MAX_TICKS
     )
-    times = [place * step for place in range(MAX_TICKS) if place * step <= span_ms * 0.97]
+    rounded = [place * step for place in range(MAX_TICKS - 1) if place * step <= span_ms * _ROOM_FOR_END]
+    times = [*rounded, span_ms]
     return tuple(Tick(_percent(ms, span_ms), "0" if ms == 0 else str(formats.duration(ms))) for ms in times)

@@ -261,14 +261,16 @@ def low_watermark(own: Sequence[SubtaskMetrics]) -> int | None:
 
 
 def newest_watermark(graph: JobGraph, metrics: Metrics) -> int | None:
-    """The highest watermark of any source subtask: the newest event time that the run has read."""
+    """The highest watermark of any source subtask: the newest event time that the run has read, minus the disorder that
+    its source allows.
+    """
     sources = [operator.uid for operator in graph.operators if operator.role is Role.SOURCE]
     times = (event_time(m.watermark) for uid in sources for m in metrics.get(uid, ()))
     return max((time for time in times if time is not None), default=None)
 
 
 def watermark_lags(watermark: int | None, newest: int | None, now_ms: int) -> tuple[int | None, int | None]:
-    """How far `watermark` is behind: behind the wall clock, and behind the newest event time that the run has read."""
+    """How far `watermark` is behind the wall clock, and behind `newest`, the newest watermark of a source."""
     if watermark is None:
         return None, None
     return now_ms - watermark, None if newest is None else max(0, newest - watermark)

@@ -101,7 +101,7 @@ class SlotMonitor:
 
     @staticmethod
     def _levels(own: Sequence[SubtaskMetrics], newest: int | None, now_ms: int) -> dict[str, Any]:
-        """Watermark, its lags, and the bytes of an operator. `newest`: the newest event time that the run has read."""
+        """Watermark, its lags, and the bytes of an operator. `newest`: the newest watermark of a source."""
         watermark = low_watermark(own)
         processing_lag_ms, event_lag_ms = watermark_lags(watermark, newest, now_ms)
         return {

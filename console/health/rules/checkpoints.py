@@ -115,8 +115,10 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
         cause = f"barriers wait for {root.root}, {root.clause}" if root else acknowledged
         text = f"A checkpoint has taken {formats.duration(pending_ms)}, {compared}: {cause}."
     elif newest is not None:
-        text = f"Checkpoints take {formats.duration(took_ms)}, {compared}: "
-        text += f"{_cause(facts, blame(newest), root)}."
+        blamed = blame(newest)
+        is_longer = blamed.took_ms > took_ms  # the median of the newest hides how they grow
+        own = f", and the newest took {formats.duration(newest.duration_ms)}" if is_longer else ""
+        text = f"Checkpoints take {formats.duration(took_ms)}, {compared}{own}: {_cause(facts, blamed, root)}."
     else:
         return
     operator = root.root.uid if root else blame(newest).operator if newest else ""
@@ -203,10 +205,11 @@ def savepoint_failed(facts: RunFacts) -> Iterator[Finding]:
     failed = facts.failed_savepoint
     if failed is None or facts.now - failed.failed_at > SAVEPOINT_SHOWN:
         return
-    ago = formats.duration(facts.ms_since(failed.failed_at))
+    ago = f"{formats.duration(facts.ms_since(failed.failed_at))} ago"
+    failure = f"failed {ago} with {_reason(failed.reason, failed.detail)}"
+    ending = f"expired {ago}" if failed.reason == FailureReason.EXPIRED else failure
     yield Finding(
-        sentence=f"Savepoint {failed.number} failed {ago} ago with {_reason(failed.reason, failed.detail)}. "
-        "No later savepoint has completed.",
+        sentence=f"Savepoint {failed.number} {ending}. No later savepoint has completed.",
         checkpoint=failed.pk,
         since=failed.failed_at,
     )

@@ -14,7 +14,7 @@ from console.ui.paging import moment
 LINE_POINTS: Final = 180  #: at most, of a line
 CELL_COLUMNS: Final = 90  #: at most, of the heat map
 _FIRST_YEAR: Final = 1980
-_MIN_LABEL_GAP: Final = 0.04  #: of the window's length, between a tick's label and the right edge
+_MIN_LABEL_GAP: Final = 0.08  #: of the window's length, between a tick and the right edge: its label would be cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,13 @@ def sentence(text: str) -> SafeString:
 
 
 @register.filter
+def both_ends(text: str) -> str:
+    """A long text without its middle: the last line of a traceback names the error."""
+    most, end = 200, 80
+    return text if len(text) <= most else f"{text[: most - end]} … {text[-end:]}"
+
+
+@register.filter
 def operators(uids: Iterable[str], graph: Any) -> str:
     """The names of operators, as the graph shows them. A graph of another version may lack some: then their uids."""
     names = operator_names(graph or None)

@@ -66,6 +66,14 @@ def test_a_single_failure_is_no_second_finding_beside_its_cause() -> None:
     assert [finding.rule for finding in loop.findings] == ["restart-loop"]
 
 
+def test_a_restart_comes_before_the_slow_checkpoints_of_the_attempt_that_ended() -> None:
+    slow = CheckpointFacts(
+        interval_ms=1_000, newest=checkpoint(completed_at=ago(40), duration_ms=20_000), recent_ms=(20_000,)
+    )
+    lost = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), checkpoints=slow)
+    assert [finding.rule for finding in lost.findings] == ["restarting", "checkpoints-slow"]
+
+
 def test_a_failed_savepoint_gives_way_to_what_the_run_does_now() -> None:
     failed = FailedSavepoint(5, 12, ago(60), "expired")
     sick = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), failed_savepoint=failed)

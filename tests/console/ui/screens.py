@@ -103,7 +103,8 @@ def flowing_run(user: User) -> Run:
 #: class of its plot, time in ms, words, whether it stands on the left of its time, colour.
 TELL_INCIDENT = """([height, notes]) => {
   const history = document.querySelector("section:has(#plots-head)");
-  const others = "header.site, .crumbs, main > *, .plots-nav, details, .plot-row:not(.axis-row) .small";
+  const rows = ".plot-row:not(.axis-row) .small, .plot-row:has(.event-lane)";
+  const others = `header.site, .crumbs, main > *, .plots-nav, details, ${rows}`;
   for (const other of document.querySelectorAll(others)) {
     if (!other.contains(history) && !other.querySelector("h1")) other.style.display = "none";
   }

@@ -56,7 +56,7 @@ def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: 
     assert f"Completed {completed.filter(kind='checkpoint').latest('number')}" in said
     assert f"Savepoint {completed.filter(kind='savepoint').latest('number').number}" in said
     assert f"Failed {running.checkpoints.get(reason='expired').number}" in said
-    assert re.search(rf"Restored {restored.number} \d+ min( \d+ s)? ago", said)
+    assert re.search(rf"Restored {restored.number} restored \d+ min( \d+ s)? ago", said)
     assert f"savepoint, by attempt 2 (token {running.token}) of run {running.pk}" in said
     assert f'id="latest-restored" href="/checkpoints/{restored.pk}/"' in response.content.decode()
 

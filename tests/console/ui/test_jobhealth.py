@@ -277,6 +277,14 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     assert "less often" not in said
 
 
+def test_a_rescale_is_offered_only_while_it_is_possible(at_console: Client) -> None:
+    slow = numbers.slow_run()
+    Run.objects.filter(pk=slow.pk).update(state=RunState.RESTARTING)
+    said = page(at_console, slow)
+    assert "Checkpoints take 38 s" in said
+    assert "Rescale the job…" not in said
+
+
 def test_a_failure_before_the_first_checkpoint_goes_back_to_the_snapshot_of_the_run(at_console: Client) -> None:
     first = rows.run(rows.job(), "stopped")
     snapshot = rows.checkpoint(first, 7, "stop")

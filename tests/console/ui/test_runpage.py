@@ -140,6 +140,8 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
     assert f"The run failed: {long}" in said
     assert "flights, subtask 1, slot 1" in said
     assert "File x, line 1" in said
+    assert "Next step Start or restore the job…" in said
+    assert "Next step" not in blocks.text(at_console.get(f"/runs/{first.pk}/")), "a later run has followed"
     assert "Restored from savepoint 7" in said
     assert "airlines had finished, and was not started again" in said
     assert "window 1 day restored 1.2 MiB" in said

@@ -42,6 +42,14 @@ def test_slow_checkpoints_are_no_reason_to_take_fewer_if_a_bottleneck_is_known()
     assert "less often" in without.remedy
 
 
+def test_a_phase_that_is_longer_than_the_median_has_the_duration_of_its_checkpoint_beside_it() -> None:
+    """ "Checkpoints take 12 s: start delay took 20 s": a part was longer than the whole."""
+    growing = replace(taken(20_000, *LATE), recent_ms=(20_000, 15_000, 12_000, 9_000, 7_000))
+    assert sentence("checkpoints-slow", checkpoints=growing) == (
+        "Checkpoints take 12 s, 12 times the interval, and the newest took 20 s: start delay before `join` took 20 s."
+    )
+
+
 @pytest.mark.parametrize(
     ("statistics", "says"),
     [
@@ -166,6 +174,11 @@ def test_a_failed_savepoint_is_found_for_a_day(seconds: float, is_found: bool) -
             "No later savepoint has completed."
         )
         assert finding.checkpoint == 5
+
+
+def test_a_savepoint_that_expired_says_so_in_a_word() -> None:
+    said = sentence("savepoint-failed", failed_savepoint=FailedSavepoint(5, 12, ago(7), "expired"))
+    assert said == "Savepoint 12 expired 7.0 s ago. No later savepoint has completed."
 
 
 @pytest.mark.parametrize(("took_ms", "written_mib", "is_found"), [(2_000, 0, True), (1_990, 0, False),

@@ -34,6 +34,9 @@ def test_phases_follow_each_other_on_the_time_since_the_trigger() -> None:
         ("async", "35.00%", "15.00%"),
     ]  # fmt: skip
     assert group.lanes[0].about == "start delay 10 ms, alignment 20 ms, sync 5.0 ms, async 15 ms"
+    assert group.lanes[0].marks.startswith(
+        '<rect class="phase start_delay" x="0.00%" width="10.00%" y="3" height="10"/><rect class="phase alignment" '
+    )
 
 
 def test_the_commit_begins_with_the_last_acknowledgement_and_ends_with_the_record() -> None:
@@ -47,6 +50,14 @@ def test_a_missing_acknowledgement_is_drawn_as_missing_over_the_whole_time() -> 
     (group,) = drawn(lanes(1, missing=1), completed=False).groups
     (bar,) = group.lanes[1].bars
     assert (bar.phase, bar.width, group.lanes[1].about) == ("missing", "100.00%", "no acknowledgement")
+    assert group.lanes[1].marks == '<rect class="missing" x="0.00%" width="100.00%" y="3" height="10"/>'
+
+
+def test_a_line_stands_at_each_tick() -> None:
+    found = drawn(lanes(1), took_ms=100)
+    assert [tick.x for tick in found.ticks] == ["0.00%", "50.00%", "100.00%"]
+    lines = [f'<line x1="{x}" x2="{x}" y1="0" y2="100%"/>' for x in ("0.00%", "50.00%", "100.00%")]
+    assert found.grid == "".join(lines)
 
 
 def test_many_subtasks_show_the_slowest_of_each_operator_and_one_operator_all_of_its_own() -> None:

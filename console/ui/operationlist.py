@@ -15,6 +15,9 @@ from console.ui.paging import all_pages, older_than, text
 
 CSV_COLUMNS: Final = ("id", "kind", "job", "run", "state", "run_state", "phase", "requested_by", "reason", "requested",
                       "started", "ended", "error", "request_id", "changes")  # fmt: skip
+#: of which `CSV_COLUMNS` are made
+_CSV_VALUES: Final = ("pk", "kind", "job__name", "run_id", "state", "run__state", "phase", "requested_by__username",
+                      "reason", "created_at", "started_at", "ended_at", "error", "request_id", "result")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +54,14 @@ class OperationFilters:
 
 def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
     """The operations, newest first, in the order of `CSV_COLUMNS`, with the times in UTC."""
-    pages = all_pages(rows, lambda rows, last: older_than(rows, last.created_at, last.pk))
-    for row in chain.from_iterable(pages):
-        error = row.error.get("message", "") if isinstance(row.error, dict) else ""
-        run_state = row.run.state if row.run else ""
-        yield (row.pk, row.kind, row.job.name, row.run_id, row.state, run_state, row.phase, row.requested_by,
-               row.reason, row.created_at, row.started_at, row.ended_at, error, row.request_id,
-               _changes(row))  # fmt: skip
+    found = rows.values_list(*_CSV_VALUES, named=True)
+    pages = all_pages(found, lambda rows, last: older_than(rows, last.created_at, last.pk))
+    for *values, error, request_id, result in chain.from_iterable(pages):
+        message = error.get("message", "") if isinstance(error, dict) else ""
+        yield (*values, message, request_id, _changes(result))
 
 
-def _changes(row: Operation) -> str:
+def _changes(result: Any) -> str:
     """The values before and after an edit, as JSON."""
-    found = row.result.get("changes") if isinstance(row.result, dict) else None
+    found = result.get("changes") if isinstance(result, dict) else None
     return json.dumps(found, ensure_ascii=False) if found else ""

@@ -52,8 +52,9 @@ def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     found = CheckpointFilter(given, queryset=checkpoint_table(job), job=job)
     if not found.is_valid():
         raise Http404("The filter is invalid.")
-    pages = all_pages(found.qs.order_by("-number"), lambda rows, last: rows.filter(number__lt=last.number))
-    return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, map(_checkpoint, chain.from_iterable(pages)))
+    rows = found.qs.order_by("-number").values_list(*_CHECKPOINTS)
+    pages = all_pages(rows, lambda rows, last: rows.filter(number__lt=last[1]))
+    return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, chain.from_iterable(pages))
 
 
 def _job_rows(found: FoundJobs, now: datetime) -> Iterator[tuple[Any, ...]]:
@@ -68,7 +69,3 @@ def _job_rows(found: FoundJobs, now: datetime) -> Iterator[tuple[Any, ...]]:
                    row.checkpoint.triggered_at if row.checkpoint else None,
                    line.flow.rate_in if line.flow else None, line.flow.rate_out if line.flow else None,
                    line.lag_ms, row.restarts if run else None)  # fmt: skip
-
-
-def _checkpoint(row: Any) -> tuple[Any, ...]:
-    return tuple(getattr(row, "pk" if name == "id" else "run_id" if name == "run" else name) for name in _CHECKPOINTS)

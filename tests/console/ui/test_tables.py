@@ -143,6 +143,17 @@ def test_runs_and_checkpoints_of_a_job(at_console: Client) -> None:
     assert [row["number"] for row in read(at_console, f"{job}/checkpoints.csv")] == ["2", "1"]
 
 
+def test_operations_have_their_job_run_user_and_error(at_console: Client, operator: User) -> None:
+    run = rows.run(rows.job("alpha"), "stopped")
+    rows.operation(run.job, "savepoint", "failed", run=run, requested_by=operator, error={"message": "It expired."})
+    rows.operation(run.job, "edit", result={"changes": {"owner": ["", "ada"]}}, created_at=timezone.now())
+    edit, savepoint = read(at_console, "/operations/?format=csv")
+    assert (savepoint["job"], savepoint["run"], savepoint["run_state"]) == ("alpha", str(run.pk), "stopped")
+    assert (savepoint["requested_by"], savepoint["error"], savepoint["changes"]) == ("operator", "It expired.", "")
+    assert (edit["run"], edit["run_state"], edit["requested_by"], edit["error"]) == ("",) * 4
+    assert edit["changes"] == '{"owner": ["", "ada"]}'
+
+
 @pytest.mark.parametrize("table", ["checkpoints.csv?larger_than=many", "checkpoints.csv?kind=none"])
 def test_an_invalid_filter_is_not_found(at_console: Client, table: str) -> None:
     assert at_console.get(f"/jobs/{rows.job().pk}/{table}").status_code == 404

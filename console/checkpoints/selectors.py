@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Count, F, Func, IntegerField, JSONField, Max, Q, QuerySet, Value
+import msgspec
+from django.db.models import Count, F, Func, IntegerField, Max, Q, QuerySet, TextField, Value
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
@@ -193,13 +194,16 @@ def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int
 def _measurements(rows: QuerySet[Checkpoint]) -> list[CheckpointMeasurement]:
     """Measurements of the latest completed checkpoints. Postgres extracts the alignment times from the JSON column."""
     waits: Any = Func(
-        F("operators"), Value("$[*].max_alignment_ms"), function="jsonb_path_query_array", output_field=JSONField()
+        F("operators"), Value("$[*].max_alignment_ms"), function="jsonb_path_query_array", output_field=TextField()
     )
     newest = rows.filter(status=Status.COMPLETED).exclude(duration_ms=None).annotate(waits=waits)
     columns: Any = newest.order_by("-number").values_list("duration_ms", "size_bytes", "written_bytes", "waits")
     return [
         CheckpointMeasurement(
-            duration_ms=took, state_bytes=size, written_bytes=written, alignment_ms=max(waited, default=0)
+            duration_ms=took,
+            state_bytes=size,
+            written_bytes=written,
+            alignment_ms=max(msgspec.json.decode(waited), default=0),  # a thousand of them take `json` 20 ms
         )
         for took, size, written, waited in columns[:MAX_SUMMARIZED_CHECKPOINTS]
     ]

@@ -5,7 +5,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2s
+from html import escape
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,7 +17,7 @@ from django.template.base import FilterExpression, Node, NodeList, Parser, Token
 from django.template.context import Context
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import escape, format_html
+from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
@@ -26,7 +28,7 @@ from console.operations.maintenance import shown_maintenance
 from console.operations.models import Maintenance
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
-from console.ui.status import CONCERN_WORDS, DISCARDED, HEALTH_WORDS, SHAPES, status
+from console.ui.status import CONCERN_WORDS, DISCARDED, HEALTH_WORDS, SHAPES, Status, status
 from console.ui.zones import chosen_zone
 
 register = template.Library()
@@ -173,10 +175,15 @@ def state(
     kind: str, value: str | None, *, discarded: bool = False, large: bool = False, health: str | None = ""
 ) -> SafeString:
     """A state as shape and word: {% state "run" run.state %}. `health` is the level of a run's health."""
-    found = status(kind, DISCARDED if discarded else value or "", health or "")
+    return _state_mark(status(kind, DISCARDED if discarded else value or "", health or ""), is_large=large)
+
+
+@lru_cache
+def _state_mark(found: Status, *, is_large: bool) -> SafeString:
+    """A list shows the same few states in each row."""
     return format_html(
         '<span class="status {}{}">{}<span class="word">{}</span></span>',
-        found.meaning, " large" if large else "", shape(found.shape), found.word,
+        found.meaning, " large" if is_large else "", shape(found.shape), found.word,
     )  # fmt: skip
 
 

@@ -241,6 +241,8 @@ def _operators(
     if run.version.is_batch or not run.version.graph:
         return {}
     edges = [edge for edge in run.version.graph["edges"] if not edge.get("feedback")]
+    forward_edges = [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]
+    recent = _recent(samples)
     names = operator_names(run.version.graph)
     found = {}
     for operator in run.version.graph["operators"]:
@@ -254,9 +256,9 @@ def _operators(
             role=Role(operator["role"]),
             bounded=operator.get("bounded", False),
             inputs=_senders(uid, edges),
-            forward_inputs=_senders(uid, [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]),
+            forward_inputs=_senders(uid, forward_edges),
             finished=shown is not None and shown.finished,
-            subtasks=_subtasks(uid, samples, _recent(samples), idle, is_source=is_source),
+            subtasks=_subtasks(uid, samples, recent, idle, is_source=is_source),
             state_bytes=last_hours[uid].state_bytes,
             lag_ms=last_hours[uid].lag_ms,
             usual_per_s=last_hours[uid].usual_per_s,

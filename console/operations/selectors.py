@@ -269,7 +269,8 @@ def _page_facts(pk: int, job: str = "") -> dict[str, Any]:
 
 
 def latest_run(job: Job) -> Run | None:
-    run = runs_of(job).first()
+    """The newest run of a job, with its version."""
+    run = Run.objects.filter(job=job).select_related("version").order_by("-pk").first()
     if run is not None:
         run.job = job
     return run

@@ -50,10 +50,10 @@ class RunSerializer(serializers.ModelSerializer[Run]):
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_failure(self, run: Run) -> Any:
-        schema = schema_of(self, run.version)
-        return run.failure and redact_failure(
-            run.failure, partial(redact_json, params=run.version.params, schema=schema)
-        )
+        if not run.failure:
+            return run.failure
+        redact = partial(redact_json, params=run.version.params, schema=schema_of(self, run.version))
+        return redact_failure(run.failure, redact)
 
     class Meta:
         model = Run
@@ -85,7 +85,8 @@ class RunDetailSerializer(RunSerializer):
         )  # fmt: skip
 
     def get_end(self, run: Run) -> str:
-        return end_of_run(run, ending_operation(run), schema_of(self, run.version))
+        schema = schema_of(self, run.version) if run.is_terminal else {}  # two queries
+        return end_of_run(run, ending_operation(run), schema)
 
     @extend_schema_field(HealthSerializer)
     def get_health(self, run: Run) -> Any:
@@ -109,5 +110,5 @@ class RunDetailSerializer(RunSerializer):
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:
-        found = allowed_operations(run.job, latest_run(run.job), self.context["request"].user)
-        return [ActSerializer(act).data for act in found]
+        found: Any = allowed_operations(run.job, latest_run(run.job), self.context["request"].user)
+        return ActSerializer(found, many=True).data

@@ -29,7 +29,7 @@ from console.operations.lineage import request_of, restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
 from console.operations.reviews import review_history
-from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation, runs_of
+from console.operations.selectors import latest_run, operations_beside, rows_of_snapshot_confirmation, runs_of
 from console.ui.actions import discard_confirmation
 from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt
@@ -196,23 +196,23 @@ def checkpoint_list(request: HttpRequest, pk: int) -> HttpResponse:
         chosen = selectors.job_checkpoints(job).filter(number=whole_number(number) or 0).only("pk").first()
         if chosen is not None:
             return redirect("ui:checkpoint", chosen.pk)
-    runs = runs_of(job)[:1]
+    run = latest_run(job)
 
     def load_content() -> PageContent:
         given = request.GET.copy()
         given.pop("number", None)
         comparing = whole_number(given.pop("compare", [""])[-1])
         found = filtered_checkpoints(job, given)
-        if found.page is not None and runs:
-            show_progress(live_metrics(runs[0]), found.page.rows)
+        if found.page is not None and run is not None:
+            show_progress(live_metrics(run), found.page.rows)
         return PageContent(
             {"job": job, "found": found, "absent": number, "comparing": comparing},
-            settled=not runs or runs[0].is_terminal,
+            settled=run is None or run.is_terminal,
         )
 
     def load_revision() -> str:
         newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
-        return revision(request, [newest], [(row.pk, row.state) for row in runs])
+        return revision(request, [newest], [(run.pk, run.state)] if run else [])
 
     return page_or_blocks(request, "checkpoints/list.html", "checkpoints/_list.html", load_content, load_revision)
 

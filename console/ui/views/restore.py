@@ -40,6 +40,9 @@ from runtime.core.job.lifecycle import FLOWING_STATES
 from runtime.core.restore.mapping import OperatorMapping
 
 _ROWS_PER_PAGE: Final = 6  #: of each group
+_COLUMNS: Final = (
+    "number", "kind", "name", "pinned_at", "run", "triggered_at", "size_bytes", "finished_operators",
+)  # fmt: skip
 #: Title, query parameter of the older pages, and kinds. Drained savepoints come last: their windows fired early.
 _GROUPS: Final = (
     ("Savepoints", "before_savepoint", (Kind.SAVEPOINT, Kind.STOP)),
@@ -269,7 +272,7 @@ def _with_facts(rows: FoundCheckpoints) -> FoundCheckpoints:
 
 def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) -> tuple[Snapshots, ...]:
     """A page of each group of `_GROUPS`, which includes the chosen snapshot. Two queries at most."""
-    rows = restorable(job)
+    rows = restorable(job).only(*_COLUMNS)
     found = rows
     if search:
         found = rows.filter(Q(name__icontains=search) | Q(note__icontains=search) | Q(number=whole_number(search) or 0))

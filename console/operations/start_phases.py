@@ -1,6 +1,6 @@
 """The phases of the start of a run, and their expected times by the history of its job, for pages and REST."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -98,11 +98,22 @@ def start_moments(run: Run) -> tuple[StartMoments, list[StartMoments]]:
     return found[0], found[1:]
 
 
+def restart_phases(attempt: Attempt) -> tuple[StartPhase, ...]:
+    """The phases of the launch of an attempt that follows another; none if its times are not recorded."""
+    steps = _steps(attempt.launch)
+    if not steps:
+        return ()
+    return start_phases(StartMoments(attempt.started_at, attempt.started_at, **steps), ())[1:]  # no queue
+
+
 def _moments(run: Any, records: datetime | None) -> StartMoments:
-    launch = run.launch or {}
-    steps = {step: datetime.fromtimestamp(launch[step] / 1000, UTC) for step in _LAUNCH_STEPS if step in launch}
-    moments = StartMoments(run.created_at, run.started_at, completed=run.first_checkpoint, **steps)
+    moments = StartMoments(run.created_at, run.started_at, completed=run.first_checkpoint, **_steps(run.launch))
     return moments._replace(working=_first_work(moments, records))
+
+
+def _steps(launch: Mapping[str, int] | None) -> dict[str, datetime]:
+    known = launch or {}
+    return {step: datetime.fromtimestamp(known[step] / 1000, UTC) for step in _LAUNCH_STEPS if step in known}
 
 
 def _first_work(moments: StartMoments, records: datetime | None) -> datetime | None:

@@ -60,12 +60,6 @@ def _group(state: str | None) -> str:
     return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
-def _has_failed(row: JobRow) -> bool:
-    """Whether the run failed although it should run: not by the commit at the end that a user has requested."""
-    is_failed = row.run is not None and row.run.run_state is RunState.FAILED
-    return is_failed and row.failure_code != "commit-failed" and row.job.archived_at is None
-
-
 def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None, now: datetime) -> JobLine:
     numbers = live_metrics(row.run)
     active = (row.active,) if row.active else ()
@@ -80,7 +74,7 @@ def job_line(row: JobRow, health: JobHealth | None, recent: RecentNumbers | None
         parallelism=row.parallelism,
         live=numbers,
         failed_at=row.failed_at,
-        wanted="running" if _has_failed(row) else desired_state(row.run, active),
+        wanted=desired_state(row.job, row.run, row.failure_code, active),
         restarts=row.restarts,
         since=state_since(row.run, row.failed_at, active),
         last_restart=last_restart(row.run, row.attempts, now),

@@ -13,7 +13,7 @@ from console.accounts.rights import AnyUser
 from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.selectors import checkpoint_table, newest_of
 from console.jobs.failures import NO_REASON, FailureDetail, failure_detail
-from console.jobs.models import JobVersion, Run, VersionState
+from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.metrics.live import BatchLive, Live, live_metrics
 from console.operations.legality import allowed_operations
 from console.operations.models import SUCCESSION_KINDS, Operation, OperationKind
@@ -159,7 +159,7 @@ def job_view(
             start_repeats=page.start_repeats,
             suggested=_primary_operation(page, newest, suggestion),
         ),
-        wanted=desired_state(run, page.active),
+        wanted=desired_state(page.job, run, failure.code if failure else None, page.active),
         end="" if run is None or failure else end_of_run(run, ending_of(run, page.operations), schema),
         failure=failure,
         suggestion=suggestion,
@@ -248,9 +248,16 @@ def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str]
     return describe_params(schema, mask(version.params, schema)) if version else ()
 
 
-def desired_state(run: Run | None, active: tuple[Operation, ...]) -> str:
-    """The requested state if it differs from the actual state, else ''. A rescale stands for its stop."""
-    if run is None or run.is_terminal:
+def desired_state(job: Job, run: Run | None, failure_code: str | None, active: tuple[Operation, ...]) -> str:
+    """The requested state if it differs from the actual state, else ''. A rescale stands for its stop.
+
+    A failed run should run, unless the commit failed at an end that a user has requested.
+    """
+    if run is None:
+        return ""
+    if run.run_state is RunState.FAILED and failure_code != "commit-failed" and job.archived_at is None:
+        return "running"
+    if run.is_terminal:
         return ""
     for operation in active:
         if operation.part_of_id is None and (goal := _DESIRED_STATES.get(operation.kind)):

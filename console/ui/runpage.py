@@ -16,7 +16,7 @@ from console.jobs.operator_names import operator_names
 from console.operations.models import Operation
 from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
-from console.operations.start_phases import StartPhase, start_moments, start_phases
+from console.operations.start_phases import StartPhase, restart_phases, start_moments, start_phases
 from console.operations.timed_reads import read_in_time
 from console.runs.logs import LogFilter, LogLine, SlotLog, log_file, log_tail
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
@@ -41,13 +41,22 @@ class RestoredOperator:
     state_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ShownAttempt:
+    """An attempt with its `number`, its failure, and the phases of its launch if it was a restart."""
+
+    row: Any
+    failure: FailureDetail
+    launch: tuple[StartPhase, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     end: str  #: why the run ended, in a sentence; '' while it runs
     code: str  #: package and version; "" if they are not recorded
     other_code: str  #: how the code differs from that of the version, in a sentence; "" if it does not
     ended_by: Operation | None
-    attempts: tuple[tuple[Attempt, FailureDetail], ...]  #: newest first, each with its `number`
+    attempts: tuple[ShownAttempt, ...]  #: newest first
     start: tuple[StartPhase, ...]
     restored: tuple[RestoredOperator, ...]
     log: tuple[LogLine, ...] | None  #: None: this host does not have it
@@ -76,7 +85,12 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
         other_code=other_code(run),
         ended_by=ended_by,
         attempts=tuple(
-            (attempt, failure_detail(attempt.recorded, run.version, schema, attempt.reason)) for attempt in shown
+            ShownAttempt(
+                attempt,
+                failure_detail(attempt.recorded, run.version, schema, attempt.reason),
+                restart_phases(attempt) if attempt.number > 1 else (),
+            )
+            for attempt in shown
         ),
         start=start_phases(*start_moments(run)),
         restored=restored_operators(run),

@@ -53,10 +53,11 @@ def test_the_desired_state_is_named_where_it_differs_from_the_state(
     at_console: Client, state: str, desired: str
 ) -> None:
     """A column of its own equalled the state in most rows."""
-    rows.run(rows.job(), state)
-    page = at_console.get("/jobs/").content.decode()
-    assert (f"desired state: <strong>{desired}</strong>" in page) == bool(desired)
-    assert ("desired state" in page) == bool(desired)
+    run = rows.run(rows.job(), state)
+    for path in ("/jobs/", f"/jobs/{run.job_id}/"):
+        page = at_console.get(path).content.decode()
+        assert (f"desired state: <strong>{desired}</strong>" in page) == bool(desired)
+        assert ("desired state" in page) == bool(desired)
 
 
 def test_nobody_desires_a_run_that_failed_as_it_was_stopped_or_whose_job_is_archived(at_console: Client) -> None:

@@ -102,6 +102,20 @@ def test_the_page_shows_each_step_of_a_launch(at_console: Client) -> None:
     assert "Operators and restore 4 min" in said
 
 
+def test_a_restart_has_the_phases_of_its_launch(at_console: Client) -> None:
+    """The page had those of the start three hours ago, not those of the restart a minute ago."""
+    run, began = rows.run(rows.job()), timezone.now().replace(microsecond=0) - timedelta(minutes=1)
+    ends = {"listed": 0.1, "opened": 0.1, "connected": 4.4, "deployed": 5.4}
+    launch = {step: int((began.timestamp() + end_s) * 1000) for step, end_s in ends.items()}
+    Attempt.objects.create(run=run, token=1, outcome="failed")
+    Attempt.objects.create(run=run, token=2, started_at=began, launch=launch)
+    said = blocks.text(at_console.get(f"/runs/{run.pk}/"))
+    expected = "Restart: Job master and inputs 0.10 s · Spark 0 ms · Slots 4.3 s · Operators and restore 1.0 s"
+    assert expected in said
+    Attempt.objects.filter(token=2).update(launch=None)
+    assert "Restart:" not in blocks.text(at_console.get(f"/runs/{run.pk}/"))
+
+
 @pytest.mark.django_db
 def test_moments_of_a_start_come_from_the_history() -> None:
     now = timezone.now().replace(microsecond=0)

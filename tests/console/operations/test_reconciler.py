@@ -7,6 +7,7 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
+from pytest_django.fixtures import DjangoAssertNumQueries
 
 from console.accounts.models import User
 from console.jobs.models import Job, JobVersion, Run
@@ -63,6 +64,16 @@ def test_a_step_that_fails_stops_no_other(make_run: MakeRun, monkeypatch: pytest
         reconciler.reconcile()
     run.refresh_from_db()
     assert run.state == "queued"
+
+
+def test_a_pass_that_finds_no_work_is_short(
+    make_run: MakeRun, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    """There is one a second, for as long as the console runs."""
+    claimed(make_run)
+    leases, wake_ups, stages, others = 4, 5, 1, 3
+    with django_assert_num_queries(leases + wake_ups + stages + others):
+        reconciler.reconcile()
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.QUEUED])

@@ -10,7 +10,12 @@ JOBS ?= 3
 # Tests wait about as long as they compute, so more run at a time than there are cores.
 # Files begin in the order of collection; the acceptance tests have one stack, so one worker runs them all.
 # A JVM of a test lives for seconds: the second compiler and parallel collectors would cost more than they save.
-TESTS = env JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
+JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# With an archive of Spark's classes a JVM starts with about half the work. To make it takes as long as ten such starts.
+# A JVM of another class path cannot use it, and would warn of that on stdout.
+CLASSES := var/spark-classes.jsa
+ARCHIVE = $$(test -e $(CLASSES) && echo -Xlog:disable -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES))
+TESTS = env JAVA_TOOL_OPTIONS="$(JVM) $(ARCHIVE)" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
 
 # Checks read Django's settings and reach no server.
 CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=redis://127.0.0.1:1/0 \
@@ -43,11 +48,14 @@ logs: setup ## follow the logs of all processes
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
 	@exec $(TESTS) $(PYTEST)
 
-test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, every page
+test-slow: setup-browser $(CLASSES) ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, every page
 	@exec $(TESTS) -m "slow and not long" --hypothesis-profile=thorough $(PYTEST)
 
-test-long: setup-browser ## run the evidence that test-slow leaves out for its time: further faults, all random examples, examples by their pages, bare Debian, the composition
+test-long: setup-browser $(CLASSES) ## run the evidence that test-slow leaves out for its time: further faults, all random examples, examples by their pages, bare Debian, the composition
 	@exec $(TESTS) -m "long or (hypothesis and not slow)" --hypothesis-profile=thorough $(PYTEST)
+
+$(CLASSES): tests/spark_classes.py constraints.txt | setup-browser
+	-@JAVA_TOOL_OPTIONS="$(JVM)" $(BIN)/python -m tests.spark_classes $@
 
 screens: setup-browser ## take pictures of every page of the console into docs/screens
 	@exec $(BIN)/python -m pytest -q tests/console/ui/screens.py

@@ -46,12 +46,14 @@ class Side:
     Args:
         rows: rows of state by operator, from the manifest. None: the files are deleted or cannot be read.
         in_flight: bytes in flight by operator at the trigger, from the history of numbers; empty if it is not kept.
+        fault: why the files cannot be read, as a sentence; "" if they can, or are deleted.
     """
 
     checkpoint: Checkpoint
     took_ms: float
     rows: Mapping[str, int] | None
     in_flight: Mapping[str, int]
+    fault: str = ""
 
     @property
     def unknown(self) -> frozenset[str]:
@@ -145,7 +147,7 @@ def compare(base: Side, other: Side, graph: Mapping[str, Any]) -> Comparison:
     duration = Change(base.took_ms, other.took_ms)
     cause, uid = _duration_sentence(base, other, duration, sides, graph)
     held, largest = _state_sentence(changes["size_bytes"], operators, names)
-    parts = [*_endings(base, other), cause, held]
+    parts = [*_endings(base, other), cause, held, *_faults(base, other)]
     return Comparison(
         base=base.checkpoint,
         other=other.checkpoint,
@@ -221,6 +223,14 @@ def _endings(base: Side, other: Side) -> list[str]:
         f"acknowledged are compared."
         for side in (base, other)
         if side.checkpoint.status != Status.COMPLETED
+    ]
+
+
+def _faults(base: Side, other: Side) -> list[str]:
+    return [
+        f"The rows in the state of {side.checkpoint} are not known. {side.fault}"
+        for side in (base, other)
+        if side.fault
     ]
 
 

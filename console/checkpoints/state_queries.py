@@ -5,6 +5,7 @@ owner. A query only reads, so the reconciler can restart a query whose task was 
 """
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -17,6 +18,7 @@ from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
 from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery, large_columns
+from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Pipeline
 from console.runs.lease import ago
 from runtime.core.snapshot.contents import StoredState, stored_states
@@ -47,13 +49,13 @@ def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
 
     Raises:
         Conflict: the checkpoint has not completed, or is discarded.
-        Refused: names the file that is missing or damaged.
+        Refused: names the file that is missing or damaged, or the storage does not answer in time.
     """
     if not checkpoint.is_restorable:
         why = "was discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
         raise Conflict("no-state", f"{str(checkpoint).capitalize()} {why}: there is no state to read.")
-    storage.pin(checkpoint)
-    return stored_states(storage.load_manifest(checkpoint))
+    pinned = partial(storage.load_pinned_manifest, checkpoint)
+    return stored_states(read_in_time(("pinned manifest", checkpoint.pk), pinned))
 
 
 def request_rows(

@@ -54,6 +54,12 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
         raise
 
 
+def load_pinned_manifest(checkpoint: Checkpoint) -> Manifest:
+    """As `load_manifest`. The checkpoint is pinned before, so retention keeps its files for ten minutes."""
+    pin(checkpoint)
+    return load_manifest(checkpoint)
+
+
 def _complete_manifest(checkpoint: Checkpoint, root: Path) -> Manifest:
     file = root / checkpoint.path / MANIFEST_FILE
     manifest = _read_manifest(file, CHECKPOINT_FIELD)
@@ -198,9 +204,12 @@ def load_savepoint(given: str) -> tuple[Path, Manifest]:
 
 
 def target_roots() -> list[Path]:
-    """The folders below which savepoints may be copied: the roots outside the storage of Weir."""
-    home = Path(settings.WEIR_STORAGE).resolve()
-    roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
+    """The folders below which savepoints may be copied: the roots outside the storage of Weir.
+
+    Symbolic links are not followed, as pages name the roots while the storage hangs. `target_folder` follows them.
+    """
+    home = Path(settings.WEIR_STORAGE).absolute()
+    roots = [Path(root).absolute() for root in settings.WEIR_SAVEPOINT_ROOTS]
     return [root for root in roots if not root.is_relative_to(home)]
 
 

@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,8 @@ from django.conf import settings
 from django.db import connection
 from django.db.models.fields.json import KeyTextTransform
 
+from console.accounts.refusals import Refused
+from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live, metrics_in_mode
 from console.operations.readiness import READINESS
@@ -50,6 +53,7 @@ class Storage:
     free_bytes: int | None
     total_bytes: int | None
     is_missing: bool = False  #: the folder does not exist, which is well before its first use
+    is_hanging: bool = False  #: it does not answer in time
 
     @property
     def used_percent(self) -> float | None:
@@ -131,14 +135,23 @@ def _storage() -> tuple[Storage, ...]:
     found, devices = [], set()
     for label, folder in folders.items():
         try:
-            usage, device = shutil.disk_usage(folder), Path(folder).stat().st_dev
+            free, total, device = read_in_time(("usage", label), partial(_usage, folder))
+        except Refused:
+            found.append(Storage(label, str(folder), None, None, is_hanging=True))
+            continue
         except OSError as error:
             found.append(Storage(label, str(folder), None, None, isinstance(error, FileNotFoundError)))
             continue
         if device not in devices:
             devices.add(device)
-            found.append(Storage(label, str(folder), usage.free, usage.total))
+            found.append(Storage(label, str(folder), free, total))
     return tuple(found)
+
+
+def _usage(folder: Path) -> tuple[int, int, int]:
+    """Free and total bytes of a file system, and its device."""
+    usage = shutil.disk_usage(folder)
+    return usage.free, usage.total, folder.stat().st_dev
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

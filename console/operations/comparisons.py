@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Final
 
 from console.accounts.refusals import InvalidField, Refused
-from console.checkpoints import storage
 from console.checkpoints.comparison import Comparison, Side, compare
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import job_checkpoints
+from console.checkpoints.timed_reads import recorded_states_in_time
 from console.jobs.models import Job
 from console.metrics.selectors import in_flight_bytes
 
@@ -33,18 +33,22 @@ def load_comparison(job: Job, base: int, other: int, now: datetime) -> Compariso
 
 def _side(checkpoint: Checkpoint, now: datetime) -> Side:
     in_flight = in_flight_bytes(checkpoint.run, checkpoint.triggered_at, now)
-    return Side(checkpoint, checkpoint.took_ms(now), _rows(checkpoint), in_flight)
-
-
-def _rows(checkpoint: Checkpoint) -> dict[str, int] | None:
-    """Rows of keyed and broadcast state by operator; None without readable files."""
+    took_ms = checkpoint.took_ms(now)
     if not checkpoint.is_restorable:
-        return None
+        return Side(checkpoint, took_ms, None, in_flight)
     try:
-        states = storage.recorded_states(checkpoint)
-    except Refused:
-        return None
+        return Side(checkpoint, took_ms, _rows(checkpoint), in_flight)
+    except Refused as refused:
+        return Side(checkpoint, took_ms, None, in_flight, refused.detail)
+
+
+def _rows(checkpoint: Checkpoint) -> dict[str, int]:
+    """Rows of keyed and broadcast state by operator.
+
+    Raises:
+        Refused: the files cannot be read, or the storage does not answer in time.
+    """
     found: dict[str, int] = {}
-    for state in states:
+    for state in recorded_states_in_time(checkpoint):
         found[state.operator] = found.get(state.operator, 0) + (state.rows if state.kind.has_rows else 0)
     return found

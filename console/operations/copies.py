@@ -24,6 +24,7 @@ from console.accounts.refusals import Conflict, Refused
 from console.advisory_lock import try_lock
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.timed_reads import require_target_in_time
 from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.legality import copy_conflict
@@ -52,7 +53,7 @@ def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
     checkpoint = checkpoint_of(row.job, wanted.checkpoint)
     if refused := copy_conflict(checkpoint):
         raise refused
-    storage.target_folder(wanted.target)
+    require_target_in_time(wanted.target)
     queue_copy(row)
     return row
 

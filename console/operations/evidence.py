@@ -1,12 +1,15 @@
 """The evidence pack of a checkpoint: its manifest, the last check of its files, its review and its restore drills."""
 
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from django.utils import timezone
 
 from console.accounts.models import User
+from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.timed_reads import read_in_time
 from console.operations import evidence_seal
 from console.operations.clones import drills_of
 from console.operations.models import Operation, Verification
@@ -32,7 +35,7 @@ def evidence_pack(checkpoint: Checkpoint, user: User) -> dict[str, Any]:
 
 
 def _pack(checkpoint: Checkpoint, user: User) -> dict[str, Any]:
-    stored, run = read_manifest(checkpoint), checkpoint.run
+    stored, run = _stored_manifest(checkpoint), checkpoint.run
     drills = drills_of(checkpoint.job).filter(params__checkpoint=checkpoint.pk).select_related("requested_by")
     return {
         "format": "weir-evidence-1",
@@ -60,6 +63,13 @@ def _pack(checkpoint: Checkpoint, user: User) -> dict[str, Any]:
         "drills": [_operation(row) for row in drills[:MAX_ENTRIES]],
         "manifest": stored.content,
     }  # fmt: skip
+
+
+def _stored_manifest(checkpoint: Checkpoint) -> StoredManifest:
+    try:
+        return read_in_time(("evidence", checkpoint.pk), partial(read_manifest, checkpoint))
+    except Refused as refused:
+        return StoredManifest(fault=refused.detail)
 
 
 def _verification(checkpoint: Checkpoint, stored: StoredManifest) -> dict[str, Any]:

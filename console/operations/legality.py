@@ -7,7 +7,7 @@ fits a version.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from django.db.models import Q
 
@@ -16,6 +16,7 @@ from console.accounts.rights import AnyUser, operate_refusal
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
 from console.checkpoints.selectors import restorable
+from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job, Run
 from console.jobs.services import archived_conflict, newest_ready
 from console.operations.maintenance import maintenance_conflict, shown_maintenance
@@ -123,7 +124,7 @@ def discard_conflict(checkpoint: Checkpoint) -> Conflict | None:
     """Why a checkpoint cannot be discarded; None if it can be. Reads the manifests of later checkpoints.
 
     Raises:
-        Refused: the storage cannot be read at the moment.
+        Refused: the storage cannot be read at the moment, or does not answer in time.
     """
     return recorded_discard_conflict(checkpoint) or _cannot_discard(_checkpoint_dependency(checkpoint))
 
@@ -293,9 +294,15 @@ def _checkpoint_dependency(checkpoint: Checkpoint) -> str | None:
     others = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
     later = others.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
     for other in later.defer("operators"):
-        needed = storage.needs_folder(other, checkpoint.path)
+        needed = _needs_files(other, checkpoint)
         if needed is None:
             return f"{str(other).capitalize()} cannot be read and may need the savepoint's files."
         if needed:
             return f"{str(other).capitalize()} needs the savepoint's files until newer checkpoints replace it."
     return None
+
+
+def _needs_files(other: Checkpoint, savepoint: Checkpoint) -> bool | None:
+    """Whether `other` needs files of a savepoint; None if its manifest cannot be read."""
+    key = ("files of a savepoint", other.pk, savepoint.pk)
+    return read_in_time(key, partial(storage.needs_folder, other, savepoint.path))

@@ -5,11 +5,13 @@ fits a given version.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Status, noun
+from console.checkpoints.timed_reads import load_manifest_in_time, read_in_time
 from console.jobs.models import Job
 from console.operations.params import RestoreParams
 from runtime.core.snapshot.manifest import Manifest
@@ -49,26 +51,34 @@ class Origin:
         """The origin for a checkpoint row. `manifest`: as in `from_params`.
 
         Raises:
-            Refused: the checkpoint belongs to another job, did not complete, is discarded, or its files are damaged.
+            Refused: the checkpoint belongs to another job, did not complete, is discarded, or its files are damaged,
+                or the storage does not answer in time.
         """
         require_restorable_row(job, checkpoint)
-        return cls(manifest=manifest or storage.load_manifest(checkpoint), checkpoint=checkpoint)
+        return cls(manifest=manifest or load_manifest_in_time(checkpoint), checkpoint=checkpoint)
 
     @classmethod
     def from_folder(cls, job: Job, path: str) -> Self:
         """The origin for a savepoint in a folder.
 
         Raises:
-            Refused: the folder is not allowed, the savepoint is damaged, or it belongs to another job.
+            Refused: the folder is not allowed, the savepoint is damaged, or it belongs to another job, or the storage
+                does not answer in time.
         """
-        folder, manifest = storage.load_savepoint(path)
-        if manifest.job != str(job.pk):
-            detail = f"{folder}: the savepoint belongs to another job, with the id {manifest.job}."
-            raise Refused("other-job", detail, storage.PATH_FIELD)
-        storage.require_no_clash(job.pk, folder, manifest)
+        found, manifest = read_in_time(("savepoint", job.pk, path), partial(_load_savepoint, job.pk, path))
         known = Checkpoint.objects.filter(job=job, number=manifest.checkpoint, token=manifest.token).first()
-        home = storage.job_root(job.pk) / manifest_folder(manifest)
-        return cls(manifest=manifest, checkpoint=known, path=home.name if folder == home.resolve() else str(folder))
+        return cls(manifest=manifest, checkpoint=known, path=found)
+
+
+def _load_savepoint(job_id: int, path: str) -> tuple[str, Manifest]:
+    """The `path` of the origin for a savepoint in a folder, and its manifest."""
+    folder, manifest = storage.load_savepoint(path)
+    if manifest.job != str(job_id):
+        detail = f"{folder}: the savepoint belongs to another job, with the id {manifest.job}."
+        raise Refused("other-job", detail, storage.PATH_FIELD)
+    storage.require_no_clash(job_id, folder, manifest)
+    home = storage.job_root(job_id) / manifest_folder(manifest)
+    return home.name if folder == home.resolve() else str(folder), manifest
 
 
 def find_checkpoint(checkpoint_id: int) -> Checkpoint:

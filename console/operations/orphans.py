@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import checkpoint_table
 from console.checkpoints.storage import job_root, readable_manifest
+from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job
 from runtime.core.checkpoint.retention_plan import folder_of_file
 from runtime.core.job.lifecycle import TERMINAL_STATES
@@ -28,7 +30,8 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 
 MAX_LISTED: Final = 200  #: folders, and rows, of an answer
 MAX_ROWS: Final = 2_000  #: the newest restorable checkpoints whose files are looked for
-WALK_S: Final = 2.0  #: after it, sizes of folders are unknown, and no further manifest is read
+#: After it, sizes of folders are unknown, and no further manifest is read. Less than the limit of a read of storage.
+WALK_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,34 +63,58 @@ def find_orphans(job: Job) -> Orphans:
 
     At most three queries.
     """
-    root, deadline = job_root(job.pk), time.monotonic() + WALK_S
+    root = job_root(job.pk)
     try:
-        names = sorted(_checkpoint_folders(root))
+        names = read_in_time(("folders", job.pk), partial(_checkpoint_folders, root))
         named = _named(job, names)
+        unnamed = [name for name in names if name not in named]
         restorable = _restorable(job)
-        if restorable:
-            root.stat()  # while it is not mounted, no file counts as missing
-        stored = {row.pk for row in restorable if (root / row.path / MANIFEST_FILE).exists()}
-        missing = _still_restorable([row for row in restorable if row.pk not in stored])
-        naming = [row for row in restorable if row.pk in stored]
-        unnamed = _without_reference([name for name in names if name not in named], naming, deadline)
-        measured = (_folder(root / name, deadline) for name in unnamed[:MAX_LISTED])
-        folders = tuple(folder for folder in measured if folder is not None)
+        key = ("orphans", job.pk, tuple(unnamed), tuple(row.pk for row in restorable))
+        found = read_in_time(key, partial(_read_folders, root, unnamed, restorable))
     except OSError as error:
         return Orphans(root=str(root), fault=f"The storage cannot be read: {error}")
     except Refused as refused:
         return Orphans(root=str(root), fault=refused.detail)
+    missing = _still_restorable([row for row in restorable if row.pk not in found.stored])
     return Orphans(
-        root=str(root), folders=folders, folder_total=len(unnamed), missing=tuple(missing[:MAX_LISTED]),
+        root=str(root), folders=found.orphans, folder_total=found.orphan_total, missing=tuple(missing[:MAX_LISTED]),
         missing_total=len(missing),
     )  # fmt: skip
 
 
-def _checkpoint_folders(root: Path) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folders:
+    """`stored`: ids of the restorable checkpoints whose manifest exists. `orphans`: as `folders` in `Orphans`."""
+
+    stored: frozenset[int]
+    orphans: tuple[OrphanFolder, ...]
+    orphan_total: int
+
+
+def _read_folders(root: Path, unnamed: Sequence[str], restorable: Sequence[Checkpoint]) -> _Folders:
+    """`unnamed`: folders that no row names.
+
+    Raises:
+        OSError, Refused: the storage cannot be read, or not in time.
+    """
+    deadline = time.monotonic() + WALK_S
+    if restorable:
+        root.stat()  # while it is not mounted, no file counts as missing
+    stored = [row for row in restorable if (root / row.path / MANIFEST_FILE).exists()]
+    orphans = _without_reference(unnamed, stored, deadline)
+    measured = (_folder(root / name, deadline) for name in orphans[:MAX_LISTED])
+    return _Folders(
+        stored=frozenset(row.pk for row in stored),
+        orphans=tuple(folder for folder in measured if folder is not None),
+        orphan_total=len(orphans),
+    )
+
+
+def _checkpoint_folders(root: Path) -> list[str]:
     if not root.exists():
-        return
+        return []
     with os.scandir(root) as entries:
-        yield from (entry.name for entry in entries if _is_checkpoint(entry))
+        return sorted(entry.name for entry in entries if _is_checkpoint(entry))
 
 
 def _is_checkpoint(entry: os.DirEntry[str]) -> bool:

@@ -4,7 +4,8 @@ The decisions are those of the job master: both call `runtime.core.checkpoint.re
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from console import formats
@@ -12,6 +13,7 @@ from console.accounts.refusals import Refused
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, ReviewState
 from console.checkpoints.selectors import restorable
+from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job, Run
 from console.operations.selectors import latest_run
 from runtime.core.checkpoint.retention_plan import (
@@ -109,11 +111,11 @@ def preview_retention(job: Job, policy: RetentionPolicy | None = None) -> Retent
     )
     doomed = [row for row in rows if row.number not in plan.kept]
     kept = [row for row in rows if row.number in plan.kept]
-    files = _Files(doomed, kept)
+    files = _files(doomed, kept)
     return RetentionPreview(
         policy=wanted,
         present=present,
-        discarded=tuple(files.line(row) for row in sorted(doomed, key=lambda row: row.number))[::-1],
+        discarded=files.lines(doomed),
         kept=tuple(RetentionLine(checkpoint=row, reasons=_reasons(row, plan, wanted, run)) for row in kept),
         unknown=files.unknown,
     )
@@ -162,58 +164,74 @@ def _reasons(row: Checkpoint, plan: RetentionPlan, policy: RetentionPolicy, run:
     return tuple(sentences[reason] for reason in plan.kept[row.number])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
     """The files of the checkpoints to discard, compared with the manifests of the kept checkpoints.
 
-    `line` must be called for the checkpoints in ascending order: each file counts once.
+    `doomed` and `kept`: files by number of the checkpoint. `unknown`: as in `RetentionPreview`.
     """
 
-    def __init__(self, doomed: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> None:
-        self._sizes: dict[str, int] = {}
-        self._doomed: dict[int, set[str]] = {}
-        self._kept: dict[int, set[str]] = {}
-        self._deletable: set[str] = set()
-        self.unknown = ""
-        periodic = [row for row in kept if row.kind == Kind.CHECKPOINT]
-        if len(doomed) + len(periodic) > MAX_MANIFESTS:
-            self.unknown = f"The freed bytes are not computed for more than {MAX_MANIFESTS} checkpoints."
-            return
-        try:
-            self._read(doomed, periodic, kept)
-        except Refused as refused:
-            self.unknown = refused.detail
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    doomed: Mapping[int, set[str]] = field(default_factory=dict)
+    kept: Mapping[int, set[str]] = field(default_factory=dict)
+    deletable: set[str] = field(default_factory=set)
+    unknown: str = ""
 
-    def _read(self, doomed: Sequence[Checkpoint], periodic: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> None:
-        if not doomed:
-            return
-        for row in doomed:
-            if (manifest := storage.readable_manifest(row)) is not None:
-                self._doomed[row.number] = files_of(manifest)
-                self._sizes |= {segment.path: segment.nbytes for segment in manifest.files()}
-                self._sizes[f"{row.path}/{MANIFEST_FILE}"] = storage.manifest_bytes(row)
-        files = {path for paths in self._doomed.values() for path in paths}
-        # A checkpoint may name files of the savepoint that its run was restored from. Other savepoints share no file.
-        folders = {folder_of_file(path) for path in files}
-        unreadable, manifests = [], []
-        for row in (*periodic, *(row for row in kept if row.kind != Kind.CHECKPOINT and row.path in folders)):
-            if (manifest := storage.readable_manifest(row)) is None:
-                unreadable.append(row.path)
-            else:
-                self._kept[row.number] = files_of(manifest)
-                manifests.append(manifest)
-        self._deletable = deletable_files(files, manifests, unreadable)
+    def lines(self, rows: Sequence[Checkpoint]) -> tuple[RetentionLine, ...]:
+        """The lines of the checkpoints to discard, newest first."""
+        counted, lines = set[str](), []
+        for row in sorted(rows, key=lambda row: row.number):
+            lines.append(self._line(row, counted))
+            counted |= self.doomed.get(row.number, set())
+        return tuple(lines[::-1])
 
-    def line(self, row: Checkpoint) -> RetentionLine:
-        own = self._doomed.get(row.number)
+    def _line(self, row: Checkpoint, counted: set[str]) -> RetentionLine:
+        """`counted`: the files of older checkpoints."""
+        own = self.doomed.get(row.number)
         if own is None:
             return RetentionLine(checkpoint=row)
-        shared = own - self._deletable
+        shared = own - self.deletable
         return RetentionLine(
             checkpoint=row,
-            freed_bytes=sum(self._sizes.pop(path, 0) for path in own & self._deletable),
-            shared_bytes=sum(self._sizes[path] for path in shared),
-            needed_by=max((number for number, kept in self._kept.items() if kept & shared), default=None),
+            freed_bytes=sum(self.sizes.get(path, 0) for path in (own & self.deletable) - counted),
+            shared_bytes=sum(self.sizes[path] for path in shared),
+            needed_by=max((number for number, kept in self.kept.items() if kept & shared), default=None),
         )
+
+
+def _files(doomed: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> _Files:
+    periodic = [row for row in kept if row.kind == Kind.CHECKPOINT]
+    if len(doomed) + len(periodic) > MAX_MANIFESTS:
+        return _Files(unknown=f"The freed bytes are not computed for more than {MAX_MANIFESTS} checkpoints.")
+    if not doomed:
+        return _Files()
+    key = ("retention", *(tuple(row.pk for row in rows) for rows in (doomed, kept)))
+    try:
+        return read_in_time(key, partial(_read_files, doomed, periodic, kept))
+    except Refused as refused:
+        return _Files(unknown=refused.detail)
+
+
+def _read_files(doomed: Sequence[Checkpoint], periodic: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> _Files:
+    sizes, doomed_files, kept_files = dict[str, int](), dict[int, set[str]](), dict[int, set[str]]()
+    for row in doomed:
+        if (manifest := storage.readable_manifest(row)) is not None:
+            doomed_files[row.number] = files_of(manifest)
+            sizes |= {segment.path: segment.nbytes for segment in manifest.files()}
+            sizes[f"{row.path}/{MANIFEST_FILE}"] = storage.manifest_bytes(row)
+    files = {path for paths in doomed_files.values() for path in paths}
+    # A checkpoint may name files of the savepoint that its run was restored from. Other savepoints share no file.
+    folders = {folder_of_file(path) for path in files}
+    unreadable, manifests = [], []
+    for row in (*periodic, *(row for row in kept if row.kind != Kind.CHECKPOINT and row.path in folders)):
+        if (manifest := storage.readable_manifest(row)) is None:
+            unreadable.append(row.path)
+        else:
+            kept_files[row.number] = files_of(manifest)
+            manifests.append(manifest)
+    return _Files(
+        sizes=sizes, doomed=doomed_files, kept=kept_files, deletable=deletable_files(files, manifests, unreadable)
+    )  # fmt: skip
 
 
 def _number(count: int, noun: str) -> str:

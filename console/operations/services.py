@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
-from console.checkpoints.storage import target_folder
+from console.checkpoints.timed_reads import require_target_in_time
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.models import Job, Run, VersionState
 from console.jobs.services import lock_job, require_present
@@ -193,7 +193,7 @@ def _save(row: Operation, wanted: SavepointParams) -> Operation:
     labels.require_texts(wanted)
     if wanted.target is not None:
         _require_no_maintenance(OperationKind.COPY)
-        target_folder(wanted.target)
+        require_target_in_time(wanted.target)
     accepted = _delegate_to_master(row, RunAct(row.kind), wanted.run)
     if wanted.target is not None:
         copies.queue_copy(part(accepted, OperationKind.COPY, target=wanted.target))

@@ -13,12 +13,12 @@ from django.db.models.functions import Now
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.timed_reads import load_manifest_in_time
 from console.operations import services
 from console.operations.holds import release
 from console.operations.models import ACTIVE_STATES, SUCCESSION_KINDS, Operation, OperationKind, OperationState
 from console.operations.origin import find_checkpoint, require_restorable_row
 from console.operations.params import RestoreParams
-from console.operations.timed_reads import load_manifest_in_time
 from runtime.core.job.lifecycle import RunState
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ def _restore(row: Operation) -> None:
     try:
         snapshot = find_checkpoint(chosen)
         require_restorable_row(row.job, snapshot)
-        manifest = load_manifest_in_time(snapshot, row.pk)
+        manifest = load_manifest_in_time(snapshot)
         with transaction.atomic():
             part = services.part(row, OperationKind.RESTORE, **params)
             services.accept_restore(part, RestoreParams(**params), manifest)

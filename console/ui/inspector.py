@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from console import formats
 from console.accounts.refusals import Refused
-from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import newest_kept
+from console.checkpoints.timed_reads import recorded_states_in_time
 from console.formats import Quantity
 from console.jobs.failures import MAX_CAUSES, FailureCause, failure_causes
 from console.metrics.live import OperatorLive
@@ -141,7 +141,7 @@ class Inspector:
             return _with_meters(
                 [StateLine(self._names.get(uid, uid), "", size, None, 0.0) for uid, size in sizes.items() if size]
             )
-        own = [state for state in self._recorded_states if state.operator == self.uid]
+        own = [state for state in self._recorded_states[0] if state.operator == self.uid]
         return _with_meters([StateLine(s.name, s.kind.value, s.nbytes, s.rows, 0.0) for s in own])
 
     @property
@@ -149,16 +149,22 @@ class Inspector:
         return self.states[:SHOWN_STATES]
 
     @property
+    def states_fault(self) -> str:
+        """Why the states of the chosen operator cannot be read, as a sentence; "" if they can."""
+        return self._recorded_states[1] if self.uid else ""
+
+    @property
     def more_states(self) -> int:
         """States that are not larger than those shown."""
         return max(0, len(self.states) - SHOWN_STATES)
 
     @cached_property
-    def _recorded_states(self) -> tuple[StoredState, ...]:
+    def _recorded_states(self) -> tuple[tuple[StoredState, ...], str]:
+        """The states of all operators and an empty text, or no states and the reason."""
         try:
-            return storage.recorded_states(self.checkpoint) if self.checkpoint else ()
-        except Refused:
-            return ()
+            return (recorded_states_in_time(self.checkpoint) if self.checkpoint else ()), ""
+        except Refused as refused:
+            return (), refused.detail
 
 
 def rate_column(operator: Mapping[str, Any]) -> str:

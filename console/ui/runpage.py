@@ -8,6 +8,7 @@ from typing import Any, Final
 from console.accounts.refusals import Refused
 from console.checkpoints.models import large_columns
 from console.checkpoints.storage import job_root, load_savepoint
+from console.checkpoints.timed_reads import read_in_time
 from console.jobs.attempts import with_numbers
 from console.jobs.code import code_of_run, other_code
 from console.jobs.failures import FailureDetail, failure_detail, with_recorded_failures
@@ -17,7 +18,6 @@ from console.operations.models import Operation
 from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.start_phases import StartPhase, restart_phases, start_moments, start_phases
-from console.operations.timed_reads import read_in_time
 from console.runs.logs import LogFilter, LogLine, SlotLog, log_file, log_tail
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
 from runtime.redaction import Schema
@@ -139,7 +139,7 @@ def _restored_from_folder(pk: int, path: str) -> tuple[RestoredOperator, ...]:
     """
     run = Run.objects.select_related("version").get(pk=pk)
     folder = str(job_root(run.job_id) / path)  # an absolute path stays as it is
-    _, manifest = read_in_time(f"restored folder of run {pk}", partial(load_savepoint, folder))
+    _, manifest = read_in_time(("restored folder", pk), partial(load_savepoint, folder))
     found = mapping_report(manifest, restore_target(run.version, run.parallelism), str(run.job_id))
     names = operator_names(run.version.graph)
     return tuple(

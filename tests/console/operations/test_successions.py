@@ -1,12 +1,10 @@
 """A rescale: its stop and its restore, and what ends it early."""
 
-from concurrent.futures import Future
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.db.models.functions import Now
@@ -15,9 +13,10 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
+from console.checkpoints import timed_reads
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler, successions, timed_reads
+from console.operations import reconciler, successions
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from console.runs.lease import ago
@@ -109,34 +108,6 @@ def test_the_reconciler_goes_on_while_storage_hangs(
         until(lambda: is_restored_by_a_pass(whole))
     assert next(reads) == 1, "the read that hung was not repeated"
     assert part(whole, "restore").run is not None
-
-
-def test_a_read_whose_thread_cannot_start_is_tried_again(
-    operator: User, running: Run, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its result was waited for until the end of the worker, and no other snapshot was read in time."""
-    whole, checkpoint = ask(operator, running, parallelism=5), make_checkpoint(running, 2)
-
-    def fail(*given: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("threading.Thread.start", fail)
-        with pytest.raises(RuntimeError):
-            timed_reads.load_manifest_in_time(checkpoint, whole.pk)
-    assert timed_reads.load_manifest_in_time(checkpoint, whole.pk).checkpoint == 2
-    assert not timed_reads._reads
-
-
-def test_the_result_of_a_read_is_dropped_with_its_operation(
-    operator: User, running: Run, make_checkpoint: MakeCheckpoint
-) -> None:
-    whole, checkpoint = ask(operator, running, parallelism=5), make_checkpoint(running, 2)
-    withdrawn: Future[Any] = Future()
-    withdrawn.set_result(None)
-    timed_reads._reads[uuid4()] = withdrawn
-    timed_reads.load_manifest_in_time(checkpoint, whole.pk)
-    assert not timed_reads._reads
 
 
 def test_another_version_goes_on_at_its_own_parallelism(

@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from console.checkpoints import timed_reads
 from console.checkpoints.storage import job_root, load_savepoint
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
-from console.operations import timed_reads
 from console.operations.start_phases import StartMoments, start_moments, start_phases
 from console.ui import runpage
 from runtime.core.snapshot.manifest import Manifest

@@ -8,7 +8,7 @@ from statistics import median
 from console.health.collection import collect
 from console.health.facts import RunFacts
 from console.jobs.models import Run
-from console.metrics.reads import Read, records_since
+from console.metrics.reads import Read, records_since, with_earlier
 from runtime.core.job.lifecycle import FLOWING_STATES
 
 
@@ -67,12 +67,8 @@ def read_horizon(run: Run, now: datetime, restarts_ms: Sequence[float] = ()) -> 
 
 
 def _reads_since(facts: RunFacts, point: datetime) -> tuple[Read, ...]:
-    """The newest intervals; the time from `point` to the first of them counts at their mean rate."""
-    reads = facts.reads
-    if not reads or facts.old_since is not None:
+    if not facts.reads or facts.old_since is not None:
         return ()
-    first, last = reads[0].begin, reads[-1].end
-    if point >= first:
-        return reads
-    records = sum(read.records for read in reads) * ((first - point) / (last - first))
-    return (Read(point, first, records), *reads)
+    first = facts.reads[0].begin
+    ended_at = next((attempt.ended_at for attempt in facts.attempts if attempt.ended_at <= first), None)
+    return with_earlier(facts.reads, point, ended_at if ended_at and ended_at > point else None)

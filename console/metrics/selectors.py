@@ -198,6 +198,13 @@ def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
     return {uid: max(values) for uid, values in known.items() if uid != WHOLE_RUN and values}
 
 
+#: Begin of the newest attempt of some runs, or of its flow once the times of its launch are recorded.
+_FLOWING_SINCE: Final = """
+SELECT coalesce(to_timestamp((launch->>'deployed')::float / 1000), started_at)
+FROM weir_attempt WHERE run_id = ANY(%s) ORDER BY token DESC LIMIT 1
+"""
+
+
 def records_read(runs: Sequence[int], begin: datetime, now: datetime, *, is_flowing: bool) -> int | None:
     """Records that the sources of `runs` have read since `begin`, by `records_since`. Two queries.
 
@@ -207,12 +214,14 @@ def records_read(runs: Sequence[int], begin: datetime, now: datetime, *, is_flow
     numbers = {"records_in": "sum(records_in)::bigint", "until": "max(at + step_s * interval '1 s')"}
     query, values = _query(runs, grid, WHOLE_RUN, numbers, RollUpProgress())
     with connection.cursor() as cursor:
-        cursor.execute(query, values)
-        rows: list[tuple[str, int, int, datetime]] = cursor.fetchall()
-    reads = [_read_interval(grid, place, records) for _, place, records, _ in rows]
-    if rows:  # the newest interval of a longer grid is not complete
-        reads[-1] = reads[-1]._replace(end=rows[-1][3])
-    return records_since(begin, reads, now if is_flowing else None)
+        cursor.execute(f"SELECT rows.*, ({_FLOWING_SINCE}) FROM ({query}) AS rows", [list(runs), *values])  # noqa: S608
+        rows: list[tuple[str, int, int, datetime, datetime | None]] = cursor.fetchall()
+    if not rows:
+        return None
+    reads = [_read_interval(grid, place, records) for _, place, records, *_ in rows]
+    *_, end, flowing_since = rows[-1]
+    reads[-1] = reads[-1]._replace(end=end)  # the newest interval of a longer grid is not complete
+    return records_since(begin, reads, now if is_flowing else None, flowing_since)
 
 
 def _read_interval(grid: Grid, place: int, records: int) -> Read:

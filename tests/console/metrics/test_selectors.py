@@ -40,6 +40,11 @@ def add(run: Run, times: Iterable[datetime], operator: str = "", records: int = 
     )
 
 
+def begin_attempt(run: Run, at: datetime, deployed: datetime | None) -> None:
+    launch = None if deployed is None else {"deployed": int(deployed.timestamp() * 1000)}
+    Attempt.objects.create(run=run, token=2, started_at=at, launch=launch)
+
+
 def every_5_s(begin: datetime, end: datetime) -> list[datetime]:
     return [begin + timedelta(seconds=5 * n) for n in range(int((end - begin).total_seconds()) // 5)]
 
@@ -102,6 +107,27 @@ def test_the_seconds_after_the_newest_interval_count_at_the_present_rate(
     assert selectors.records_read([run.pk], NOW - age, stale, is_flowing=True) == max(0, records - 100 * is_flowing), (
         "the numbers are too old to count on"
     )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("since_s", "records"), [(120, 750), (50, 150), (10, 100)])
+def test_a_pause_between_two_attempts_counts_for_nothing(run: Run, since_s: int, records: int) -> None:
+    """Records flow until a minute ago, and again for 15 s. The last 5 s have no interval yet."""
+    add(run, every_5_s(NOW - HOUR, NOW - MINUTE))
+    add(run, every_5_s(NOW - timedelta(seconds=15), NOW - timedelta(seconds=5)))
+    begin_attempt(run, NOW - timedelta(seconds=50), deployed=NOW - timedelta(seconds=15))
+    assert selectors.records_read([run.pk], NOW - timedelta(seconds=since_s), NOW, is_flowing=True) == records
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("deployed_s", "records"), [(3, 530), (None, 610)])
+def test_the_first_seconds_of_an_attempt_count_from_its_begin(run: Run, deployed_s: int | None, records: int) -> None:
+    """The whole time since the newest interval, which is of the attempt before, counted at the present rate."""
+    add(run, every_5_s(NOW - HOUR, NOW - timedelta(seconds=15)))
+    deployed = None if deployed_s is None else NOW - timedelta(seconds=deployed_s)
+    begin_attempt(run, NOW - timedelta(seconds=11), deployed)
+    assert selectors.records_read([run.pk], NOW - timedelta(seconds=65), NOW, is_flowing=True) == records
+    assert selectors.records_read([run.pk], NOW - timedelta(seconds=65), NOW, is_flowing=False) == 500
 
 
 @pytest.mark.django_db

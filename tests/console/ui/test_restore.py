@@ -12,8 +12,8 @@ from pytest_django.fixtures import Settings
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import run_progress
 from console.checkpoints.storage import job_root
-from console.jobs.models import Job, JobVersion, Run
-from console.metrics.models import Metrics
+from console.jobs.models import Attempt, Job, JobVersion, Run
+from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
 from console.operations.models import Operation, Verification
 from console.operations.restore_points import oldest_restorable, read_restore_point
 from console.ui import jobrows
@@ -168,6 +168,32 @@ def test_a_restore_counts_records_by_the_rule_of_the_recovery_horizon(at_console
     given = {"version": run.version_id, "parallelism": 2, "checkpoint": chosen.pk}
     read_since = at_console.get(f"/jobs/{run.job_id}/restore/", given).context["read_since"]
     assert read_since == pytest.approx(horizon.records_from(chosen.triggered_at), rel=0.05)
+
+
+def test_the_time_between_two_attempts_counts_for_nothing_on_both_pages(at_console: Client) -> None:
+    """The page of the job counted it at the rate of the present attempt."""
+    run, now = rows.run(rows.job(), token=2), timezone.now()
+    column = {"index": [0], "records_in": [0], "records_out": [50_000], "busy": [0.5], "backpressured": [0.0],
+              "watermark": [7], "in_flight_bytes": [0]}  # fmt: skip
+    for ago_s in (95, 90, 85, 80, 20, 15, 10, 5):
+        at = now - timedelta(seconds=ago_s)
+        Metrics.objects.create(
+            step_s=5, run_id=run.pk, at=at, operator=WHOLE_RUN, token=run.token, span_ms=5_000, records_in=50_000,
+            records_out=0, bytes_in=0, bytes_out=0, busy=0.5, backpressured=0.0,
+        )  # fmt: skip
+        if ago_s <= 20:
+            SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators={"flights": column})
+    failed_at, deployed_at = now - timedelta(seconds=75), now - timedelta(seconds=20)
+    Attempt.objects.create(run=run, token=1, ended_at=failed_at, outcome="failed", reason="slot 1 was lost")
+    launch = {"deployed": int(deployed_at.timestamp() * 1000)}
+    Attempt.objects.create(run=run, token=2, started_at=failed_at, launch=launch)
+    chosen = rows.checkpoint(run, 7, triggered_at=now - timedelta(seconds=95))
+    horizon = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.horizon
+    assert horizon.records == pytest.approx(400_000, rel=0.15), "of 40 s"
+    rows.checkpoint(run, 8, triggered_at=now - timedelta(seconds=5))
+    given = {"version": run.version_id, "parallelism": 2, "checkpoint": chosen.pk}
+    read_since = at_console.get(f"/jobs/{run.job_id}/restore/", given).context["read_since"]
+    assert read_since == pytest.approx(horizon.records, rel=0.15)
 
 
 def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_console: Client, stopped: Run) -> None:

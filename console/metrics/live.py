@@ -72,6 +72,14 @@ class WaitingLive(msgspec.Struct, frozen=True):
     held_by: str = ""
 
 
+class LaunchLive(msgspec.Struct, frozen=True, kw_only=True):
+    """The step of a launch before the slots are deployed. `there` of `wanted` slots are connected."""
+
+    step: Literal["spark", "slots"]
+    wanted: int = 0
+    there: int = 0
+
+
 class EndingLive(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a run waits for the commit of its output, or for the delivery of its epochs.
 
@@ -129,6 +137,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointLive | None = None
     counters: dict[str, int] = {}
     waiting: WaitingLive | None = None
+    launch: LaunchLive | None = None
     ending: EndingLive | None = None
     batch: BatchLive | None = None
     parallelism: int | None = None

@@ -87,8 +87,11 @@ def _step(run: Run, attempt: AttemptLine | None, live: Live, next_at: datetime |
         return f"the next attempt begins in {formats.duration((next_at - now) / timedelta(milliseconds=1))}"
     if run.run_state is RunState.WAITING and live.waiting is not None:
         return f"waiting for slots: {live.waiting.there} of {live.waiting.wanted} available"
-    is_restored = attempt is not None and attempt.restored_kind is not None
-    if live.deploying_ms is None or not _is_report_of(live, attempt):
+    is_restored, is_reported = attempt is not None and attempt.restored_kind is not None, _is_report_of(live, attempt)
+    if is_reported and live.launch is not None:
+        launch = live.launch
+        return "Spark" if launch.step == "spark" else f"slots: {launch.there} of {launch.wanted} connected"
+    if live.deploying_ms is None or not is_reported:
         return "Spark and slots" if is_restored else "job master and inputs"
     total, connected = run.parallelism, len(live.slots)
     if connected < total:

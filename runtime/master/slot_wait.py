@@ -1,8 +1,8 @@
 """Wait for slots before an attempt: a shortage is a state of the run, not a failure.
 
 The job master polls the launcher several times a second. A lasting shortage becomes the state `waiting` and a live
-report. It ends with new slots, by a user's cancel, or at the timeout in the settings. The wait starts no process and
-reads no clock of its own.
+report. It ends with new slots, by a user's cancel, or at the timeout in the settings. A step of the launch that lasts
+is in the live report too. The wait starts no process and reads no clock of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +21,10 @@ Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortageReports:
-    """When a shortage of slots is reported."""
+    """When a shortage of slots is reported, and a step of the launch."""
 
     grace_ms: int = 3_000  #: a shorter shortage is not reported: executors may be starting
-    interval_ms: int = 1_000
+    interval_ms: int = 1_000  #: between reports, and before the first report of a step
     poll_s: float = 0.5  #: between polls of a reported shortage
 
 
@@ -35,7 +35,7 @@ class SlotWait:
         report: records a change of the run's state and the live report.
         patience_ms: how long slots may be missing; None: no limit.
         start_ms: how long the processes of the slots may take from the start of their tasks.
-        reports: when a shortage is reported.
+        reports: when a shortage or a step of the launch is reported.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class SlotWait:
         self._pause_s = MIN_POLL_S / 2
         self.is_over = False
         self.began_at = self.opened_at = clock.monotonic_ms()  #: begin, and the end of the connection to the cluster
+        self._step_reported_at = self.began_at
 
     @property
     def is_reported(self) -> bool:
@@ -77,12 +78,25 @@ class SlotWait:
                 self.is_over = True
                 return None
             case SlotPhase.STARTING:
-                return self._on_starting(status, now)
+                result = self._on_starting(status, now)
+                self._report_step("slots", status, now)
+                return result
             case SlotPhase.WAITING:
-                return self._on_shortage(status, now)
+                result = self._on_shortage(status, now)
+                self._report_step("slots", status, now)
+                return result
             case SlotPhase.OPENING:
                 self.opened_at = now
+                self._report_step("spark", status, now)
                 return None
+
+    def _report_step(self, step: str, status: SlotStatus, now: float) -> None:
+        """`step`: "spark" until the cluster answers, then "slots". A reported shortage has a report of its own."""
+        if self.is_reported or now - self._step_reported_at < self._reports.interval_ms:
+            return
+        self._step_reported_at = now
+        connected = status.wanted - len(status.missing)
+        self._report(None, {"launch": {"step": step, "wanted": status.wanted, "there": connected}})
 
     def _on_starting(self, status: SlotStatus, now: float) -> AttemptFailed | None:
         self._shortage_since = None

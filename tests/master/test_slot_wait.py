@@ -86,6 +86,38 @@ def test_a_run_waits_for_slots_and_starts_by_itself(tmp_path: Path) -> None:
     assert records.live["restarts"] == 0
 
 
+class SlowCluster(Cluster):
+    """Answers, and has slots that connect, once the test sets these events."""
+
+    def __init__(self) -> None:
+        super().__init__(there=3)
+        self.answers, self.connects = threading.Event(), threading.Event()
+
+    def _proceed(self) -> None:
+        if self.answers.is_set():
+            super()._proceed()
+
+    def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
+        if index == 1:
+            self.connects.wait(60)
+        super().run_member(stage, index, job)
+
+
+def test_a_launch_that_lasts_reports_its_step(tmp_path: Path) -> None:
+    """A page could not tell a slow cluster from slots that do not connect."""
+    cluster, records = SlowCluster(), MemoryRunStore()
+    with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:
+        run.wait_for(lambda: records.live.get("launch") == {"step": "spark", "wanted": 3, "there": 0})
+        assert records.state is RunState.STARTING
+        cluster.answers.set()
+        run.wait_for(lambda: records.live.get("launch") == {"step": "slots", "wanted": 3, "there": 2})
+        assert records.state is RunState.STARTING
+        cluster.connects.set()
+        assert run.join() is MasterExitCode.DONE
+    assert "launch" not in records.live
+    assert records.live["restarts"] == 0
+
+
 def test_a_cancel_ends_the_wait(tmp_path: Path) -> None:
     cluster, records = Cluster(there=0), MemoryRunStore()
     with running(job(tmp_path), tmp_path / "state", records, launcher=cluster, shortage_reports=SOON) as run:

@@ -84,6 +84,8 @@ def test_a_restart_that_takes_longer_than_before_shows_the_usual_time(at_console
             "operators and restore: 1 of 2 slots deployed",
         ),
         ({"live": {"parallelism": 2}}, "Spark and slots"),
+        ({"live": {"launch": {"step": "spark", "wanted": 2, "there": 0}}}, "Spark"),
+        ({"live": {"launch": {"step": "slots", "wanted": 2, "there": 1}}}, "slots: 1 of 2 connected"),
     ],
 )
 def test_a_restart_names_the_step_that_is_under_way(

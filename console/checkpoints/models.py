@@ -248,6 +248,10 @@ class Checkpoint(models.Model):
         return self.status == Status.COMPLETED and self.discarded_at is None
 
 
+def state_title(operator: str, state: str) -> str:
+    return f"state of {operator}" if state == "state" else f"state {state} of {operator}"
+
+
 class StateQuery(models.Model):
     """A query on the state of a checkpoint: a page of the rows of a state, or SQL saved with the pipeline.
 
@@ -287,9 +291,9 @@ class StateQuery(models.Model):
 
     @property
     def title(self) -> str:
-        """The name of the saved SQL, or operator and state."""
+        """The name of the saved SQL, or state and operator, such as "state panes of window"."""
         asked = self.request
-        return str(asked["name"]) if asked["kind"] == "sql" else f"{asked['operator']} / {asked['state']}"
+        return str(asked["name"]) if asked["kind"] == "sql" else state_title(asked["operator"], asked["state"])
 
     @property
     def is_active(self) -> bool:

@@ -1,7 +1,9 @@
 """The pages of a checkpoint's state: contents, queries and their tables."""
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from statistics import median
 from typing import Any
 
 from django.contrib import messages
@@ -12,9 +14,10 @@ from django.views.decorators.http import require_POST, require_safe
 from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints import state_queries
-from console.checkpoints.models import Checkpoint, StateQuery, large_columns
+from console.checkpoints.models import Checkpoint, QueryState, StateQuery, large_columns, state_title
 from console.checkpoints.state_queries import WINDOW_TIMES
 from console.checkpoints.tables import csv_response
+from console.checkpoints.timed_reads import recorded_states_in_time
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
@@ -26,6 +29,9 @@ _NUMBER_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double")
 _SPARK_TYPES = {"bool": "boolean", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint",
                 "large_string": "string", "large_binary": "binary", "date32[day]": "date"}  # fmt: skip
 _KEY_PREFIX = "key."  #: prefix of key columns in the form
+#: Suffixes of the columns that hold an aggregate, as in `mean_delay:sum` (`runtime.operators.aggregates`).
+_ACCUMULATED = {"sum": "sum", "count": "count", "min": "minimum", "max": "maximum"}
+_EARLIER_QUERIES = 5  #: that the usual duration comes from
 
 
 @require_safe
@@ -42,6 +48,7 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
         "states": states,
         "refusal": refusal,
         "chosen": chosen,
+        "chosen_title": state_title(chosen.operator, chosen.name) if chosen else "",
         "chosen_keys": [_key_field(name, kind, "") for name, kind in chosen.keys.items()] if chosen else [],
         "queries": state_queries.saved_queries(found),
         "recent": StateQuery.objects.filter(checkpoint=found)
@@ -82,7 +89,9 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
             "query": found,
             "checkpoint": found.checkpoint,
             "job": found.checkpoint.job,
-            "table": table,
+            "table": {**table, "columns": [{**column, "note": _note(column)} for column in columns]},
+            "reads": _read_state(found) if found.is_active else None,
+            "usual_ms": _usual_ms(found) if found.is_active else None,
             "number_types": _NUMBER_TYPES,
             "rows": [tuple(zip(row, numbers, map(_time, row, times), strict=True)) for row in table.get("rows", ())],
             "asked": asked,
@@ -134,6 +143,36 @@ def _shown_key(name: str, value: Any) -> Any:
         return datetime.fromtimestamp(int(value) / 1000, UTC).replace(tzinfo=None).isoformat(" ")
     except (OverflowError, ValueError, OSError):
         return value
+
+
+def _note(column: Mapping[str, Any]) -> str:
+    """The type of a column. A column with a part of an aggregate has the name of the aggregate, which is no result."""
+    name, _, suffix = column["name"].rpartition(":")
+    part = f" · {_ACCUMULATED[suffix]} kept for {name}" if name and suffix in _ACCUMULATED else ""
+    return f"{column['type']}{' · key' if column['is_key'] else part}"
+
+
+def _read_state(found: StateQuery) -> StoredState | None:
+    """The state whose rows an active query reads; None for SQL, and without a readable manifest."""
+    asked = found.request
+    if asked["kind"] == "sql":
+        return None
+    try:
+        states = recorded_states_in_time(found.checkpoint)
+    except Refused:
+        return None
+    named = (asked["operator"], asked["state"])
+    return next((state for state in states if (state.operator, state.name) == named and state.kind.has_rows), None)
+
+
+def _usual_ms(found: StateQuery) -> float | None:
+    """The median duration of the newest queries of this kind on snapshots of the job; None without any."""
+    earlier = StateQuery.objects.filter(
+        checkpoint__job=found.checkpoint.job_id, request__kind=found.request["kind"], state=QueryState.SUCCEEDED
+    )
+    times = earlier.values_list("created_at", "ended_at")[:_EARLIER_QUERIES]
+    took = [(ended - created) / timedelta(milliseconds=1) for created, ended in times if ended]
+    return median(took) if took else None
 
 
 def _time(value: Any, is_time: bool) -> str:

@@ -59,7 +59,7 @@ def test_the_begin_of_a_window_is_a_time_too(at_console: Client, savepoint: Chec
 def test_a_state_is_chosen_and_its_rows_are_asked_for(reading: Client, savepoint: Checkpoint) -> None:
     """Whoever may look may ask."""
     chosen = reading.get(f"/checkpoints/{savepoint.pk}/state/?operator=window&state=state")
-    assert "Rows of window / state" in blocks.text(chosen)
+    assert "Rows of state of window" in blocks.text(chosen)
     asked = {"operator": "window", "state": "state", "key.carrier": "AA", "key.origin": "", "group": "3", "skip": "1"}
     response = reading.post(f"/checkpoints/{savepoint.pk}/state/ask/", asked)
     query = StateQuery.objects.get()
@@ -135,6 +135,28 @@ def test_types_of_keys_have_the_names_of_the_columns(at_console: Client, savepoi
     said = blocks.text(at_console.get(f"/state-queries/{rows.state_query(savepoint).pk}/"))
     assert "int64" not in said
     assert "window_start bigint: ms, or a time such as 2013-06-12 08:00 in UTC" in said
+
+
+def test_a_part_of_an_aggregate_is_told_from_its_result(at_console: Client, savepoint: Checkpoint) -> None:
+    """The column `mean_delay:sum` looked like a mean. REST and SQL have its name, so the header keeps it."""
+    names = ("hour:sum", "mean_delay:sum", "mean_delay:count", "delay:late")
+    columns = [{"name": name, "type": "double", "is_key": name == "hour:sum"} for name in names]
+    table = {**TABLE, "columns": columns, "rows": [[1.0, 2.0, 3.0, 4.0]]}
+    said = blocks.text(at_console.get(answered(rows.state_query(savepoint, "queued"), table)))
+    assert "hour:sum double · key mean_delay:sum double · sum kept for mean_delay" in said
+    assert "mean_delay:count double · count kept for mean_delay delay:late double 1.0" in said
+
+
+def test_a_query_under_way_names_what_it_reads_and_its_usual_time(at_console: Client, savepoint: Checkpoint) -> None:
+    """It said nothing but that Spark starts, for 17 s."""
+    query = rows.state_query(savepoint, "running")
+    said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert "It reads 1.2 MiB of state files, 11 198 rows. Cancel" in said
+    rows.state_query(savepoint)
+    said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert "rows. Usually it takes 17 s with the start of Spark, by the newest queries of this job. Cancel" in said
+    sql = rows.state_query(savepoint, "queued", request={"kind": "sql", "name": "open windows", "sql": "SELECT 1"})
+    assert "It reads the states that the SQL names. Cancel" in blocks.text(at_console.get(f"/state-queries/{sql.pk}/"))
 
 
 ROWS: dict[str, Any] = {"kind": "rows", "operator": "window", "state": "state", "key": {}, "cursor": {}}

@@ -13,11 +13,11 @@ from console.checkpoints.models import (
     ABORT_REASON,
     ABORTED,
     NOT_FAILURES,
+    REVIEW_STATES,
     SUPERSEDED,
     SUPERSEDED_REASONS,
     Checkpoint,
     Kind,
-    ReviewState,
     Status,
 )
 from console.jobs.models import Job, Run, choices
@@ -93,7 +93,7 @@ class CheckpointFilter(filters.FilterSet):
     status = filters.ChoiceFilter(choices=choices(Status))
     reason = filters.ChoiceFilter(choices=choices(FailureReason), method="of_reason")
     restorable = filters.BooleanFilter(method="of_restorable")
-    review_state = filters.ChoiceFilter(choices=choices(ReviewState))
+    review_state = filters.ChoiceFilter(choices=REVIEW_STATES)
     triggered__gte = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="gte")
     triggered__lt = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="lt")
     slower_than = Duration(field_name="duration_ms", lookup_expr="gt", label="ms, or with a unit: 2s")

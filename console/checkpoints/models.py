@@ -56,7 +56,7 @@ class QueryState(StrEnum):
     CANCELED = "canceled"
 
 
-QUERY_STATES = choices(QueryState)
+QUERY_STATES = choices(QueryState, {QueryState.QUEUED: "Waiting for a worker", QueryState.RUNNING: "Reading"})
 CHECKPOINT_KINDS = choices(Kind)
 ACTIVE_QUERIES = (QueryState.QUEUED, QueryState.RUNNING)
 
@@ -68,6 +68,9 @@ class ReviewState(StrEnum):
     IN_REVIEW = "in_review"
     REVIEWED = "reviewed"
     WAIVED = "waived"
+
+
+REVIEW_STATES = choices(ReviewState, {ReviewState.UNREVIEWED: "Not reviewed"})
 
 
 class Concern(StrEnum):
@@ -84,6 +87,7 @@ class Concern(StrEnum):
     DRAINED = "drained"
 
 
+CONCERNS = choices(Concern, {Concern.UNVERIFIED: "Not drilled"})  #: pages call files verified that have been checked
 #: Checkpoints of the review desk.
 NEEDS_REVIEW = Q(concerns__isnull=False, review_state__in=[ReviewState.UNREVIEWED.value, ReviewState.IN_REVIEW.value])
 
@@ -127,13 +131,13 @@ class Checkpoint(models.Model):
     max_parallelism = models.IntegerField(default=DEFAULT_MAX_PARALLELISM, db_default=DEFAULT_MAX_PARALLELISM)
     discarded_at = models.DateTimeField(null=True)
     review_state = models.TextField(
-        choices=choices(ReviewState), default=ReviewState.UNREVIEWED.value, db_default=ReviewState.UNREVIEWED.value
+        choices=REVIEW_STATES, default=ReviewState.UNREVIEWED.value, db_default=ReviewState.UNREVIEWED.value
     )
     review_note = models.TextField(default="", db_default="", blank=True)
     reviewer = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
     assignee = models.ForeignKey(User, models.PROTECT, null=True, related_name="+", db_index=False)
-    concerns = ArrayField(models.TextField(choices=choices(Concern)), null=True)  #: null: the checkpoint has none
+    concerns = ArrayField(models.TextField(choices=CONCERNS), null=True)  #: null: the checkpoint has none
     verified_at = models.DateTimeField(null=True)  #: a restore drill has read the state of all operators but sinks
     name = models.TextField(default="", db_default="", blank=True)  #: given by a user; not unique
     note = models.TextField(default="", db_default="", blank=True)

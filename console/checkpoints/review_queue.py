@@ -5,8 +5,8 @@ from typing import Any, Final
 from django.db.models import F, OuterRef, QuerySet, Subquery
 from django_filters import rest_framework as filters
 
-from console.checkpoints.models import NEEDS_REVIEW, Checkpoint, Concern, Status
-from console.jobs.models import Job, choices
+from console.checkpoints.models import CONCERNS, NEEDS_REVIEW, Checkpoint, Status
+from console.jobs.models import Job
 
 MAX_JOBS: Final = 50  #: matches of a part of a name
 _COMPARED: Final = 20  #: checkpoints after a slow one, which have no concern for the same reason
@@ -15,7 +15,7 @@ _COMPARED: Final = 20  #: checkpoints after a slow one, which have no concern fo
 class ReviewFilter(filters.FilterSet):
     """The review queue by concern, job or assignee."""
 
-    concern = filters.ChoiceFilter(choices=choices(Concern), method="of_concern")
+    concern = filters.ChoiceFilter(choices=CONCERNS, method="of_concern")
     job = filters.CharFilter(method="of_job", max_length=100, label="part of the name of the job")
     assignee = filters.CharFilter(field_name="assignee__username", max_length=150, label="user name")
     assigned = filters.BooleanFilter(field_name="assignee", lookup_expr="isnull", exclude=True)

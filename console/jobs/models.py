@@ -4,7 +4,9 @@ Table and column names are a contract: `queries.sql` of the runtime uses them. C
 the job master inserts without Django. States of a run are those of `runtime.core.job.lifecycle`.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 from django.db import models
 from django.db.models import F, Q, Value
@@ -18,9 +20,9 @@ from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
 
 
-def choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
-    """Enum members as Django choices with readable labels."""
-    return [(member.value, member.value.replace("_", " ").capitalize()) for member in enum]
+def choices(enum: type[StrEnum], words: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
+    """Enum members as Django choices with readable labels. `words`: the labels that are not the value itself."""
+    return [(each.value, words.get(each) or each.value.replace("_", " ").capitalize()) for each in enum]
 
 
 class Pipeline(models.Model):
@@ -92,7 +94,14 @@ class VersionState(StrEnum):
 
 
 VERSION_STATES = choices(VersionState)
-RUN_STATES = choices(RunState)
+RUN_STATES = choices(
+    RunState,
+    {
+        RunState.QUEUED: "Waiting for a worker",
+        RunState.WAITING: "Waiting for slots",
+        RunState.STOPPING: "Stopping with savepoint",
+    },
+)
 
 
 class JobVersion(models.Model):
@@ -235,7 +244,7 @@ class StageState(StrEnum):
     FAILED = "failed"  #: it cannot succeed, and its run has failed too
 
 
-STAGE_STATES = choices(StageState)
+STAGE_STATES = choices(StageState, {StageState.WAITING: "Waiting for a worker"})
 
 
 class StandingStage(Leased):

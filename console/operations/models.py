@@ -56,7 +56,7 @@ class OperationState(StrEnum):
     UNKNOWN = "unknown"
 
 
-OPERATION_STATES = choices(OperationState)
+OPERATION_STATES = choices(OperationState, {OperationState.RUNNING: "In progress"})
 OPERATION_KINDS = choices(OperationKind)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
 #: Operations of a review. They take effect at once; their rows are the history of the review, with its comments.

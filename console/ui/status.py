@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from console.checkpoints.models import Concern, QueryState
+from console.checkpoints.models import CONCERNS, QueryState
 from console.health.findings import Level
 from console.jobs.models import StageState
 from runtime.core.job.graph import Guarantee
@@ -52,8 +52,7 @@ HEALTH_WORDS: Mapping[str, str] = {
     Level.ATTENTION.word: "needs attention",
     Level.OK.word: "well",
 }
-#: Words for concerns that pages do not call as the API does: pages call files verified that have been checked.
-CONCERN_WORDS: Mapping[str, str] = {Concern.UNVERIFIED: "not drilled"}
+CONCERN_WORDS: Mapping[str, str] = {concern: label.lower() for concern, label in CONCERNS}
 UNKNOWN_HEALTH = "unknown"  #: of a run that was well, or not checked, when the console's worker fell silent
 NEVER_RAN = ""  #: state of a job without runs
 DISCARDED = "discarded"  #: a checkpoint whose files were removed

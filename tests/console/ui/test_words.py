@@ -5,7 +5,10 @@ import re
 import pytest
 from django.test import Client
 
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import QUERY_STATES, REVIEW_STATES, Checkpoint
+from console.jobs.models import ATTEMPT_OUTCOMES, RUN_STATES, STAGE_STATES, VERSION_STATES
+from console.operations.models import OPERATION_STATES
+from console.ui.status import STATUSES
 from tests.console.ui import blocks, rows
 
 PAGES = (
@@ -49,3 +52,15 @@ def test_pages_use_the_same_words(at_console: Client, newest: Checkpoint, path: 
 def test_operators_have_the_names_of_the_graph(at_console: Client, newest: Checkpoint, path: str, shown: str) -> None:
     page = at_console.get(path.format(job=newest.job_id, run=newest.run_id, pk=newest.pk))
     assert shown in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices"),
+    [
+        ("run", RUN_STATES), ("version", VERSION_STATES), ("stage", STAGE_STATES), ("attempt", ATTEMPT_OUTCOMES),
+        ("operation", OPERATION_STATES), ("query", QUERY_STATES), ("review", REVIEW_STATES),
+    ],
+)  # fmt: skip
+def test_filters_and_the_admin_have_the_words_of_pages(kind: str, choices: list[tuple[str, str]]) -> None:
+    """A checkpoint was "Unreviewed" in the admin, and "Not reviewed" on its page."""
+    assert choices == [(state, STATUSES[kind][state].word) for state, _ in choices]

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from console.health.facts import RunFacts
 from runtime.core.job.lifecycle import RunState
+from runtime.core.job.sentences import listed
 
 
 class Level(IntEnum):
@@ -80,4 +81,4 @@ def names(operators: Iterable[str], most: int = 3) -> str:
     found = list(operators)
     if len(found) > most + 1:
         return f"{', '.join(found[:most])} and {len(found) - most} more"
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    return listed(found)

@@ -189,13 +189,28 @@ def log_part(
     def lines(*texts: bytes) -> list[str]:
         return _redact(b"".join(texts).decode(errors="replace"), params, schema).splitlines()
 
-    shown = lines(before, part, after)
-    first = len(shown) - _equal_count(reversed(shown), reversed(lines(part, after))) if before else 0
+    shown, first = lines(before, part, after), 0
+    if before:
+        head = _first_lines(part + after)
+        known = lines(before, head)
+        first = len(known) - _equal_count(reversed(known), reversed(lines(head)))
     if after:
-        shown = shown[: _equal_count(shown, lines(before, part))]
+        tail = _last_lines(before + part)
+        known = lines(tail, after)
+        shown = shown[: len(shown) - len(known) + _equal_count(known, lines(tail))]
     begin = start + len(before)
     end = begin + len(part)
     return LogPart(shown, first, begin, end, max(size, end))  # the file may have grown meanwhile
+
+
+def _first_lines(text: bytes) -> bytes:
+    """The lines with which a secret that begins before `text` may end."""
+    return text[: text.find(b"\n", _CONTEXT_BYTES) + 1 or len(text)]
+
+
+def _last_lines(text: bytes) -> bytes:
+    """The lines with which a secret that ends after `text` may begin."""
+    return text[text.rfind(b"\n", 0, max(0, len(text) - _CONTEXT_BYTES)) + 1 :]
 
 
 def _equal_count(some: Iterable[str], others: Iterable[str]) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.core.job.sentences import listed
+
 MAX_NAMED_SUBTASKS: Final = 3  #: of an operator
 MAX_NAMED_OPERATORS: Final = 3
 
@@ -49,7 +51,7 @@ def missing_subtasks(
     noun = "1 subtask" if others == 1 else f"{others} subtasks"
     return MissingSubtasks(
         operators=tuple(first),
-        named=_listed(texts),
+        named=listed(texts),
         behind=f"{noun} behind {'it' if shown == 1 else 'them'}" if others else "",
     )
 
@@ -73,9 +75,4 @@ def _subtasks(indexes: Sequence[int], name: str) -> str:
     texts = [str(index) for index in indexes]
     if len(texts) > MAX_NAMED_SUBTASKS + 1:
         texts = [*texts[:MAX_NAMED_SUBTASKS], f"{len(texts) - MAX_NAMED_SUBTASKS} more"]
-    return f"subtasks {_listed(texts)} of {name}"
-
-
-def _listed(texts: Sequence[str]) -> str:
-    *most, last = texts
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"subtasks {listed(texts)} of {name}"

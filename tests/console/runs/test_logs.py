@@ -4,11 +4,13 @@ import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.http import QueryDict
 from pytest_django.fixtures import Settings
 
+from console.runs import logs
 from console.runs.logs import LOG_LINES, LogFilter, LogLine, LogPart, log_part, log_tail, parse_lines, plain_log
 
 SECRET = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
@@ -141,13 +143,39 @@ def test_a_plain_line_has_the_level_of_a_line_before_the_part(tmp_path: Path) ->
     assert part.lines(LogFilter("error")) == [LogLine(None, "error", "  at java.lang.Thread")]
 
 
-def test_no_part_shows_a_piece_of_a_secret(tmp_path: Path) -> None:
-    """A key has many lines: an edge between these would leave two pieces that no mask matches."""
-    log, secret = tmp_path / "run-1.log", "-- begin\nkey one\nkey two\n-- end"
-    log.write_text(f"before\nkey: {secret}\nafter\n")
+SECRET_LINES = "-- begin\nkey one\nkey two\n-- end"
+
+
+@pytest.mark.parametrize("context", [len(SECRET_LINES), 64 * 1024])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_no_part_shows_a_piece_of_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: int, copies: int
+) -> None:
+    """A key has many lines: an edge between these would leave two pieces that no mask matches.
+
+    With the smaller context it is longer than the text that is searched for the edges.
+    """
+    monkeypatch.setattr(logs, "_CONTEXT_BYTES", context)
+    log = tmp_path / "run-1.log"
+    log.write_text(f"before\nkey: {SECRET_LINES}\nafter\nmore\n" * copies)
     size = log.stat().st_size
     texts = set[str]()
     for begin in (*range(size), None):
         for limit in range(1, size + 1):
-            texts.update(read_part(log, begin, limit, {"password": secret}).text_lines)
-    assert texts == {"before", "key: ********", "after"}
+            texts.update(read_part(log, begin, limit, {"password": SECRET_LINES}).text_lines)
+    assert texts == {"before", "key: ********", "after", "more"}
+
+
+def test_a_large_part_is_masked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was masked as a whole for each of its edges, too: a part of a log in the middle three times."""
+    log, line, masked, redact = tmp_path / "run-1.log", f"{'x' * 99}\n", list[int](), logs._redact
+
+    def count(text: str, *given: Any) -> str:
+        masked.append(len(text))
+        return redact(text, *given)
+
+    monkeypatch.setattr(logs, "_redact", count)
+    log.write_text(line * 60_000)
+    part = read_part(log, 1_000_000, 4_000_000)
+    assert (len(part.text_lines), part.end - part.begin) == (40_000, 4_000_000)
+    assert sum(masked) < 4_000_000 + 10 * 64 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from django.db.models import Q
+from django.db.models import Exists, Q
 
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import AnyUser, operate_refusal
@@ -18,7 +18,7 @@ from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
 from console.checkpoints.selectors import restorable
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job, Run
-from console.jobs.services import archived_conflict, newest_ready
+from console.jobs.services import archived_conflict, ready_versions
 from console.operations.maintenance import maintenance_conflict, shown_maintenance
 from console.operations.models import (
     ACTIVE_STATES,
@@ -214,7 +214,7 @@ def _sentence(found: Conflict | None) -> str:
 
 
 class _MissingForNewRun:
-    """Rows that a job needs for a new run. A row is looked for once, when an operation first needs it."""
+    """Rows that a job needs for a new run. A query, when an operation first needs them."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -224,14 +224,19 @@ class _MissingForNewRun:
         return archived_conflict(self._job)
 
     @cached_property
-    def version(self) -> Conflict | None:
-        if newest_ready(self._job) is None:
-            return Conflict("no-ready-version", f"{NO_READY_VERSION}.")
-        return None
+    def _found(self) -> tuple[bool, bool]:
+        """Whether a version is ready, and whether a checkpoint can be restored."""
+        found = Exists(ready_versions(self._job)), Exists(restorable(self._job))
+        is_ready, is_restorable = Job.objects.filter(pk=self._job.pk).values_list(*found).get()
+        return is_ready, is_restorable
 
-    @cached_property
+    @property
+    def version(self) -> Conflict | None:
+        return None if self._found[0] else Conflict("no-ready-version", f"{NO_READY_VERSION}.")
+
+    @property
     def checkpoint(self) -> Conflict | None:
-        if restorable(self._job).exists():
+        if self._found[1]:
             return None
         detail = "The job has no completed checkpoint; a savepoint in another folder is restored over REST."
         return Conflict("no-checkpoint", detail)

@@ -128,9 +128,12 @@ def test_a_failed_run_shows_where_a_restore_continues(at_console: Client, restar
     assert "Oldest restore point" not in said
 
 
-@pytest.mark.parametrize("state", ["restarting", "failed"])
-def test_the_page_takes_few_queries(at_console: Client, restarting: Run, state: str) -> None:
-    Run.objects.update(state=state, ended_at=timezone.now() if state == "failed" else None, failure={"code": "unknown"})
+@pytest.mark.parametrize("span", ["15min", "6h", "7d"])
+@pytest.mark.parametrize("state", ["restarting", "failed", "finished"])
+def test_the_page_takes_few_queries(at_console: Client, restarting: Run, state: str, span: str) -> None:
+    """The first page of a failed job took 13 with 7 d."""
+    ended_at = None if state == "restarting" else timezone.now()
+    Run.objects.update(state=state, ended_at=ended_at, failure={"code": "unknown"})
     with CaptureQueriesContext(connection) as asked:
-        at_console.get(f"/jobs/{restarting.job_id}/")
+        at_console.get(f"/jobs/{restarting.job_id}/?span={span}")
     assert len(asked) <= MAX_QUERIES

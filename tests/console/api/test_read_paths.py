@@ -150,7 +150,7 @@ def test_the_preview_of_a_stop_has_the_numbers_of_its_page(api: APIClient) -> No
     assert numbers_of(found) == {"expected_ms": 4_000, "written_bytes": newest.size_bytes, "windows": 12_000}
     assert (found["act"], found["run"], found["horizon"]["checkpoint"]) == ("stop", run.pk, 213)
     drained = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "drain"}).json()
-    assert drained["numbers"][-1]["note"] == "emitted early, one per key: window 1 day"
+    assert drained["numbers"][-1]["note"] == "emitted early, one per key: sessions"
 
 
 def test_the_preview_of_a_cancel_has_the_recovery_horizon(api: APIClient) -> None:

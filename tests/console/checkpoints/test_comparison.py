@@ -42,8 +42,8 @@ def compared(base: Checkpoint, other: Checkpoint, **rows: Any) -> Comparison:
         ("join", "start_delay", "the wait for barriers in the input of `join airlines`"),
         ("join", "alignment", "the wait for barriers in the input of `join airlines`"),
         ("prepared", "pre_barrier", "the work of `prepared` before its barrier"),
-        ("window", "async", "the write of the state of `window 1 day`"),
-        ("window", "sync", "the copy of the state of `window 1 day`"),
+        ("window", "async", "the write of the state of `sessions`"),
+        ("window", "sync", "the copy of the state of `sessions`"),
     ],
 )
 def test_the_operator_that_grew_is_named_and_not_those_that_wait_behind_it(uid: str, phase: str, words: str) -> None:
@@ -76,7 +76,7 @@ def test_larger_state_names_its_operator_and_the_rest_is_folded() -> None:
     found = compared(checkpoint(1, 300, {}), other, rows={"window": 40}, in_flight={"join": 77})
     assert found.sentence == (
         "Checkpoint 2 took about as long as checkpoint 1, 0.31 s. The state is 3.8 MiB larger, 100 % of it in "
-        "`window 1 day`."
+        "`sessions`."
     )
     assert found.explained_by == "window"
     assert [each.uid for each in found.notable] == ["window"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.conf import settings
 
 from console.jobs.models import Run
 
+_LAUNCHED = {"every slot is there": "connected", "every slot is deployed": "deployed"}  #: steps of a launch by event
 #: Class of the result of an attempt, by its outcome.
 _RESULTS = {"failed": "AttemptFailed", "ended": "Ended"}
 
@@ -27,8 +29,10 @@ def _lines(run: Run) -> Iterator[dict[str, Any]]:
         assert began is not None
         if restored := attempt.restored_checkpoint:
             yield _line(run, began, "info", "restoring", checkpoint=restored.number, kind=restored.kind, token=token)
-        for event in ("every slot is there", "every slot is deployed"):
-            yield _line(run, began, "info", event, token=token)
+        for event, step in _LAUNCHED.items():
+            if attempt.launch:
+                reached = datetime.fromtimestamp(attempt.launch[step] / 1000, UTC)
+                yield _line(run, reached, "info", event, token=token)
         ended = attempt.ended_at
         if ended is None:
             continue

@@ -16,7 +16,11 @@ from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
 from tests.console.ui.story import (
     DEPLOYMENT,
+    OPEN_SESSIONS,
     RATE,
+    RECORD_BYTES,
+    SESSIONS_PER_S,
+    SLOWER,
     Story,
     Taken,
     story_of,
@@ -37,6 +41,7 @@ delays, notify, orders out, alerts out, sums out
 )
 UIDS = tuple(name.replace(" ", "-") for name in NAMES)
 SLOW = 15  #: index of the operator that becomes slow
+_OF_ENDED_SESSIONS = (("window", "rate_out"), ("parquet", "rate_in"))
 
 
 def wide_graph() -> dict[str, Any]:
@@ -59,7 +64,7 @@ def wide_graph() -> dict[str, Any]:
 
 
 def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minutes: float = 20) -> None:
-    """Rows of 1 min over `hours` of the run, and of 5 s over the newest `fine_minutes`."""
+    """Rows of 1 min over `hours` of the run, and of 5 s over the newest `fine_minutes`, also by subtask."""
     story, began = story or story_of(run), run.started_at
     assert began is not None
     taken, made = list(story.checkpoints()), []
@@ -76,7 +81,7 @@ def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minut
             copy.write_row([getattr(row, column) for column in columns])
     RollUp.objects.update_or_create(step_s=COARSE, defaults={"until": story.present - timedelta(seconds=75)})
     if run.state == "running":
-        _subtasks(run, story)
+        _subtasks(run, [row for row in made if row.step_s == FINE and row.operator != WHOLE_RUN])
 
 
 def _ended(one: Taken) -> datetime:
@@ -90,7 +95,8 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
     if not up:
         return []
     sick, full = fmean(map(story.sickness, up)), fmean(map(story.rate, up)) / RATE
-    surge = fmean(map(story.catches_up, up))
+    surge, ends = fmean(map(story.catches_up, up)), float(rows.grown(run, at) == 1)
+    levels = _levels(run, story, up)
     operators = [one for one in _operators(run) if _calm(run, one["uid"])["state"] == "running"]
     slow = min(SLOW, len(operators) // 2)
     found = []
@@ -105,30 +111,54 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
             blocked += (0.93 - blocked) * sick + (0.3 - blocked) * surge
         else:
             busy *= 1 - sick * 0.7
-        rates = (calm["rate_in"] * full, calm["rate_out"] * full)
-        found.append(_row(run, story, at, step_s, operator["uid"], rates, busy, blocked))
-    ends = {role: sum(_calm(run, one["uid"])[rate] for one in operators if one["role"] == role) * full
-            for role, rate in (("source", "rate_out"), ("sink", "rate_in"))}  # fmt: skip
+        rates = tuple(
+            calm[rate] * full * (ends if (operator["uid"], rate) in _OF_ENDED_SESSIONS else 1)
+            for rate in ("rate_in", "rate_out")
+        )
+        queued = max(story.queued(moment) for moment in up) * RECORD_BYTES if index == slow else 0
+        own = {**levels, "in_flight_bytes": round(_calm_queue_bytes(run, operator["uid"]) * full + queued)}
+        found.append(_row(run, story, at, step_s, operator["uid"], rates, busy, blocked, own))
+    roles = {one["uid"]: one["role"] for one in operators}
+    read = sum(row.records_out or 0 for row in found if roles[row.operator] == "source")
+    written = sum(row.records_in or 0 for row in found if roles[row.operator] == "sink")
     whole = _row(
-        run, story, at, step_s, WHOLE_RUN, (ends["source"], ends["sink"]),
+        run, story, at, step_s, WHOLE_RUN, (read / step_s, written / step_s),
         max(m.busy or 0 for m in found), max(m.backpressured or 0 for m in found),
+        {**levels, "in_flight_bytes": sum(m.in_flight_bytes or 0 for m in found)},
     )  # fmt: skip
-    whole.state_bytes = story.state_bytes(at)
+    whole.state_bytes = round(story.state_bytes(at) * rows.grown(run, at))
     is_in_story = at >= story.slow_at  # the story has no checkpoints of the hours before
-    lasted = [one.took_ms for one in taken if one.took_ms is not None and not one.reason] or (
-        [] if is_in_story else [story.checkpoint_ms(at)]
+    lasted = [one for one in taken if one.took_ms is not None and not one.reason] or (
+        [] if is_in_story else [story.checkpoint(at)]
     )
     whole.checkpoints, whole.checkpoints_failed = len(lasted), sum(one.reason == "expired" for one in taken)
     if lasted:
-        phases = rows.operators_of(max(lasted))
+        longest = max(lasted, key=lambda one: one.took_ms or 0)
+        took_ms, phases = longest.took_ms or 0, rows.operators_of(longest)
         acknowledged_ms = max(at for own in rows.acknowledgements(of=phases).values() for at in own["at_ms"])
-        whole.checkpoint_ms, whole.pre_barrier_ms = max(lasted), 0.0
-        whole.commit_ms = max(0.0, max(lasted) - acknowledged_ms)
+        whole.checkpoint_ms, whole.pre_barrier_ms = took_ms, 0.0
+        whole.commit_ms = max(0.0, took_ms - acknowledged_ms)
         of_subtasks = [{name: ms for name, ms in one["slowest"].items() if name != "subtask"}
                        for one in phases if one["slowest"]]  # fmt: skip
         for phase, ms in max(of_subtasks, key=lambda one: sum(one.values())).items():
             setattr(whole, phase, ms)
     return [*found, whole]
+
+
+def _levels(run: Run, story: Story, moments: list[datetime]) -> dict[str, int]:
+    """The highest levels at some moments, as job masters write them and the roll-up keeps them."""
+    watermarks = {moment: _watermark(run, story, moment) for moment in moments}
+    return {
+        "watermark": max(watermarks.values()),
+        "processing_lag_ms": max(int(at.timestamp() * 1000) - watermark for at, watermark in watermarks.items()),
+        "event_lag_ms": max(map(story.lag_ms, moments)),
+    }
+
+
+def _watermark(run: Run, story: Story, at: datetime) -> int:
+    """All jobs read the same records, whose event time passes as fast as the clock."""
+    age = story.present - at + (rows.ENDED_AGO if run.ended_at else timedelta())
+    return rows.JUNE_2013_MS - round((age + story.behind(at)) / rows.MILLISECOND)
 
 
 def _calm(run: Run, uid: str) -> dict[str, Any]:
@@ -141,49 +171,59 @@ def _full_flow() -> dict[str, dict[str, Any]]:
     return dict(rows.live()["operators"])
 
 
+def _calm_queue_bytes(run: Run, uid: str) -> float:
+    """The input queues of an operator that keeps up, by the time that a barrier needs to pass them."""
+    delays = {one["uid"]: one["max_start_delay_ms"] for one in rows.OPERATORS}
+    if uid not in delays or uid not in _full_flow():
+        return 0.0
+    edges = (run.version.graph or {})["edges"]
+    before_ms = max((delays.get(edge["source"], 0.0) for edge in edges if edge["target"] == uid), default=delays[uid])
+    return float((delays[uid] - before_ms) / 1000 * _full_flow()[uid]["rate_in"] * RECORD_BYTES)
+
+
 def _row(
-    run: Run, story: Story, at: datetime, step_s: int, uid: str, rates: tuple[float, float], busy: float, blocked: float
+    run: Run,
+    story: Story,
+    at: datetime,
+    step_s: int,
+    uid: str,
+    rates: tuple[float, ...],
+    busy: float,
+    blocked: float,
+    levels: dict[str, int],
 ) -> Metrics:
     records_in, records_out = (round(rate * step_s) for rate in rates)
-    lag_ms = story.lag_ms(at)
-    watermark = rows.JUNE_2013_MS - round((story.present - at) / timedelta(milliseconds=1))
     is_first = story.failed_at is not None and at < story.failed_at
     return Metrics(
         step_s=step_s, run_id=run.pk, at=at, operator=uid, token=0 if step_s > FINE else run.token - is_first,
-        span_ms=step_s * 1000, records_in=records_in, records_out=records_out, bytes_in=records_in * 90,
-        bytes_out=records_out * 90, busy=busy, backpressured=blocked, skew=1.2, watermark=watermark,
-        processing_lag_ms=int(at.timestamp() * 1000) - watermark, event_lag_ms=lag_ms,
-        in_flight_bytes=2**20, state_bytes=2**14,
+        span_ms=step_s * 1000, records_in=records_in, records_out=records_out, bytes_in=records_in * RECORD_BYTES,
+        bytes_out=records_out * RECORD_BYTES, busy=busy, backpressured=blocked, skew=1.2, state_bytes=2**14, **levels,
     )  # fmt: skip
 
 
-def _subtasks(run: Run, story: Story) -> None:
-    """The newest minutes of each subtask; the last subtask of the window has most of its records."""
+def _subtasks(run: Run, made: list[Metrics]) -> None:
+    """The subtasks of the rows by operator; the last subtask of the window has most of its records."""
     indexes = list(range(run.parallelism))
-    for n in range(24):
-        operators = {}
-        for operator in _operators(run):
-            uid = operator["uid"]
-            shares = [5 if uid == "window" and index == indexes[-1] else 1 for index in indexes]
-            operators[uid] = _numbers(run, uid, shares, age_s=n * FINE)
-        at = story.present - (n + 1) * timedelta(seconds=FINE)
-        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators=operators)
+    shares = {"window": [5 if index == indexes[-1] else 1 for index in indexes]}
+    moments: dict[datetime, dict[str, Any]] = {}
+    for row in made:
+        own = _split(row, shares.get(row.operator, [1] * len(indexes)))
+        moments.setdefault(row.at, {"token": row.token, "operators": {}})["operators"][row.operator] = own
+    SubtaskMetrics.objects.bulk_create(SubtaskMetrics(run_id=run.pk, at=at, **more) for at, more in moments.items())
 
 
-def _numbers(run: Run, uid: str, shares: list[int], age_s: float, **changes: Any) -> dict[str, Any]:
-    """The numbers of the subtasks of an operator, which have the `shares` of the reported rates."""
-    now: dict[str, Any] = {"rate_in": 0.0, "rate_out": 0.0, "busy": 0.0, "backpressured": 0.0}
-    now |= _reported(run).get(uid, {})
+def _split(row: Metrics, shares: list[int]) -> dict[str, Any]:
+    """The numbers of the subtasks of an operator, which have the `shares` of its records."""
     parts = [share / sum(shares) for share in shares]
+    count = len(parts)
     return {
-        "index": list(range(len(shares))),
-        "records_in": [round(now["rate_in"] * FINE * part) for part in parts],
-        "records_out": [round(now["rate_out"] * FINE * part) for part in parts],
-        "busy": [min(now["busy"] * part * len(parts), 1.0) for part in parts],
-        "backpressured": [now["backpressured"]] * len(parts),
-        "watermark": [rows.JUNE_2013_MS - round(age_s * 1_000)] * len(parts),
-        "in_flight_bytes": [2**16] * len(parts),
-        **changes,
+        "index": list(range(count)),
+        "records_in": [round((row.records_in or 0) * part) for part in parts],
+        "records_out": [round((row.records_out or 0) * part) for part in parts],
+        "busy": [min((row.busy or 0) * part * count, 1.0) for part in parts],
+        "backpressured": [row.backpressured] * count,
+        "watermark": [row.watermark] * count,
+        "in_flight_bytes": [round((row.in_flight_bytes or 0) * part) for part in parts],
     }
 
 
@@ -193,9 +233,13 @@ def backpressure(run: Run, root: str, waiting: tuple[str, ...], now: datetime) -
         operators = {}
         for operator in _operators(run):
             uid = operator["uid"]
-            busy, blocked = 1.0 if uid == root else 0.05, 0.93 if uid in waiting else 0.0
-            age_s = (n + 1) * FINE
-            operators[uid] = _numbers(run, uid, [1, 1], age_s, busy=[busy] * 2, backpressured=[blocked] * 2)
+            rates = {"rate_in": 0.0, "rate_out": 0.0} | _reported(run).get(uid, {})
+            row = Metrics(
+                records_in=round(rates["rate_in"] * FINE), records_out=round(rates["rate_out"] * FINE),
+                busy=1.0 if uid == root else 0.05, backpressured=0.93 if uid in waiting else 0.0,
+                watermark=rows.JUNE_2013_MS - (n + 1) * FINE * 1_000, in_flight_bytes=2**17,
+            )  # fmt: skip
+            operators[uid] = _split(row, [1, 1])
         at = now - (n + 1) * timedelta(seconds=FINE)
         SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators=operators)
 
@@ -226,23 +270,41 @@ def _tell(run: Run, story: Story, upto: int | None) -> None:
     if upto is None:
         rows.earlier_checkpoints(run, story)
     if run.live:
-        _count(run, story.read_s(began))
+        _report(run, story)
         if run.live.get("checkpoint"):
             run.live["checkpoint"]["number"] = number
         run.save(update_fields=["live"])
-    record(run, story)
+    record(run, story, fine_minutes=60 if upto is None else 20)
 
 
-def _count(run: Run, read_s: float) -> None:
-    """The counts since the last restart, after `read_s` at the usual rates. A drain writes all open windows."""
-    assert run.live is not None
+def _report(run: Run, story: Story) -> None:
+    """Makes the last report one of this run: its processes, its event time, and its counts since the last restart.
+
+    A session has ended for each that has begun and is not open. A drain ends all of them.
+    """
+    live, began = run.live, run.started_at
+    assert live is not None
+    assert began is not None
+    application, seat = rows.application(run), rows.seat(run)
+    live |= {"spark_application": application, "spark_ui": f"http://host-1:{4040 + seat}"}
+    live["slots"] = [
+        rows.slot(slot["index"], slot["host"], int(slot["executor"]), application, seat) for slot in live["slots"]
+    ]
+    is_down = story.is_down(story.present)
+    at = story.failed_at - rows.MILLISECOND if is_down and story.failed_at else story.present
+    event_time_s = story.event_time_s(began)
+    was_empty = run.restore_checkpoint is None and (story.failed_at is None or is_down)
+    ended = round(SESSIONS_PER_S * event_time_s) - OPEN_SESSIONS * (was_empty - (run.state == "finished"))
     for uid, calm in rows.live()["operators"].items():
+        own = live["operators"][uid]
+        if own["watermark"] is not None:
+            own["watermark"] = _watermark(run, story, at)
         for count, rate in (("records_in", "rate_in"), ("records_out", "rate_out")):
             if calm[rate]:
-                run.live["operators"][uid][count] = round(calm[rate] * read_s)
+                is_of_ended = (uid, rate) in _OF_ENDED_SESSIONS
+                own[count] = ended if is_of_ended else round(calm[rate] * event_time_s)
     if run.state == "finished":
-        run.live["operators"]["window"]["records_out"] += rows.OPEN_WINDOWS
-        run.live["operators"]["parquet"]["records_in"] += rows.OPEN_WINDOWS
+        live["operators"]["window"]["open_results"] = {}
 
 
 def slow_run(upto: int | None = 2_131) -> Run:
@@ -250,21 +312,19 @@ def slow_run(upto: int | None = 2_131) -> Run:
     under_way = {"number": 0, "acknowledged": 4, "subtasks": 10, "kind": "checkpoint"}
     slots = [rows.slot(0, "host-1", 4), rows.slot(1, "host-2", 5)]
     live = rows.live(checkpoint=under_way, restarts=0, slots=slots)
-    slow = RATE / 4
+    slow, ended = RATE * SLOWER, SESSIONS_PER_S * SLOWER
     changed: dict[str, dict[str, float]] = {
         "join": {"busy": 1.0, "rate_in": slow, "rate_out": slow},
         "flights": {"busy": 0.05, "backpressured": 0.93, "rate_out": slow},
         "prepared": {"busy": 0.04, "backpressured": 0.91, "rate_in": slow, "rate_out": slow},
-        "window": {"busy": 0.07, "rate_in": slow, "rate_out": 3.1},
-        "parquet": {"busy": 0.01, "rate_in": 3.1},
+        "window": {"busy": 0.07, "rate_in": slow, "rate_out": ended},
+        "parquet": {"busy": 0.01, "rate_in": ended},
     }
     operators = {uid: {**one, **changed.get(uid, {})} for uid, one in live["operators"].items()}
     run = rows.run(rows.job("flights-slow"), token=9_100, live={**live, "operators": operators})
     story = story_of_slow_run(run)
     _tell(run, story, upto)
     rows.operations_of(run, User.objects.earliest("pk"))
-    SubtaskMetrics.objects.filter(run_id=run.pk).delete()
-    backpressure(run, "join", ("flights", "prepared"), story.present)
     return run
 
 

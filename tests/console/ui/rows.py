@@ -1,7 +1,6 @@
 """Rows as the job master and the console write them, for pages to show."""
 
-from datetime import timedelta
-from itertools import product
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,61 +14,86 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import folder_of
 from tests.console.stored import store
-from tests.console.ui.story import DEPLOYMENT, FIRST_CHECKPOINT, INTERVAL, LASTED, RATE, STATE_BYTES, Story, story_of
+from tests.console.ui.story import (
+    DEPLOYMENT,
+    FIRST_CHECKPOINT,
+    INTERVAL,
+    LASTED,
+    OPEN_SESSIONS,
+    RATE,
+    RESTART_DELAY,
+    SESSION,
+    SESSION_ACTIVE,
+    SESSIONS_PER_S,
+    STATE_BYTES,
+    Story,
+    Taken,
+    story_of,
+)
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "input": {"type": "string", "minLength": 1, "description": "Folder that is watched for flight files."},
         "output": {"type": "string", "minLength": 1, "description": "Folder of the Parquet results."},
-        "max_disorder_ms": {"type": "integer", "minimum": 0, "default": 3_600_000},
+        "max_disorder_ms": {"type": "integer", "minimum": 0, "default": 500},
         "on_malformed": {"enum": ["fail", "skip", "dead_letter"], "default": "fail"},
     },
     "required": ["input", "output"],
     "additionalProperties": False,
 }
-PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 3_600_000, "on_malformed": "fail"}
+PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 500, "on_malformed": "fail"}
 
+MILLISECOND = timedelta(milliseconds=1)
+ENDED_AGO = timedelta(minutes=2)  #: end of a run that has ended
 RETAINED = 12  #: checkpoints that retention leaves in storage
-OPEN_WINDOWS = 11_198
 QUERIES = {
-    "open windows by airline": "SELECT carrier, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
-    "FROM window_state GROUP BY carrier ORDER BY flights DESC",
+    "open sessions by airline": "SELECT carrier, count(*) AS open_sessions, sum(`reports:count`) AS reports\n"
+    "FROM window_state GROUP BY carrier ORDER BY reports DESC",
 }
-CARRIERS = ("9E", "AA", "AS", "B6", "DL", "EV", "F9", "HA", "UA", "WN")
-ORIGINS = ("EWR", "JFK", "LGA", "PHL")
-JUNE_2013_MS = 1_371_024_000_000  #: the watermark
-WINDOW_MS = JUNE_2013_MS - 8 * 3_600_000  #: begin of the window that the watermark is in
-#: A page of the rows of a state, as the stage prints it: those of a window.
+JUNE_2013_MS = 1_371_024_030_000  #: 08:00:30, the watermark of a run that is up to date
+CARRIER, CARRIER_SESSIONS = "HA", 40
+REPORTS_PER_S = RATE / SESSIONS_PER_S / SESSION_ACTIVE.total_seconds()  #: of a flight, from its first to its last
+
+
+def _sessions() -> list[list[Any]]:
+    """The open sessions of an airline, as the stage prints them: by key group, which is a hash of the key.
+
+    The oldest of them ends next, the newest has begun just now.
+    """
+    watermark_ms, apart_ms = JUNE_2013_MS - INTERVAL // MILLISECOND, SESSION // MILLISECOND // CARRIER_SESSIONS
+    found: list[list[Any]] = []
+    for n in range(CARRIER_SESSIONS):
+        first_ms = watermark_ms - n * apart_ms - 1_700 - 91 * n % 977
+        active_ms = SESSION_ACTIVE // MILLISECOND + 1_013 * (n * n * 7 % 41 - 20)
+        last_ms = min(watermark_ms, first_ms + active_ms)
+        reports = round((last_ms - first_ms) / 1_000 * REPORTS_PER_S)
+        delay = None if n % 13 == 5 else round(reports * (1.5 + n % 7), 2)
+        flight = str(11 + 37 * n % 391)
+        found.append([(n * n * 31 + 17 * n + 5) % 128, CARRIER, flight, first_ms, last_ms, reports, delay, ""])
+    return sorted(found, key=lambda row: row[:3])
+
+
+#: The rows of a state with a key, as the stage prints them: the open sessions of an airline.
 TABLE: dict[str, Any] = {
     "columns": [
         {"name": "key_group", "type": "int", "is_key": False},
         {"name": "carrier", "type": "string", "is_key": True},
-        {"name": "origin", "type": "string", "is_key": True},
-        {"name": "window_start", "type": "bigint", "is_key": True},
-        {"name": "flights:count", "type": "bigint", "is_key": False},
+        {"name": "flight", "type": "string", "is_key": True},
+        {"name": ":session", "type": "bigint", "is_key": True},
+        {"name": ":last", "type": "bigint", "is_key": False},
+        {"name": "reports:count", "type": "bigint", "is_key": False},
         {"name": "mean_delay:sum", "type": "double", "is_key": False},
         {"name": "note", "type": "string", "is_key": False},
     ],
-    "rows": [
-        [
-            number // 2,
-            carrier,
-            origin,
-            WINDOW_MS,
-            12 + 7 * number % 31,
-            None if number % 13 == 5 else round(12 + 7 * number % 31 * 1.75, 2),
-            "",
-        ]
-        for number, (carrier, origin) in enumerate(product(CARRIERS, ORIGINS))
-    ],
+    "rows": _sessions(),
     "keys": [
         {"name": name, "type": kind}
-        for name, kind in (("carrier", "string"), ("origin", "string"), ("window_start", "int64"))
+        for name, kind in (("carrier", "string"), ("flight", "string"), (":session", "int64"))
     ],
-    "is_cut": True,
+    "is_cut": False,
     "has_cut_cells": False,
-    "cursor": {"group": 19, "skip": 2},
+    "cursor": {},
 }
 
 GRAPH: dict[str, Any] = {
@@ -84,7 +108,7 @@ GRAPH: dict[str, Any] = {
          "guarantee": "exactly-once"},
         {"uid": "join", "name": "join airlines", "role": "operator", "parallelism": 2, "bounded": False,
          "guarantee": "exactly-once"},
-        {"uid": "window", "name": "window 1 day", "role": "operator", "parallelism": 2, "bounded": False,
+        {"uid": "window", "name": "sessions", "role": "operator", "parallelism": 2, "bounded": False,
          "guarantee": "exactly-once"},
         {"uid": "parquet", "name": "parquet", "role": "sink", "parallelism": 2, "bounded": False,
          "guarantee": "exactly-once"},
@@ -93,7 +117,7 @@ GRAPH: dict[str, Any] = {
         {"source": "flights", "target": "prepared", "input": 0, "partitioning": "forward", "keys": [], "build": False},
         {"source": "prepared", "target": "join", "input": 0, "partitioning": "forward", "keys": [], "build": False},
         {"source": "airlines", "target": "join", "input": 1, "partitioning": "broadcast", "keys": [], "build": True},
-        {"source": "join", "target": "window", "input": 0, "partitioning": "hash", "keys": ["carrier", "origin"],
+        {"source": "join", "target": "window", "input": 0, "partitioning": "hash", "keys": ["carrier", "flight"],
          "build": False},
         {"source": "window", "target": "parquet", "input": 0, "partitioning": "forward", "keys": [], "build": False},
     ],
@@ -101,23 +125,35 @@ GRAPH: dict[str, Any] = {
 
 LATE = "no acknowledgement from subtasks 0 and 1 of join airlines, and 4 subtasks behind them"
 LOST = "slot 1 was lost: the other side closed the connection"
+_APPLICATION, _LOST_EXECUTOR = "app-20261122121314-0000", 5
 LOST_SLOT = {
     "code": "attempt-failed", "message": LOST, "failures": 1, "slot": 1,
-    "slot_log": "/scratch/app-20261122121314-0000/5/stderr on host-2",
+    "slot_log": f"/scratch/{_APPLICATION}/{_LOST_EXECUTOR}/stderr on host-2",
 }  # fmt: skip
 
 
-def slot(index: int, host: str, executor: int) -> dict[str, Any]:
-    """What a job master reports of a slot."""
-    return {"index": index, "pid": 33_661 + 3_638 * executor, "host": host, "executor": str(executor),
-            "address": f"grpc://{host}:{4100 + index}", "log": f"/scratch/app-20261122121314-0000/{executor}/stderr",
-            "seen_ms_ago": 212 - 14 * index, "memory_bytes": 412 - 14 * index << 20,
+def slot(index: int, host: str, executor: int, application: str = _APPLICATION, seat: int = 0) -> dict[str, Any]:
+    """What a job master reports of a slot. `seat`: number of the run, which shares its hosts with other runs."""
+    pid = 33_661 + 3_638 * executor + 811 * seat
+    return {"index": index, "pid": pid, "host": host, "executor": str(executor),
+            "address": f"grpc://{host}:{4100 + 10 * seat + index}", "log": f"/scratch/{application}/{executor}/stderr",
+            "seen_ms_ago": 212 - 14 * index, "memory_bytes": 400 + (pid - 48_201) % 41 << 20,
             "memory_bound_bytes": 512 << 20}  # fmt: skip
+
+
+def seat(of: Run) -> int:
+    """The number of a run among those of the test."""
+    return Run.objects.filter(pk__lt=of.pk).count()
+
+
+def application(of: Run) -> str:
+    """Spark's id of the application of a run, which has the time of its start."""
+    return f"app-{of.started_at or of.created_at:%Y%m%d%H%M%S}-{seat(of):04}"
 
 
 def live(acknowledged: int | None = 6, **changes: Any) -> dict[str, Any]:
     """What a job master reports of the flights job in full flow, two minutes after the loss of slot 1 on `host-2`."""
-    read, written, attempt_s = RATE, 12.4, 120
+    read, written, attempt_s = RATE, SESSIONS_PER_S, 120
 
     def operator(state: str = "running", rate_in: float = 0.0, rate_out: float = 0.0, **numbers: Any) -> dict[str, Any]:
         return {"state": state, "watermark": JUNE_2013_MS, "busy": 0.0, "backpressured": 0.0, "subtasks": [],
@@ -129,7 +165,7 @@ def live(acknowledged: int | None = 6, **changes: Any) -> dict[str, Any]:
         "prepared": operator(rate_in=read, rate_out=read, busy=0.18),
         "airlines": operator("finished", records_out=16, watermark=None),
         "join": operator(rate_in=read, rate_out=read, busy=0.61),
-        "window": operator(rate_in=read, rate_out=written, busy=0.23, open_results={"windows": OPEN_WINDOWS}),
+        "window": operator(rate_in=read, rate_out=written, busy=0.23, open_results={"sessions": OPEN_SESSIONS}),
         "parquet": operator(rate_in=written, busy=0.02),
     }
     under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 10, "kind": "checkpoint"}
@@ -158,7 +194,7 @@ def pipeline(name: str = "flights") -> Pipeline:
     return Pipeline.objects.update_or_create(
         name=name,
         defaults={
-            "description": "Departure delays by carrier and origin, per day.",
+            "description": "Delays by carrier and flight. A session ends 15 min after its last report.",
             "schema": SCHEMA,
             "queries": QUERIES,
         },
@@ -182,9 +218,9 @@ def add_version(to: Job, number: int, **changes: Any) -> JobVersion:
 def run(of: Job, state: str = "running", **changes: Any) -> Run:
     now = timezone.now()
     started = now - LASTED
-    ended = now - timedelta(minutes=2) if state in ("finished", "stopped", "canceled", "failed") else None
+    ended = now - ENDED_AGO if state in ("finished", "stopped", "canceled", "failed") else None
     version = changes.pop("version", None) or of.versions.get(number=1)
-    owner = "" if ended or state == "queued" else "host-1:4711:0badcafe"
+    owner = "" if ended or state == "queued" else f"host-1:{4711 + Run.objects.count()}:0badcafe"
     given = {"parallelism": version.parallelism, "created_at": started - timedelta(seconds=1.2),
              "started_at": started, "ended_at": ended,
              "live": live(), "live_at": ended or now, "token": 401 + 10 * Run.objects.count(),
@@ -194,26 +230,35 @@ def run(of: Job, state: str = "running", **changes: Any) -> Run:
 
 #: Ends of the steps of a launch, in seconds since the attempt began. They lie within the 4 s to the first record.
 LAUNCH_S = {"listed": 0.4, "opened": 2.3, "connected": 3.2, "deployed": 3.8}
+#: The same of a restart: it waits for a process on another host, and its records flow 8 s after the failure.
+RELAUNCH_S = {"listed": 0.3, "opened": 0.6, "connected": 4.9, "deployed": 5.8}
 
 
 def attempts(of: Run, story: Story | None = None) -> None:
     """The attempts of a run: one that failed if the story has it, and one that ends with the run."""
     story = story or story_of(of)
     began = of.started_at or story.present
-    launch = {step: int((began.timestamp() + end_s) * 1000) for step, end_s in LAUNCH_S.items()}
     if story.failed_at is not None:
+        slot_log = f"/scratch/{application(of)}/{_LOST_EXECUTOR}/stderr on host-2"
         Attempt.objects.create(
             run=of, token=of.token - 1, started_at=began, ended_at=story.failed_at, outcome="failed",
-            reason=LOST, detail=LOST_SLOT, restored_checkpoint=of.restore_checkpoint, launch=launch,
+            reason=LOST, detail={**LOST_SLOT, "slot_log": slot_log}, restored_checkpoint=of.restore_checkpoint,
+            launch=_launch(began, LAUNCH_S),
         )  # fmt: skip
-        began = story.failed_at + timedelta(seconds=2)
+        began = story.failed_at + RESTART_DELAY
     outcome = {"finished": "ended", "failed": "failed", "restarting": ""}.get(of.state, "running")
+    launch = _launch(began, RELAUNCH_S if story.failed_at else LAUNCH_S)
+    is_deployed = launch["deployed"] <= story.present.timestamp() * 1000
     Attempt.objects.create(
         run=of, token=of.token, started_at=began, ended_at=of.ended_at, outcome=outcome,
         reason=of.failure["message"] if of.failure else "",
         restored_checkpoint=None if story.failed_at else of.restore_checkpoint,
-        launch=None if story.failed_at else launch,
+        launch=launch if is_deployed else None,
     )  # fmt: skip
+
+
+def _launch(began: datetime, seconds: dict[str, float]) -> dict[str, int]:
+    return {step: int((began.timestamp() + end_s) * 1000) for step, end_s in seconds.items()}
 
 
 def _operator(
@@ -255,9 +300,10 @@ def acknowledgements(*missing: str, of: list[dict[str, Any]] | None = None) -> d
     return found
 
 
+#: Positions of sources and output of sinks are lists in the manifest, without a size of their own.
 OPERATORS = [
-    _operator("flights", 2_114, 4.0, 0.0, 1.2, 14.0),
-    _operator("prepared", 0, 5.4, 0.0, 0.4, 2.0),
+    {**_operator("flights", 0, 4.0, 0.0, 1.2, 14.0, 0), "has_state": True},
+    _operator("prepared", 0, 5.4, 0.0, 0.4, 2.0, 0),
     {
         **_operator("airlines", 0, 0.0, 0.0, 0.0, 0.0, 0),
         "finished": "finished",
@@ -266,22 +312,42 @@ OPERATORS = [
     },
     _operator("join", 1_904, 6.1, 21.0, 0.8, 9.0),
     _operator("window", 1_254_112, 28.0, 48.0, 6.4, 161.0, 84_263),
-    _operator("parquet", 812, 83.0, 3.0, 22.0, 11.0),
+    {**_operator("parquet", 0, 83.0, 3.0, 22.0, 11.0, 0), "has_state": True},
 ]
+WRITTEN_BYTES = sum(one["written_bytes"] for one in OPERATORS)  #: of a checkpoint
 
 
-#: Figures of the window operator after a drain: all its windows have fired.
+#: Figures of the window operator after a drain: all its sessions have ended.
 _FIRED = {"state_bytes": 0, "has_state": False}
+_ALIGNMENT_SHARE = 0.03  #: of the wait of a barrier: the subtasks of the join do not send it at the same time
 
 
-def operators_of(took_ms: float) -> list[dict[str, Any]]:
-    """The figures by operator of a checkpoint; in a slow one, barriers wait before the join."""
-    late_ms = max(0.0, took_ms - 460.0)
-    found = []
+def grown(of: Run, at: datetime) -> float:
+    """The share of the usual sessions that are open: a run without a snapshot begins without one."""
+    if of.restore_checkpoint or of.started_at is None:
+        return 1.0
+    return max(0.0, min((at - of.started_at - DEPLOYMENT) / SESSION, 1.0))
+
+
+def operators_of(taken: Taken) -> list[dict[str, Any]]:
+    """The figures by operator of a checkpoint. Its barriers wait before the join, and all behind it wait for them."""
+    calm_ms = (taken.took_ms or 0) - taken.wait_ms
+    load, jitter = calm_ms / 345, 0.8 + calm_ms * 37 % 101 / 250
+    found: list[dict[str, Any]] = []
     for one in OPERATORS:
-        delay_ms = one["max_start_delay_ms"] + (late_ms if one["uid"] in ("join", "window", "parquet") else 0.0)
-        slowest = one["slowest"] and {**one["slowest"], "start_delay_ms": delay_ms}
-        found.append({**one, "max_start_delay_ms": delay_ms, "slowest": slowest})
+        waits = taken.wait_ms if one["uid"] in ("join", "window") else 0.0
+        split = _ALIGNMENT_SHARE if one["uid"] == "window" else 0.0
+        delay_ms = one["max_start_delay_ms"] + waits * (1 - split)
+        if one["uid"] == "parquet":  # the window sends the barrier when it has copied its state
+            delay_ms = sum(found[-1][f"max_{phase}_ms"] for phase in ("start_delay", "alignment", "sync")) + 0.6
+        phases = {
+            "start_delay_ms": delay_ms,
+            "alignment_ms": one["max_alignment_ms"] * jitter + waits * split,
+            "sync_ms": one["max_sync_ms"] * jitter,
+            "async_ms": one["max_async_ms"] * load,
+        }
+        longest = {f"max_{phase}": ms for phase, ms in phases.items()}
+        found.append({**one, **longest, "slowest": one["slowest"] and {**one["slowest"], **phases}})
     return found
 
 
@@ -318,9 +384,8 @@ def checkpoint(
 
 
 def state_query_request() -> dict[str, Any]:
-    """The request of the rows of a window."""
-    key = {"window_start": str(WINDOW_MS)}
-    return {"kind": "rows", "operator": "window", "state": "state", "key": key, "cursor": {}}
+    """The request of the open sessions of an airline."""
+    return {"kind": "rows", "operator": "window", "state": "state", "key": {"carrier": CARRIER}, "cursor": {}}
 
 
 def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> StateQuery:
@@ -348,6 +413,7 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
     first = checkpoint(
         of, first_number, token=of.token - (story.failed_at is not None), triggered_at=began + FIRST_CHECKPOINT,
         duration_ms=400, discarded_at=began + timedelta(minutes=1), is_stored=False,
+        **_state_at(of, began + FIRST_CHECKPOINT, OPERATORS),
     )  # fmt: skip
     made = [first]
     taken = list(story.checkpoints())
@@ -364,7 +430,7 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
             more |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
                      "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
         elif each.took_ms is not None:
-            operators = operators_of(each.took_ms)
+            operators = operators_of(each)
             operators = operators if kind == "checkpoint" else self_contained(operators)
             more |= {"operators": operators, "acknowledgements": acknowledgements(of=operators)}
             if kind == "checkpoint" and number not in kept:
@@ -393,6 +459,13 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
     return made
 
 
+def _state_at(of: Run, at: datetime, operators: list[dict[str, Any]]) -> dict[str, Any]:
+    share = grown(of, at)
+    held = [{**one, "state_bytes": round(one["state_bytes"] * share)} if one["uid"] == "window" else one
+            for one in operators]  # fmt: skip
+    return {"operators": held, "size_bytes": sum(one["state_bytes"] for one in held)}
+
+
 def earlier_checkpoints(of: Run, story: Story | None = None) -> None:
     """The discarded checkpoints between the first one of a run and those of its story: one in each interval."""
     story = story or story_of(of)
@@ -400,12 +473,12 @@ def earlier_checkpoints(of: Run, story: Story | None = None) -> None:
     made = []
     for number in range(first.number + 1, second.number):
         at = second.triggered_at - (second.number - number) * INTERVAL
-        took_ms = story.checkpoint_ms(at)
+        taken = story.checkpoint(at)
         made.append(Checkpoint(
             job=of.job, run=of, number=number, kind="checkpoint", status="completed", token=first.token,
-            triggered_at=at, completed_at=at + timedelta(milliseconds=took_ms), duration_ms=took_ms,
-            size_bytes=STATE_BYTES, written_bytes=86_311, acknowledged=10, subtasks=10,
-            path=folder_of(CheckpointKind.CHECKPOINT, number, first.token), operators=operators_of(took_ms),
+            triggered_at=at, completed_at=at + timedelta(milliseconds=taken.took_ms or 0), duration_ms=taken.took_ms,
+            written_bytes=WRITTEN_BYTES, acknowledged=10, subtasks=10, **_state_at(of, at, operators_of(taken)),
+            path=folder_of(CheckpointKind.CHECKPOINT, number, first.token),
             finished_operators=["airlines"], discarded_at=at + timedelta(minutes=1),
         ))  # fmt: skip
     Checkpoint.objects.bulk_create(made)

@@ -4,7 +4,7 @@ A test that only this command selects: it needs the servers and the Chromium of 
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,10 @@ from PIL import Image
 from playwright.sync_api import FloatRect, Page
 
 from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
 from console.health.housekeeping import store_verdicts
+from console.health.models import JobHealth
+from console.health.rules.checkpoints import SLOW
 from console.jobs.models import Run
 from console.operations.workers import Answer, Worker
 from tests.console.ui import every_page, logs, numbers, rows
@@ -44,7 +47,7 @@ the rows of the tests, in a real Chromium. Numbers, times and folders are made u
 
 
 def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands, so that all pages show the same moment. All places for runs are taken.
+    """The clock stands, so that all pages show the same moment. All places for runs are taken, and a stage reads state.
 
     It stands where an interval of numbers ends: sums since a checkpoint then include all records up to the present.
     """
@@ -52,7 +55,7 @@ def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pyt
     now -= timedelta(seconds=now.second % numbers.FINE)
     monkeypatch.setattr(timezone, "now", lambda: now)
     monkeypatch.setattr(defaulttags, "datetime", SimpleNamespace(now=lambda tz: now))
-    workers = Worker("runs@host-1", ("runs",), 4, 4), Worker("stages@host-1", ("stages", "standing"), 2, 0)
+    workers = Worker("runs@host-1", ("runs",), 4, 4), Worker("stages@host-1", ("stages", "standing"), 2, 1)
     answer = Answer(now, workers)
     for module in ("console.operations.cluster", "console.ui.views.cluster"):
         monkeypatch.setattr(f"{module}.CENSUS", SimpleNamespace(last=lambda: answer))
@@ -66,8 +69,7 @@ def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pyt
     paths["trend"] = f"/jobs/{recovered.job_id}/checkpoints/trend/?days=7"
     for run in Run.objects.all():
         logs.write(run)
-    for moment in (now - timedelta(minutes=4), now):
-        store_verdicts(moment)
+    store_findings(now)
     with signed_in(WIDTH) as page:
         page.clock.set_fixed_time(now)
         for name, path in paths.items():
@@ -97,6 +99,21 @@ def flowing_run(user: User) -> Run:
     for state in ("succeeded", "running"):
         rows.state_query(newest, state, requested_by=user)
     return run
+
+
+def store_findings(now: datetime) -> None:
+    """The findings of four minutes. Slow checkpoints are not found before most of the newest five were slow."""
+    for moment in (now - timedelta(minutes=4), now):
+        store_verdicts(moment)
+    for health in JobHealth.objects.filter(findings__contains=[{"rule": SLOW}]):
+        slow = Checkpoint.objects.filter(run_id=health.run_id, status="completed", duration_ms__gt=5_000)
+        third = slow.order_by("number")[2].completed_at
+        assert third
+        for finding in health.findings:
+            if finding["rule"] == SLOW:
+                finding["since"] = max(datetime.fromisoformat(finding["since"]), third).isoformat()
+        health.since = datetime.fromisoformat(health.findings[0]["since"])
+        health.save(update_fields=["since", "findings"])
 
 
 #: Leaves the head and the history of the page of a job, with higher plots, and writes notes into the plots. A note:

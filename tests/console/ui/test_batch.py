@@ -23,8 +23,8 @@ STAGES: list[dict[str, Any]] = [
     {"number": 2, "name": "flights → prepared → join airlines", "operators": ["flights", "prepared", "join"],
      "state": "active", "tasks": None, "tasks_done": 1, "tasks_failed": 2, "records_read": 84_202,
      "records_written": 5_412, "duration_ms": None},
-    {"number": 3, "name": "window 1 day → parquet", "operators": ["window", "parquet"], "state": "pending", "tasks": 2,
-     "tasks_done": 0, "tasks_failed": None, "records_read": 0, "records_written": 0, "duration_ms": None},
+    {"number": 3, "name": "sessions → parquet", "operators": ["window", "parquet"], "state": "pending",
+     "tasks": 2, "tasks_done": 0, "tasks_failed": None, "records_read": 0, "records_written": 0, "duration_ms": None},
 ]  # fmt: skip
 OPERATORS = {
     "airlines": {"state": "finished", "records_in": 0, "records_out": 16},
@@ -62,7 +62,7 @@ def test_the_page_shows_stages_with_operators_tasks_records_and_duration(at_cons
     assert "2 of at least 3 tasks complete, 1 of 3 stages complete, 2 failed task attempts" in said
     assert "1 airlines complete 1 of 1 0 16 16 0.31 s" in said
     assert "2 flights → prepared → join airlines active 1 2 84 202 5 412 –" in said
-    assert "3 window 1 day → parquet pending 0 of 2 – – – –" in said
+    assert "3 sessions → parquet pending 0 of 2 – – – –" in said
 
 
 def test_the_graph_shows_records_and_stages_and_invents_nothing(at_console: Client) -> None:

@@ -97,7 +97,7 @@ def test_the_tables_of_an_operator_are_whole_and_lines_stand_in_their_rows(
     run = numbers.run_with_story("flights", "running", 214)
     with signed_in(width) as page:
         page.goto(f"/jobs/{run.job_id}/?node=window")
-        region = page.get_by_role("region", name="Subtasks of window 1 day")
+        region = page.get_by_role("region", name="Subtasks of sessions")
         for table in (region, page.get_by_role("region", name="State by size")):
             assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
         for line in region.locator("tbody tr").all():
@@ -128,13 +128,14 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
         page.clock.install()
         page.goto(f"/state-queries/{query.pk}/")
         expect(page.locator("#live-query")).to_contain_text("3 of 8 Spark tasks")
-        StateQuery.objects.filter(pk=query.pk).update(state="succeeded", result=rows.TABLE, ended_at=query.created_at)
+        cut = {**rows.TABLE, "is_cut": True, "cursor": {"group": 19, "skip": 2}}
+        StateQuery.objects.filter(pk=query.pk).update(state="succeeded", result=cut, ended_at=query.created_at)
         jump(page)
         expect(page.get_by_role("heading", name="40 rows")).to_be_visible(timeout=POLL_MS)
         page.get_by_role("button", name="Next page").click()
         expect(page.locator("#live-query")).to_contain_text("waits for a worker")
         asked = StateQuery.objects.latest("pk").request
-        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"window_start": str(rows.WINDOW_MS)})
+        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"carrier": rows.CARRIER})
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("#live-query")).to_contain_text("Canceled")
 
@@ -318,7 +319,7 @@ def test_an_operator_is_chosen_by_arrow_keys(signed_in: Open, running: Run) -> N
             page.keyboard.press(key)
         page.keyboard.press("Enter")
         page.wait_for_url("**node=window**")
-        expect(page.get_by_role("heading", name="window 1 day")).to_be_visible()
+        expect(page.get_by_role("heading", name="sessions")).to_be_visible()
     with signed_in(java_script_enabled=False) as page:
         page.goto(f"/jobs/{running.job_id}/")
         page.locator("#node-6").click()

@@ -116,7 +116,7 @@ def test_savepoints_and_drains_have_the_numbers_of_each_job(at_console: Client) 
          f"Run {new.pk} takes a savepoint and continues"),
         ("stop", f"Run {known.pk} takes {taken}, commits the output up to it and ends; {least} stop)",
          f"Run {new.pk} takes a savepoint, commits the output up to it and ends"),
-        ("drain", f"Every open window of run {known.pk} fires early (open windows: 11 198), its output is",
+        ("drain", f"Every open window of run {known.pk} fires early (open sessions: 11 198), its output is",
          f"Every open window of run {new.pk} fires early, its output is committed"),
     ):  # fmt: skip
         said = blocks.text(at_console.get("/jobs/bulk/", _selection(kind, known.job_id, new.job_id)))

@@ -43,7 +43,9 @@ def test_the_page_counts_and_sums_up(at_console: Client, running: Run) -> None:
     assert f"Triggered {triggered} In progress 1 {ends}" in said
     assert f"of the latest {completed} completed" in said
     assert "Measure Min Average p50 p90 p95 p99 Max Duration 0.25 s" in said
-    assert "Longest alignment 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms" in said
+    alignment = re.search(r"Longest alignment ([\d.]+ ms) ([\d.]+ m?s) ([\d.]+ m?s)", said)
+    assert alignment
+    assert alignment[1] != alignment[2], "the minimum and the average"
     assert "the job tolerates any number of failures" in said
 
 

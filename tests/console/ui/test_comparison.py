@@ -37,7 +37,7 @@ def test_page_and_api_name_the_operator_that_explains_most(at_console: Client, j
         response = at_console.get(path, {"base": 2, "other": 3})
     assert len(counted) == QUERIES
     page = response.content.decode()
-    assert "the copy of the state of <code>window 1 day</code> grew by 2.0\N{NO-BREAK SPACE}s" in page
+    assert "the copy of the state of <code>sessions</code> grew by 2.0\N{NO-BREAK SPACE}s" in page
     assert "before the upgrade" in page
     assert "5 operators without a notable difference" in page
     api: APIClient = api_as(rows.operator_user("caller"))

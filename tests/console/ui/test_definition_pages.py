@@ -23,7 +23,7 @@ def test_first_a_pipeline_is_chosen(at_console: Client) -> None:
     rows.pipeline()
     response = at_console.get("/jobs/new/")
     assert 'href="?pipeline=flights"' in response.content.decode()
-    assert "Departure delays by carrier and origin, per day." in blocks.text(response)
+    assert "Delays by carrier and flight. A session ends 15 min after its last report." in blocks.text(response)
 
 
 def test_without_pipelines_the_page_says_where_they_come_from(at_console: Client) -> None:
@@ -40,7 +40,7 @@ def test_the_form_is_drawn_from_the_schema(at_console: Client) -> None:
     page = at_console.get("/jobs/new/?pipeline=flights").content.decode()
     assert 'name="params-input"' in page
     assert "Folder that is watched for flight files." in page
-    assert 'name="params-max_disorder_ms" value="3600000" min="0"' in page
+    assert 'name="params-max_disorder_ms" value="500" min="0"' in page
     assert '<option value="&quot;fail&quot;" selected>fail</option>' in page
     assert 'name="settings-checkpoint_interval_ms" value="5000" min="100"' in page
     assert '<option value="&quot;fixed_delay&quot;" selected>fixed_delay</option>' in page

@@ -47,7 +47,7 @@ def test_versions_are_listed_with_message_and_what_changed(at_console: Client, j
     assert re.search(r"2 Ready less disorder 3 0 ", said)
     assert re.search(r"1 Ready runs now – 2 1 ", said)
     assert "params.input: there is no such folder" in said
-    assert "Parameter max_disorder_ms 3600000 5" in said
+    assert "Parameter max_disorder_ms 500 5" in said
     assert "Operator more absent source flights" in said
     found = differences(at_console, job, base=1, other=2)
     assert ("parallelism", "parallelism") in found

@@ -36,7 +36,7 @@ def test_the_same_error_at_other_records_is_one_cause_with_the_newest_traceback(
     fail(other, 20, "not of this job", operator="window")
     last = fail(run, 1, "disk full")
     disk, window, join = failure_causes(run.job, rows.SCHEMA)
-    assert (window.newest.operator, join.newest.operator) == ("window 1 day", "join airlines")
+    assert (window.newest.operator, join.newest.operator) == ("sessions", "join airlines")
     assert (window.number, window.first, window.last) == (2, first.ended_at, newest.ended_at)
     assert (window.newest.message, window.newest.slot, window.newest.traceback) == (
         "division by zero at offset 99",
@@ -107,7 +107,7 @@ def test_a_cause_names_its_subtask_and_leads_to_the_attempt_on_the_page_of_the_r
     failed = fail(run, 30, "division by zero", operator="window", slot=3, traceback=TRACEBACK)
     fail(run, 20, "slot 1 was lost", slot=1, traceback=TRACEBACK)
     page = at_console.get(f"/jobs/{run.job_id}/")
-    assert "window 1 day · subtask 3 · slot 3" in blocks.text(page)
+    assert "sessions · subtask 3 · slot 3" in blocks.text(page)
     assert "subtask 1" not in blocks.text(page), "no operator is known"
     link = f"/runs/{run.pk}/#attempt-{failed.token}"
     assert f'href="{link}"' in page.content.decode()

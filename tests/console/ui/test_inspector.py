@@ -45,7 +45,7 @@ def test_a_chosen_operator_shows_its_subtasks_counters_and_state(at_console: Cli
     page = at_console.get(f"/jobs/{running.job_id}/?node=window")
     said = blocks.text(page)
     found = blocks.live(page)
-    assert "window 1 day all operators" in said
+    assert "sessions all operators" in said
     assert re.findall(r'<th scope="row" class="number mono">(\d)</th>', found["subtasks"]) == ["3", "0", "1", "2"]
     assert "Late records" in found["subtasks"]
     assert "31" in found["subtasks"]
@@ -60,11 +60,10 @@ def test_without_a_choice_the_panel_is_of_the_job(at_console: Client, running: R
     assert "All operators Choose an operator in the graph." in blocks.text(page)
     assert "subtasks" not in found
     assert "slot 1 was lost: the other side closed the connection" in found["causes"]
-    assert (
-        f'Log of slot <span class="q">1</span>: <span class="mono">{rows.LOST_SLOT["slot_log"]}</span>'
-        in found["causes"]
-    )
-    assert found["states"].index("window 1 day") < found["states"].index("join airlines"), "the largest first"
+    lost = running.attempts.get(outcome="failed").detail
+    assert lost
+    assert f'Log of slot <span class="q">1</span>: <span class="mono">{lost["slot_log"]}</span>' in found["causes"]
+    assert found["states"].index("sessions") < found["states"].index("join airlines"), "the largest first"
 
 
 def test_causes_are_sent_again_only_when_an_attempt_fails(at_console: Client, running: Run) -> None:

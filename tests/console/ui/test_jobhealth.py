@@ -137,11 +137,11 @@ def test_the_graph_and_its_table_mark_the_root_of_backpressure_and_the_operators
 ) -> None:
     numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
     found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
-    assert re.search(r'<g class="node operator attention"[^>]*><title>window 1 day,[^<]*, slow</title>', found["graph"])
+    assert re.search(r'<g class="node operator attention"[^>]*><title>sessions,[^<]*, slow</title>', found["graph"])
     assert '<text class="mark attention" x="17" y="-6">slow</text>' in found["graph"]
-    assert found["graph"].count(">waits for window 1 day</text>") == 3
-    assert "window 1 day: slow." in found["graph"], "in the description"
-    assert found["operators"].count('<span class="word">waits for window 1 day</span>') == 3
+    assert found["graph"].count(">waits for sessions</text>") == 3
+    assert "sessions: slow." in found["graph"], "in the description"
+    assert found["operators"].count('<span class="word">waits for sessions</span>') == 3
     assert found["operators"].count('<span class="word">slow</span>') == 1
 
 
@@ -217,7 +217,7 @@ def test_old_numbers_say_so_and_keep_the_last_known_sickness(at_console: Client,
     store_verdicts()
     job, listed = (blocks.text(at_console.get(path)) for path in (f"/jobs/{slow.job_id}/", "/jobs/"))
     cause = "The numbers of the subtasks are 4 min" if reports else "The job master has not reported for 4 min"
-    behind = "flights falls behind: it reads 21 k/s of its usual 8"
+    behind = "flights falls behind: it reads 11 k/s of its usual 8"
     moment = rf"{at:%Y-%m-%d} \d\d:\d\d:\d\d UTC"
     for said in (job, listed):
         assert f"Running, {'needs attention' if reports else 'failing'}" in said
@@ -265,7 +265,7 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     response = at_console.get(f"/jobs/{slow.job_id}/")
     said = response.content.decode().replace("\N{NO-BREAK SPACE}", " ")
     head = blocks.live(response)["health"]
-    assert "<code>flights</code> falls behind: it reads 21 k/s of its usual 8" in head
+    assert "<code>flights</code> falls behind: it reads 11 k/s of its usual 8" in head
     assert "Running, needs attention for under 1 s · running for 3 h 12 min" in blocks.text(response), "not for hours"
     shown = response.context["timeline"].numbers["event_lag_ms"]
     lag = formats.duration([value for value in shown if value is not None][-1])
@@ -322,7 +322,7 @@ def test_the_table_of_operators_has_the_skew_as_a_number(at_console: Client, run
     table = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["operators"]
     cells = re.findall(r'anywhere">([\w ]+)<(.*?)</tr>', table)
     skews = {name: re.findall(r'skew</abbr> <span class="q">([\d.]+)', cell) for name, cell in cells}
-    assert skews["window 1 day"] == ["1.7"], "one of two subtasks has five of six records"
+    assert skews["sessions"] == ["1.7"], "one of two subtasks has five of six records"
     assert skews["join airlines"] == ["1.0"]
     assert skews["airlines"] == [], "a single subtask"
     over_rest = at_console.get(f"/api/v1/runs/{run.pk}/").json()["skew"]

@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from console import formats
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Pipeline, Run
@@ -186,7 +187,7 @@ def test_parameters_are_named_and_ordered_as_in_their_form(at_console: Client) -
     shown = re.findall(r"<dt>([^<]+)</dt><dd class=\"mono\">([^<]+)</dd>", said)
     assert shown == [
         ("Results", "/data/delays"), ("On malformed", "fail"), ("Input", "/data/flights"),
-        ("Max disorder (ms)", "3600000 (1 h)"), ("Gone since", "[1, null]"),
+        ("Max disorder (ms)", "500 (0.50 s)"), ("Gone since", "[1, null]"),
     ]  # fmt: skip
 
 
@@ -196,9 +197,9 @@ def test_the_table_says_the_same_as_the_picture(at_console: Client, running: Run
         "flights",
         "airlines",
         "join airlines",
-        "window 1 day",
+        "sessions",
         "parquet",
-        "hash by carrier, origin",
+        "hash by carrier, flight",
         "finished",
     ):
         assert word in table
@@ -292,7 +293,7 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
         f"Why run {run.pk} failed final division by zero Not restarted: a restart would repeat this error. "
         "The run had restarted 1 time; its limit is 10 without a completed checkpoint in between." in said
     )
-    assert "Operator window" in said
+    assert "Operator sessions" in said
     assert "The last 2 events before the failure BarrierArrived(41) Aligned(41)" in said
     assert '"subtask": 1' in said
     assert "Then restore from checkpoint 40." in said
@@ -399,7 +400,11 @@ def test_a_checkpoint_shows_its_operators_and_phases(at_console: Client, running
     said = blocks.text(response)
     assert "Checkpoint 213" in said
     assert "Finished operators airlines" in said
-    assert "window 1 day window running 2 1.2 MiB 82 KiB 28 ms 48 ms – 6.4 ms 0.16 s" in said
+    window = next(one for one in found.operators if one["uid"] == "window")
+    start, alignment, sync, stored = (
+        formats.duration(window[f"max_{phase}_ms"]) for phase in ("start_delay", "alignment", "sync", "async")
+    )
+    assert f"sessions window running 2 1.2 MiB 82 KiB {start} {alignment} – {sync} {stored}" in said
     assert f'href="/jobs/{running.job_id}/restore/?checkpoint={found.pk}"' in response.content.decode()
     assert f'href="/admin/checkpoints/checkpoint/{found.pk}/change/"' in response.content.decode()
     assert "← 212" in said

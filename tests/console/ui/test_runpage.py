@@ -158,7 +158,7 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
     assert "Next step" not in blocks.text(at_console.get(f"/runs/{first.pk}/")), "a later run has followed"
     assert "Restored from savepoint 7" in said
     assert "airlines had finished, and was not started again" in said
-    assert "window 1 day restored 1.2 MiB" in said
+    assert "sessions restored 1.2 MiB" in said
     assert "hx-get" not in page.content.decode()
     assert len(asked) <= 12
 
@@ -263,10 +263,10 @@ def test_a_run_that_was_restored_by_folder_shows_its_operators(
     path = f"/runs/{run.pk}/"
     said = blocks.text(at_console.get(path))
     assert "Restored from a folder" in said
-    assert "window 1 day restored 1.2 MiB" in said
+    assert "sessions restored 1.2 MiB" in said
     assert "airlines had finished, and was not started again –" in said
     rmtree(folder)
-    assert "window 1 day restored 1.2 MiB" in blocks.text(at_console.get(path))
+    assert "sessions restored 1.2 MiB" in blocks.text(at_console.get(path))
     other = rows.run(rows.job("other"), restore_path=str(folder))
     said = blocks.text(at_console.get(f"/runs/{other.pk}/"))
     assert f"Restored from savepoint in {folder}" in said
@@ -295,5 +295,5 @@ def test_the_page_of_a_run_is_shown_while_the_storage_of_its_folder_hangs(
         assert f"Restored from savepoint in {folder.name}" in said
         assert "Restored from a folder" not in said
     answers.set()
-    until(lambda: "window 1 day restored 1.2 MiB" in blocks.text(at_console.get(path)))
+    until(lambda: "sessions restored 1.2 MiB" in blocks.text(at_console.get(path)))
     assert not timed_reads._reads

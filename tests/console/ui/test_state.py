@@ -25,6 +25,18 @@ TABLE: dict[str, Any] = {
     "has_cut_cells": False,
     "cursor": {"group": 4, "skip": 1},
 }
+WINDOW_MS = 1_370_995_200_000  #: 2013-06-12 00:00
+WINDOWS: dict[str, Any] = {
+    "columns": [
+        {"name": "carrier", "type": "string", "is_key": True},
+        {"name": "window_start", "type": "bigint", "is_key": True},
+    ],
+    "rows": [["AA", WINDOW_MS]],
+    "keys": [{"name": "carrier", "type": "string"}, {"name": "window_start", "type": "int64"}],
+    "is_cut": False,
+    "has_cut_cells": False,
+    "cursor": {},
+}
 
 
 @pytest.fixture
@@ -45,22 +57,22 @@ def test_the_page_of_a_checkpoint_leads_to_its_states(at_console: Client, savepo
         f'href="/checkpoints/{savepoint.pk}/state/"' in at_console.get(f"/checkpoints/{savepoint.pk}/").content.decode()
     )
     page = blocks.text(at_console.get(f"/checkpoints/{savepoint.pk}/state/"))
-    assert "window 1 day window state keyed 2 11 198 1.2 MiB window_state" in page
+    assert "sessions window state keyed 2 11 198 1.2 MiB window_state" in page
     assert "Open windows by airline" in page
     assert "SELECT * FROM window_state" in page
 
 
 def test_the_begin_of_a_window_is_a_time_too(at_console: Client, savepoint: Checkpoint) -> None:
-    query = rows.state_query(savepoint)
+    query = rows.state_query(savepoint, result=WINDOWS)
     said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
-    assert f"{rows.WINDOW_MS} 2013-06-12 00:00" in said
+    assert f"{WINDOW_MS} 2013-06-12 00:00" in said
 
 
 def test_a_state_is_chosen_and_its_rows_are_asked_for(reading: Client, savepoint: Checkpoint) -> None:
     """Whoever may look may ask."""
     chosen = reading.get(f"/checkpoints/{savepoint.pk}/state/?operator=window&state=state")
     assert "Rows of state of window" in blocks.text(chosen)
-    asked = {"operator": "window", "state": "state", "key.carrier": "AA", "key.origin": "", "group": "3", "skip": "1"}
+    asked = {"operator": "window", "state": "state", "key.carrier": "AA", "key.flight": "", "group": "3", "skip": "1"}
     response = reading.post(f"/checkpoints/{savepoint.pk}/state/ask/", asked)
     query = StateQuery.objects.get()
     assert response.headers["Location"] == f"/state-queries/{query.pk}/"
@@ -113,8 +125,8 @@ def test_what_cannot_be_asked_is_said_on_the_page(at_console: Client, savepoint:
 @pytest.mark.parametrize(
     ("typed", "asked"),
     [
-        ("2013-06-12", rows.WINDOW_MS), ("2013-06-12 00:00", rows.WINDOW_MS),
-        ("2013-06-12T02:00+02:00", rows.WINDOW_MS), (str(rows.WINDOW_MS), str(rows.WINDOW_MS)), ("June", "June"),
+        ("2013-06-12", WINDOW_MS), ("2013-06-12 00:00", WINDOW_MS),
+        ("2013-06-12T02:00+02:00", WINDOW_MS), (str(WINDOW_MS), str(WINDOW_MS)), ("June", "June"),
     ],
 )  # fmt: skip
 def test_the_time_of_a_window_is_typed_as_a_date(
@@ -126,13 +138,14 @@ def test_the_time_of_a_window_is_typed_as_a_date(
     query = StateQuery.objects.get()
     assert query.request["key"] == {"window_start": asked, "carrier": "2013-06-12"}
     if isinstance(asked, int):
-        page = at_console.get(answered(query, rows.TABLE)).content.decode()
+        page = at_console.get(answered(query, WINDOWS)).content.decode()
         assert '<span class="mono">window_start = 2013-06-12 00:00:00</span>' in page
         assert 'name="key.window_start" value="2013-06-12 00:00:00"' in page
 
 
 def test_types_of_keys_have_the_names_of_the_columns(at_console: Client, savepoint: Checkpoint) -> None:
-    said = blocks.text(at_console.get(f"/state-queries/{rows.state_query(savepoint).pk}/"))
+    query = rows.state_query(savepoint, result=WINDOWS)
+    said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
     assert "int64" not in said
     assert "window_start bigint: ms, or a time such as 2013-06-12 08:00 in UTC" in said
 

@@ -1,7 +1,8 @@
 """The pages of the fixtures agree with each other: times, figures and events of a run have one source."""
 
+import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +19,21 @@ from console import formats
 from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
-from console.metrics.models import WHOLE_RUN, Metrics
+from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
 from console.runs.logs import LogFilter, log_file, log_tail
 from console.ui.templatetags.weir import quantity
 from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows
-from tests.console.ui.story import RATE, STATE_BYTES, TIMEOUT
+from tests.console.ui.story import (
+    OPEN_SESSIONS,
+    RATE,
+    RECORD_BYTES,
+    SESSION_ACTIVE,
+    SESSION_GAP,
+    SESSIONS_PER_S,
+    STATE_BYTES,
+    TIMEOUT,
+)
 
 #: The runs of the pictures by state; `whole`: with all checkpoints since its start, and a run before it.
 RUNS: dict[str, Callable[[], Run]] = {
@@ -120,10 +130,118 @@ def test_counts_since_the_last_restart_are_the_areas_below_the_rates(run: Run) -
     assert began
     assert run.live_at
     is_young = run.live_at - began < timedelta(minutes=15)
-    area = Metrics.objects.filter(
-        run_id=run.pk, operator="flights", at__gte=began, step_s=numbers.FINE if is_young else numbers.COARSE
-    ).aggregate(total=Sum("records_out"))["total"]
-    assert run.live["operators"]["flights"]["records_out"] == pytest.approx(area, rel=0.05)
+    rows_since = Metrics.objects.filter(
+        run_id=run.pk, at__gte=began, step_s=numbers.FINE if is_young else numbers.COARSE
+    )
+    reported = run.live["operators"]
+    read = rows_since.filter(operator="flights").aggregate(total=Sum("records_out"))["total"]
+    assert reported["flights"]["records_out"] == pytest.approx(read, rel=0.05)
+    written = rows_since.filter(operator="parquet").aggregate(total=Sum("records_in"))["total"]
+    written += OPEN_SESSIONS if run.state == "finished" else 0
+    assert reported["window"]["records_out"] == reported["parquet"]["records_in"]
+    assert reported["parquet"]["records_in"] == pytest.approx(written, rel=0.05)
+
+
+def test_a_session_that_has_begun_is_open_or_has_ended(run: Run) -> None:
+    """As many sessions begin as end, and each is open for the same time on average."""
+    assert run.live
+    assert run.started_at
+    operators = run.live["operators"]
+    restored = run.restore_checkpoint or (run.state != "restarting" and run.attempts.filter(outcome="failed").exists())
+    begun = operators["flights"]["records_out"] / RATE * SESSIONS_PER_S + (OPEN_SESSIONS if restored else 0)
+    still_open = 0 if run.state == "finished" else OPEN_SESSIONS
+    assert operators["window"].get("open_results", {}).get("sessions", 0) == still_open
+    assert operators["window"]["records_out"] == pytest.approx(begun - still_open, abs=1)
+    assert SESSIONS_PER_S * (SESSION_ACTIVE + SESSION_GAP).total_seconds() == pytest.approx(OPEN_SESSIONS)
+    for row in run.checkpoints.filter(status="completed", kind=Kind.CHECKPOINT, number__gt=1):
+        window = next(one for one in row.operators if one["uid"] == "window")
+        row_bytes = window["state_bytes"] / OPEN_SESSIONS
+        changed = SESSIONS_PER_S * (SESSION_ACTIVE.total_seconds() + 5) * row_bytes
+        assert window["written_bytes"] == pytest.approx(changed, rel=0.02), "the sessions that have changed since"
+
+
+def test_barriers_wait_for_the_records_that_are_in_flight_before_the_join(run: Run) -> None:
+    """The records in flight at the trigger are those that the join processes until the barrier has come."""
+    fine = Metrics.objects.filter(run_id=run.pk, operator="join", step_s=numbers.FINE).order_by("at")
+    processed = [(row.at, row.records_in or 0, row.in_flight_bytes or 0) for row in fine]
+    step = timedelta(seconds=numbers.FINE)
+    slow = 0
+    for row in run.checkpoints.filter(kind=Kind.CHECKPOINT, status="completed", triggered_at__gte=processed[0][0]):
+        delay = next(one["max_start_delay_ms"] for one in row.operators if one["uid"] == "join")
+        began, end = row.triggered_at, row.triggered_at + timedelta(milliseconds=delay)
+        around = [held for at, _, held in processed if began - step < at < began + step]
+        if delay < 3_000 or len(around) < 2:
+            continue
+        slow += 1
+        records = sum(
+            count * max(timedelta(), min(end, at + step) - max(began, at)) / step for at, count, _ in processed
+        )
+        least, most = min(around) / RECORD_BYTES, max(around) / RECORD_BYTES
+        assert 0.85 * least < records < 1.15 * most, row
+    assert slow > 5
+
+
+def test_a_savepoint_expires_if_the_join_cannot_process_the_records_in_flight_in_time(run: Run) -> None:
+    fine = Metrics.objects.filter(run_id=run.pk, operator="join", step_s=numbers.FINE)
+    for expired in run.checkpoints.filter(reason="expired"):
+        at = expired.triggered_at
+        assert expired.kind == Kind.SAVEPOINT
+        before = fine.filter(at__lte=at).latest("at").in_flight_bytes
+        assert before
+        processed = fine.filter(at__gte=at, at__lt=expired.completed_at).aggregate(total=Sum("records_in"))["total"]
+        assert processed < before / RECORD_BYTES
+        completed = run.checkpoints.filter(status="completed", number=expired.number - 1).get()
+        assert completed.completed_at
+        assert completed.completed_at <= at
+
+
+def test_the_phases_of_checkpoints_differ(run: Run) -> None:
+    found = [
+        next(one for one in row.operators if one["uid"] == "window")
+        for row in run.checkpoints.filter(status="completed", kind=Kind.CHECKPOINT).order_by("-number")[:10]
+    ]
+    for phase in ("alignment", "sync", "async"):
+        assert len({round(one[f"max_{phase}_ms"], 2) for one in found}) > 3, phase
+
+
+def test_the_highest_levels_of_minutes_are_those_of_finer_rows(run: Run) -> None:
+    of_run = Metrics.objects.filter(run_id=run.pk, operator=WHOLE_RUN)
+    for row in of_run.filter(step_s=60).order_by("-at")[:12]:
+        finer = of_run.filter(step_s=numbers.FINE, at__gte=row.at, at__lt=row.at + timedelta(minutes=1))
+        assert row.event_lag_ms == max(each.event_lag_ms or 0 for each in finer), row.at
+        assert row.in_flight_bytes == pytest.approx(max(each.in_flight_bytes or 0 for each in finer), rel=0.1), row.at
+
+
+def test_watermarks_are_as_old_as_the_report_and_the_lag(run: Run) -> None:
+    """Two minutes after its end, a run still showed the watermark of those that go on."""
+    assert run.live
+    assert run.live_at
+    newest = Metrics.objects.filter(run_id=run.pk, operator=WHOLE_RUN, step_s=numbers.FINE).latest("at")
+    assert newest.event_lag_ms is not None
+    age_ms = (timezone.now() - newest.at) / timedelta(milliseconds=1)
+    assert newest.watermark == pytest.approx(rows.JUNE_2013_MS - age_ms - newest.event_lag_ms, abs=2_000)
+    passed_ms = (run.live_at - newest.at) / timedelta(milliseconds=1)
+    reported = {one["watermark"] for one in run.live["operators"].values()} - {None}
+    assert reported.pop() == pytest.approx(newest.watermark, abs=passed_ms + 1)
+    assert not reported
+
+
+def test_the_lag_includes_no_more_than_the_disorder_that_the_source_allows(run: Run) -> None:
+    newest = Metrics.objects.filter(run_id=run.pk, operator=WHOLE_RUN, step_s=numbers.FINE).latest("at")
+    assert newest.event_lag_ms
+    assert run.version.params["max_disorder_ms"] < newest.event_lag_ms
+
+
+def test_subtasks_have_the_records_of_their_operator(run: Run) -> None:
+    if run.state != "running":
+        return
+    found = SubtaskMetrics.objects.filter(run_id=run.pk).order_by("at")
+    assert len(found) > 200
+    for at, operators in found.values_list("at", "operators")[::20]:
+        for row in Metrics.objects.filter(run_id=run.pk, step_s=numbers.FINE, at=at).exclude(operator=WHOLE_RUN):
+            own = operators[row.operator]
+            assert sum(own["records_in"]) == pytest.approx(row.records_in, abs=2)
+            assert set(own["watermark"]) == {row.watermark}
 
 
 def test_checkpoints_become_slower_until_a_savepoint_expires(run: Run) -> None:
@@ -142,8 +260,8 @@ def test_savepoints_write_all_their_state_and_a_drain_leaves_no_window(run: Run)
         if row.kind == Kind.DRAIN:
             assert state < 0.01 * STATE_BYTES
             assert run.live
-            assert run.live["operators"]["window"]["records_out"] > rows.OPEN_WINDOWS
-            assert run.live["operators"]["parquet"]["records_in"] > rows.OPEN_WINDOWS
+            assert run.live["operators"]["window"]["records_out"] > OPEN_SESSIONS
+            assert run.live["operators"]["parquet"]["records_in"] > OPEN_SESSIONS
 
 
 def test_phases_of_the_plots_are_those_of_the_slowest_subtask_of_a_checkpoint(at_console: Client, run: Run) -> None:
@@ -247,6 +365,41 @@ def test_the_log_of_a_failed_attempt_has_an_error(run: Run, settings: Any, tmp_p
     lines = log_tail(log_file(run), {}, {}, LogFilter("error")) or ()
     failed = run.attempts.filter(outcome="failed")
     assert len([line for line in lines if "attempt fails" in line.text]) == failed.count()
+
+
+def test_the_log_has_the_slots_of_an_attempt_when_its_page_has_them(run: Run, settings: Any, tmp_path: Path) -> None:
+    settings.WEIR_LOGS = tmp_path
+    logs.write(run)
+    lines = [json.loads(line) for line in log_file(run).read_text().splitlines()]
+    at = {(line["event"], line.get("token")): datetime.fromisoformat(line["timestamp"]) for line in lines}
+    assert run.live_at
+    assert max(at.values()) <= run.live_at
+    for attempt in run.attempts.all():
+        deployed, first = at.get(("every slot is deployed", attempt.token)), run.checkpoints.filter(token=attempt.token)
+        assert (deployed is None) == (run.state == "restarting" and attempt.ended_at is None)
+        if deployed is None:
+            assert ("every slot is there", attempt.token) not in at
+            continue
+        assert attempt.started_at < at["every slot is there", attempt.token] < deployed
+        begun = first.earliest("number").triggered_at
+        assert deployed < begun < deployed + timedelta(seconds=10)
+
+
+def test_rows_of_a_state_are_open_sessions_in_the_order_of_their_key_groups() -> None:
+    names = [column["name"] for column in rows.TABLE["columns"]]
+    found = [dict(zip(names, row, strict=True)) for row in rows.TABLE["rows"]]
+    assert [row["key_group"] for row in found] == sorted(row["key_group"] for row in found)
+    assert [row["flight"] for row in found] != sorted(row["flight"] for row in found)
+    assert len({row["flight"] for row in found}) == len(found)
+    gap_ms = SESSION_GAP / timedelta(milliseconds=1)
+    for row in found:
+        assert rows.JUNE_2013_MS - gap_ms - 10_000 < row[":last"] < rows.JUNE_2013_MS
+        active_s = (row[":last"] - row[":session"]) / 1000
+        assert row["reports:count"] == pytest.approx(active_s * rows.REPORTS_PER_S, abs=1)
+        assert active_s > 0
+    active_ms = SESSION_ACTIVE / timedelta(milliseconds=1)
+    over = [row for row in found if rows.JUNE_2013_MS - row[":session"] > 2 * active_ms]
+    assert sum(row[":last"] - row[":session"] for row in over) / len(over) == pytest.approx(active_ms, rel=0.1)
 
 
 def test_rows_of_a_state_have_the_key_that_was_asked_for() -> None:

@@ -104,7 +104,7 @@ def test_a_failed_checkpoint_says_how_many_acknowledged_and_never_completed(at_c
                           acknowledged=6, duration_ms=600_000, completed_at=ended)  # fmt: skip
     said = blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
     assert "6 of 10" in said
-    assert "Subtasks 0 and 1 of window 1 day, and 2 subtasks behind them, had not acknowledged when the" in said
+    assert "Subtasks 0 and 1 of sessions, and 2 subtasks behind them, had not acknowledged when the" in said
     assert not re.search(r"Completed\s+\d", said)
     assert "Failed now" in said or re.search(r"Failed \d+ s ago", said)
 

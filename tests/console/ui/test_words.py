@@ -45,7 +45,10 @@ def test_pages_use_the_same_words(at_console: Client, newest: Checkpoint, path: 
         ("/jobs/{job}/", 'data-label="Finished operators" class="wrap">join airlines<'),
         ("/checkpoints/{pk}/", '<dt>Finished operators</dt><dd class="plain">join airlines<'),
         ("/jobs/{job}/restore/?checkpoint={pk}", 'data-label="Finished operators">join airlines<'),
-        ("/jobs/{job}/restore/?checkpoint={pk}", 'class="anywhere">window 1 day<span class="under mono">window</span>'),
+        (
+            "/jobs/{job}/restore/?checkpoint={pk}",
+            'class="anywhere">sessions<span class="under mono">window</span>',
+        ),
         ("/jobs/{job}/drain/", "Already finished: join airlines, airlines."),
     ],
 )

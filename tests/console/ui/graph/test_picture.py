@@ -61,7 +61,7 @@ def test_a_finished_operator_is_marked_and_its_edges_are_still() -> None:
 def test_edges_grow_with_their_rate_and_say_how_they_deal() -> None:
     edges = {edge.source: edge for edge in picture(rows.live()).edges}
     assert edges["flights"].width == edges["prepared"].width > edges["window"].width > edges["airlines"].width
-    assert edges["join"].about == "join airlines to window 1 day: hash by carrier, origin, 84 k/s"
+    assert edges["join"].about == "join airlines to sessions: hash by carrier, flight, 84 k/s"
     assert edges["airlines"].about == "airlines to join airlines: broadcast, read first"
 
 
@@ -97,7 +97,7 @@ def test_an_operator_that_reports_little_has_defaults() -> None:
 
 def test_the_description_says_what_the_picture_shows() -> None:
     about = picture(rows.live()).about
-    assert "6 operators: flights, prepared, airlines, join airlines, window 1 day, parquet" in about
+    assert "6 operators: flights, prepared, airlines, join airlines, sessions, parquet" in about
     assert "Finished: airlines." in about
     assert "6 of 10 subtasks have acknowledged checkpoint 214." in about
 

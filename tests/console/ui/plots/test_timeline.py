@@ -77,7 +77,7 @@ def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, 
     timeline = page.context["timeline"]
     assert [row.name for row in timeline.load.rows] == numbers.NAMES
     known = [value for value in timeline.numbers["records_in_per_s"] if value is not None]
-    assert RATE < min(known) < max(known) < 1.1 * 5 * RATE * (1 + SURGE), "of five sources"
+    assert 4 * RATE < max(known) < 1.1 * 5 * RATE * (1 + SURGE), "of five sources"
     assert len(timeline.table) <= 32
     said, restored = blocks.text(page), running.attempts.latest("token").restored_checkpoint
     assert f"restarted from {restored}: {rows.LOST}" in said

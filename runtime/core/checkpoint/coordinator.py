@@ -203,7 +203,7 @@ class Coordinator:
             return []
         self._delay_final(at)
         failed = _fail_operation(request.operation, FailureReason.ID_UNAVAILABLE, detail)
-        if request.is_replanned:
+        if request.is_replanned and request.kind.ends_job:
             return [*failed, FailAttempt(f"the {request.kind} could not be planned anew: {detail}")]
         resumed = self._resume_job(at) if request.kind.ends_job else []
         savepoint = request.kind.is_savepoint
@@ -293,7 +293,8 @@ class Coordinator:
     def _fail_checkpoint(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
         pending = self.pending[checkpoint]
         effects = self._abort(at, checkpoint, reason, detail)
-        if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
+        is_requested = pending.operation is not None or pending.barrier.kind.ends_job
+        if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and is_requested:
             return effects + self._replan(at, pending)
         if reason.may_persist:
             self._delay_final(at)
@@ -328,7 +329,9 @@ class Coordinator:
             self._queue.add(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
 
     def _replan(self, at: int, pending: PendingCheckpoint) -> Effects:
-        """Replans a stop or drain because a subtask ended by itself. Each subtask ends once, so the retries end too."""
+        """Replans what an operation has requested, because a subtask ended by itself. Each subtask ends once, so the
+        retries end too.
+        """
         self._queue.add(events.CheckpointRequested(at, pending.barrier.kind, pending.operation, is_replanned=True))
         return self._start_next(at)
 

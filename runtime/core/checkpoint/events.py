@@ -33,7 +33,7 @@ class CheckpointRequested:
     at: int
     kind: CheckpointKind
     operation: str | None = None
-    #: a replanned stop or drain, for which some subtasks may have finished their logic already
+    #: planned anew, since a subtask had ended; for a stop or drain some subtasks may have finished their logic already
     is_replanned: bool = False
 
     @property

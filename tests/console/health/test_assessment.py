@@ -17,6 +17,7 @@ from tests.console.health.facts_of import (
     failed_attempt,
     found,
     operators,
+    phases,
     subtask,
     verdict,
 )
@@ -67,9 +68,8 @@ def test_a_single_failure_is_no_second_finding_beside_its_cause() -> None:
 
 
 def test_a_restart_comes_before_the_slow_checkpoints_of_the_attempt_that_ended() -> None:
-    slow = CheckpointFacts(
-        interval_ms=1_000, newest=checkpoint(completed_at=ago(40), duration_ms=20_000), recent_ms=(20_000,)
-    )
+    newest = checkpoint(duration_ms=20_000, operators=(phases("join", start_delay=20_000),))
+    slow = CheckpointFacts(interval_ms=1_000, newest=newest, recent_ms=(20_000,))
     lost = verdict(state=RunState.RESTARTING, attempts=(failed_attempt(2),), checkpoints=slow)
     assert [finding.rule for finding in lost.findings] == ["restarting", "checkpoints-slow"]
 

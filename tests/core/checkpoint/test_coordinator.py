@@ -625,6 +625,30 @@ def test_a_subtask_that_ends_while_it_is_awaited_aborts_the_checkpoint_and_the_n
     assert manifest_in(job.ack(3, B, C)).operators["a"].subtasks[0].finished
 
 
+def test_a_savepoint_is_planned_anew_when_a_subtask_ends_before_its_snapshot() -> None:
+    """The user asked at the moment at which a bounded source ended: nothing was wrong with the job."""
+    job = _with_finished_source()
+    job.ask(Kind.SAVEPOINT, "move")
+    job.issue(2)
+    effects = job.end(A)
+    assert [report.reason for report in of(ReportCheckpoint, effects)] == [Why.TASK_FINISHED_WHILE_TRIGGERED]
+    assert of(IssueId, effects)
+    assert not of(CompleteOperation, effects)
+    gone = job.machine.handle(IdUnavailable(100, "the database is away"))
+    assert [done.operation for done in of(CompleteOperation, gone)] == ["move"]
+    assert not of(FailAttempt, gone), "a stop has begun to end the job, a savepoint has not"
+
+
+def test_a_savepoint_that_is_planned_anew_completes_its_operation() -> None:
+    job = _with_finished_source()
+    job.ask(Kind.SAVEPOINT, "move")
+    job.issue(2)
+    job.end(A)
+    assert [e.subtask for e in of(TriggerSubtask, job.issue(3))] == [B]
+    job.ack(3, B, C)
+    assert [(done.operation, done.checkpoint) for done in of(CompleteOperation, job.record(3))] == [("move", 3)]
+
+
 def _with_finished_source(**settings: Any) -> Job:
     """Checkpoint 1 is complete; in it the source was done with its logic."""
     job = Job(**settings)

@@ -16,6 +16,7 @@ from console.jobs.code import other_code
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
 from console.jobs.operator_names import operator_names
 from console.metrics import live
+from console.metrics.lag import lag_of
 from console.metrics.live import Live
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
 from console.metrics.reads import RATE_WINDOW, Read
@@ -39,13 +40,13 @@ LEFT JOIN LATERAL (
 #: The newest numbers of the run as a whole.
 _NEWEST: Final = """
 LEFT JOIN LATERAL (
-    SELECT event_lag_ms FROM weir_metrics
+    SELECT records_in, processing_lag_ms, event_lag_ms FROM weir_metrics
     WHERE run_id = r.id AND step_s = %(step_s)s AND operator = %(whole_run)s AND at >= %(watched_since)s
     ORDER BY at DESC LIMIT 1
 ) AS newest_numbers ON true
 """
 _FACTS: Final = f"""
-SELECT r.id AS run, hours.hours, samples.samples, newest_numbers.event_lag_ms, {past.COLUMNS}
+SELECT r.id AS run, hours.hours, samples.samples, newest_numbers.*, {past.COLUMNS}
 FROM weir_run r {past.JOINS} {hours.JOIN} {_SAMPLES} {_NEWEST}
 WHERE r.id = ANY(%(runs)s)
 """  # noqa: S608  # parts of this package
@@ -96,7 +97,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             sampled_at=_end(own[-1]) if own else None,
             flow_s=float(FINEST_STEP_S * len(_recent(own))),
             reads=_reads(own, _sources([run])),
-            event_lag_ms=row.get("event_lag_ms"),
+            lag=lag_of(row.get("records_in") or 0, row.get("processing_lag_ms"), row.get("event_lag_ms")),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
             lit=frozenset((lit or {}).get(run.pk, ())),
         )

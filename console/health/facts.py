@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from console.jobs.operator_names import quoted
+from console.metrics.lag import Lag
 from console.metrics.live import NO_METRICS, Live
 from console.metrics.reads import MAX_AGE, Read
 from runtime.core.job.graph import Role
@@ -236,7 +237,7 @@ class RunFacts:
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
         flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
         reads: the records that the sources have read in each of the newest intervals, oldest first.
-        event_lag_ms: how far the watermark of the run is behind its newest record; None: unknown.
+        lag: how far the run is behind; None: unknown.
         watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
         operators: in topological order; empty for a run in BATCH.
         lit: rules that the former verdict found; they hold until a lower limit (hysteresis).
@@ -268,7 +269,7 @@ class RunFacts:
     sampled_at: datetime | None = None
     flow_s: float = 0.0
     reads: tuple[Read, ...] = ()
-    event_lag_ms: int | None = None
+    lag: Lag | None = None
     watermark_s: float = 0.0
     lit: frozenset[str] = frozenset()
 

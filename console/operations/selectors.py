@@ -64,7 +64,7 @@ class JobRow:
     restarts: int = 0  #: of the run, over all of its job masters
     failure_code: str | None = None  #: of a run that failed
     attempts: tuple[AttemptLine, ...] = ()  #: the newest two of the run, newest first
-    lag_ms: int | None = None  #: how far the watermark is behind the newest record
+    lag_ms: int | None = None  #: see `console.metrics.lag`
 
 
 class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):

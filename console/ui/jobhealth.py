@@ -29,7 +29,7 @@ class HealthView:
     """The health of a run on its job's page. `first` gives the sentence; `others` are less severe.
 
     `restart`: the number of the restart that is under way, if the failures before it count; else "". `skew`: by
-    operator, while records flow. `lag_ms`: how far the watermark is behind the newest record; None: unknown, or old.
+    operator, while records flow. `lag_ms`: see `console.metrics.lag`; None: unknown, or old.
     `next_attempt_at`: begin of the attempt after the newest failure.
     """
 
@@ -90,7 +90,7 @@ def job_health(job: Job, run: Run | None, restarts_ms: Sequence[float], now: dat
         horizon=recovery_horizon(run, facts, restarts_ms),
         restart=restart,
         skew=facts.skew,
-        lag_ms=None if facts.old_since else facts.event_lag_ms,
+        lag_ms=None if facts.old_since or facts.lag is None else facts.lag.ms,
         next_attempt_at=facts.attempts[0].next_at if facts.attempts else None,
     )
 

@@ -25,7 +25,7 @@ CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clo
 STILL_S: Final = 60.0
 _MOVES_S: Final = 20.0  #: a watermark that has changed since then advances
 MIN_LAG: Final = timedelta(minutes=5)  #: behind the clock; less is disorder and the length of windows
-MIN_EVENT_LAG: Final = timedelta(seconds=10)  #: between the newest record and the watermark; less is disorder
+MIN_NAMED_LAG: Final = timedelta(seconds=10)  #: less is disorder, or the usual way of the records
 LOST_LAG: Final = timedelta(minutes=3)  #: of a quarter of an hour: event time advances at most 0.8 times as fast
 MIN_SILENCE: Final = timedelta(minutes=15)
 _STEADY_QUARTERS: Final = 4  #: an hour
@@ -177,9 +177,9 @@ def _lost_records(facts: RunFacts, source: OperatorFacts) -> str:
     if not facts.exceeds(FALLS_BEHIND, 1 - source.records_per_s / usual, 0.5, 0.3):
         return ""
     text = f"it reads {formats.rate(source.records_per_s)} of its usual {formats.rate(usual)}"
-    lag_ms = facts.event_lag_ms if facts.old_since is None else None
-    if lag_ms is not None and timedelta(milliseconds=lag_ms) >= MIN_EVENT_LAG:
-        text += f", and the watermark is {formats.duration(lag_ms)} behind the newest record"
+    lag = facts.lag if facts.old_since is None else None
+    if lag is not None and timedelta(milliseconds=lag.ms) >= MIN_NAMED_LAG:
+        text += f", and the watermark is {formats.duration(lag.ms)} behind {lag.behind}"
     return text
 
 

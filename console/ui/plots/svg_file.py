@@ -14,7 +14,7 @@ from console.ui.plots.timeline import Plot, Timeline
 _ACCENT, _FAILED, _MUTED, _CONTROL, _DARK = "#0a6a70", "#b02a20", "#566466", "#7d8b8d", "#3e4b4d"
 #: By key of a series, and by last name in the class of a layer.
 _COLOURS: Final[Mapping[str, str]] = {
-    "in": _ACCENT, "out": _DARK, "lag": _ACCENT, "wall": _MUTED, "state": _ACCENT, "failed": _FAILED,
+    "in": _ACCENT, "out": _DARK, "lag": _ACCENT, "other": _MUTED, "state": _ACCENT, "failed": _FAILED,
     "start_delay": _CONTROL, "alignment": "#4b5a5c", "pre_barrier": "#263133", "sync": "#8fc3c4", "async": _ACCENT,
     "commit": "#54a0a3",
 }  # fmt: skip

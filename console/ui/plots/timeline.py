@@ -18,6 +18,7 @@ from console.checkpoints.lanes import PHASE_NAMES
 from console.formats import Quantity
 from console.jobs.models import Job, Run
 from console.metrics.gaps import RunTime, find_gaps
+from console.metrics.lag import MAX_LIVE_MS
 from console.metrics.selectors import Columns, Grid, plot_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
@@ -32,7 +33,6 @@ from runtime.core.job.lifecycle import FLOWING_STATES
 
 _MAX_AGE: Final = timedelta(seconds=30)  #: of numbers that a legend shows as those of the present
 TABLE_ROWS: Final = 30  #: at most, of the table with the same numbers
-_MAX_DRAWN_LAG_MS: Final = 2 * 86_400_000  #: a larger lag shows that the data is historic
 PHASES: Final = (*acknowledgements.PHASES, "commit")  #: in the order in which they happen
 
 
@@ -252,15 +252,17 @@ class Timeline:
 
     def _lag(self) -> Plot:
         event, wall = self.numbers["event_lag_ms"], self.numbers["processing_lag_ms"]
-        is_historic = min((lag for lag in wall if lag is not None), default=0) > _MAX_DRAWN_LAG_MS
-        axis = scale.durations(_largest([*event, *(() if is_historic else wall)]))
-        layers = [("area lag", shapes.area(event, axis.most)), ("line lag", shapes.line(event, axis.most))]
-        series = [self._series("lag", "behind the newest record", event, formats.duration)]
-        if not is_historic:
-            layers.append(("line wall", shapes.line(wall, axis.most)))
-            series.append(self._series("wall", "behind the clock", wall, formats.duration))
+        is_historic = min((lag for lag in wall if lag is not None), default=0) >= MAX_LIVE_MS
+        drawn = {"the newest record": event} if is_historic else {"the clock": wall, "the newest record": event}
+        axis = scale.durations(_largest(value for values in drawn.values() for value in values))
+        layers, series = [], []
+        for key, (name, values) in zip(("lag", "other"), drawn.items(), strict=False):
+            layers.append((f"line {key}", shapes.line(values, axis.most)))
+            series.append(self._series(key, f"behind {name}", values, formats.duration))
+        main = event if is_historic else wall
+        layers.insert(0, ("area lag", shapes.area(main, axis.most)))
         note = "The data is historic: its lag behind the clock is not drawn." if is_historic else ""
-        most = formats.duration(highest(event))
+        most = formats.duration(highest(main))
         return self._plot("lag", "Watermark lag", axis, tuple(layers), tuple(series), note, most)
 
     def _checkpoints(self) -> Plot:

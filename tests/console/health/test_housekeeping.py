@@ -21,6 +21,7 @@ from console.health.hours import MIN_USUAL_MINUTES
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, Run
+from console.metrics.lag import Lag
 from console.metrics.models import Metrics, SubtaskMetrics
 from console.metrics.partitions import create_partitions
 from tests.console.ui import blocks, rows
@@ -223,7 +224,7 @@ def test_the_last_hours_become_facts() -> None:
     history(run, "", 5, 0.5, event_lag_ms=7_000)
     facts = collect([run], timezone.now())[run.pk]
     flights = facts.operators["flights"]
-    assert (flights.usual_per_s, facts.event_lag_ms) == (10.0, 8_000)
+    assert (flights.usual_per_s, facts.lag) == (10.0, Lag(8_000, "the newest record"))
     assert facts.operators["prepared"].usual_per_s == 0.0, "a single minute is not the usual rate"
     assert flights.lag_ms == (70_000, 390_000)
     assert (flights.sent.quarters, flights.sent.with_records, flights.sent.per_s) == (3, 2, 20.0)

@@ -147,18 +147,16 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
 
 def _levels(run: Run, story: Story, moments: list[datetime]) -> dict[str, int]:
     """The highest levels at some moments, as job masters write them and the roll-up keeps them."""
-    watermarks = {moment: _watermark(run, story, moment) for moment in moments}
     return {
-        "watermark": max(watermarks.values()),
-        "processing_lag_ms": max(int(at.timestamp() * 1000) - watermark for at, watermark in watermarks.items()),
-        "event_lag_ms": max(map(story.lag_ms, moments)),
+        "watermark": max(_watermark(story, moment) for moment in moments),
+        "processing_lag_ms": max(map(story.lag_ms, moments)),
+        "event_lag_ms": max(map(story.queue_ms, moments)),
     }
 
 
-def _watermark(run: Run, story: Story, at: datetime) -> int:
-    """All jobs read the same records, whose event time passes as fast as the clock."""
-    age = story.present - at + (rows.ENDED_AGO if run.ended_at else timedelta())
-    return rows.JUNE_2013_MS - round((age + story.behind(at)) / rows.MILLISECOND)
+def _watermark(story: Story, at: datetime) -> int:
+    """The records are live: their event time is that of the clock."""
+    return int(at.timestamp() * 1000) - story.lag_ms(at)
 
 
 def _calm(run: Run, uid: str) -> dict[str, Any]:
@@ -204,7 +202,7 @@ def _row(
 def _subtasks(run: Run, made: list[Metrics]) -> None:
     """The subtasks of the rows by operator; the last subtask of the window has most of its records."""
     indexes = list(range(run.parallelism))
-    shares = {"window": [5 if index == indexes[-1] else 1 for index in indexes]}
+    shares = {"window": [6 if index == indexes[-1] else 1 for index in indexes]}
     moments: dict[datetime, dict[str, Any]] = {}
     for row in made:
         own = _split(row, shares.get(row.operator, [1] * len(indexes)))
@@ -237,7 +235,7 @@ def backpressure(run: Run, root: str, waiting: tuple[str, ...], now: datetime) -
             row = Metrics(
                 records_in=round(rates["rate_in"] * FINE), records_out=round(rates["rate_out"] * FINE),
                 busy=1.0 if uid == root else 0.05, backpressured=0.93 if uid in waiting else 0.0,
-                watermark=rows.JUNE_2013_MS - (n + 1) * FINE * 1_000, in_flight_bytes=2**17,
+                watermark=int(now.timestamp() - (n + 1) * FINE) * 1_000, in_flight_bytes=2**17,
             )  # fmt: skip
             operators[uid] = _split(row, [1, 1])
         at = now - (n + 1) * timedelta(seconds=FINE)
@@ -298,7 +296,7 @@ def _report(run: Run, story: Story) -> None:
     for uid, calm in rows.live()["operators"].items():
         own = live["operators"][uid]
         if own["watermark"] is not None:
-            own["watermark"] = _watermark(run, story, at)
+            own["watermark"] = _watermark(story, at)
         for count, rate in (("records_in", "rate_in"), ("records_out", "rate_out")):
             if calm[rate]:
                 is_of_ended = (uid, rate) in _OF_ENDED_SESSIONS

@@ -149,8 +149,12 @@ class Story:
         return timedelta(seconds=sum((to - since) * (1 - (a + b) / 2) for (since, to), (a, b) in parts))
 
     def lag_ms(self, at: datetime) -> int:
-        """How far the watermark is behind the newest record, without the disorder that the source allows."""
+        """How far the watermark is behind the clock, with the disorder that the source allows."""
         return round(870 + 90 * math.sin(at.timestamp() / 7) + self.behind(at) / _MILLISECOND)
+
+    def queue_ms(self, at: datetime) -> int:
+        """How far the watermark is behind the newest record that a source has read: backpressure slows it, too."""
+        return round(40 + 1_000 * self.queued(at) / RATE)
 
     def queued(self, at: datetime) -> float:
         """Records in the input queues of the slow operator, beyond those of an operator that keeps up."""

@@ -267,9 +267,9 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     head = blocks.live(response)["health"]
     assert "<code>flights</code> falls behind: it reads 11 k/s of its usual 8" in head
     assert "Running, needs attention for under 1 s · running for 3 h 12 min" in blocks.text(response), "not for hours"
-    shown = response.context["timeline"].numbers["event_lag_ms"]
+    shown = response.context["timeline"].numbers["processing_lag_ms"]
     lag = formats.duration([value for value in shown if value is not None][-1])
-    assert f"the watermark is {lag} behind the newest record; it waits for <code>join airlines</code>, which is" in head
+    assert f"the watermark is {lag} behind the clock; it waits for <code>join airlines</code>, which is" in head
     assert f'href="/jobs/{slow.job_id}/rescale/">Rescale the job…' in head
     assert said.count("Rescale the job…") == 1
     assert re.search(r"Checkpoints take 38 s, \d times the interval and \d\d % of the time-out: start delay", said)

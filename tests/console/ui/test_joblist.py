@@ -15,6 +15,7 @@ from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Run
+from console.metrics.lag import MAX_LIVE_MS
 from console.metrics.models import Metrics
 from console.ui.plots import shapes
 from console.ui.sparkline import sparkline
@@ -292,12 +293,15 @@ def test_the_list_has_the_lag_of_the_page_and_is_sorted_by_it(
     now, runs = timezone.now(), {}
     lags = (("behind", 213_000, 6, "running"), ("stops", 400, 6, "stopping"), ("even", 400, 6, "running"),
             ("silent", 900_000, 40, "running"), ("restarts", 900_000, 6, "restarting"))  # fmt: skip
+    behind_clock = {"behind": (7, 214_000), "even": (0, 5_000_000), "stops": (7, MAX_LIVE_MS)}
     for name, lag_ms, age_s, state in lags:
+        records, wall_ms = behind_clock.get(name, (0, None))
         runs[name] = run = rows.run(rows.job(name), state)
         for older_s, value in ((0, lag_ms), (5, lag_ms + 1_000)):
             Metrics.objects.create(
                 step_s=5, run_id=run.pk, at=now - timedelta(seconds=age_s + older_s), operator="", token=run.token,
-                span_ms=5_000, records_in=0, records_out=0, bytes_in=0, bytes_out=0, event_lag_ms=value,
+                span_ms=5_000, records_in=records, records_out=0, bytes_in=0, bytes_out=0, event_lag_ms=value,
+                processing_lag_ms=wall_ms,
             )  # fmt: skip
 
     def listed(sort: str) -> dict[str, int | None]:
@@ -310,13 +314,13 @@ def test_the_list_has_the_lag_of_the_page_and_is_sorted_by_it(
                 return found
 
     rows.job("never")
-    lag = {"behind": 213_000, "even": 400, "stops": 400, "never": None, "restarts": None, "silent": None}
+    lag = {"behind": 214_000, "even": 400, "stops": 400, "never": None, "restarts": None, "silent": None}
     assert list(listed("-lag").items()) == list(lag.items())
     assert list(listed("lag")) == ["never", "restarts", "silent", "even", "stops", "behind"]
     said = blocks.text(at_console.get("/jobs/?q=behind"))
-    assert "3 min 33 s" in said
+    assert "3 min 34 s" in said
     assert "watermark 2013" not in said, "the lag is shown in its place"
-    assert "Lag 3 min 33 s" in blocks.text(at_console.get(f"/jobs/{runs['behind'].job_id}/"))
+    assert "Lag 3 min 34 s" in blocks.text(at_console.get(f"/jobs/{runs['behind'].job_id}/"))
     assert at_console.get("/jobs/?sort=-lag").context["lines"][0].job.name == "behind"
 
 

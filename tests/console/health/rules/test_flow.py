@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from console.health.facts import SentFacts
+from console.metrics.lag import Lag
 from console.metrics.live import Live, OperatorLive
 from runtime.core.job.graph import Role
 from tests.console.health.facts_of import ago, found, operator, operators, sentence, subtask
@@ -125,12 +126,12 @@ def slowed(per_s: float, usual_per_s: float = 1_000.0, busy: float = 0.97) -> di
 
 def test_a_source_at_its_limit_that_reads_at_most_half_of_its_usual_records_falls_behind() -> None:
     """S1: a job at a quarter of its rate was told that its checkpoints are slow."""
-    assert sentence("falls-behind", **slowed(250.0), event_lag_ms=213_000) == (
+    assert sentence("falls-behind", **slowed(250.0), lag=Lag(213_000, "the newest record")) == (
         "`orders` falls behind: it reads 250 /s of its usual 1.0 k/s, and the watermark is 3 min 33 s behind the "
         "newest record; it is 97 % busy."
     )
-    assert "watermark" not in sentence("falls-behind", **slowed(250.0), event_lag_ms=900)
-    old = {"event_lag_ms": 213_000, "sampled_at": ago(60)}
+    assert "watermark" not in sentence("falls-behind", **slowed(250.0), lag=Lag(900, "the clock"))
+    old = {"lag": Lag(213_000, "the clock"), "sampled_at": ago(60)}
     assert "watermark" not in sentence("falls-behind", **slowed(250.0), **old), "it is not of the samples"
     assert found("falls-behind", **slowed(250.0), watermark_s=40.0) is None, "event time goes 1.75 times as fast"
 

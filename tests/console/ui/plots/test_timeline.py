@@ -145,7 +145,7 @@ def test_a_failed_checkpoint_that_is_higher_than_the_plot_shows_its_duration(
 def test_legends_have_the_highest_value_of_the_window_and_the_sum_of_failures(at_console: Client, running: Run) -> None:
     timeline = at_console.get(f"/jobs/{running.job_id}/?span=6h").context["timeline"]
     plots = {plot.key: plot for plot in (*timeline.plots_above, *timeline.plots_below)}
-    for key, column in (("lag", "event_lag_ms"), ("checkpoints", "checkpoint_ms")):
+    for key, column in (("lag", "processing_lag_ms"), ("checkpoints", "checkpoint_ms")):
         most = max(value for value in timeline.numbers[column] if value is not None)
         assert plots[key].highest == formats.duration(most)
     legend = {series.key: str(series.newest) for series in plots["checkpoints"].series}

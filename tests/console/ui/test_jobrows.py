@@ -92,7 +92,9 @@ def test_a_poll_brings_the_phase_of_an_operation_that_is_older_than_those_listed
 def test_a_poll_that_finds_only_a_new_report_reads_no_other_rows(
     at_console: Client, running: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = f"/jobs/{running.job_id}/"
+    path, now = f"/jobs/{running.job_id}/", timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)  # rows, plots and states are read anew after some seconds
+    monkeypatch.setattr(jobrows, "age", lambda _: 0)
     at_console.get(path)
     monkeypatch.setattr(jobrows, "job_page", None)
     Run.objects.update(live={**(running.live or {}), "unreadable": ["chk-77"]}, lease_beat=F("lease_beat") + 1)

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import ExpressionWrapper, F, FloatField, QuerySet, Value
-from django.db.models.functions import NullIf
+from django.db.models import ExpressionWrapper, F, FloatField, IntegerField, Max, QuerySet, Sum, Value
+from django.db.models.functions import Cast, Extract, Floor, NullIf
 
 from console.metrics.lag import lag_ms
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
@@ -47,17 +47,16 @@ def newest_lag(run: Any, now: datetime) -> QuerySet[Metrics, int | None]:
 
 def recent_numbers(runs: Collection[int], now: datetime) -> Mapping[int, RecentNumbers]:
     """The numbers of each of `runs` that has any. One query."""
-    rows = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id__in=runs, operator=WHOLE_RUN, at__gte=now - SPAN)
+    begin = now - SPAN
+    whole = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id__in=runs, operator=WHOLE_RUN)
+    rows = whole.filter(at__gte=begin, at__lt=now)
+    steps = ExpressionWrapper((Extract("at", "epoch", tzinfo=UTC) - begin.timestamp()) / _STEP_S, FloatField())
+    places = rows.annotate(place=Cast(Floor(steps), IntegerField())).values("run_id", "place")
+    sums = places.annotate(records=Sum("records_in"), span=Sum("span_ms"), longest_ms=Max("checkpoint_ms"))
     found: dict[int, RecentNumbers] = {}
-    flows: dict[tuple[int, int], tuple[int, int]] = {}
-    columns = ("run_id", "at", "records_in", "span_ms", "checkpoint_ms")
-    for run, at, records, span_ms, checkpoint_ms in rows.values_list(*columns):
-        place = min(int((at - now + SPAN).total_seconds() // _STEP_S), _POINTS - 1)
+    columns = ("run_id", "place", "records", "span", "longest_ms")
+    for run, place, records, span_ms, checkpoint_ms in sums.values_list(*columns):
         numbers = found.setdefault(run, RecentNumbers())
-        before = flows.get((run, place), (0, 0))
-        flows[run, place] = before[0] + records, before[1] + span_ms
-        if checkpoint_ms is not None:
-            numbers.checkpoint_ms[place] = max(checkpoint_ms, numbers.checkpoint_ms[place] or 0.0)
-    for (run, place), (records, span_ms) in flows.items():
-        found[run].rates[place] = records * 1000 / span_ms if span_ms else None
+        numbers.rates[place] = records * 1000 / span_ms if span_ms else None
+        numbers.checkpoint_ms[place] = checkpoint_ms
     return found

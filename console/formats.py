@@ -14,7 +14,7 @@ NO_VALUE = "\u2013"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LETTERS = ("", "k", "M", "G", "T", "P")
 _DAY_MS = 86_400_000
-_MAX_SHOWN_LAG_MS = 2 * _DAY_MS  #: for an older watermark, pages show the event time instead
+MAX_LIVE_LAG_MS = 2 * _DAY_MS  #: the data of a watermark that is further behind the clock is historic
 
 
 class Quantity(NamedTuple):
@@ -103,7 +103,7 @@ def watermark(time_ms: int | None, now: datetime) -> Quantity:
     if time_ms >= MAX_WATERMARK:
         return Quantity("end of data")
     lag_ms = now.timestamp() * 1000 - time_ms
-    if abs(lag_ms) < _MAX_SHOWN_LAG_MS:
+    if abs(lag_ms) < MAX_LIVE_LAG_MS:
         return Quantity(f"lag {duration(lag_ms)}")
     return Quantity(event_time(time_ms))
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 def until(ask: Callable[[], T], limit_s: float = 60.0, *, or_else: Callable[[], str] = str) -> T:
     """The first answer of `ask` that is true. It is asked again after a tenth of the time waited so far, 0.5 s at most.
 
-    A question to a whole stack costs as much processor time as a step of its job.
+    A question to a whole stack takes processor time from the job that it waits for.
 
     Args:
         or_else: says what there was instead, for the message of the failure.

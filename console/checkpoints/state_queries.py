@@ -5,7 +5,6 @@ owner. A query only reads, so the reconciler can restart a query whose task was 
 """
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -16,9 +15,8 @@ from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import require_operate
-from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery, large_columns
-from console.checkpoints.timed_reads import read_in_time
+from console.checkpoints.timed_reads import load_pinned_manifest_in_time
 from console.jobs.models import Pipeline
 from console.runs.lease import ago
 from runtime.core.snapshot.contents import StoredState, stored_states
@@ -54,8 +52,7 @@ def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
     if not checkpoint.is_restorable:
         why = "was discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
         raise Conflict("no-state", f"{str(checkpoint).capitalize()} {why}: there is no state to read.")
-    pinned = partial(storage.load_pinned_manifest, checkpoint)
-    return stored_states(read_in_time(("pinned manifest", checkpoint.pk), pinned))
+    return stored_states(load_pinned_manifest_in_time(checkpoint))
 
 
 def request_rows(

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import load_manifest, recorded_states, target_folder
+from console.checkpoints.storage import load_manifest, load_pinned_manifest, recorded_states, target_folder
 from runtime.core.snapshot.contents import StoredState
 from runtime.core.snapshot.manifest import Manifest
 
@@ -52,6 +52,15 @@ def load_manifest_in_time(checkpoint: Checkpoint) -> Manifest:
         Refused: as `storage.load_manifest`, or the storage does not answer in time.
     """
     return read_in_time(("manifest", checkpoint.pk), partial(load_manifest, checkpoint))
+
+
+def load_pinned_manifest_in_time(checkpoint: Checkpoint) -> Manifest:
+    """As `storage.load_pinned_manifest`.
+
+    Raises:
+        Refused: as `storage.load_pinned_manifest`, or the storage does not answer in time.
+    """
+    return read_in_time(("pinned manifest", checkpoint.pk), partial(load_pinned_manifest, checkpoint))
 
 
 def recorded_states_in_time(checkpoint: Checkpoint) -> tuple[StoredState, ...]:

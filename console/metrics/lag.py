@@ -5,12 +5,11 @@ says nothing of historic data, and grows while a live source has no records.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from django.db.models import Case, F, When
 from django.db.models.functions import Greatest
 
-MAX_LIVE_MS: Final = 2 * 86_400_000  #: behind the clock; the data of a watermark that is further behind is historic
+from console.formats import MAX_LIVE_LAG_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,12 @@ class Lag:
 
 def lag_of(records_in: int, processing_lag_ms: int | None, event_lag_ms: int | None) -> Lag | None:
     """The lag by the numbers of an interval of a whole run; None: it has no watermark."""
-    if processing_lag_ms is not None and processing_lag_ms < MAX_LIVE_MS and records_in:
+    if processing_lag_ms is not None and processing_lag_ms < MAX_LIVE_LAG_MS and records_in:
         return Lag(max(0, processing_lag_ms), "the clock")
     return None if event_lag_ms is None else Lag(event_lag_ms, "the newest record")
 
 
 def lag_ms() -> Case:
     """`lag_of` as an expression on rows of metrics."""
-    is_live = When(processing_lag_ms__lt=MAX_LIVE_MS, records_in__gt=0, then=Greatest(F("processing_lag_ms"), 0))
+    is_live = When(processing_lag_ms__lt=MAX_LIVE_LAG_MS, records_in__gt=0, then=Greatest(F("processing_lag_ms"), 0))
     return Case(is_live, default=F("event_lag_ms"))

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -27,7 +26,7 @@ from console.accounts.refusals import Conflict, Refused
 from console.advisory_lock import try_lock
 from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.timed_reads import read_in_time
+from console.checkpoints.timed_reads import load_pinned_manifest_in_time
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, require_name
 from console.operations.labels import record_success
@@ -76,8 +75,7 @@ def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClon
         Refused: the snapshot cannot be restored, the version cannot be cloned, the name is taken, or the storage fails.
     """
     version, parallelism, snapshot = clone_target(row.job, wanted)
-    pinned = partial(storage.load_pinned_manifest, snapshot)
-    origin = Origin.from_row(row.job, snapshot, read_in_time(("pinned manifest", snapshot.pk), pinned))
+    origin = Origin.from_row(row.job, snapshot, load_pinned_manifest_in_time(snapshot))
     clone, copy = _copy_definition(row, version, wanted.name, snapshot)
     operators = (version.graph or {})["operators"]
     sinks = {each["uid"] for each in operators if each["role"] == Role.SINK or each.get("commits")}

@@ -15,10 +15,9 @@ from django.db.models import Q
 
 from console import formats
 from console.checkpoints.lanes import PHASE_NAMES
-from console.formats import Quantity
+from console.formats import MAX_LIVE_LAG_MS, Quantity
 from console.jobs.models import Job, Run
 from console.metrics.gaps import RunTime, find_gaps
-from console.metrics.lag import MAX_LIVE_MS
 from console.metrics.selectors import Columns, Grid, plot_history
 from console.operations.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
@@ -252,15 +251,14 @@ class Timeline:
 
     def _lag(self) -> Plot:
         event, wall = self.numbers["event_lag_ms"], self.numbers["processing_lag_ms"]
-        is_historic = min((lag for lag in wall if lag is not None), default=0) >= MAX_LIVE_MS
+        is_historic = min((lag for lag in wall if lag is not None), default=0) >= MAX_LIVE_LAG_MS
         drawn = {"the newest record": event} if is_historic else {"the clock": wall, "the newest record": event}
         axis = scale.durations(_largest(value for values in drawn.values() for value in values))
-        layers, series = [], []
+        main, *_ = drawn.values()
+        layers, series = [("area lag", shapes.area(main, axis.most))], []
         for key, (name, values) in zip(("lag", "other"), drawn.items(), strict=False):
             layers.append((f"line {key}", shapes.line(values, axis.most)))
             series.append(self._series(key, f"behind {name}", values, formats.duration))
-        main = event if is_historic else wall
-        layers.insert(0, ("area lag", shapes.area(main, axis.most)))
         note = "The data is historic: its lag behind the clock is not drawn." if is_historic else ""
         most = formats.duration(highest(main))
         return self._plot("lag", "Watermark lag", axis, tuple(layers), tuple(series), note, most)

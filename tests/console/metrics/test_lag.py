@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from console.metrics.lag import MAX_LIVE_MS, Lag, lag_of
+from console.formats import MAX_LIVE_LAG_MS
+from console.metrics.lag import Lag, lag_of
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.metrics.recent import newest_lag
 
@@ -17,8 +18,8 @@ CLOCK, RECORD = "the clock", "the newest record"
     ("records", "wall_ms", "event_ms", "lag"),
     [
         (420_000, 107_000, 5_000, Lag(107_000, CLOCK)),  # backpressure slows the source: its own watermark is late
-        (420_000, MAX_LIVE_MS - 1, 5_000, Lag(MAX_LIVE_MS - 1, CLOCK)),
-        (420_000, MAX_LIVE_MS, 5_000, Lag(5_000, RECORD)),  # historic data
+        (420_000, MAX_LIVE_LAG_MS - 1, 5_000, Lag(MAX_LIVE_LAG_MS - 1, CLOCK)),
+        (420_000, MAX_LIVE_LAG_MS, 5_000, Lag(5_000, RECORD)),  # historic data
         (0, 18_000_000, 40, Lag(40, RECORD)),  # no record has come for 5 h: nothing waits
         (9, -300, 0, Lag(0, CLOCK)),  # clocks of hosts differ
         (9, None, None, None),  # no event time

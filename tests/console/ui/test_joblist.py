@@ -11,11 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console import formats
+from console.formats import MAX_LIVE_LAG_MS
 from console.health.findings import Level
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Run
-from console.metrics.lag import MAX_LIVE_MS
 from console.metrics.models import Metrics
 from console.ui.plots import shapes
 from console.ui.sparkline import sparkline
@@ -293,7 +293,7 @@ def test_the_list_has_the_lag_of_the_page_and_is_sorted_by_it(
     now, runs = timezone.now(), {}
     lags = (("behind", 213_000, 6, "running"), ("stops", 400, 6, "stopping"), ("even", 400, 6, "running"),
             ("silent", 900_000, 40, "running"), ("restarts", 900_000, 6, "restarting"))  # fmt: skip
-    behind_clock = {"behind": (7, 214_000), "even": (0, 5_000_000), "stops": (7, MAX_LIVE_MS)}
+    behind_clock = {"behind": (7, 214_000), "even": (0, 5_000_000), "stops": (7, MAX_LIVE_LAG_MS)}
     for name, lag_ms, age_s, state in lags:
         records, wall_ms = behind_clock.get(name, (0, None))
         runs[name] = run = rows.run(rows.job(name), state)

@@ -86,6 +86,7 @@ class BatchMaster:
         self._progress: BatchProgress | None = None
         self._report_lock = threading.Lock()  #: orders the reports of both threads: the last one written is the newest
         self._spark: SparkSession | None = None
+        self._ui_address = ""  #: of Spark's UI; read once, because a context that stops gives none
         self._error: Exception | None = None
         self._end_lock = threading.Lock()  #: orders the recorded end, a cancel and a release of the run
         self._has_ended = False
@@ -121,6 +122,7 @@ class BatchMaster:
         try:
             with plan_with_session(self._run.job, self._session) as (plan, spark):
                 progress = BatchProgress(spark.sparkContext, plan.stages, self._run.group)
+                self._ui_address = str(spark.sparkContext.uiWebUrl or "")
                 self._progress, self._spark = progress, spark
                 self._retry(lambda: self._records.change_state(RunEvent.DEPLOYED))
                 self._run.run(plan, spark, progress)
@@ -181,11 +183,6 @@ class BatchMaster:
             live |= {"parallelism": self._run.job.graph.parallelism, "spark_ui": self._ui_address}
             with suppress(EnvironmentFailure):
                 self._records.write_live(live)
-
-    @property
-    def _ui_address(self) -> str:
-        """The address of Spark's UI, empty before Spark has started."""
-        return "" if self._spark is None else str(self._spark.sparkContext.uiWebUrl or "")
 
     def _finish(self) -> MasterExitCode:
         error = self._error

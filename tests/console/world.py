@@ -113,8 +113,13 @@ class World:
         subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self.environment, check=True)
 
     @contextlib.contextmanager
-    def worker(self, queue: str, *options: str) -> Iterator[Worker]:
-        """A worker of one queue, ready to work. Killed with its pool at the end, if it lives."""
+    def worker(self, queue: str, *options: str, silence_s: int = 6) -> Iterator[Worker]:
+        """A worker of one queue, ready to work. Killed with its pool at the end, if it lives.
+
+        Args:
+            silence_s: it kills a master that is silent for longer. The program that stands in for a master is never
+                silent for seconds; a real master is while it loads its modules on a busy machine.
+        """
         number = len(list(self.var.glob("worker-*.log")))
         log = self.var / f"worker-{number}.log"
         command = [
@@ -131,7 +136,8 @@ class World:
             *options,
         ]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=out, stderr=out)
+            environment = {**self.environment, "WEIR_TEST_SILENCE_S": str(silence_s)}
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out)
         worker = Worker(process, log)
         try:
             until(lambda: worker.is_ready)

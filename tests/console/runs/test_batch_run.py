@@ -20,7 +20,7 @@ LINES = [f"line {number} of the file" for number in range(300)]
 
 @pytest.fixture(scope="module")
 def worker(place: World) -> Iterator[Worker]:
-    with place.worker("runs", "-c2") as one:
+    with place.worker("runs", "-c2", silence_s=180) as one:
         yield one
 
 

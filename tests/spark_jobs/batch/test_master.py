@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,10 +62,19 @@ def counting(inputs: Path, output: Path, step: Any) -> Dataflow:
 class Run:
     """A master in a thread, on a session that other tests use too."""
 
-    def __init__(self, flow: Dataflow, spark: SparkSession, records: MemoryRunStore, storage: Path) -> None:
+    def __init__(
+        self,
+        flow: Dataflow,
+        spark: SparkSession,
+        records: MemoryRunStore,
+        storage: Path,
+        *,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         @contextmanager
         def session() -> Iterator[SparkSession]:
             yield spark
+            on_end()
 
         self.records = records
         self.beats = 0
@@ -124,6 +133,28 @@ def test_a_run_records_its_end_and_shows_stages_with_tasks_and_records(
         "counts": {"state": "finished", "records_in": rows, "records_out": KEYS},
         "out": {"state": "finished", "records_in": KEYS, "records_out": 0},
     }
+
+
+def test_a_report_while_spark_stops_does_not_end_the_master(
+    cluster: SparkSession, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context stops within a report: it has answered with the stages, and its JVM is gone when asked for its UI."""
+
+    class Stopped(type(cluster.sparkContext)):  # type: ignore[misc]
+        @property
+        def uiWebUrl(self) -> str:  # noqa: N802 - of pyspark
+            raise AttributeError("'NoneType' object has no attribute 'sc'")
+
+    def stop() -> None:
+        monkeypatch.setattr(cluster.sparkContext, "__class__", Stopped)
+        records.live = {}
+        until(lambda: bool(records.live))
+
+    records = MemoryRunStore(token=Token(1))
+    job = counting(inputs, tmp_path / "out", lambda batch: batch)
+    run = Run(job, cluster, records, tmp_path / "s", on_end=stop)
+    assert run.join() is MasterExitCode.DONE
+    assert records.state is RunState.FINISHED
 
 
 def test_a_cancel_ends_the_run_and_nothing_is_visible(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:

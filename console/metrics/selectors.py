@@ -102,6 +102,11 @@ class SubtaskHistory:
     index: Sequence[Sequence[int]]
     numbers: Mapping[str, Sequence[Sequence[Any]]]
 
+    @property
+    def until(self) -> datetime:
+        """The end of the newest interval, to which its levels such as watermarks belong."""
+        return self.at[-1] + _FINEST_STEP
+
 
 def choose_grid(begin: datetime, end: datetime, wanted_s: int, series: int, now: datetime) -> Grid:
     """The finest grid that has at least `wanted_s` seconds per interval, whose numbers are kept, and that is not too

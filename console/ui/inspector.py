@@ -95,7 +95,7 @@ class Inspector:
         if not self.uid or self._page.run is None:
             return ()
         history = subtask_history(self._page.run, self.uid, self._now)
-        return subtask_lines(history, rate_column(self._spec), self._now)
+        return subtask_lines(history, rate_column(self._spec))
 
     @property
     def shown_subtasks(self) -> Sequence[SubtaskLine]:
@@ -177,7 +177,7 @@ def skew_label(share: float) -> str:
     return "" if 0.5 <= share <= 1.5 else f"{share:.1f} × mean"
 
 
-def subtask_lines(history: SubtaskHistory, rate: str, now: datetime) -> tuple[SubtaskLine, ...]:
+def subtask_lines(history: SubtaskHistory, rate: str) -> tuple[SubtaskLine, ...]:
     """A line per subtask of the newest interval, those farthest from the mean rate first."""
     if not history.at:
         return ()
@@ -192,7 +192,7 @@ def subtask_lines(history: SubtaskHistory, rate: str, now: datetime) -> tuple[Su
             share=newest[rate][at] / mean if mean else 1.0,
             busy=formats.percent(newest["busy"][at]),
             backpressured=formats.percent(newest["backpressured"][at]),
-            watermark=formats.watermark(newest["watermark"][at], now),
+            watermark=formats.watermark(newest["watermark"][at], history.until),
             spark=shapes.line(means[index], largest),
             spark_box=f"0 0 {len(means[index])} {shapes.HEIGHT}",
         )

@@ -118,7 +118,7 @@ def _rows(
                 share=records / mean if mean else 1.0,
                 busy=newest["busy"][place],
                 backpressured=newest["backpressured"][place],
-                watermark=formats.watermark(newest["watermark"][place], now),
+                watermark=formats.watermark(newest["watermark"][place], history.until),
                 state_bytes=stored.state_bytes if stored else None,
                 acknowledged_ms=lane.at_ms if lane else None,
                 is_awaited=lane is not None and lane.at_ms is None,

@@ -29,16 +29,17 @@ def running(db: None) -> Run:
 
 
 def test_the_skewed_come_first_on_one_scale() -> None:
-    now = datetime.fromisoformat("2026-11-23T12:00:00Z")
+    at = datetime.fromisoformat("2026-11-23T12:00:00Z")
     values: dict[str, list[list[Any]]] = {name: [[0.5] * 4] * 3 for name in SUBTASK_NUMBERS}
     values["records_in"] = [[100, 100, 100, 0], [100, 100, 100, 0], [110, 120, 500, 70]]
-    values["watermark"] = [[None] * 4] * 3
-    lines = subtask_lines(SubtaskHistory([now] * 3, [[0, 1, 2, 3]] * 3, values), "records_in", now)
+    values["watermark"] = [[None] * 4] * 2 + [[at.timestamp() * 1000] * 4]
+    lines = subtask_lines(SubtaskHistory([at] * 3, [[0, 1, 2, 3]] * 3, values), "records_in")
     assert [line.index for line in lines] == [2, 3, 0, 1]
     assert [line.skew for line in lines] == ["2.5 × mean", "0.3 × mean", "", ""]
     assert str(lines[0].rate) == "100 /s"
     assert lines[0].spark == "M0.5 160l1 0 1-160", "the highest rate of all subtasks is at the top"
-    assert subtask_lines(SubtaskHistory([], [], {}), "records_in", now) == ()
+    assert str(lines[0].watermark) == "lag 5.0 s", "when the interval of 5 s ended, not at present"
+    assert subtask_lines(SubtaskHistory([], [], {}), "records_in") == ()
 
 
 def test_a_chosen_operator_shows_its_subtasks_counters_and_state(at_console: Client, running: Run) -> None:

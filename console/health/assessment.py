@@ -77,7 +77,7 @@ RULES: Final = (
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
         _CHEAPER, is_sampled=True,
     ),
-    Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the checkpoint in progress, if there is one."),
+    Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the log of the job master."),
     Rule(
         "watermark", FLOWING_STATES, flow.watermark_stands,
         "Give {operator} an idle timeout, or find out why it has no records.", is_sampled=True,

@@ -130,7 +130,7 @@ class CheckpointFacts:
         recent_ms: durations of the newest completed checkpoints, newest first.
         earlier_ms: median duration between two hours and an hour ago; None: unknown.
         failed: number of checkpoints that failed since `newest`, up to 100; `failed_pk` … belong to the newest.
-        begun_at: trigger of the checkpoint in progress.
+        begun_at: trigger of the checkpoint in progress, which has the key `begun_pk`.
     """
 
     interval_ms: int | None = None
@@ -143,6 +143,7 @@ class CheckpointFacts:
     failed_number: int = 0
     failed_reason: str = ""
     failed_detail: str = ""
+    begun_pk: int | None = None
     begun_at: datetime | None = None
     acknowledged: int = 0
     subtasks: int = 0

@@ -64,7 +64,7 @@ LEFT JOIN LATERAL (
         ORDER BY number DESC LIMIT %(failures)s) AS failures
 ) AS failed ON true
 LEFT JOIN LATERAL (
-    SELECT triggered_at AS begun_at, acknowledged, subtasks FROM weir_checkpoint
+    SELECT id AS begun_pk, triggered_at AS begun_at, acknowledged, subtasks FROM weir_checkpoint
     WHERE run_id = r.id AND status = 'in_progress' AND token = r.token AND kind = 'checkpoint'
     ORDER BY number DESC LIMIT 1
 ) AS begun ON true
@@ -148,6 +148,7 @@ def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Pas
         failed_number=row["failed_number"] or 0,
         failed_reason=row["failed_reason"] or "",
         failed_detail=row["failed_detail"] or "",
+        begun_pk=row["begun_pk"],
         begun_at=row["begun_at"],
         acknowledged=row["acknowledged"] or 0,
         subtasks=row["subtasks"] or 0,

@@ -220,11 +220,25 @@ def _reason(reason: str, detail: str) -> str:
 
 
 def overdue(facts: RunFacts) -> Iterator[Finding]:
-    since = overdue_since(facts)
-    if since is None or facts.checkpoints.failed:
+    """No checkpoint completes, and none fails. One in progress that is as slow as the newest was is no news."""
+    since, checkpoints = overdue_since(facts), facts.checkpoints
+    if since is None or checkpoints.failed:
         return
-    under_way = " No checkpoint has failed since. A failure now would repeat all work since the last was triggered."
-    yield Finding(sentence=f"{_overdue_text(facts, since)}{under_way}", since=since)
+    lasting_ms = facts.ms_since(checkpoints.begun_at) if checkpoints.begun_at else None
+    if lasting_ms is not None and checkpoints.newest and lasting_ms < checkpoints.newest.duration_ms:
+        return
+    under_way = "No checkpoint has failed since. A failure now would repeat all work since the last was triggered."
+    remedy = ""
+    if lasting_ms is not None:
+        acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
+        under_way = f"One has been in progress for {formats.duration(lasting_ms)}: {acknowledged}. {under_way}"
+        remedy = "See which subtasks it waits for."
+    yield Finding(
+        sentence=f"{_overdue_text(facts, since)} {under_way}",
+        checkpoint=checkpoints.begun_pk,
+        since=since,
+        remedy=remedy,
+    )
 
 
 def _overdue_text(facts: RunFacts, since: datetime) -> str:

@@ -121,6 +121,20 @@ def test_a_checkpoint_is_overdue_after_three_intervals_and_the_first_after_a_min
     assert (found("checkpoints-overdue", **changes) is not None) is is_found
 
 
+@pytest.mark.parametrize(("lasting_s", "is_found"), [(38.0, False), (41.0, True)])
+def test_a_checkpoint_in_progress_is_overdue_once_slower_than_the_newest(lasting_s: float, is_found: bool) -> None:
+    """Slow checkpoints have a finding of their own."""
+    newest = checkpoint(completed_at=ago(lasting_s + 1), duration_ms=40_000)
+    checkpoints = CheckpointFacts(
+        interval_ms=5_000, newest=newest, begun_pk=8, begun_at=ago(lasting_s), acknowledged=4, subtasks=10
+    )
+    late = found("checkpoints-overdue", checkpoints=checkpoints)
+    assert (late is not None) is is_found
+    if late is not None:
+        assert "One has been in progress for 41 s: 4 of 10 subtasks have acknowledged." in late.sentence
+        assert (late.checkpoint, late.remedy) == (8, "See which subtasks it waits for.")
+
+
 def test_failing_checkpoints_name_number_and_reason_and_fail_the_job_from_three_on() -> None:
     def failing(number: int, detail: str = "") -> CheckpointFacts:
         return CheckpointFacts(

@@ -1,11 +1,13 @@
 """The flow of records of a job as a whole: read by its sources, written by its sinks, and its watermark."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from console import formats
 from console.formats import Quantity
 from console.jobs.models import Run
 from console.metrics.live import Live
+from runtime.core.job.lifecycle import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,20 @@ def flow_of(run: Run | None, numbers: Live, *, is_silent: bool) -> Flow | None:
     )
 
 
+def behind_since(run: Run | None, numbers: Live, now: datetime) -> datetime | None:
+    """The event time at which a failed run stands, if its data is live: until a restore it falls behind the clock."""
+    lowest = _lowest_watermark(numbers)
+    if run is None or run.run_state is not RunState.FAILED or lowest is None:
+        return None
+    is_live = 0 < now.timestamp() * 1000 - lowest < formats.MAX_LIVE_LAG_MS
+    return datetime.fromtimestamp(lowest / 1000, UTC) if is_live else None
+
+
 def _watermark(numbers: Live) -> Quantity | None:
+    lowest = _lowest_watermark(numbers)
+    return formats.watermark(lowest, numbers.at) if lowest is not None and numbers.at else None
+
+
+def _lowest_watermark(numbers: Live) -> int | None:
     known = [o.watermark for o in numbers.operators.values() if o.watermark is not None and not o.finished]
-    return formats.watermark(min(known), numbers.at) if known and numbers.at else None
+    return min(known, default=None)

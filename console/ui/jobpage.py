@@ -21,7 +21,7 @@ from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_of
 from console.operations.selectors import JobPage
 from console.ui import actions
-from console.ui.flow import Flow, flow_of
+from console.ui.flow import Flow, behind_since, flow_of
 from console.ui.graph.compact import MIN_OPERATORS, NARROW_ROOM
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health, silent_since
@@ -81,6 +81,7 @@ class JobView:
     newest_restorable: Checkpoint | None  #: of the strip, without its figures by operator
     acts: actions.JobActs
     flow: Flow | None
+    behind_since: datetime | None  #: event time at which a failed run stands, if its data is live
     silent_since: datetime | None  #: last report of a job master that is silent
     since: datetime | None  #: begin of the state of the run
     wanted: str
@@ -167,6 +168,7 @@ def job_view(
         last_restart=last_restart(run, page.attempts, now),
         restart_ahead=restart_ahead(run, page.attempts, rows.columns, numbers, page.restarts_ms, next_attempt_at, now),
         flow=flow_of(run, numbers, is_silent=silent is not None),
+        behind_since=behind_since(run, numbers, now),
         silent_since=silent,
         since=state_since(run, next((row.ended_at for row in page.attempts if row.ended_at), None), page.active),
         stages=stage_views(run, page.stages),

@@ -29,6 +29,7 @@ def test_state_health_rates_horizon_and_acts_come_first(at_console: Client) -> N
 def test_a_run_names_its_last_restart_for_a_quarter_of_an_hour(at_console: Client, operator: object) -> None:
     """S1: two minutes after the loss of a slot, the page showed a run that has been well for hours."""
     run = numbers.recovered_run()
+    Run.objects.update(live_at=timezone.now())  # to write so many numbers takes seconds
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     restored = run.attempts.latest("token").restored_checkpoint
     assert re.search(r"Running again for [67] min \d+ s", said)
@@ -45,6 +46,18 @@ def test_a_run_names_its_last_restart_for_a_quarter_of_an_hour(at_console: Clien
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "Running again" not in said
     assert "running for 3 h 12 min" in said.lower()
+
+
+def test_a_failed_run_on_live_data_shows_how_far_it_falls_behind(at_console: Client) -> None:
+    """S1: nothing said what waited for a job that had failed, and its lag was a dash."""
+    run, now = rows.run(rows.job(), "failed"), timezone.now()
+    operators = rows.live()["operators"]
+    for operator in operators.values():
+        operator["watermark"] = int((now - timedelta(minutes=7, seconds=9)).timestamp() * 1000)
+    Run.objects.update(live=rows.live(operators=operators))
+    assert re.search(r"Lag 7 min \S+ s and growing", blocks.text(at_console.get(f"/jobs/{run.job_id}/")))
+    Run.objects.update(live=rows.live())
+    assert "and growing" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/")), "historic data"
 
 
 def test_a_run_that_restarts_or_was_moved_does_not_run_again(at_console: Client) -> None:

@@ -19,8 +19,9 @@ from console.accounts.refusals import Refused
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live, metrics_in_mode
+from console.operations import workers
 from console.operations.readiness import READINESS
-from console.operations.workers import CENSUS, Answer
+from console.operations.workers import Answer
 from console.runs.standing_stages import ENDED_STATES
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
@@ -82,17 +83,12 @@ class Cluster:
     @property
     def run_places(self) -> int | None:
         """The places of the queue `runs`; None: the workers have not answered."""
-        return next((places for places, _ in self._run_queue), None)
+        return self.workers.run_places[0] if self.workers else None
 
     @property
     def free_run_places(self) -> int | None:
         """The places of the queue `runs` in which no task is executed; None: the workers have not answered."""
-        return next((free for _, free in self._run_queue), None)
-
-    @property
-    def _run_queue(self) -> list[tuple[int, int]]:
-        queues = self.workers.queues if self.workers else ()
-        return [(places, free) for queue, places, free in queues if queue == "runs"]
+        return self.workers.run_places[1] if self.workers else None
 
     @property
     def slots(self) -> int:
@@ -111,7 +107,7 @@ def read_cluster() -> Cluster:
     queue = tuple(sorted((run for run in runs if run.state in WAITING), key=lambda run: run.pk))
     hosts = Counter(slot.host or "unknown" for place in places for slot in place.live.slots)
     return Cluster(
-        workers=CENSUS.last(),
+        workers=workers.CENSUS.last(),
         places=places,
         queue=queue,
         hosts=tuple(sorted(hosts.items())),

@@ -42,9 +42,10 @@ class RepeatedCheckpoints:
     def __str__(self) -> str:
         if self.number == 1:
             return f"Checkpoint {self.first} was committed"
+        if self.number > MAX_COUNTED:
+            return f"More than {MAX_COUNTED} checkpoints, from {self.first} to {self.last}, were committed"
         is_whole = self.number == self.last - self.first + 1
-        counted = self.number if self.number <= MAX_COUNTED else f"More than {MAX_COUNTED}"
-        which = "Checkpoints" if is_whole else f"{counted} of the checkpoints"
+        which = "Checkpoints" if is_whole else f"{self.number} of the checkpoints"
         return f"{which} {self.first} to {self.last} were committed"
 
 

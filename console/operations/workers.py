@@ -1,4 +1,4 @@
-"""The Celery workers that answer, with their queues and places, for the page of the cluster.
+"""The Celery workers that answer, with their queues and places, and whether a new run would wait for one.
 
 Workers answer by broadcast, which takes the whole timeout. A thread asks them, so no request waits for it.
 """
@@ -13,6 +13,7 @@ from console.celery import app
 
 TIMEOUT_S: Final = 1.0  #: of each of the three questions
 _MAX_AGE: Final = timedelta(seconds=5)
+_CURRENT: Final = timedelta(seconds=30)  #: an older answer says nothing about places
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Answer:
         names = sorted({name for worker in self.workers for name in worker.queues})
         own = {name: [worker for worker in self.workers if name in worker.queues] for name in names}
         return tuple((name, sum(w.places for w in own[name]), sum(w.free for w in own[name])) for name in names)
+
+    @property
+    def run_places(self) -> tuple[int, int]:
+        """The places for runs, and those in which no task is executed."""
+        return next(((places, free) for queue, places, free in self.queues if queue == "runs"), (0, 0))
 
 
 class WorkerCensus:
@@ -89,3 +95,14 @@ def ask_workers() -> tuple[Worker, ...]:
 
 
 CENSUS: Final = WorkerCensus(ask_workers)
+
+
+def wait_of_new_run() -> str:
+    """Why a run that is requested now would wait for a worker, as a sentence; "" if it would not, or if unknown."""
+    answer = CENSUS.last()
+    if answer is None or answer.error or datetime.now(UTC) - answer.at > _CURRENT:
+        return ""
+    places, free = answer.run_places
+    if not places:
+        return "No worker for runs answers: the new run waits until one does."
+    return "" if free else f"All {places} places for runs are in use: the new run waits until another run ends."

@@ -114,7 +114,7 @@ def job_acts(
     """The operations in the order of a run's life: start, savepoint, rescale, stop, drain, restore, rollback,
     cancel.
 
-    The suggested operation comes first.
+    The suggested operation comes first, and a start that repeats output last.
     """
     enabled = {act.act: act.enabled for act in acts}
     possible = [
@@ -130,7 +130,7 @@ def job_acts(
         for kind, label in LABELS.items()
         if enabled[kind]
     ]
-    possible.sort(key=lambda button: not button.primary)
+    possible.sort(key=lambda button: (not button.primary, start_repeats and button.kind == _K.START))
     order = list(LABELS)
     grouped: dict[str, list[str]] = {}
     for act in sorted(acts, key=lambda act: order.index(act.act)):
@@ -167,13 +167,16 @@ def _texts(kind: str, run: Run | None, reached: RunProgress, live: Live) -> Conf
             return _cancel_batch(where) if run and run.version.is_batch else _cancel(where, reached)
 
 
-def start_confirmation(newest: Checkpoint | None, repeated: RepeatedCheckpoints | None) -> Confirmation:
-    """The confirmation of a start from empty state. `newest` is the checkpoint to restore instead."""
+def start_confirmation(newest: Checkpoint | None, repeated: RepeatedCheckpoints | None, wait: str) -> Confirmation:
+    """The confirmation of a start from empty state.
+
+    `newest` is the checkpoint to restore instead; `wait` says why the run would wait.
+    """
     again = f"{repeated}; the output up to there is written a second time." if repeated else ""
     instead = f"To continue from the newest state, restore {newest} instead." if newest else ""
     return Confirmation(
         title="Start from empty state",
-        sentences=tuple(filter(None, ("A new run reads all input from the beginning.", again))),
+        sentences=tuple(filter(None, ("A new run reads all input from the beginning.", again, wait))),
         instead=instead,
         dangerous=repeated is not None,
         restores=newest is not None,

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +161,12 @@ def make_checkpoint() -> MakeCheckpoint:
         return row
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _no_census(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages ask the workers of a broker, which a test has only if it starts one."""
+    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: None))
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ from console.operations.restore import repeated_output
 from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
+from console.operations.workers import wait_of_new_run
 from console.ui.actions import Confirmation, confirmation, start_confirmation
 from console.ui.paging import whole_number
 from console.ui.revision import revision
@@ -82,7 +83,10 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
             request, job, OperationKind.START, {"accept_repeated_output": True} if accepts else None
         )
     newest, repeated = continuable(job).first(), repeated_output(job.pk)
-    return _confirmation_page(request, job, OperationKind.START, lambda run: start_confirmation(newest, repeated))
+    wait = wait_of_new_run()
+    return _confirmation_page(
+        request, job, OperationKind.START, lambda run: start_confirmation(newest, repeated, wait), wait
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -108,12 +112,12 @@ def _run_params(request: HttpRequest) -> dict[str, Any]:
 
 
 def _confirmation_page(
-    request: HttpRequest, job: Job, kind: str, ask_about: Callable[[Run | None], Confirmation]
+    request: HttpRequest, job: Job, kind: str, ask_about: Callable[[Run | None], Confirmation], *facts: str
 ) -> HttpResponse:
     """The page stays live: numbers, state, and the operations of others that make this one impossible.
 
     A poll names the run that the page was opened for. Once another run is the latest, the request is disabled: its
-    user confirms it anew.
+    user confirms it anew. `facts` are shown, but no row has them.
     """
 
     def load_content() -> PageContent:
@@ -129,7 +133,7 @@ def _confirmation_page(
         return PageContent(context, settled=False)
 
     def load_revision() -> str:
-        return revision(request, rows_of_confirmation(job))
+        return revision(request, rows_of_confirmation(job), *facts)
 
     return page_or_blocks(request, "jobs/confirm.html", "jobs/_confirmation.html", load_content, load_revision)
 

@@ -15,6 +15,7 @@ from console.operations.clones import drills_of
 from console.operations.legality import allowed_clone, allowed_drill
 from console.operations.models import OperationKind, OperationState
 from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation
+from console.operations.workers import wait_of_new_run
 from console.ui.forms import CloneForm, add_refusal
 from console.ui.paging import whole_number
 from console.ui.revision import revision
@@ -63,12 +64,13 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
             "clone": allowed_clone(found, request.user),
             "drill": allowed_drill(found, request.user),
             "active": tuple(operations_beside(found)),
+            "wait": wait_of_new_run(),
             "earlier": next(iter(earlier), None),
         }
         return PageContent(context, settled=False)
 
     def load_revision() -> str:
-        return revision(request, rows_of_snapshot_confirmation(found))
+        return revision(request, rows_of_snapshot_confirmation(found), wait_of_new_run())
 
     if asks_for_limit(request):
         return page(request, "jobs/_parallelism_field.html", load_content().context)

@@ -4,8 +4,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from console.operations import workers
 from console.operations.cluster import read_cluster
-from console.operations.workers import CENSUS
 from console.ui.cluster import places_with_health, queues_with_uses, rows_of_cluster
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login
@@ -21,6 +21,6 @@ def cluster(request: HttpRequest) -> HttpResponse:
         return PageContent(context, settled=False)
 
     def load_revision() -> str:
-        return revision(request, rows_of_cluster(), CENSUS.last())
+        return revision(request, rows_of_cluster(), workers.CENSUS.last())
 
     return page_or_blocks(request, "cluster.html", "_cluster.html", load_content, load_revision)

@@ -31,6 +31,7 @@ from console.operations.origin import Origin
 from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report, run_to_end
 from console.operations.selectors import active_operations, latest_run, rows_of_restore
+from console.operations.workers import wait_of_new_run
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, several_by_number, text, whole_number
 from console.ui.revision import revision
@@ -56,7 +57,8 @@ class RestorePlan:
     """A choice and its effects. `refusal` rules the restore out.
 
     Without `report` the checkpoint is unreadable or the parallelism is out of bounds. `changes`: from the version of
-    the latest run `base` to the chosen version.
+    the latest run `base` to the chosen version. `stop`, `expected`: durations of a stop of `base` with a savepoint, and
+    until the new run is running.
     """
 
     checkpoint: Checkpoint
@@ -67,6 +69,7 @@ class RestorePlan:
     refusal: Refused | None
     base: Run | None
     changes: tuple[Difference, ...]
+    stop: ExpectedDuration | None
     expected: ExpectedDuration | None
 
     @property
@@ -127,7 +130,7 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
         return PageContent(context, settled=not context["has_snapshots"])
 
     def load_revision() -> str:
-        return revision(request, rows_of_restore(job, whole_number(request.GET.get("checkpoint"))))
+        return revision(request, rows_of_restore(job, whole_number(request.GET.get("checkpoint"))), wait_of_new_run())
 
     if _asks_for_plan(request):
         return page(request, "jobs/_plan_answer.html", {**load_content().context, "alone": True})
@@ -167,6 +170,7 @@ def _context(
         "active": active,
         "run": run,
         "ends": ways,
+        "wait": "" if ways else wait_of_new_run(),  # the place of a run that ends first becomes free
         "required": _required_params(plan.report, ways) if plan and plan.report else {},
         "plan": plan,
         "read_since": None if is_poll or plan is None else _records_since(plan, run),
@@ -247,6 +251,7 @@ def _plan(
         changes=differences(run.version, version, pipeline_schema(job.pipeline))
         if run and run.version_id != version.pk
         else (),
+        stop=expected_duration(job.pk, OperationKind.STOP) if run_to_end(run) else None,
         expected=expected_duration(job.pk, OperationKind.RESTORE),
     )
 

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from console.operations import workers
 from console.operations.workers import Answer, Worker, WorkerCensus, ask_workers
 from stack.settings import ROOT
 from tests.waiting import until
+
+NOW = datetime(2026, 11, 27, 3, tzinfo=UTC)
 
 
 def test_a_worker_answers_with_its_queues_and_places(broker_url: str) -> None:
@@ -62,6 +65,31 @@ def test_free_places_are_summed_by_queue() -> None:
     own = (Worker("a", ("runs",), 2, 1), Worker("b", ("runs", "stages"), 3, 0), Worker("c", ("housekeeping",), 1, 4))
     answer = Answer(at=None, workers=own)  # type: ignore[arg-type]
     assert answer.queues == (("housekeeping", 1, 0), ("runs", 5, 4), ("stages", 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait"),
+    [
+        (None, ""),
+        (
+            Answer(NOW, (Worker("a", ("runs",), 4, 4), Worker("b", ("stages",), 2, 0))),
+            "All 4 places for runs are in use",
+        ),
+        (Answer(NOW, (Worker("a", ("runs",), 4, 4), Worker("b", ("runs",), 2, 1))), ""),
+        (Answer(NOW, (Worker("b", ("stages",), 2, 0),)), "No worker for runs answers"),
+        (Answer(NOW), "No worker for runs answers"),
+        (Answer(NOW, error="The broker does not answer: TimeoutError."), ""),
+        (Answer(NOW - timedelta(minutes=1), (Worker("a", ("runs",), 4, 4),)), ""),
+    ],
+)
+def test_a_new_run_waits_if_the_workers_have_just_said_so(
+    answer: Answer | None, wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "CENSUS", SimpleNamespace(last=lambda: answer))
+    monkeypatch.setattr(workers, "datetime", SimpleNamespace(now=lambda zone: NOW))
+    said = workers.wait_of_new_run()
+    assert said.startswith(wait)
+    assert bool(said) is bool(wait)
 
 
 def test_a_worker_starts_without_the_pages() -> None:

@@ -57,8 +57,7 @@ def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pyt
     monkeypatch.setattr(defaulttags, "datetime", SimpleNamespace(now=lambda tz: now))
     workers = Worker("runs@host-1", ("runs",), 4, 4), Worker("stages@host-1", ("stages", "standing"), 2, 1)
     answer = Answer(now, workers)
-    for module in ("console.operations.cluster", "console.ui.views.cluster"):
-        monkeypatch.setattr(f"{module}.CENSUS", SimpleNamespace(last=lambda: answer))
+    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: answer))
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.png"):
         old.unlink()

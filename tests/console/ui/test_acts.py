@@ -144,6 +144,14 @@ def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_fir
     assert Operation.objects.get().params == {"accept_repeated_output": True}
 
 
+def test_a_start_that_repeats_output_stands_behind_a_restore_that_waits_for_new_code(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed")
+    rows.checkpoint(run, 3)
+    Run.objects.update(failure={"code": "final", "message": "ZeroDivisionError in delays.py"})
+    possible = at_console.get(f"/jobs/{run.job_id}/").context["view"].acts.possible
+    assert [(button.label, button.primary) for button in possible] == [("Restore…", False), ("Start…", False)]
+
+
 def test_a_first_start_is_primary_and_asks_nothing(at_console: Client) -> None:
     job = rows.job()
     block = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["acts"]

@@ -4,6 +4,7 @@ A button that has become impossible is disabled with its reason.
 """
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
 from console.operations.models import Operation
+from console.operations.workers import Answer, Worker
 from tests.console.ui import blocks, rows
 from tests.console.ui.browsing import ARRIVAL_MS, POLL_MS, Open, jump
 
@@ -201,6 +203,30 @@ def test_a_page_without_a_plan_gets_none_by_a_poll(at_console: Client, stopped: 
 
 
 # ---------------------------------------------------------------- rescale
+
+
+def test_a_restore_a_start_and_a_clone_learn_that_all_places_are_taken(
+    at_console: Client, anna: User, stopped: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, snapshot = stopped.job_id, Checkpoint.objects.latest("pk").pk
+    paths = [f"/jobs/{job}/restore/?checkpoint={snapshot}", f"/jobs/{job}/start/", f"/checkpoints/{snapshot}/clone/"]
+    opened = [at_console.get(path) for path in paths]
+    tags = [poll(at_console, path, page).headers["ETag"] for path, page in zip(paths, opened, strict=True)]
+    full = Answer(timezone.now(), (Worker("runs@host-1", ("runs",), 4, 4),))
+    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: full))
+    for path, page, tag in zip(paths, opened, tags, strict=True):
+        assert "places for runs" not in blocks.text(page)
+        known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+        found = at_console.get(path, headers={**POLL, "X-Blocks": known, "If-None-Match": tag})
+        said = " ".join(blocks.live(found).values())
+        assert "All 4 places for runs are in use: the new run waits until another run ends." in said, path
+
+
+def test_a_rollback_takes_the_place_of_its_own_run(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Answer(timezone.now(), (Worker("runs@host-1", ("runs",), 4, 4),))
+    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: full))
+    found = rows.checkpoint(rows.run(rows.job()), 7)
+    assert "places for runs" not in blocks.text(at_console.get(f"/jobs/{found.job_id}/restore/?checkpoint={found.pk}"))
 
 
 def test_a_rescale_shows_the_stop_by_another_user(at_console: Client, anna: User) -> None:

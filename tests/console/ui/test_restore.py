@@ -135,7 +135,7 @@ def test_of_a_long_history_the_first_and_the_last_checkpoint_are_named(
 ) -> None:
     monkeypatch.setattr("console.operations.restore.MAX_COUNTED", 1)
     said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(9, stopped.version)))
-    assert "More than 1 of the checkpoints 10 to 12 were committed after it" in said
+    assert "More than 1 checkpoints, from 10 to 12, were committed after it" in said
 
 
 def test_a_restore_counts_the_records_that_are_read_again(at_console: Client) -> None:
@@ -380,6 +380,7 @@ def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stop
     for seconds in (4, 6, 14):
         ended("restore", seconds)
     said = blocks.text(at_console.get(path, chosen))
+    assert "Expected time of the stop" not in said, "no run ends"
     assert "until the run is running: 6.0 s ; the last 3 restores of this job took 4.0 s to 14 s." in said
 
 
@@ -520,3 +521,14 @@ def test_a_run_that_cannot_stop_offers_its_cancellation_only(at_console: Client)
     assert "&quot;end_run&quot;: &quot;cancel&quot;" in page
     first = at_console.get(f"/jobs/{run.job_id}/").content.decode()
     assert f'id="do-rollback" data-key="r" href="/jobs/{run.job_id}/restore/"' in first
+
+
+def test_a_rollback_has_the_expected_time_of_its_stop(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    found, begun = rows.checkpoint(run, 7), timezone.now()
+    rows.operation(run.job, "savepoint", created_at=begun, ended_at=begun + timedelta(seconds=2))
+    path = f"/jobs/{run.job_id}/restore/?checkpoint={found.pk}"
+    assert (
+        f"Expected time of the stop, if run {run.pk} is stopped with a savepoint: at least 2.0 s; as the last "
+        "savepoint of this job."
+    ) in blocks.text(at_console.get(path))

@@ -35,15 +35,14 @@ from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, 
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
-from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES
+from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 from runtime.redaction import Schema
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
 FoundJobs = QuerySet[Any]
 
 _LIST_RUN_COLUMNS = (
-    "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
-    "version__graph", "version__settings",
+    "state", "parallelism", "created_at", "started_at", "ended_at", "live_at", "version__number", "version__graph",
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
@@ -63,8 +62,8 @@ class JobRow:
     failed_at: datetime | None = None  #: end of the newest attempt of the run that ended
     restarts: int = 0  #: of the run, over all of its job masters
     failure_code: str | None = None  #: of a run that failed
-    attempts: tuple[AttemptLine, ...] = ()  #: the newest two of the run, newest first
-    lag_ms: int | None = None  #: see `console.metrics.lag`
+    attempts: tuple[AttemptLine, ...] = ()  #: of a run in RUNNING: the newest two, newest first
+    lag_ms: int | None = None  #: see `console.metrics.lag`; None unless records flow
 
 
 class NewestFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,15 +178,22 @@ def count_by(jobs: FoundJobs, *annotations: str) -> dict[tuple[Any, ...], int]:
 
 
 def job_rows(jobs: Sequence[Any], now: datetime) -> list[JobRow]:
-    """The list rows of `jobs`, read in three queries with only the columns that the list shows."""
+    """The list rows of `jobs`, read in three queries with only the columns that the list shows.
+
+    Most runs have ended: reports, attempts and lags are read for the others only.
+    """
     ended = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").annotate(at=Max("ended_at"))
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
     facts: dict[str, Any] = {
         "failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk"),
-        "failure_code": KeyTextTransform("code", "failure"), "attempt_lines": attempt_lines(2),
-        "lag_ms": Subquery(newest_lag(OuterRef("pk"), now)),
+        "failure_code": KeyTextTransform("code", "failure"),
+        "report": Case(When(ended_at=None, then=F("live"))),
+        "attempt_lines": Case(When(state=RunState.RUNNING, then=attempt_lines(2))),
+        "lag_ms": Case(When(state__in=FLOWING_STATES, then=Subquery(newest_lag(OuterRef("pk"), now)))),
     }  # fmt: skip
     runs: Mapping[int, Any] = listed.annotate(**facts).in_bulk([job.run_pk for job in jobs])
+    for run in runs.values():
+        run.live = run.report  # or the deferred column would take a query
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
     of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS, part_of=None)
     operations = of_runs.order_by("created_at", "pk")
@@ -203,7 +209,7 @@ def job_rows(jobs: Sequence[Any], now: datetime) -> list[JobRow]:
             run.failed_at if run else None,
             run.restarts if run else 0,
             run.failure_code if run else None,
-            msgspec.convert(run.attempt_lines, tuple[AttemptLine, ...]) if run else (),
+            msgspec.convert(run.attempt_lines, tuple[AttemptLine, ...]) if run and run.attempt_lines else (),
             run.lag_ms if run else None,
         )
         for job in jobs

@@ -159,8 +159,8 @@ def test_the_list_takes_the_same_few_queries_for_many_jobs(at_console: Client) -
 
     rows.checkpoint(rows.run(rows.job("first")), 1)
     one = queries()
-    for number in range(5):
-        rows.checkpoint(rows.run(rows.job(f"job-{number}")), 1)
+    for state in ("running", "restarting", "stopping", "stopped", "failed"):
+        rows.checkpoint(rows.run(rows.job(state), state), 1)
     assert queries() == one == LIST_QUERIES
 
 

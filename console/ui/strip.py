@@ -1,8 +1,8 @@
 """The checkpoint strip: a column per checkpoint along time, drawn as values for a template.
 
 The distance of columns is the time between triggers up to a limit, so that a night without checkpoints does not push
-the rest out of sight. Height is duration, on an axis as in the plots. A savepoint has a diamond, a failure is a gap
-with a cross, and a rule marks a new attempt.
+the rest out of sight. Height is duration, on an axis as in the plots. A savepoint has a diamond, a failure is a cross
+on a stem that is as high as it lasted, and a rule marks a new attempt.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _TOP = 18.0  #: room for diamonds
 _MAX_BAR_HEIGHT = 56.0
 _MIN_BAR_HEIGHT = 3.0
 _FOOT = 4.0
-_CROSS_ROOM = 10.0  #: height of a cross below a diamond
+_CROSS_HEIGHT = 11.0  #: of the top of a cross above the base, at least
 _WITHOUT_BAR = ("failed", "aborted", "superseded")
 _LABEL_WIDTH = 62.0
 _LABEL_HEIGHT = 16.0
@@ -198,9 +198,8 @@ def _places(rows: Sequence[Checkpoint]) -> list[float]:
 
 def _column(x: float, row: Checkpoint, axis: scale.Scale | None, *, restarted: bool) -> Column:
     middle = x + PITCH / 2
-    height = _height(row, axis)
-    y = _TOP + _MAX_BAR_HEIGHT - height
-    room = _CROSS_ROOM if row.outcome == "failed" else 0.0
+    base, height = _TOP + _MAX_BAR_HEIGHT, _height(row, axis)
+    y = base - height
     return Column(
         pk=row.pk,
         x=x,
@@ -209,19 +208,24 @@ def _column(x: float, row: Checkpoint, axis: scale.Scale | None, *, restarted: b
         bar_height=round(height, 1),
         status=row.outcome,
         savepoint=row.kind != "checkpoint",
-        diamond=f"M{middle:g} {y - 14 - room:g}l5 5l-5 5l-5 -5z",
-        cross=f"M{middle - 3:g} {_TOP + _MAX_BAR_HEIGHT - 11:g}l6 6m0 -6l-6 6",
+        diamond=f"M{middle:g} {y - 14:g}l5 5l-5 5l-5 -5z",
+        cross=f"M{middle - 3:g} {y:g}l6 6m0 -6l-6 6m3 -3V{base:g}",
         restarted=restarted,
         about=_sentence(row, restarted=restarted),
     )
 
 
 def _height(row: Checkpoint, axis: scale.Scale | None) -> float:
-    if row.outcome in _WITHOUT_BAR:
+    """The height of a bar, or of a cross and its stem, at most that of the axis, which is of those with a bar."""
+    if row.outcome == "failed":
+        least = _CROSS_HEIGHT
+    elif row.outcome in _WITHOUT_BAR:
         return 0.0
-    if row.outcome != "completed" or axis is None:
-        return _MIN_BAR_HEIGHT
-    return max(_MIN_BAR_HEIGHT, _MAX_BAR_HEIGHT * (row.duration_ms or 0) / axis.most)
+    else:
+        least = _MIN_BAR_HEIGHT
+    if row.outcome == "in_progress" or axis is None:
+        return least
+    return max(least, _MAX_BAR_HEIGHT * min(1.0, row.took_ms(row.triggered_at) / axis.most))
 
 
 def _sentence(row: Checkpoint, *, restarted: bool) -> str:

@@ -86,9 +86,10 @@ def test_a_round_time_between_two_triggers_stands_between_their_columns() -> Non
     assert found.ticks[0].x == pytest.approx(PITCH * 57 / 7 + PITCH / 2, abs=0.1)
 
 
-def test_a_failure_is_a_gap_with_its_reason() -> None:
-    column = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=None, reason="async_failed")).columns[1]
-    assert column.bar_height == 0
+def test_a_failure_has_no_bar_and_its_reason() -> None:
+    found = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=None, reason="async_failed"))
+    column = found.columns[1]
+    assert str(found.columns_svg).count('class="bar"') == 1
     assert column.about == "checkpoint 2, failed: async failed"
 
 
@@ -129,6 +130,18 @@ def test_the_cross_of_a_failed_savepoint_stands_clear_of_its_diamond() -> None:
     assert column.savepoint
     assert extent(column.diamond)[1] < extent(column.cross)[0]
     assert extent(column.diamond)[0] >= 0
+
+
+def test_the_cross_of_a_failure_is_as_high_as_it_lasted_and_no_higher_than_the_axis() -> None:
+    """An expired savepoint of a minute was a smaller mark than a checkpoint of three seconds."""
+    failed: dict[str, Any] = {"status": "failed", "reason": "expired", "duration_ms": None}
+    took = {1: 10_000, 2: 5_000, 3: 60_000, 4: 20}
+    ends = {n: NOW + timedelta(seconds=n, milliseconds=ms) for n, ms in took.items()}
+    columns = drawn(row(0, duration_ms=10_000), *(row(n, pk=n, completed_at=end, **failed) for n, end in ends.items()))
+    heights = [column.bar_height for column in columns.columns]
+    assert heights[1] == heights[0] == heights[3] == 2 * heights[2]
+    assert 0 < heights[4] < heights[2]
+    assert all(column.cross.endswith(f"V{columns.base:g}") for column in columns.columns[1:])
 
 
 def test_an_aborted_or_superseded_checkpoint_is_counted_apart_and_drawn_without_a_cross() -> None:

@@ -13,6 +13,7 @@ from console.accounts.rights import define_refusal
 from console.jobs import editing
 from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Job, JobVersion, VersionState
+from console.jobs.planned_differences import planned_differences
 from console.jobs.services import create_version, pipeline_schema
 from console.operations.selectors import latest_run
 from console.ui.forms import EditForm, YamlForm, add_refusal
@@ -76,28 +77,31 @@ def change_version(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @require_login
 def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
-    """A new version as a YAML document instead of fields."""
+    """A new version as a YAML document instead of fields, or its differences from the newest."""
     job, status = get_object_or_404(Job, pk=pk), 200
     newest = job.versions.order_by("-number").first()
     schema = pipeline_schema(job.pipeline)
-    reason = define_refusal(request.user)
+    reason, planned = define_refusal(request.user), None
     form = YamlForm.of(request.POST if request.method == "POST" and not reason else None, newest, schema)
     if request.method == "POST":
         status = 403 if reason else 422
         if form.is_valid():
             values, key = form.cleaned_data, request.POST.get("key")
             try:
-                made = create_version(
-                    user_of(request), job, **values["document"], message=values["message"],
-                    request_key=f"yaml-{key}" if key else None,
-                )  # fmt: skip
+                if request.POST.get("act") == "compare":
+                    planned, status = planned_differences(user_of(request), job, values["document"]), 200
+                else:
+                    made = create_version(
+                        user_of(request), job, **values["document"], message=values["message"],
+                        request_key=f"yaml-{key}" if key else None,
+                    )  # fmt: skip
+                    messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
+                    return redirect("ui:job", job.pk)
             except Refused as refused:
                 status = refused.status
                 form.add_error("document", refused.detail)
-            else:
-                messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
-                return redirect("ui:job", job.pk)
-    context = {"job": job, "form": form, "newest": newest, "reason": reason}
+    context = {"job": job, "form": form, "newest": newest, "reason": reason, "planned": planned,
+               "to_create": {"number": "to be created"}}  # fmt: skip
     return page(request, "jobs/yaml.html", context, status=status)
 
 

@@ -1,5 +1,7 @@
 """A new version as a YAML document."""
 
+import re
+
 import pytest
 import yaml
 from django.test import Client
@@ -37,6 +39,18 @@ def test_a_document_becomes_a_version_once(at_console: Client, job: Job) -> None
     made = JobVersion.objects.get(job=job, number=2)
     assert (made.parallelism, made.message) == (3, "more slots")
     assert not JobVersion.objects.filter(number=3).exists()
+
+
+def test_a_document_shows_its_differences_before_it_becomes_a_version(at_console: Client, job: Job) -> None:
+    path, document = f"/jobs/{job.pk}/versions/yaml/", document_of(at_console, job)
+    sent = {"document": yaml.safe_dump({**document, "parallelism": 3}), "act": "compare", "key": "k1"}
+    said = blocks.text(at_console.post(path, sent))
+    assert re.search(rf"Differences from version 1 .*arallelism {document['parallelism']} 3 Create version", said)
+    sent["document"] = yaml.safe_dump(document)
+    assert "The values are those of version 1." in blocks.text(at_console.post(path, sent))
+    assert JobVersion.objects.count() == 1
+    refused = at_console.post(path, {**sent, "document": yaml.safe_dump({**document, "parallelism": 0})})
+    assert (refused.status_code, "parallelism" in blocks.text(refused)) == (422, True)
 
 
 def test_a_secret_is_masked_and_kept(at_console: Client, job: Job) -> None:

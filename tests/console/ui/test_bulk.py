@@ -315,6 +315,11 @@ def test_acts_are_disabled_with_the_reason_until_a_job_is_selected(signed_in: Op
         expect(page.get_by_role("heading", name="Stop with savepoint?")).to_be_visible()
         page.go_back()
         expect(page.get_by_role("button", name="Stop with savepoint…")).to_be_enabled()
+    with signed_in(390) as page:
+        page.goto("/jobs/")
+        expect(stop := page.get_by_role("button", name="Stop with savepoint…")).to_be_hidden()
+        page.locator(f"#select-{job.pk}").check()
+        expect(stop).to_be_visible()
     with signed_in(java_script_enabled=False) as page:
         page.goto("/jobs/")
         page.get_by_role("button", name="Stop with savepoint…").click()

@@ -13,16 +13,16 @@ which `rate()` and `increase()` take into account.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any, Final
 
 from django.db.models import Count, F, Max, Min, OuterRef, Q, Subquery
 from django.http import HttpResponse
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.utils import floatToGoString
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.views import APIView
@@ -68,56 +68,62 @@ class PrometheusMetrics(APIView):
     content_negotiation_class = _AnyAccept
 
     def get(self, request: Request) -> HttpResponse:
-        families = chain(_runs(), _console())
-        return HttpResponse("".join(map(_exposition, families)), content_type=CONTENT_TYPE_LATEST)
+        registry = CollectorRegistry()
+        registry.register(_Runs())
+        registry.register(_Console())
+        return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
-def _runs() -> Iterator[Metric]:
-    """Metrics of jobs and runs, in three queries."""
-    newest = Job.objects.exclude(latest_run=None).order_by("pk").values_list("name", "latest_run__state")
-    states = GaugeMetricFamily("weir_run_state", "State of a job's newest run: 1.", labels=["job_name", "state"])
-    for name, state in newest:
-        states.add_metric([name, state], 1)
-    yield states
-    yield from _health()
-    # A plain savepoint is no recovery point. The subquery reads one row of the index per run.
-    points = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
-    recovery = points.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("triggered_at")[:1]
-    runs = list(
-        Run.objects.exclude(state__in=TERMINAL_STATES)
-        .annotate(recovery_at=Subquery(recovery), attempt_count=Count("attempts"))
-        .values("job__name", "live", "live_at", "recovery_at", "attempt_count")
-    )
-    yield from _of_runs(runs)
-    yield from _of_operators(runs)
-    yield from _of_slots(runs)
+class _Runs(Collector):
+    """Reads rows at each scrape, in three queries."""
+
+    def collect(self) -> Iterator[Metric]:
+        newest = Job.objects.exclude(latest_run=None).order_by("pk").values_list("name", "latest_run__state")
+        states = GaugeMetricFamily("weir_run_state", "State of a job's newest run: 1.", labels=["job_name", "state"])
+        for name, state in newest:
+            states.add_metric([name, state], 1)
+        yield states
+        yield from _health()
+        # A plain savepoint is no recovery point. The subquery reads one row of the index per run.
+        points = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
+        recovery = points.exclude(kind=Kind.SAVEPOINT).order_by("-number").values("triggered_at")[:1]
+        runs = list(
+            Run.objects.exclude(state__in=TERMINAL_STATES)
+            .annotate(recovery_at=Subquery(recovery), attempt_count=Count("attempts"))
+            .values("job__name", "live", "live_at", "recovery_at", "attempt_count")
+        )
+        yield from _of_runs(runs)
+        yield from _of_operators(runs)
+        yield from _of_slots(runs)
 
 
-def _console() -> Iterator[Metric]:
+class _Console(Collector):
     """The console's own numbers, in four queries."""
-    operations = GaugeMetricFamily(
-        "weir_operations",
-        "Operations that are active or were requested in the last hour.",
-        labels=["kind", "state"],
-    )
-    recent = Q(state__in=ACTIVE_STATES) | Q(created_at__gte=timezone.now() - _RECENT)
-    counted = Operation.objects.filter(recent).order_by().values_list("kind", "state").annotate(Count("pk"))
-    _add(operations, (([kind, state], number) for kind, state, number in counted))
-    yield operations
-    queued = Operation.objects.filter(state=OperationState.QUEUED).aggregate(at=Min("created_at"))["at"]
-    yield _moment("weir_operation_queued_timestamp_seconds", "Request of the oldest queued operation.", queued)
-    missed = GaugeMetricFamily(
-        "weir_schedule_missed_timestamp_seconds",
-        "Time of a schedule at which its operation could not be requested, until a later request is accepted.",
-        labels=["job_name", "operation"],
-    )
-    late = Schedule.objects.exclude(missed_at=None).values_list("job__name", "operation", "missed_at")
-    _add(missed, (([name, operation], _timestamp(at)) for name, operation, at in late))
-    yield missed
-    passed = Run.objects.exclude(state__in=TERMINAL_STATES).aggregate(at=Max("observed_at"))["at"]
-    yield _moment(
-        "weir_reconciler_pass_timestamp_seconds", "Newest pass of the reconciler over a run under way.", passed
-    )
+
+    def collect(self) -> Iterator[Metric]:
+        operations = GaugeMetricFamily(
+            "weir_operations",
+            "Operations that are active or were requested in the last hour.",
+            labels=["kind", "state"],
+        )
+        recent = Q(state__in=ACTIVE_STATES) | Q(created_at__gte=timezone.now() - _RECENT)
+        counted = Operation.objects.filter(recent).order_by().values_list("kind", "state").annotate(Count("pk"))
+        _add(operations, (([kind, state], number) for kind, state, number in counted))
+        yield operations
+        queued = Operation.objects.filter(state=OperationState.QUEUED).aggregate(at=Min("created_at"))["at"]
+        yield _moment("weir_operation_queued_timestamp_seconds", "Request of the oldest queued operation.", queued)
+        missed = GaugeMetricFamily(
+            "weir_schedule_missed_timestamp_seconds",
+            "Time of a schedule at which its operation could not be requested, until a later request is accepted.",
+            labels=["job_name", "operation"],
+        )
+        late = Schedule.objects.exclude(missed_at=None).values_list("job__name", "operation", "missed_at")
+        _add(missed, (([name, operation], _timestamp(at)) for name, operation, at in late))
+        yield missed
+        passed = Run.objects.exclude(state__in=TERMINAL_STATES).aggregate(at=Max("observed_at"))["at"]
+        yield _moment(
+            "weir_reconciler_pass_timestamp_seconds", "Newest pass of the reconciler over a run under way.", passed
+        )
 
 
 def _moment(name: str, about: str, at: datetime | None) -> Metric:
@@ -255,18 +261,3 @@ def _scaled(value: float | None, divisor: int) -> float | None:
 
 def _timestamp(at: Any) -> float | None:
     return None if at is None else at.timestamp()
-
-
-def _exposition(family: Metric) -> str:
-    """The text of a family. `generate_latest` checks the name of every label of every sample, in most of its time."""
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {family.type}\n"]
-    for sample in family.samples:
-        labels = ",".join(f'{label}="{_escape(value)}"' for label, value in sample.labels.items())
-        value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
-        lines.append(f"{name}{f'{{{labels}}}' if labels else ''} {value}\n")
-    return "".join(lines)
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

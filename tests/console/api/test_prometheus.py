@@ -11,14 +11,10 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
-from console.api.prometheus import _exposition
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Attempt, Job, Run
 from console.operations.models import Operation, Schedule
@@ -56,25 +52,6 @@ def queries() -> Iterator[str]:
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             yield variable["query"]
-
-
-@pytest.mark.parametrize("value", [0, 0.25, -3.5, 9_120_400, 1e18, float("inf"), float("nan")])
-@pytest.mark.parametrize("label", ["", "orders", 'a "quoted" \\ name\nof two lines'])
-def test_the_text_is_that_of_the_client_library(label: str, value: float) -> None:
-    """The library takes twice as long for 10,000 samples."""
-    gauge = GaugeMetricFamily("weir_busy_ratio", "Fraction of time spent working.", labels=["job_name", "operator"])
-    gauge.add_metric([label, "map"], value)
-    counter = CounterMetricFamily("weir_restarts", "Restarts of the run.", labels=["job_name"])
-    counter.add_metric([label], value)
-    families: list[Metric] = [gauge, counter, GaugeMetricFamily("weir_queued", "Without labels.", value)]
-
-    class Families(Collector):
-        def collect(self) -> list[Metric]:
-            return families
-
-    registry = CollectorRegistry()
-    registry.register(Families())
-    assert "".join(map(_exposition, families)) == generate_latest(registry).decode()
 
 
 @pytest.mark.django_db

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from django.http import StreamingHttpResponse
 
-_PART_CHARACTERS: Final = 64 * 1024
+_PART_CHARACTERS: Final = 16 * 1024
 _FORMULA: Final = re.compile(r"[=+\-@\t\r]")
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 _NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")

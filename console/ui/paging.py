@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, repeat
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
@@ -13,7 +14,8 @@ M = TypeVar("M", bound=Model)
 
 ROWS_PER_PAGE = 20  #: per page
 NAMES_PER_PAGE = 50
-ROWS_AT_ONCE = 500  #: of a whole table
+FIRST_ROWS = 200  #: of a whole table, so that its file begins early
+ROWS_AT_ONCE = 500  #: of the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,13 @@ def all_pages(rows: Any, following: Callable[[Any, Any], Any]) -> Iterator[list[
     Args:
         following: filters the queryset to the rows behind a row.
     """
-    page = list(rows[:ROWS_AT_ONCE])
-    while page:
+    rest = rows
+    for size in chain([FIRST_ROWS], repeat(ROWS_AT_ONCE)):
+        page = list(rest[:size])
         yield page
-        page = list(following(rows, page[-1])[:ROWS_AT_ONCE]) if len(page) == ROWS_AT_ONCE else []
+        if len(page) < size:
+            return
+        rest = following(rows, page[-1])
 
 
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:

@@ -65,11 +65,12 @@ def test_jobs_have_their_health_newest_checkpoint_and_rates(at_console: Client) 
     [("/jobs.csv", "name"), ("/operations/?format=csv", "reason"), ("/jobs/{job}/checkpoints.csv", "number"),
      ("/jobs/{job}/runs.csv", "state")],
 )  # fmt: skip
-@pytest.mark.parametrize("rows_at_once", [1, 2, 5, 6])
+@pytest.mark.parametrize(("first_rows", "rows_at_once"), [(1, 1), (1, 2), (2, 3), (3, 5), (5, 5), (6, 6)])
 def test_a_table_of_several_pages_is_whole(
-    at_console: Client, monkeypatch: pytest.MonkeyPatch, path: str, column: str, rows_at_once: int
+    at_console: Client, monkeypatch: pytest.MonkeyPatch, path: str, column: str, first_rows: int, rows_at_once: int
 ) -> None:
     """Files ended after 10,000 rows. Several operations may have the same time."""
+    monkeypatch.setattr("console.ui.paging.FIRST_ROWS", first_rows)
     monkeypatch.setattr("console.ui.paging.ROWS_AT_ONCE", rows_at_once)
     job, same = rows.job("1"), timezone.now()
     for number in range(2, 6):
@@ -94,6 +95,7 @@ def test_a_table_is_read_while_it_is_sent(
     at_console: Client, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     """The memory of a download does not depend on its rows."""
+    monkeypatch.setattr("console.ui.paging.FIRST_ROWS", 1)
     monkeypatch.setattr("console.ui.paging.ROWS_AT_ONCE", 1)
     monkeypatch.setattr("console.csv_files._PART_CHARACTERS", 1)
     run = rows.run(rows.job())

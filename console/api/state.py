@@ -54,7 +54,7 @@ class StateQueryRequest(StrictSerializer):
     state = serializers.CharField(required=False)
     key = serializers.DictField(
         required=False,
-        help_text="Values by key column; absent: all rows. `window_start` and `window_end` are ms, or a text such as "
+        help_text="Values by key column; absent: all rows. Times of windows and sessions are ms, or a text such as "
         "2013-06-12 08:00 in UTC.",
     )
     cursor = CursorSerializer(required=False, help_text="Cursor of the previous result; absent: the first page.")

@@ -30,7 +30,8 @@ MAX_LOSSES: Final = 3
 RESEND_WAKE_UP_S: Final = 30
 MAX_QUEUED_S: Final = 600  #: equal to the lifetime of a pin
 RETENTION_S: Final = 24 * 3600  #: retention of results
-WINDOW_TIMES: Final = ("window_start", "window_end")  #: key columns in ms since 1970, which people type as times
+#: Columns of windows and sessions in ms since 1970, which people read and type as times.
+WINDOW_TIMES: Final = ("window_start", "window_end", ":session", ":last")
 _SCALAR_TYPES: Final = (str, int, float, bool, type(None))
 _CURSOR_FIELDS: Final = frozenset({"group", "skip"})
 _MAX_POSITION: Final = 10**9  #: limit of a number in a cursor, as in `spark_jobs.state.query`
@@ -61,7 +62,7 @@ def request_rows(
     """Requests a page of the rows of a state.
 
     Args:
-        key: values by key column; {} selects all rows. The begin or end of a window is a number of ms, or a text such
+        key: values by key column; {} selects all rows. Times of windows and sessions are a number of ms, or a text such
             as 2013-06-12 or 2013-06-12 08:00, in UTC.
         cursor: cursor of the previous result; {} is the first page.
 

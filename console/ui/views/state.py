@@ -136,7 +136,7 @@ def _key_field(name: str, kind: str, value: Any) -> tuple[str, str, Any]:
 
 
 def _shown_key(name: str, value: Any) -> Any:
-    """A time of a window as it is typed; any other value as it is."""
+    """A time of a window or a session as it is typed; any other value as it is."""
     if name not in WINDOW_TIMES or not str(value).isdecimal():
         return value
     try:
@@ -176,7 +176,7 @@ def _usual_ms(found: StateQuery) -> float | None:
 
 
 def _time(value: Any, is_time: bool) -> str:
-    """The event time of a cell in UTC; "" unless it is the begin or the end of a window."""
+    """The event time of a cell in UTC; "" unless it is the begin or the end of a window or a session."""
     return formats.event_time(value) if is_time and isinstance(value, int) else ""
 
 

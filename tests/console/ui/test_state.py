@@ -143,6 +143,17 @@ def test_the_time_of_a_window_is_typed_as_a_date(
         assert 'name="key.window_start" value="2013-06-12 00:00:00"' in page
 
 
+def test_times_of_a_session_are_read_and_typed_as_dates(at_console: Client, savepoint: Checkpoint) -> None:
+    """They were plain numbers of milliseconds."""
+    columns = [{"name": name, "type": "bigint", "is_key": name == ":session"} for name in (":session", ":last")]
+    table = {**WINDOWS, "columns": columns, "rows": [[WINDOW_MS, WINDOW_MS + 60_000]],
+             "keys": [{"name": ":session", "type": "int64"}]}  # fmt: skip
+    query = rows.state_query(savepoint, result=table)
+    said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert f"{WINDOW_MS} 2013-06-12 00:00 {WINDOW_MS + 60_000} 2013-06-12 00:01" in said
+    assert ":session bigint: ms, or a time such as 2013-06-12 08:00 in UTC" in said
+
+
 def test_types_of_keys_have_the_names_of_the_columns(at_console: Client, savepoint: Checkpoint) -> None:
     query = rows.state_query(savepoint, result=WINDOWS)
     said = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))

@@ -60,6 +60,7 @@ def test_the_page_and_the_csv_mark_the_gap(at_console: Client, silent: Run) -> N
     live = blocks.live(page)
     assert live["plots"].count("gap-label") == 4, "a label in each plot of lines or bars"
     assert live["plots"].count('<rect class="gap"') == 5 * len(gaps), "and a band in the heat map"
+    assert live["plots"].index('<pattern id="no-numbers"') < live["plots"].index('class="plot-row"'), "for all rows"
     assert '<td colspan="6" class="muted">no numbers</td>' in live["plot-tables"]
     assert (
         f"{gap.begin:%b} {gap.begin.day}, {gap.begin:%H:%M:%S} to {gap.end:%H:%M:%S}</span> no numbers"

@@ -1,6 +1,7 @@
 """Paths of every page of the console, in every state that looks different."""
 
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
@@ -9,6 +10,7 @@ from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import BulkOperation, Operation
 from tests.console.ui import numbers, rows
+from tests.console.ui.story import LASTED
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/jobs/delays.py", line 41, in mean_delay
@@ -17,7 +19,13 @@ TRACEBACK = """Traceback (most recent call last):
 ZeroDivisionError: division by zero"""
 FAILURE = {"code": "final", "message": "division by zero", "operator": "window", "slot": 1,
            "traceback": TRACEBACK}  # fmt: skip
-OTHER_STATES = ("restarting", "failed", "finished")
+OTHER_STATES = ("finished", "failed", "restarting")
+#: When runs began, and when they ended. Without them, more runs than a worker has places would be active at a time.
+TIMES = {
+    "finished": {"began_ago": LASTED + timedelta(minutes=8), "ended_ago": timedelta(minutes=40)},
+    "failed": {"began_ago": LASTED + timedelta(minutes=4), "ended_ago": timedelta(minutes=27)},
+    "restarting": {"began_ago": timedelta(minutes=25)},
+}
 
 
 def pages_of_running_job(run: Run) -> dict[str, str]:
@@ -88,16 +96,22 @@ def _tokens() -> str:
 
 def _bulk(run: Run, operation: Operation) -> BulkOperation:
     """A bulk act that requested `operation`."""
-    result = {"job": run.job_id, "operation": str(operation.pk), "refusal": "", "changes": False, "effect": ""}
     assert operation.requested_by
+    results = [bulk_result(run.job_id, operation=operation)]
     return BulkOperation.objects.create(
-        kind=operation.kind, requested_by=operation.requested_by, results=[result], reason=operation.reason,
+        kind=operation.kind, requested_by=operation.requested_by, results=results, reason=operation.reason,
         created_at=operation.created_at,
     )  # fmt: skip
 
 
+def bulk_result(job: int, refusal: str = "", operation: Operation | None = None) -> dict[str, Any]:
+    """The result of an act on several jobs for one of them."""
+    requested = str(operation.pk) if operation else None
+    return {"job": job, "operation": requested, "refusal": refusal, "changes": False, "effect": ""}
+
+
 def run_in_other_state(state: str, *, is_whole: bool = False) -> Run:
-    """A run that restarts, has failed or has finished. `is_whole`: as in `pages_of_other_states`."""
+    """A run that restarts, has failed or has finished. `is_whole`: as in `pages_of_state`."""
     operators = rows.live()["operators"]
     if state == "finished":
         operators = {uid: {**one, "state": "finished"} for uid, one in operators.items()}
@@ -105,21 +119,29 @@ def run_in_other_state(state: str, *, is_whole: bool = False) -> Run:
     if state == "restarting":  # the report of the attempt that lost its slots
         live = rows.live(None, slots=[])
     failure = FAILURE if state == "failed" else None
-    changes = {"token": 9_000 + 10 * OTHER_STATES.index(state), "failure": failure, "live": live}
+    changes: dict[str, Any] = {"token": 9_000 + 10 * OTHER_STATES.index(state), "failure": failure, "live": live}
     upto = None if is_whole else 189 if state == "restarting" else 214
+    if is_whole:
+        changes |= TIMES[state]
     run = numbers.run_with_story(f"flights-{state}", state, upto, **changes)
     rows.operations_of(run, User.objects.latest("pk"))
     return run
 
 
-def pages_of_other_states(*, is_whole: bool = False) -> dict[str, str]:
-    """Jobs that restart, have failed, have finished or never ran: their pages and the pages of their runs.
+def pages_of_other_states() -> dict[str, str]:
+    """Jobs that have finished, have failed, restart or never ran: their pages and the pages of their runs."""
+    return {name: path for state in OTHER_STATES for name, path in pages_of_state(state).items()} | pages_without_run()
 
-    `is_whole`: the runs have all their checkpoints, not only those of their story.
+
+def pages_of_state(state: str, *, is_whole: bool = False) -> dict[str, str]:
+    """The pages of a job whose run is in a state.
+
+    `is_whole`: the run has all its checkpoints, not only those of its story, and begins and ends as in `TIMES`.
     """
-    found: dict[str, str] = {}
-    for state in OTHER_STATES:
-        run = run_in_other_state(state, is_whole=is_whole)
-        found |= {f"job-{state}": f"/jobs/{run.job_id}/", f"run-{state}": f"/runs/{run.pk}/"}
-    never = rows.job("flights-new")
-    return {**found, "job-new": f"/jobs/{never.pk}/", "jobs-none": "/jobs/?q=no-such-job"}
+    run = run_in_other_state(state, is_whole=is_whole)
+    return {f"job-{state}": f"/jobs/{run.job_id}/", f"run-{state}": f"/runs/{run.pk}/"}
+
+
+def pages_without_run() -> dict[str, str]:
+    """The page of a job that never ran, and a list without jobs."""
+    return {"job-new": f"/jobs/{rows.job('flights-new').pk}/", "jobs-none": "/jobs/?q=no-such-job"}

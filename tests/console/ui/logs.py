@@ -23,6 +23,29 @@ def write(run: Run) -> None:
     (folder / f"run-{run.pk}.log").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
+def write_slots(run: Run, folder: Path) -> None:
+    """Writes the logs of the slots of the last report below `folder`, and moves all paths of slots there."""
+    for lost in run.attempts.filter(detail__has_key="slot_log"):
+        assert lost.detail
+        lost.detail["slot_log"] = lost.detail["slot_log"].replace("/scratch", str(folder), 1)
+        lost.save(update_fields=["detail"])
+    if not run.live or run.ended_at:
+        return
+    for slot in run.live["slots"]:
+        application, executor = run.live["spark_application"], slot["executor"]
+        file = folder / application / executor / "stderr"
+        file.parent.mkdir(parents=True)
+        began = run.attempts.latest("token").started_at
+        assert began is not None
+        lines = [_line(run, began, "info", "slot started", slot=slot["index"], address=slot["address"])]
+        for savepoint in run.checkpoints.filter(token=run.token).exclude(kind="checkpoint").order_by("number"):
+            fields = {"slot": slot["index"], "operation": savepoint.kind, "checkpoint": savepoint.number}
+            lines.append(_line(run, savepoint.triggered_at, "info", "operation taken", **fields))
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        slot["log"] = str(file)
+    run.save(update_fields=["live"])
+
+
 def _lines(run: Run) -> Iterator[dict[str, Any]]:
     for attempt in run.attempts.select_related("restored_checkpoint"):
         began, token = attempt.started_at, attempt.token

@@ -1,6 +1,7 @@
 """A history of numbers as job masters and the roll-up write it: the story of a run in rows."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from statistics import fmean
@@ -16,6 +17,7 @@ from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
 from tests.console.ui import rows
 from tests.console.ui.story import (
     DEPLOYMENT,
+    LASTED,
     OPEN_SESSIONS,
     RATE,
     RECORD_BYTES,
@@ -63,8 +65,13 @@ def wide_graph() -> dict[str, Any]:
     return {"max_parallelism": 128, "parallelism": 4, "operators": operators, "edges": edges}
 
 
-def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minutes: float = 20) -> None:
-    """Rows of 1 min over `hours` of the run, and of 5 s over the newest `fine_minutes`, also by subtask."""
+def record(
+    run: Run, story: Story | None = None, *, hours: float = 6, fine_minutes: float = 20, weight: float = 1.2
+) -> None:
+    """Rows of 1 min over `hours` of the run, and of 5 s over the newest `fine_minutes`, also by subtask.
+
+    `weight`: records of the last subtask of the window, compared with those of each other subtask.
+    """
     story, began = story or story_of(run), run.started_at
     assert began is not None
     taken, made = list(story.checkpoints()), []
@@ -81,7 +88,7 @@ def record(run: Run, story: Story | None = None, *, hours: float = 6, fine_minut
             copy.write_row([getattr(row, column) for column in columns])
     RollUp.objects.update_or_create(step_s=COARSE, defaults={"until": story.present - timedelta(seconds=75)})
     if run.state == "running":
-        _subtasks(run, [row for row in made if row.step_s == FINE and row.operator != WHOLE_RUN])
+        _subtasks(run, [row for row in made if row.step_s == FINE and row.operator != WHOLE_RUN], weight)
 
 
 def _ended(one: Taken) -> datetime:
@@ -96,7 +103,8 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
         return []
     sick, full = fmean(map(story.sickness, up)), fmean(map(story.rate, up)) / RATE
     surge, ends = fmean(map(story.catches_up, up)), float(rows.grown(run, at) == 1)
-    levels = _levels(run, story, up)
+    reached = [*up, *(end for moment in up if not story.is_down(end := moment + timedelta(seconds=FINE)))]
+    levels = _levels(run, story, reached)
     operators = [one for one in _operators(run) if _calm(run, one["uid"])["state"] == "running"]
     slow = min(SLOW, len(operators) // 2)
     found = []
@@ -115,7 +123,7 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
             calm[rate] * full * (ends if (operator["uid"], rate) in _OF_ENDED_SESSIONS else 1)
             for rate in ("rate_in", "rate_out")
         )
-        queued = max(story.queued(moment) for moment in up) * RECORD_BYTES if index == slow else 0
+        queued = max(map(story.queued, reached)) * RECORD_BYTES if index == slow else 0
         own = {**levels, "in_flight_bytes": round(_calm_queue_bytes(run, operator["uid"]) * full + queued)}
         found.append(_row(run, story, at, step_s, operator["uid"], rates, busy, blocked, own))
     roles = {one["uid"]: one["role"] for one in operators}
@@ -195,14 +203,14 @@ def _row(
     return Metrics(
         step_s=step_s, run_id=run.pk, at=at, operator=uid, token=0 if step_s > FINE else run.token - is_first,
         span_ms=step_s * 1000, records_in=records_in, records_out=records_out, bytes_in=records_in * RECORD_BYTES,
-        bytes_out=records_out * RECORD_BYTES, busy=busy, backpressured=blocked, skew=1.2, state_bytes=2**14, **levels,
+        bytes_out=records_out * RECORD_BYTES, busy=busy, backpressured=blocked, skew=1.1, state_bytes=2**14, **levels,
     )  # fmt: skip
 
 
-def _subtasks(run: Run, made: list[Metrics]) -> None:
-    """The subtasks of the rows by operator; the last subtask of the window has most of its records."""
+def _subtasks(run: Run, made: list[Metrics], weight: float) -> None:
+    """The subtasks of the rows by operator. `weight`: as in `record`."""
     indexes = list(range(run.parallelism))
-    shares = {"window": [6 if index == indexes[-1] else 1 for index in indexes]}
+    shares = {"window": [weight if index == indexes[-1] else 1 for index in indexes]}
     moments: dict[datetime, dict[str, Any]] = {}
     for row in made:
         own = _split(row, shares.get(row.operator, [1] * len(indexes)))
@@ -210,7 +218,7 @@ def _subtasks(run: Run, made: list[Metrics]) -> None:
     SubtaskMetrics.objects.bulk_create(SubtaskMetrics(run_id=run.pk, at=at, **more) for at, more in moments.items())
 
 
-def _split(row: Metrics, shares: list[int]) -> dict[str, Any]:
+def _split(row: Metrics, shares: Sequence[float]) -> dict[str, Any]:
     """The numbers of the subtasks of an operator, which have the `shares` of its records."""
     parts = [share / sum(shares) for share in shares]
     count = len(parts)
@@ -252,7 +260,10 @@ def _operators(run: Run) -> list[dict[str, Any]]:
 
 
 def run_with_story(name: str, state: str, upto: int | None, **changes: Any) -> Run:
-    """A run with its attempts, checkpoints and numbers. `upto`: number of its last checkpoint; None: it has all."""
+    """A run with its attempts, checkpoints and numbers. `upto`: number of its last checkpoint; None: it has all.
+
+    `changes`: as in `rows.run`.
+    """
     run = rows.run(rows.job(name), state, **changes)
     _tell(run, story_of(run), upto)
     return run
@@ -319,7 +330,8 @@ def slow_run(upto: int | None = 2_131) -> Run:
         "parquet": {"busy": 0.01, "rate_in": ended},
     }
     operators = {uid: {**one, **changed.get(uid, {})} for uid, one in live["operators"].items()}
-    run = rows.run(rows.job("flights-slow"), token=9_100, live={**live, "operators": operators})
+    began_ago = LASTED if upto else timedelta(minutes=38)
+    run = rows.run(rows.job("flights-slow"), began_ago=began_ago, token=9_100, live={**live, "operators": operators})
     story = story_of_slow_run(run)
     _tell(run, story, upto)
     rows.operations_of(run, User.objects.earliest("pk"))
@@ -338,7 +350,8 @@ def recovered_run(upto: int | None = 2_131, days: int = 0) -> Run:
     restored = _earlier_run(job, days) if days else None
     live = rows.live(checkpoint=under_way)
     newest = job.versions.latest("number")
-    run = rows.run(job, token=9_201, live=live, restore_checkpoint=restored, version=newest)
+    began_ago = LASTED if upto else LASTED + timedelta(minutes=18)
+    run = rows.run(job, began_ago=began_ago, token=9_201, live=live, restore_checkpoint=restored, version=newest)
     _tell(run, story_of_recovered_run(run), upto)
     rows.operations_of(run, User.objects.earliest("pk"))
     return run

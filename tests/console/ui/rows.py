@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from django.utils import timezone
@@ -51,17 +52,17 @@ QUERIES = {
     "open sessions by airline": "SELECT carrier, count(*) AS open_sessions, sum(`reports:count`) AS reports\n"
     "FROM window_state GROUP BY carrier ORDER BY reports DESC",
 }
-JUNE_2013_MS = 1_371_024_030_000  #: 08:00:30, the watermark of a run that is up to date
+JUNE_2013_MS = 1_371_024_030_000  #: 08:00:30, the watermark of reports of a test without a story
 CARRIER, CARRIER_SESSIONS = "HA", 40
 REPORTS_PER_S = RATE / SESSIONS_PER_S / SESSION_ACTIVE.total_seconds()  #: of a flight, from its first to its last
 
 
-def _sessions() -> list[list[Any]]:
+def _sessions(watermark_ms: int) -> list[list[Any]]:
     """The open sessions of an airline, as the stage prints them: by key group, which is a hash of the key.
 
     The oldest of them ends next, the newest has begun just now.
     """
-    watermark_ms, apart_ms = JUNE_2013_MS - INTERVAL // MILLISECOND, SESSION // MILLISECOND // CARRIER_SESSIONS
+    apart_ms = SESSION // MILLISECOND // CARRIER_SESSIONS
     found: list[list[Any]] = []
     for n in range(CARRIER_SESSIONS):
         first_ms = watermark_ms - n * apart_ms - 1_700 - 91 * n % 977
@@ -70,31 +71,33 @@ def _sessions() -> list[list[Any]]:
         reports = round((last_ms - first_ms) / 1_000 * REPORTS_PER_S)
         delay = None if n % 13 == 5 else round(reports * (1.5 + n % 7), 2)
         flight = str(11 + 37 * n % 391)
-        found.append([(n * n * 31 + 17 * n + 5) % 128, CARRIER, flight, first_ms, last_ms, reports, delay, ""])
+        key_group = crc32(f"{CARRIER} {flight}".encode()) % 128
+        found.append([key_group, CARRIER, flight, first_ms, last_ms, reports, delay])
     return sorted(found, key=lambda row: row[:3])
 
 
-#: The rows of a state with a key, as the stage prints them: the open sessions of an airline.
-TABLE: dict[str, Any] = {
-    "columns": [
-        {"name": "key_group", "type": "int", "is_key": False},
-        {"name": "carrier", "type": "string", "is_key": True},
-        {"name": "flight", "type": "string", "is_key": True},
-        {"name": ":session", "type": "bigint", "is_key": True},
-        {"name": ":last", "type": "bigint", "is_key": False},
-        {"name": "reports:count", "type": "bigint", "is_key": False},
-        {"name": "mean_delay:sum", "type": "double", "is_key": False},
-        {"name": "note", "type": "string", "is_key": False},
-    ],
-    "rows": _sessions(),
-    "keys": [
-        {"name": name, "type": kind}
-        for name, kind in (("carrier", "string"), ("flight", "string"), (":session", "int64"))
-    ],
-    "is_cut": False,
-    "has_cut_cells": False,
-    "cursor": {},
-}
+def table(watermark_ms: int) -> dict[str, Any]:
+    """The rows of a state with a key, as the stage prints them: the open sessions of an airline."""
+    return {
+        "columns": [
+            {"name": "key_group", "type": "int", "is_key": False},
+            {"name": "carrier", "type": "string", "is_key": True},
+            {"name": "flight", "type": "string", "is_key": True},
+            {"name": ":session", "type": "bigint", "is_key": True},
+            {"name": ":last", "type": "bigint", "is_key": False},
+            {"name": "reports:count", "type": "bigint", "is_key": False},
+            {"name": "mean_delay:sum", "type": "double", "is_key": False},
+        ],
+        "rows": _sessions(watermark_ms),
+        "keys": [
+            {"name": name, "type": kind}
+            for name, kind in (("carrier", "string"), ("flight", "string"), (":session", "int64"))
+        ],
+        "is_cut": False,
+        "has_cut_cells": False,
+        "cursor": {},
+    }
+
 
 GRAPH: dict[str, Any] = {
     "max_parallelism": 128,
@@ -205,7 +208,7 @@ def job(name: str = "flights-delays", version: dict[str, Any] | None = None) -> 
     """A job with one version that is ready."""
     pipeline()
     created = timezone.now() - timedelta(days=1)
-    made = Job.objects.create(name=name, pipeline="flights", description="Delays of the year 2013.", created_at=created)
+    made = Job.objects.create(name=name, pipeline="flights", description="Delays of airlines.", created_at=created)
     add_version(made, 1, **{"created_at": created, **(version or {})})
     return made
 
@@ -215,10 +218,12 @@ def add_version(to: Job, number: int, **changes: Any) -> JobVersion:
     return JobVersion.objects.create(job=to, number=number, **given)
 
 
-def run(of: Job, state: str = "running", **changes: Any) -> Run:
+def run(
+    of: Job, state: str = "running", *, began_ago: timedelta = LASTED, ended_ago: timedelta = ENDED_AGO, **changes: Any
+) -> Run:
     now = timezone.now()
-    started = now - LASTED
-    ended = now - ENDED_AGO if state in ("finished", "stopped", "canceled", "failed") else None
+    started = now - began_ago
+    ended = now - ended_ago if state in ("finished", "stopped", "canceled", "failed") else None
     version = changes.pop("version", None) or of.versions.get(number=1)
     owner = "" if ended or state == "queued" else f"host-1:{4711 + Run.objects.count()}:0badcafe"
     given = {"parallelism": version.parallelism, "created_at": started - timedelta(seconds=1.2),
@@ -391,12 +396,11 @@ def state_query_request() -> dict[str, Any]:
 def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> StateQuery:
     """A page of rows, or one that is under way."""
     now = timezone.now()
-    given: dict[str, Any] = {
-        "request": state_query_request(),
-        "created_at": now - timedelta(seconds=20),
-    }
+    requested = changes.pop("created_at", now - timedelta(seconds=20))
+    given: dict[str, Any] = {"request": state_query_request(), "created_at": requested}
     if state == "succeeded":
-        given |= {"result": TABLE, "ended_at": now - timedelta(seconds=3)}
+        watermark_ms = round(of.triggered_at.timestamp() * 1_000) - story_of(of.run).lag_ms(of.triggered_at)
+        given |= {"result": table(watermark_ms), "ended_at": requested + timedelta(seconds=17)}
     if state == "running":
         given |= {"progress": {"phase": "reading", "tasks": 8, "tasks_done": 3}, "beat_at": now}
     return StateQuery.objects.create(checkpoint=of, state=state, **{**given, **changes})

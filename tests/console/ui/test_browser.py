@@ -128,7 +128,7 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
         page.clock.install()
         page.goto(f"/state-queries/{query.pk}/")
         expect(page.locator("#live-query")).to_contain_text("3 of 8 Spark tasks")
-        cut = {**rows.TABLE, "is_cut": True, "cursor": {"group": 19, "skip": 2}}
+        cut = {**rows.table(rows.JUNE_2013_MS), "is_cut": True, "cursor": {"group": 19, "skip": 2}}
         StateQuery.objects.filter(pk=query.pk).update(state="succeeded", result=cut, ended_at=query.created_at)
         jump(page)
         expect(page.get_by_role("heading", name="40 rows")).to_be_visible(timeout=POLL_MS)

@@ -167,7 +167,8 @@ def test_no_table_has_a_formula(at_console: Client) -> None:
     run = rows.run(job)
     rows.checkpoint(run, 1, name=formula)
     rows.operation(job, reason=formula)
-    rows.state_query(run.checkpoints.get(), result={**rows.TABLE, "rows": [[formula] * len(rows.TABLE["columns"])]})
+    table = rows.table(rows.JUNE_2013_MS)
+    rows.state_query(run.checkpoints.get(), result={**table, "rows": [[formula] * len(table["columns"])]})
     tables = ("/jobs.csv", f"/jobs/{job.pk}/checkpoints.csv", "/operations/?format=csv",
               f"/state-queries/{run.checkpoints.get().state_queries.get().pk}/csv/")  # fmt: skip
     for path in tables:

@@ -93,7 +93,7 @@ def test_evidence_has_times_to_the_second_in_utc(at_console: Client) -> None:
 
 def test_only_a_subtask_with_more_than_its_part_is_marked(at_console: Client) -> None:
     run = rows.run(rows.job(version={"parallelism": 4}), live=rows.live(4), parallelism=4)
-    numbers.record(run, hours=0.1, fine_minutes=5)
+    numbers.record(run, hours=0.1, fine_minutes=5, weight=6)
     page = at_console.get(f"/jobs/{run.job_id}/?node=window")
     lines: list[SubtaskLine] = page.context["inspector"].shown_subtasks
     marked = re.findall(r'class="under( skewed)?">(\d\.\d) × mean', page.content.decode())

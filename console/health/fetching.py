@@ -16,5 +16,5 @@ def fetch(query: str, values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def decode(encoded: Any) -> Any:
-    """A value of JSONB, which a cursor returns as text."""
+    """A value of JSONB, which a cursor returns as text, or a text of JSON."""
     return msgspec.json.decode(encoded) if isinstance(encoded, str | bytes) else encoded

@@ -141,13 +141,13 @@ def history(run: Run, grid: Grid, operator: str | None = None) -> History:
     return History(grid, whole | {"restarts": _restarts(run, grid)}, operators)
 
 
-def plot_history(runs: Sequence[int], lines: Grid, cells: Grid) -> tuple[Columns, Mapping[str, Columns]]:
+def plot_history(runs: Sequence[int], lines: Grid, cells: Grid | None) -> tuple[Columns, Mapping[str, Columns]]:
     """The numbers of a job over its `runs`, which do not overlap: as a whole on the grid `lines`; and the load by
-    operator (`busy`, `backpressured` and `idle`) on the grid `cells`. Two queries at most.
+    operator (`busy`, `backpressured` and `idle`) on the grid `cells`, or no load. Two queries at most.
 
     A query has rows of different columns, hence JSON: an array per operator, with an array per interval.
     """
-    wanted = ((lines, WHOLE_RUN, _OF_ALL), (cells, None, _LOAD))
+    wanted = [(lines, WHOLE_RUN, _OF_ALL), *([(cells, None, _LOAD)] if cells else [])]
     progress, parts, values = RollUpProgress(), list[str](), list[Any]()
     for grid, operator, numbers in wanted:
         query, given = _query(runs, grid, operator, numbers, progress)

@@ -83,8 +83,9 @@ class Timeline:
 
     row_px: Final = 13  #: height of an operator in the heat map
 
-    def __init__(self, page: JobPage, window: Window, chosen: Chosen | None, now: datetime) -> None:
+    def __init__(self, page: JobPage, window: Window, chosen: Chosen | None, now: datetime, *, has_load: bool) -> None:
         self._page, self.window, self.chosen, self._now = page, window, chosen, now
+        self._cells = window.cells if has_load else None
 
     @property
     def key(self) -> str:
@@ -147,7 +148,7 @@ class Timeline:
 
     @cached_property
     def _history(self) -> tuple[Columns, Mapping[str, Columns]]:
-        return plot_history([run.pk for run in self._times], self.window.lines, self.window.cells)
+        return plot_history([run.pk for run in self._times], self.window.lines, self._cells)
 
     @property
     def numbers(self) -> Columns:
@@ -308,16 +309,17 @@ class Timeline:
         return Plot(key, title, axis if drawn else None, box, drawn, series, note, height, highest)
 
 
-def job_timeline(page: JobPage, query: Mapping[str, str], now: datetime) -> Timeline | None:
+def job_timeline(page: JobPage, query: Mapping[str, str], now: datetime, *, has_load: bool = True) -> Timeline | None:
     """The plots of a job's page, over the time that `query` asks for; None for a job without numbers.
 
-    The present ends with the latest run. A run in BATCH has no history.
+    The present ends with the latest run. A run in BATCH has no history. `has_load`: with the load of the operators,
+    which has most of the numbers to read.
     """
     run = page.run
     if run is None or run.version.is_batch:
         return None
     latest = min(run.ended_at, now) if run.is_terminal and run.ended_at else now
-    return Timeline(page, window(query, latest), chosen(query), now)
+    return Timeline(page, window(query, latest), chosen(query), now, has_load=has_load)
 
 
 def checkpoint_phases(numbers: Columns) -> dict[str, list[float | None]]:

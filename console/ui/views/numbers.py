@@ -30,7 +30,7 @@ def numbers_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
 
     The last column marks intervals of a run that was up while no numbers arrived.
     """
-    timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now())
+    timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now(), has_load=False)
     return csv_file(f"job-{pk}-history", ["begin", *_COLUMNS, "gap"], _rows(timeline) if timeline else ())
 
 
@@ -38,7 +38,7 @@ def numbers_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
 @require_login
 def plot_svg(request: HttpRequest, pk: int, key: str) -> HttpResponse:
     """A plot of the window in the address."""
-    timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now())
+    timeline = job_timeline(selectors.job_page(pk), request.GET, timezone.now(), has_load=False)
     drawn = svg_file(timeline, key) if timeline else None
     if drawn is None:
         raise Http404(f"the job has no plot {key!r}")

@@ -172,6 +172,7 @@ def test_lines_and_load_of_the_plots_are_those_of_the_history(run: Run) -> None:
     assert whole == {name: expected[name] for name in whole}
     columns = history(run, cells, "sums").operators["sums"]
     assert load == {"sums": {name: columns[name] for name in ("busy", "backpressured", "idle")}}
+    assert selectors.plot_history([run.pk], lines, None) == (whole, {}), "a file of the numbers has no load"
     nothing, no_load = selectors.plot_history([], lines, cells)
     assert (set(nothing["busy"]), no_load) == ({None}, {})
 

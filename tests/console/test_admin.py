@@ -8,10 +8,12 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from console import estimated_count
+from console.accounts import read_only
 from console.accounts.models import ApiToken, User
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
@@ -50,6 +52,22 @@ def test_every_list_opens_and_can_be_searched(browser: Client, checkpoint: Check
     StandingStage.objects.create(run=checkpoint.run, operator="orders", verb="stream")
     for query in ("", "?q=daily", "?q=7", "?q=not-an-id"):
         assert browser.get(f"/admin/{path}/{query}").status_code == 200
+
+
+@pytest.mark.parametrize("model", [Run, Operation])
+def test_a_search_looks_for_its_text_once_unless_many_rows_match(
+    browser: Client, checkpoint: Checkpoint, model: type[Run | Operation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count, the page and the choice of dates use the keys of the rows that match."""
+    Operation.objects.create(job=checkpoint.job, run=checkpoint.run, kind="savepoint")
+    path = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+    with CaptureQueriesContext(connection) as counted:
+        found = list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list)
+    assert found == list(model.objects.all())
+    assert sum("%DAILY%" in query["sql"] for query in counted) == 1
+    assert not browser.get(path, {"q": "weekly"}).context["cl"].result_count
+    monkeypatch.setattr(read_only, "MAX_KEYS", 0)
+    assert list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list) == found
 
 
 def test_the_admin_is_for_staff(client: Client, viewer: User, checkpoint: Checkpoint) -> None:

@@ -98,6 +98,11 @@ class RunAdmin(ReadOnlyAdmin):
     date_hierarchy = "created_at"
     inlines = (AttemptInline,)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        """Rows without the large columns, none of which the list shows; the page of a run reads its report."""
+        large = ("live", "version__params", "version__settings", "version__graph")
+        return super().get_queryset(request).defer(*large)
+
 
 @admin.register(StandingStage)
 class StandingStageAdmin(ReadOnlyAdmin):

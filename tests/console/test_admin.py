@@ -70,6 +70,13 @@ def test_a_search_looks_for_its_text_once_unless_many_rows_match(
     assert list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list) == found
 
 
+def test_the_list_of_runs_reads_no_large_column(browser: Client, run: Run) -> None:
+    with CaptureQueriesContext(connection) as counted:
+        browser.get("/admin/jobs/run/")
+    assert not [query["sql"] for query in counted if '"graph"' in query["sql"] or '."live",' in query["sql"]]
+    assert browser.get(f"/admin/jobs/run/{run.pk}/change/").status_code == 200
+
+
 def test_the_admin_is_for_staff(client: Client, viewer: User, checkpoint: Checkpoint) -> None:
     client.force_login(viewer)
     assert client.get(LIST).status_code == 302

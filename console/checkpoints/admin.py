@@ -6,10 +6,13 @@
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from console.accounts.read_only import NoAddOrDelete, RequestingAdmin
 from console.checkpoints.models import Checkpoint, ReviewState, Status
@@ -94,6 +97,13 @@ class CheckpointAdmin(NoAddOrDelete, RequestingAdmin):
         self, request: HttpRequest, queryset: QuerySet[Checkpoint], search_term: str
     ) -> tuple[QuerySet[Checkpoint], bool]:
         return (search(queryset, search_term.strip()) if search_term.strip() else queryset), False
+
+    def action_checkbox(self, obj: Checkpoint) -> SafeString:
+        """The box of Django, which renders two templates for it: a fifth of the time of the list."""
+        return format_html(
+            '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="Select this object for an '
+            'action - {}">', ACTION_CHECKBOX_NAME, obj.pk, obj,
+        )  # fmt: skip
 
     def view_on_site(self, obj: Checkpoint) -> str:
         return reverse("ui:checkpoint", args=(obj.pk,))

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.admin import ModelAdmin, site
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.db import connection
@@ -75,6 +76,11 @@ def test_the_list_of_runs_reads_no_large_column(browser: Client, run: Run) -> No
         browser.get("/admin/jobs/run/")
     assert not [query["sql"] for query in counted if '"graph"' in query["sql"] or '."live",' in query["sql"]]
     assert browser.get(f"/admin/jobs/run/{run.pk}/change/").status_code == 200
+
+
+def test_the_box_of_a_checkpoint_is_that_of_django(checkpoint: Checkpoint) -> None:
+    own = site.get_model_admin(Checkpoint)
+    assert own.action_checkbox(checkpoint) == ModelAdmin.action_checkbox(own, checkpoint)
 
 
 def test_the_admin_is_for_staff(client: Client, viewer: User, checkpoint: Checkpoint) -> None:

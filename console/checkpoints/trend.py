@@ -14,7 +14,7 @@ from console.jobs.models import Job
 SPANS_DAYS: Final = (7, 30, 90)
 #: Only completed checkpoints have a size. The condition needs no column outside the index `weir_checkpoint_filters`.
 _QUERY: Final = """
-SELECT (triggered_at AT TIME ZONE 'UTC')::date AS day, count(*),
+SELECT date_bin('1 day', triggered_at, 'epoch') AS day, count(*),
        percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY duration_ms),
        percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY size_bytes)
 FROM weir_checkpoint
@@ -22,7 +22,7 @@ WHERE job_id = %s AND number > %s AND triggered_at >= %s AND size_bytes IS NOT N
 GROUP BY day
 """
 _FAILURES: Final = """
-SELECT (triggered_at AT TIME ZONE 'UTC')::date AS day, reason, count(*)
+SELECT date_bin('1 day', triggered_at, 'epoch') AS day, reason, count(*)
 FROM weir_checkpoint
 WHERE job_id = %s AND number > %s AND triggered_at >= %s AND status = 'failed' AND reason <> ALL(%s)
 GROUP BY day, reason ORDER BY day, count(*) DESC, reason
@@ -58,11 +58,11 @@ def daily_trend(job: Job, days: int, now: datetime) -> tuple[DayTrend, ...]:
     number = older.values_list("number", flat=True).first() or 0
     with connection.cursor() as cursor:
         cursor.execute(_QUERY, [job.pk, number, begin])
-        found = {row[0]: row for row in cursor.fetchall()}
+        found = {row[0].date(): row for row in cursor.fetchall()}
         cursor.execute(_FAILURES, [job.pk, number, begin, [str(reason) for reason in NOT_FAILURES]])
         failures = defaultdict[date, dict[str, int]](dict)
         for day, reason, failed in cursor.fetchall():
-            failures[day][reason] = failed
+            failures[day.date()][reason] = failed
     dates = [first + timedelta(days=at) for at in range(days)]
     return tuple(_day(day, found, failures.get(day, {})) for day in dates)
 

@@ -301,7 +301,7 @@ def _query(
             begin = end
     columns = ", ".join(f"{sql} AS {name}" for name, sql in numbers.items())
     query = (
-        f"SELECT operator, floor((extract(epoch FROM at) - %s) / {grid.step_s})::int AS place, {columns}"  # noqa: S608
+        f"SELECT operator, floor((date_part('epoch', at) - %s) / {grid.step_s})::int AS place, {columns}"  # noqa: S608
         f" FROM ({' UNION ALL '.join(parts)}) AS rows GROUP BY operator, place ORDER BY operator, place"
     )
     return query, [int(grid.begin.timestamp()), *values]

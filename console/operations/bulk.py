@@ -147,10 +147,10 @@ def carry_out(
 
 
 def result_lines(row: BulkOperation) -> list[BulkLine]:
-    """The jobs of a request by name, with their present runs and the result for each. Three queries."""
+    """The jobs of a request by name, with the state of their present runs and the result for each. Three queries."""
     results = {result["job"]: result for result in row.results}
     found: list[Any] = list(with_latest_run().filter(pk__in=results).order_by("name"))
-    runs = Run.objects.select_related("version").in_bulk([job.run_pk for job in found])
+    runs = Run.objects.only("state").in_bulk([job.run_pk for job in found])
     requested = [result["operation"] for result in row.results if result["operation"]]
     operations = {str(each.pk): each for each in with_runs(Operation.objects.filter(pk__in=requested))}
     return [_result_line(job, runs.get(job.run_pk), results[job.pk], operations) for job in found]

@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -159,6 +159,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
     return (*found, *((name, _package(name)) for name in _PACKAGES))
 
 
+@cache  # reads a file of the package
 def _package(name: str) -> str:
     try:
         return version(name)

@@ -7,6 +7,7 @@ from tests.console.ui.browsing import Open
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
+MAX_DISTANCE = 10  #: of a hint from its field
 MAX_HEIGHT = 44  #: of a field of a single line
 #: For each line of fields, the tops of their controls.
 CONTROLS = """[...document.querySelectorAll('.fields')].flatMap((fields) => {
@@ -17,6 +18,11 @@ CONTROLS = """[...document.querySelectorAll('.fields')].flatMap((fields) => {
       (lines[top(field.getBoundingClientRect())] ??= []).push(top(control.getBoundingClientRect()));
   }
   return Object.values(lines);
+})"""
+#: The distances of hints from their controls.
+DISTANCES = """[...document.querySelectorAll('.fields > .field:not(.check):has(.helptext)')].flatMap((field) => {
+  const control = field.querySelector('input, select, textarea'), hint = field.querySelector('.helptext');
+  return control.checkVisibility() ? [hint.getBoundingClientRect().top - control.getBoundingClientRect().bottom] : [];
 })"""
 
 
@@ -33,6 +39,7 @@ def test_controls_beside_each_other_are_in_line(signed_in: Open, transactional_d
             lines = page.evaluate(CONTROLS)
             assert any(len(line) > 1 for line in lines) is (width == 1280), path
             assert all(max(line) - min(line) <= 1 for line in lines), (path, lines)
+            assert max(page.evaluate(DISTANCES)) <= MAX_DISTANCE, path
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
             for field in page.locator(".fields input:visible").all():
                 box = field.bounding_box()

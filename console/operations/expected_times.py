@@ -59,9 +59,16 @@ def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) 
     Without any, `_SIMILAR` kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
     at least as long as the checkpoint `newest`, which shares files with earlier ones. None: nothing is known.
     """
-    columns = _newest_operations(kind), restarts_ms(job_id)
-    operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
-    return _estimate(kind, operations, restarts or (), newest)
+    return expected_durations(job_id, (kind,), newest)[0]
+
+
+def expected_durations(
+    job_id: int, kinds: Sequence[str], newest: Checkpoint | None = None
+) -> tuple[ExpectedDuration | None, ...]:
+    """As `expected_duration`, for each of `kinds`. A single query."""
+    columns = (*map(_newest_operations, kinds), restarts_ms(job_id))
+    *operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
+    return tuple(_estimate(kind, own, restarts or (), newest) for kind, own in zip(kinds, operations, strict=True))
 
 
 def expected_savepoints(newest: Mapping[int, Checkpoint | None], kind: str) -> dict[int, ExpectedDuration | None]:

@@ -11,7 +11,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable, newest_of
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import require_parallelism
-from console.operations.expected_times import ExpectedDuration, expected_duration
+from console.operations.expected_times import ExpectedDuration, expected_durations
 from console.operations.legality import ending_operations, run_conflict
 from console.operations.models import OperationKind
 from console.operations.new_runs import version_of
@@ -105,9 +105,10 @@ def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, in
 def rescale_cost(job: Job, run: Run | None) -> RescaleCost:
     others = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
     newest = newest_of(run)
+    stop, restore = expected_durations(job.pk, (OperationKind.STOP, OperationKind.RESTORE), newest)
     return RescaleCost(
         newest=newest,
-        stop=expected_duration(job.pk, OperationKind.STOP, newest),
-        restore=expected_duration(job.pk, OperationKind.RESTORE),
+        stop=stop,
+        restore=restore,
         slots_elsewhere=int(others.aggregate(slots=Sum("parallelism", default=0))["slots"]),
     )

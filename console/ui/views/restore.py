@@ -24,7 +24,7 @@ from console.jobs.differences import Difference, differences
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import parallelism_limit, pipeline_schema, ready_versions, require_parallelism
 from console.metrics.selectors import records_read
-from console.operations.expected_times import ExpectedDuration, expected_duration
+from console.operations.expected_times import ExpectedDuration, expected_durations
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
@@ -234,6 +234,7 @@ def _plan(
     if checkpoint is None or version is None or not parallelism:
         return None
     found, refusal = None, None
+    stop, expected = expected_durations(job.pk, (OperationKind.STOP, OperationKind.RESTORE))
     try:
         require_parallelism(parallelism, version.max_parallelism)
         found = report(job, Origin.from_row(job, checkpoint), version, parallelism, ends=run_to_end(run))
@@ -251,8 +252,8 @@ def _plan(
         changes=differences(run.version, version, pipeline_schema(job.pipeline))
         if run and run.version_id != version.pk
         else (),
-        stop=expected_duration(job.pk, OperationKind.STOP) if run_to_end(run) else None,
-        expected=expected_duration(job.pk, OperationKind.RESTORE),
+        stop=stop if run_to_end(run) else None,
+        expected=expected,
     )
 
 

@@ -66,7 +66,7 @@ def expected_durations(
     job_id: int, kinds: Sequence[str], newest: Checkpoint | None = None
 ) -> tuple[ExpectedDuration | None, ...]:
     """As `expected_duration`, for each of `kinds`. A single query."""
-    columns = (*map(_newest_operations, kinds), restarts_ms(job_id))
+    columns: tuple[Any, ...] = (*map(_newest_operations, kinds), restarts_ms(job_id))
     *operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
     return tuple(_estimate(kind, own, restarts or (), newest) for kind, own in zip(kinds, operations, strict=True))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from runtime.core.job.ids import Token
@@ -207,6 +208,12 @@ def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, 
     assert second.join() is MasterExitCode.DONE
     assert second.records.state is RunState.FINISHED
     assert final_counts(second.output) == expected_counts(source)
+
+
+def test_slots_load_pyspark_from_its_folder(launcher: SparkLauncher) -> None:
+    """And not from the archive that Spark puts first in the path of Python, which takes a second longer."""
+    loaded = launcher.open_context(1).parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
+    assert loaded == [pyspark.__file__]
 
 
 def test_a_context_that_is_there_already_is_not_taken_over(launcher: SparkLauncher, tmp_path: Path) -> None:

@@ -364,6 +364,14 @@ def self_contained(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def checkpoint(
     of: Run, number: int, kind: str = "checkpoint", status: str = "completed", *, is_stored: bool = True, **changes: Any
 ) -> Checkpoint:
+    row = _unsaved_checkpoint(of, number, kind, status, **changes)
+    row.save()
+    if status == "completed" and is_stored:
+        store(row)
+    return row
+
+
+def _unsaved_checkpoint(of: Run, number: int, kind: str, status: str, **changes: Any) -> Checkpoint:
     triggered = changes.pop("triggered_at", timezone.now() - timedelta(seconds=5))
     duration_ms = changes.pop("duration_ms", 312 if status == "completed" else None)
     done = status == "completed"
@@ -382,10 +390,7 @@ def checkpoint(
         "finished_operators": ["airlines"] if done else [],
         "acknowledgements": acknowledgements(of=operators) if done else acknowledgements("window", "parquet"),
     }
-    row = Checkpoint.objects.create(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
-    if done and is_stored:
-        store(row)
-    return row
+    return Checkpoint(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
 
 
 def state_query_request() -> dict[str, Any]:
@@ -414,9 +419,9 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
     """
     story = story or story_of(of)
     began = of.started_at or story.present
-    first = checkpoint(
-        of, first_number, token=of.token - (story.failed_at is not None), triggered_at=began + FIRST_CHECKPOINT,
-        duration_ms=400, discarded_at=began + timedelta(minutes=1), is_stored=False,
+    first = _unsaved_checkpoint(
+        of, first_number, "checkpoint", "completed", token=of.token - (story.failed_at is not None),
+        triggered_at=began + FIRST_CHECKPOINT, duration_ms=400, discarded_at=began + timedelta(minutes=1),
         **_state_at(of, began + FIRST_CHECKPOINT, OPERATORS),
     )  # fmt: skip
     made = [first]
@@ -438,9 +443,7 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
             operators = operators if kind == "checkpoint" else self_contained(operators)
             more |= {"operators": operators, "acknowledgements": acknowledgements(of=operators)}
             if kind == "checkpoint" and number not in kept:
-                more |= {"discarded_at": each.at + timedelta(minutes=1), "is_stored": False}
-            elif kind == "checkpoint":
-                more |= {"is_stored": False}  # it shares files: see below
+                more |= {"discarded_at": each.at + timedelta(minutes=1)}
         elif of.state == "finished":
             operators = self_contained([*OPERATORS[:4], {**OPERATORS[4], **_FIRED}, *OPERATORS[5:]])
             size = sum(one["state_bytes"] for one in operators)
@@ -453,7 +456,11 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
             continue
         if "operators" not in more:
             more |= {"acknowledgements": acknowledgements(*missing), "acknowledged": 10 - 2 * len(missing)}
-        made.append(checkpoint(of, number, **{"kind": kind, "status": each.status, **more}))
+        made.append(_unsaved_checkpoint(of, number, **{"kind": kind, "status": each.status, **more}))
+    Checkpoint.objects.bulk_create(made)
+    for row in made:
+        if row.status == "completed" and row.kind != "checkpoint":
+            store(row)
     in_storage = [row for row in made if row.number in kept]
     for row in in_storage:
         store(row, base=in_storage[0])

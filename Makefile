@@ -15,7 +15,8 @@ JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 # A JVM of another class path cannot use it, and would warn of that on stdout.
 CLASSES := var/spark-classes.jsa
 ARCHIVE = $$(test -e $(CLASSES) && echo -Xlog:disable -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES))
-TESTS = env JAVA_TOOL_OPTIONS="$(JVM) $(ARCHIVE)" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
+# The environment of a container often forbids bytecode: then each process of a test would compile all its modules.
+TESTS = env -u PYTHONDONTWRITEBYTECODE JAVA_TOOL_OPTIONS="$(JVM) $(ARCHIVE)" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
 
 # Checks read Django's settings and reach no server.
 CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=redis://127.0.0.1:1/0 \

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from django.db.models import Count, F, Func, IntegerField, Max, Q, QuerySet, TextField, Value
+from django.db.models import Count, F, Func, IntegerField, Max, Q, QuerySet, Subquery, TextField, Value, Window
 from django.db.models.functions import Greatest
 from django.db.models.lookups import LessThanOrEqual
 
@@ -151,18 +151,24 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     summed_up = summarize(_measurements(rows))  # before the counts, which then include every summarised checkpoint
     ended = _failures(rows.filter(status=Status.FAILED))
     failures = tuple(group for group in ended if group.reason not in NOT_FAILURES)
-    return Statistics(
-        counts=_counts(rows, ended, restored.count()),
-        summary=summed_up,
-        failures=failures,
-        latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
-        latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),
-        latest_failed=max((group.newest for group in failures), key=lambda row: row.number, default=None),
-        latest_restored=restored.annotate(attempt_number=attempt_number())
-        .select_related("restored_checkpoint")
+    by_kind = completed.filter(kind=Kind.CHECKPOINT), completed.exclude(kind=Kind.CHECKPOINT)
+    checkpoint, savepoint = (Q(pk=Subquery(own.values("pk")[:1])) for own in by_kind)
+    latest = {row.kind == Kind.CHECKPOINT: row for row in rows.filter(checkpoint | savepoint)}
+    numbered: Any = restored.annotate(attempt_number=attempt_number(), total=Window(Count("pk")))
+    restore = (
+        numbered.select_related("restored_checkpoint")
         .defer(*large_columns("restored_checkpoint"))
         .order_by("-token")
-        .first(),
+        .first()
+    )
+    return Statistics(
+        counts=_counts(rows, ended, restore.total if restore else 0),
+        summary=summed_up,
+        failures=failures,
+        latest_completed=latest.get(True),
+        latest_savepoint=latest.get(False),
+        latest_failed=max((group.newest for group in failures), key=lambda row: row.number, default=None),
+        latest_restored=restore,
     )
 
 

@@ -14,7 +14,7 @@ from runtime.core.job.settings import JobSettings
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 12
+PAGE_QUERIES = 10
 
 
 @pytest.fixture

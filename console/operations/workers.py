@@ -105,4 +105,4 @@ def wait_of_new_run() -> str:
     places, free = answer.run_places
     if not places:
         return "No worker for runs answers: the new run waits until one does."
-    return "" if free else f"All {places} places for runs are in use: the new run waits until another run ends."
+    return "" if free else f"All places for runs ({places}) are in use: the new run waits until another run ends."

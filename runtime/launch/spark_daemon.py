@@ -24,7 +24,7 @@ def remove_archives(path: list[str]) -> None:
 
 
 def prepare_forks() -> None:
-    """Completes what forks inherit."""
+    """Completes what forks inherit. PySpark is imported only here, after `remove_archives`."""
     import numpy as np
     import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  # pyarrow imports it with its first conversion
     import pyspark.worker  # noqa: F401

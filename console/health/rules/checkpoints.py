@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from console import formats
-from console.health.facts import CompletedCheckpoint, RunFacts
+from console.health.facts import CheckpointFacts, CompletedCheckpoint, RunFacts
 from console.health.findings import Finding, Level
 from console.health.rules.attempts import is_full_storage
 from console.health.rules.flow import Bottleneck, bottleneck
@@ -111,8 +111,7 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
     root = None if facts.old_since else bottleneck(facts)
     newest = checkpoints.newest
     if pending_ms >= took_ms and (newest is None or newest.duration_ms < took_ms / 2):
-        acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
-        cause = f"barriers wait for {root.root}, {root.clause}" if root else acknowledged
+        cause = f"barriers wait for {root.root}, {root.clause}" if root else _acknowledged(checkpoints)
         text = f"A checkpoint has taken {formats.duration(pending_ms)}, {compared}: {cause}."
     elif newest is not None:
         blamed = blame(newest)
@@ -230,8 +229,8 @@ def overdue(facts: RunFacts) -> Iterator[Finding]:
     under_way = "No checkpoint has failed since. A failure now would repeat all work since the last was triggered."
     remedy = ""
     if lasting_ms is not None:
-        acknowledged = f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
-        under_way = f"One has been in progress for {formats.duration(lasting_ms)}: {acknowledged}. {under_way}"
+        lasting = formats.duration(lasting_ms)
+        under_way = f"One has been in progress for {lasting}: {_acknowledged(checkpoints)}. {under_way}"
         remedy = "See which subtasks it waits for."
     yield Finding(
         sentence=f"{_overdue_text(facts, since)} {under_way}",
@@ -239,6 +238,10 @@ def overdue(facts: RunFacts) -> Iterator[Finding]:
         since=since,
         remedy=remedy,
     )
+
+
+def _acknowledged(checkpoints: CheckpointFacts) -> str:
+    return f"{checkpoints.acknowledged} of {checkpoints.subtasks} subtasks have acknowledged"
 
 
 def _overdue_text(facts: RunFacts, since: datetime) -> str:

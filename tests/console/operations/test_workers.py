@@ -73,7 +73,7 @@ def test_free_places_are_summed_by_queue() -> None:
         (None, ""),
         (
             Answer(NOW, (Worker("a", ("runs",), 4, 4), Worker("b", ("stages",), 2, 0))),
-            "All 4 places for runs are in use",
+            "All places for runs (4) are in use",
         ),
         (Answer(NOW, (Worker("a", ("runs",), 4, 4), Worker("b", ("runs",), 2, 1))), ""),
         (Answer(NOW, (Worker("b", ("stages",), 2, 0),)), "No worker for runs answers"),

@@ -219,7 +219,7 @@ def test_a_restore_a_start_and_a_clone_learn_that_all_places_are_taken(
         known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
         found = at_console.get(path, headers={**POLL, "X-Blocks": known, "If-None-Match": tag})
         said = " ".join(blocks.live(found).values())
-        assert "All 4 places for runs are in use: the new run waits until another run ends." in said, path
+        assert "All places for runs (4) are in use: the new run waits until another run ends." in said, path
 
 
 def test_a_rollback_takes_the_place_of_its_own_run(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:

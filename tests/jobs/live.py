@@ -135,7 +135,7 @@ def with_operator(job: CompiledJob, uid: str, make: Callable[[], Operator]) -> C
 # ---------------------------------------------------------------- what a manifest holds
 
 
-def _restored(manifest: Manifest, uid: str, root: Path) -> SubtaskState:
+def restored_state(manifest: Manifest, uid: str, root: Path) -> SubtaskState:
     """All state of an operator, as one subtask."""
     state = SubtaskState(range(manifest.max_parallelism), manifest.max_parallelism, FileStore(str(root)))
     snapshots = tuple(manifest.operators[uid].subtasks.values())
@@ -145,7 +145,7 @@ def _restored(manifest: Manifest, uid: str, root: Path) -> SubtaskState:
 
 def positions_in(manifest: Manifest, root: Path, splits: int, uid: str = "numbers") -> list[int]:
     """Of `tests.jobs.numbers.Numbers`: the next row of each split."""
-    table = _restored(manifest, uid, root).keyed_table(
+    table = restored_state(manifest, uid, root).keyed_table(
         "positions",
         pa.schema([("split", pa.int64())]),
         pa.schema([pa.field("next", pa.int64(), nullable=False)]),
@@ -177,7 +177,7 @@ def counts_in(manifest: Manifest, root: Path, keys: int, uid: str = "counts") ->
             parallelism=1,
             max_parallelism=groups,
             token=Token(1),
-            state=_restored(manifest, uid, root),
+            state=restored_state(manifest, uid, root),
             now_ms=lambda: 0,
         )
     )

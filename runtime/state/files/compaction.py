@@ -148,9 +148,12 @@ def _segment_rows(
 
 
 def _newest_rows(batches: Sequence[pa.RecordBatch], keys: int, whole: bool) -> pa.RecordBatch:
-    """The newest row of each key, by key group and then in the order of writing."""
+    """The newest row of each primary key (key group, key columns), by key group and then in the order of writing.
+
+    State per key group, such as the rows of a join, has the same key columns in every key group.
+    """
     rows = pa.concat_batches(batches)
-    distinct = factorise(rows.columns[_FIRST_KEY_COLUMN : _FIRST_KEY_COLUMN + keys])
+    distinct = factorise([rows.column(_GROUP_COLUMN), *rows.columns[_FIRST_KEY_COLUMN : _FIRST_KEY_COLUMN + keys]])
     last = np.empty(len(distinct), dtype=np.intp)
     last[distinct.key_numbers] = np.arange(rows.num_rows)  # numpy keeps the last of repeated assignments
     last.sort()

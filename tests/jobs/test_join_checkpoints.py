@@ -1,0 +1,72 @@
+"""Each periodic checkpoint of a join holds every row that the join keeps, and a restore from it loses no pair."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import weir
+from runtime.core.snapshot.manifest import Manifest
+from runtime.operators.joins.stored_rows import StoredRows
+from tests.jobs.conftest import Jobs
+from tests.jobs.live import positions_in, restored_state
+from tests.jobs.mortal import Deaths
+from tests.jobs.numbers import committed
+from tests.jobs.test_joins import Dies
+from tests.jobs.test_windows import Clocked
+
+SPLITS, KEYS = 4, 101
+ROUNDS, ROWS_PER_ROUND = 60, 5  #: by the default policy the files of such a state are compacted
+TIME = ("value", "value")
+Join = Callable[[weir.KeyedStream, weir.KeyedStream], weir.Stream]
+
+
+def interval_join(left: weir.KeyedStream, right: weir.KeyedStream) -> weir.Stream:
+    hour = timedelta(hours=1)
+    return left.interval_join(right).between("pairs", -hour, hour, time=TIME, suffixes=("", "_2"))
+
+
+def window_join(left: weir.KeyedStream, right: weir.KeyedStream) -> weir.Stream:
+    return left.join(right).window("pairs", timedelta(hours=1), time=TIME, suffixes=("", "_2"))
+
+
+def kept_rows(manifest: Manifest, root: Path) -> int:
+    """Rows of both streams in the state of the join."""
+    state = restored_state(manifest, "pairs", root)
+    sides = [StoredRows(state.object_table(name), bucket_ms=1) for name in ("first", "second")]
+    return sum(rows.num_rows for side in sides for _, _, rows in side.restored())
+
+
+def read_rows(manifest: Manifest, root: Path) -> int:
+    return sum(sum(positions_in(manifest, root, SPLITS, uid)) for uid in ("left", "right"))
+
+
+@pytest.mark.parametrize("join", [interval_join, window_join])
+def test_each_checkpoint_of_a_join_holds_every_row_that_was_read(tmp_path: Path, jobs: Jobs, join: Join) -> None:
+    """S4-02, S3-31: also after a SIGKILL, from whose newest checkpoint the pairs are exact."""
+    left, right, deaths, storage = Clocked(0, keys=KEYS), Clocked(0, keys=KEYS), Deaths(), tmp_path / "state"
+    flow = weir.Dataflow("joins")
+    first = flow.source("left", left).map_batches("dies", Dies(deaths)).key_by("key")
+    join(first, flow.source("right", right).key_by("key")).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    again = weir.FixedDelay(attempts=1, delay_ms=20)
+    with jobs.running(flow.compile(1), storage, restart=again) as run:
+        token = run.records.token
+        for _ in range(ROUNDS):
+            left.total += ROWS_PER_ROUND
+            right.total += ROWS_PER_ROUND
+            run.checkpoints(1)
+        deaths.add("rows: batch")
+        left.total += ROWS_PER_ROUND
+        run.wait_for(lambda: run.records.token > token)
+        right.total += ROWS_PER_ROUND
+        complete = [left.total] * SPLITS
+        run.wait_for(lambda: run.manifests and positions_in(run.manifests[-1], storage, SPLITS, "left") == complete)
+        run.end("drain")
+    periodic = [manifest for manifest in run.manifests if not manifest.kind.is_savepoint]
+    lacking = {m.checkpoint: (kept_rows(m, storage), read_rows(m, storage)) for m in periodic}
+    assert {number: rows for number, rows in lacking.items() if rows[0] != rows[1]} == {}, "kept and read rows"
+    keys = pa.array([(value * 31 + split) % KEYS for value in range(left.total) for split in range(SPLITS)])
+    pairs = sum(count.as_py() ** 2 for count in keys.value_counts().field("counts"))
+    assert len(committed(tmp_path / "out")) == pairs

@@ -10,13 +10,13 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema
-from spark_jobs.savepoints.state_tables import add_rows, value_types, write_table
+from spark_jobs.savepoints.state_tables import add_rows, write_table
 
 ROWS: Final = 1_500  #: of an operator
 _SCHEMA: Final = TableSchema(
@@ -53,9 +53,5 @@ def _operator(store: FileStore, folder: str, operator: Mapping[str, Any], groups
         part = rows.filter(pa.array((group_of_row >= own.start) & (group_of_row < own.stop)))
         table = KeyedTable(_SCHEMA, groups)
         add_rows(table, part.columns[:1], part.columns[1:], uid)
-        subtasks[index] = SubtaskSnapshot(
-            keyed={_SCHEMA.name: write_table(store, f"{folder}/{uid}-{index}", table)},
-            key_types={"id": "int64"},
-            value_types=value_types(table),
-        )
+        subtasks[index] = write_table(store, f"{folder}/{uid}-{index}", table, {"id": "int64"})
     return OperatorSnapshot(parallelism=parallelism, finished=FinishedState.RUNNING, subtasks=subtasks)

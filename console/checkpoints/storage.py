@@ -7,7 +7,7 @@ storage are read below `WEIR_SAVEPOINT_ROOTS` only.
 
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from errno import ENAMETOOLONG
 from http import HTTPStatus
 from pathlib import Path
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 STORAGE_MARKER: Final = ".weir-storage"  #: file in `WEIR_STORAGE`
 _MAX_JOBS: Final = 10  #: newest, one of whose snapshots shows that the storage is mounted
+_CHUNK_BYTES: Final = 1 << 20
 CORRUPT_CODE: Final = "corrupt-checkpoint"
 CHECKPOINT_FIELD, PATH_FIELD, TARGET_FIELD = "params.checkpoint", "params.path", "params.target"
 
@@ -225,6 +226,13 @@ def target_folder(given: str) -> Path:
         detail = f"{TARGET_FIELD}: {given} lies within WEIR_STORAGE. Name a folder below another root of savepoints."
         raise Refused("path-not-allowed", detail, TARGET_FIELD)
     return folder
+
+
+def file_chunks(file: Path) -> Iterator[bytes]:
+    """The bytes of a file, a part at a time."""
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            yield chunk
 
 
 def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:

@@ -37,9 +37,11 @@ from console.operations.params import CloneParams, RestoreParams
 from console.operations.restore import require_mapping
 from console.runs import run_store
 from runtime.core.job.graph import Role
+from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.clone_manifest import clone_manifest
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest, manifest_folder
+from runtime.errors import CorruptState
 
 _PIN_RENEWAL_S: Final = 60.0
 _LOCKS: Final = 0x57454952_00000000  #: key of the advisory lock of a clone, less its id
@@ -236,20 +238,25 @@ def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origi
             if origin.is_inline:
                 file.write_bytes(origin.content)
             else:
-                _link(source / origin.path, file)
+                _link(source / origin.path, file, origin)
         file = target / manifest_folder(manifest) / MANIFEST_FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode_manifest(manifest, settings.WEIR_MANIFEST_KEYS))
-    except OSError as error:
+    except (OSError, CorruptState) as error:
         detail = f"The files of {snapshot} cannot be copied for a clone: {error}. Nothing was changed; try again."
         raise Refused("not-cloned", detail, status=HTTPStatus.SERVICE_UNAVAILABLE) from error
 
 
-def _link(source: Path, target: Path) -> None:
-    """Links the file, or copies it where the file system has no hard links."""
+def _link(source: Path, target: Path, segment: Segment) -> None:
+    """Links the file, or copies it where the file system has no hard links.
+
+    Raises:
+        CorruptState: the file differs from its manifest. A linked file is verified when its state is read.
+    """
     try:
         target.hardlink_to(source)
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError:
-        shutil.copyfile(source, target)
+        with target.open("wb") as copy:
+            copy.writelines(verified_chunks(segment, storage.file_chunks(source)))

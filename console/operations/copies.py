@@ -12,6 +12,7 @@ lock, and the next pass begins the copy anew.
 """
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -31,6 +32,7 @@ from console.operations.legality import copy_conflict
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.params import CopyParams
 from console.operations.passes import FILE_WORK_LOCK, PhaseReport, WorkWithdrawn
+from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
@@ -39,7 +41,6 @@ from runtime.errors import EnvironmentFailure, JobRejected
 
 _WAITS: Final = "waiting for the commit of its output"
 _COPIES: Final = "copying files"
-_CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 
 def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
@@ -152,14 +153,15 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
     for unfinished in target.parent.glob(f".{target.name}-{row.pk}-*"):  # of a worker that died
         shutil.rmtree(unfinished, ignore_errors=True)
     aside = target.with_name(f".{target.name}-{row.pk}-{uuid4().hex}")
-    files = {root / path: aside / name for path, name in relative_paths(manifest, savepoint.path).items()}
-    files[root / savepoint.path / MANIFEST_FILE] = aside / MANIFEST_FILE
+    names, segments = relative_paths(manifest, savepoint.path), manifest.segments()
     try:
         make_folder(aside.parent)
         aside.mkdir(mode=0o700)
-        progress = _Progress(row, sum(source.stat().st_size for source in files))
-        for source, copy in files.items():
-            _copy_file(source, copy, progress)
+        progress = _Progress(row, sum(segment.nbytes for segment in segments))
+        for segment in segments:
+            chunks = progress.counted(storage.file_chunks(root / segment.path))
+            _write(aside / names[segment.path], verified_chunks(segment, chunks))
+        _write(aside / MANIFEST_FILE, storage.file_chunks(root / savepoint.path / MANIFEST_FILE))
         storage.load_savepoint(str(aside))
         for folder in (aside, *(each for each in aside.rglob("*") if each.is_dir())):
             sync_path(folder)
@@ -170,12 +172,10 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
     return result
 
 
-def _copy_file(source: Path, target: Path, progress: "_Progress") -> None:
+def _write(target: Path, chunks: Iterable[bytes]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as original, target.open("wb") as copy:
-        while chunk := original.read(_CHUNK_BYTES):
-            copy.write(chunk)
-            progress.add(len(chunk))
+    with target.open("wb") as copy:
+        copy.writelines(chunks)
     sync_path(target)
 
 
@@ -185,6 +185,9 @@ class _Progress:
     def __init__(self, row: Operation, whole: int) -> None:
         self._report, self._whole, self._copied = PhaseReport(row), formats.size(whole), 0
 
-    def add(self, nbytes: int) -> None:
-        self._copied += nbytes
-        self._report.show(f"{_COPIES}: {formats.size(self._copied)} of {self._whole}")
+    def counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Passes the bytes on, and shows how many there were."""
+        for chunk in chunks:
+            yield chunk
+            self._copied += len(chunk)
+            self._report.show(f"{_COPIES}: {formats.size(self._copied)} of {self._whole}")

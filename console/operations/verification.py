@@ -25,21 +25,19 @@ from console import formats
 from console.accounts.refusals import Conflict
 from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root, pin
+from console.checkpoints.storage import file_chunks, job_root, pin
 from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
 from console.operations.params import CheckpointParams
 from console.operations.passes import FILE_WORK_LOCK, PhaseReport, WorkWithdrawn
+from runtime.core.snapshot.checksums import Checksum, checksum_fault
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
 from runtime.errors import CorruptState, JobRejected
 
 _PIN_RENEWAL_S: Final = 60.0
 _MAX_PASS_S: Final = 60.0  #: a pass ends with the first file after it
-_CHUNK_BYTES: Final = 1 << 20
-_ALGORITHM: Final = "blake2b"
-_DIGEST_BYTES: Final = 16  #: as in `runtime.state.files.segments`
 #: Earlier versions read at most 256 MiB for checksums: `SIZE_ONLY` is in the results of their checks.
 VERIFIED, SIZE_ONLY = "verified", "size only"
 
@@ -123,22 +121,13 @@ def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> str:
         nbytes = len(segment.content) if segment.is_inline else file.stat().st_size
         if nbytes != segment.nbytes:
             return f"has {nbytes} bytes"
-        algorithm, _, digest = segment.checksum.partition(":")
-        if algorithm != _ALGORITHM:
-            return f"unknown checksum algorithm {algorithm}"
-        actual = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        for chunk in [segment.content] if segment.is_inline else _chunks(file):
+        actual = Checksum()
+        for chunk in [segment.content] if segment.is_inline else file_chunks(file):
             actual.update(chunk)
             on_read(len(chunk))
     except (FileNotFoundError, NotADirectoryError) as error:
         return f"cannot be read: {error.strerror}"
-    return VERIFIED if actual.hexdigest() == digest else "was altered: its checksum differs"
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK_BYTES):
-            yield chunk
+    return "was altered: its checksum differs" if checksum_fault(segment.checksum, actual) else VERIFIED
 
 
 # ---------------------------------------------------------------- the operation

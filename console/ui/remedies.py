@@ -36,7 +36,7 @@ _CODES: Mapping[Remedy, tuple[str, ...]] = {
     ),
     Remedy.CODE: ("final",),
     Remedy.CHECKPOINT: (
-        "corrupt-state", "newer-format", "not-a-savepoint", "not-signed", "other-job", "savepoint-clash",
+        "corrupt-state", "other-format", "not-a-savepoint", "not-signed", "other-job", "savepoint-clash",
     ),
     Remedy.EMPTY: (
         "epochs-out-of-step", "epochs-released", "input-changed", "input-replaced", "occupied", "other-epochs",

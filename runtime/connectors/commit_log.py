@@ -137,7 +137,7 @@ class CommitLog:
             raise CorruptState(str(path), f"not an entry of a commit log: {error}") from error
         if epoch.format > FORMAT_VERSION:
             raise JobRejected(
-                "newer-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT_VERSION}"
+                "other-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT_VERSION}"
             )
         if epoch.entry_name != entry or not all(FINAL_NAME.fullmatch(file.name) for file in epoch.files):
             raise CorruptState(str(path), "it names another epoch, or files that no sink has written")

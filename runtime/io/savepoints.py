@@ -2,11 +2,12 @@
 
 A savepoint names no file outside its folder, so the folder may be anywhere. An import copies it to the folder in the
 job's storage that its manifest names. From then on it is a savepoint of the job like any other. The origin is only
-read. Checksums are verified when state is read.
+read. Each copy verifies the checksums.
 """
 
 from pathlib import PurePosixPath
 
+from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.commit import is_same_savepoint, pending_only
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder, relative_paths, self_contained_manifest
@@ -34,7 +35,7 @@ def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     Only `publish_import` makes it a savepoint of the job: if it is rejected before, its folder name stays free.
 
     Raises:
-        CorruptState: a file is missing, or its length differs from the manifest.
+        CorruptState: a file is missing, or differs from the manifest.
         JobRejected: it is not a savepoint, or another savepoint has its folder.
     """
     if not _is_external(place):
@@ -44,11 +45,8 @@ def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
         return
     away = FileStore(place)
     for segment in manifest.segments():
-        data = away.get(files[segment.path])
-        if len(data) != segment.nbytes:
-            detail = f"it has {len(data)} bytes; its manifest has {segment.nbytes}"
-            raise CorruptState(f"{place}/{files[segment.path]}", detail)
-        store.put(segment.path, [data])
+        name = files[segment.path]
+        store.put(segment.path, verified_chunks(segment, [away.get(name)], f"{place}/{name}"))
 
 
 def publish_import(store: SnapshotStore, place: str, manifest: Manifest) -> None:
@@ -61,14 +59,13 @@ def make_self_contained(store: SnapshotStore, manifest: Manifest) -> tuple[Manif
     """Stores every segment from outside the savepoint's folder in it. Returns the new manifest and the bytes copied.
 
     Raises:
-        CorruptState: a file to copy is missing.
+        CorruptState: a file to copy is missing, or differs from the manifest.
     """
     gathered, origins = self_contained_manifest(manifest)
     copied_bytes = 0
     for path, origin in origins.items():
-        data = origin.content or store.get(origin.path)
-        store.put(path, [data])
-        copied_bytes += len(data)
+        store.put(path, verified_chunks(origin, [origin.content or store.get(origin.path)]))
+        copied_bytes += origin.nbytes
     return gathered, copied_bytes
 
 

@@ -16,15 +16,15 @@ from runtime.state.backend import StateCapture
 from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.files.segment_log import PendingSegment, SegmentLog
 from runtime.state.files.segments import read_segment
+from runtime.state.primary_key import OWN_FIELDS, PrimaryKey
+from runtime.state.proofs import LazyProof, ProofOnce, proof_of_rows
 
 KEYED_STATE: Final = "keyed"
 TABLE_STATE: Final = "table"
 HELD_STATE: Final = "held"
 POOLED_STATE: Final = "pooled"
-SCHEMA: Final = pa.schema(
-    [("group", pa.int32()), ("deleted", pa.bool_()), ("name", pa.string()), ("value", pa.int64())]
-)
-KEY_COLUMNS: Final = 1  #: number of key columns
+SCHEMA: Final = pa.schema([*OWN_FIELDS, ("name", pa.string()), ("value", pa.int64())])
+_KEYS: Final = {KEYED_STATE: PrimaryKey(1), TABLE_STATE: None}
 INLINE_BYTES: Final = (0, 2_500, 20_480)  #: bounds of inline segments, of which each subtask has one
 ROW_BYTES: Final = 6_000  #: pretended size of a row, so that deltas outweigh a base even with few rows
 MAX_COPIED_ROWS: Final = 4  #: a larger state is compacted
@@ -37,10 +37,7 @@ class Snapshots:
     def __init__(self, inline_bytes: int = 0) -> None:
         policy = CompactionPolicy(copied_bytes=MAX_COPIED_ROWS * ROW_BYTES, inline_bytes=inline_bytes)
         groups = range(MAX_PARALLELISM)
-        self._logs = {
-            KEYED_STATE: SegmentLog(KEYED_STATE, groups, KEY_COLUMNS, policy),
-            TABLE_STATE: SegmentLog(TABLE_STATE, groups, None, policy),
-        }
+        self._logs = {name: SegmentLog(name, groups, key, policy) for name, key in _KEYS.items()}
         self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED_STATE: {}, TABLE_STATE: {}}
 
     def capture(self, image: OperatorImage, full: bool) -> StateCapture:
@@ -57,22 +54,29 @@ class Snapshots:
 
     def _segments(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[PendingSegment, ...]:
         everything: list[Change] = [(group, name, value) for (group, name), value in now.items()]
-        log, before = self._logs[state], self._seen[state]
+        log, before, proof = self._logs[state], self._seen[state], self._proof(state, everything)
         if full:
-            pending = _segment(log, everything, 0)
+            pending = _segment(log, everything, proof, proof, 0)
             return () if pending is None else (pending,)
         if log.needs_base:
-            log.start_from(_segment(log, everything, log.base_inline_bytes))
+            log.start_from(_segment(log, everything, proof, proof, log.base_inline_bytes))
         else:
-            log.append(_segment(log, _changes(before, now), log.delta_inline_bytes))
+            changes = _changes(before, now)
+            log.append(_segment(log, changes, self._proof(state, changes), proof, log.delta_inline_bytes))
         self._seen[state] = now
         return log.segments()
 
+    def _proof(self, state: str, rows: list[Change]) -> LazyProof:
+        return ProofOnce(lambda: proof_of_rows(_KEYS[state], [_batch(rows)] if rows else []))
 
-def _segment(log: SegmentLog, rows: list[Change], inline_bytes: int) -> PendingSegment | None:
+
+def _segment(
+    log: SegmentLog, rows: list[Change], proof: LazyProof, state: LazyProof, inline_bytes: int
+) -> PendingSegment | None:
     if not rows:
         return None
-    return log.new_segment(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows), inline_bytes=inline_bytes)
+    nbytes = ROW_BYTES * len(rows)
+    return log.new_segment(lambda _: [_batch(rows)], proof, state, len(rows), nbytes, inline_bytes=inline_bytes)
 
 
 def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str], int]) -> list[Change]:

@@ -6,8 +6,9 @@ never depends on files of another lineage or on a savepoint, which a user may de
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from runtime.core.job.column_types import key_rule, value_rule
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot, TableColumns
+from runtime.core.snapshot.proofs import StateProof
 from runtime.errors import CorruptState, JobRejected
 from runtime.ports import SnapshotStore
 from runtime.state.broadcast import BROADCAST_GROUPS, BroadcastMap, BroadcastTable
@@ -26,13 +28,16 @@ from runtime.state.index.key_codec import common_declared_type
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.list_state import OperatorList
 from runtime.state.object_table import ObjectTable
-from runtime.state.rows import SegmentRows, segment_batches, segment_column_names
+from runtime.state.primary_key import OWN_FIELDS, PrimaryKey
+from runtime.state.proofs import LazyProof, ProofOnce, check_proof, complete_proof
+from runtime.state.rows import SegmentRows, rows_proof, segment_batches, segment_column_names
 from runtime.state.schema import TableSchema, manifest_columns
 
 LIST_STATE, UNION_LIST_STATE = "a list", "a union list"  #: values of `kinds`
 _KEYED_STATE, _BROADCAST_STATE = "keyed state", "broadcast state"
-_OBJECT_KEY_COLUMNS: Final = 1  #: columns that make up the key of an object table
 _STATE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+_MAX_SHOWN_FILES: Final = 3
 
 StateSegments = dict[str, tuple[PendingSegment, ...]]
 Table = TypeVar("Table", KeyedTable, ObjectTable)
@@ -48,6 +53,7 @@ class StateCapture:
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     value_types: dict[str, str] = field(default_factory=dict)
     empty_tables: dict[str, TableColumns] = field(default_factory=dict)
+    proofs: dict[str, LazyProof] = field(default_factory=dict)
     segment_logs: tuple[SegmentLog, ...] = ()  #: logs to compact after the snapshot
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
@@ -61,14 +67,25 @@ class StateCapture:
             unions=self.unions,
             value_types=self.value_types,
             empty_tables=self.empty_tables,
+            proofs={name: dict(proof()) for name, proof in self.proofs.items()},
         )
         merged_bytes = sum(log.take_compacted_bytes() for log in self.segment_logs)
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
-        """Compacts the states with many segments; see `SegmentLog`."""
+        """Compacts the states with many segments; see `SegmentLog`.
+
+        Raises:
+            CorruptState: files of a state could not be compacted; the others were.
+        """
+        failures = []
         for log in self.segment_logs:
-            log.compact(store, prefix)
+            try:
+                log.compact(store, prefix)
+            except CorruptState as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
 
 class SubtaskState:
@@ -116,8 +133,9 @@ class SubtaskState:
             CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or the restored columns differ from the declared columns.
         """
-        self._declare(name, _KEYED_STATE, len(keys))
-        return self._restore_table(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
+        table = KeyedTable(TableSchema(name, keys, values), self._max_parallelism)
+        self._declare(name, _KEYED_STATE, table.schema.primary_key)
+        return self._restore_table(name, table)
 
     def object_table(self, name: str) -> ObjectTable:
         """Declares keyed state of Python objects and reads its restored entries.
@@ -126,8 +144,9 @@ class SubtaskState:
             CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or a table with typed columns was restored.
         """
-        self._declare(name, _KEYED_STATE, _OBJECT_KEY_COLUMNS)
-        return self._restore_table(name, ObjectTable(name))
+        table = ObjectTable(name)
+        self._declare(name, _KEYED_STATE, table.schema.primary_key)
+        return self._restore_table(name, table)
 
     def list_state(self, name: str) -> OperatorList:
         """Declares a list state. After a restore it holds this subtask's share of the values."""
@@ -149,7 +168,9 @@ class SubtaskState:
         """
         self._declare(name, _BROADCAST_STATE)
         batches = [self._read(segment) for segment in self._broadcast_segments(name)]
-        return self._broadcast.setdefault(name, BroadcastTable(name, batches))
+        table = BroadcastTable(name, batches)
+        check_proof(self._describe(name, self._broadcast_segments(name)), self._broadcast_proof(name), table.proof()())
+        return self._broadcast.setdefault(name, table)
 
     def broadcast_map(self, name: str) -> BroadcastMap:
         """Declares broadcast state of entries and reads its restored entries.
@@ -158,13 +179,14 @@ class SubtaskState:
             CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or the restored state is a table of rows.
         """
-        self._declare(name, _BROADCAST_STATE, _OBJECT_KEY_COLUMNS)
         table = ObjectTable(name)
+        self._declare(name, _BROADCAST_STATE, table.schema.primary_key)
         segments = self._broadcast_segments(name)
         for segment in segments:
             table.apply_segment(self._read(segment), BROADCAST_GROUPS)
+        self._check_restored(name, table, segments, self._broadcast_proof(name))
         if segments:
-            self._segment_logs[name].restore(segments, len(table), len(table) * table.row_bytes)
+            self._segment_logs[name].restore(segments, table.proof(), len(table), len(table) * table.row_bytes)
         return self._maps.setdefault(name, BroadcastMap(table))
 
     @property
@@ -207,14 +229,18 @@ class SubtaskState:
         """Copies the changes since the last capture. `full` (savepoints): copies all rows; recorded changes stay."""
         rows = {name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()}
         maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
+        keyed = {name: self._capture_table(name, table, full) for name, table in self._tables.items()}
         return StateCapture(
-            keyed={name: self._capture_table(name, table, full) for name, table in self._tables.items()},
+            keyed=keyed,
             broadcast=rows | maps,
             lists={name: values.capture() for name, values in self._lists.items()},
             unions={name: values.capture() for name, values in self._unions.items()},
             segment_logs=() if full else tuple(self._segment_logs.values()),
             value_types=self._value_types(),
             empty_tables=self._empty_tables(),
+            proofs={
+                name: complete_proof(name, table.proof(), len(table)) for name, table in self._proved_tables().items()
+            },
         )
 
     def close(self) -> None:
@@ -227,6 +253,9 @@ class SubtaskState:
         typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.is_typed]
         return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
 
+    def _proved_tables(self) -> dict[str, KeyedTable | ObjectTable | BroadcastTable]:
+        return {**self._tables, **self._broadcast, **{name: entries.table for name, entries in self._maps.items()}}
+
     def _empty_tables(self) -> dict[str, TableColumns]:
         """The columns of tables without rows: no segment file shows them to a reader of the checkpoint."""
         tables = {**self._tables, **{name: entries.table for name, entries in self._maps.items()}}
@@ -237,52 +266,67 @@ class SubtaskState:
             return ()
         log = self._segment_logs[name]
         if full:
-            return _as_tuple(self._table_segment(log, table, [table.copy_all()], 0))
+            return _as_tuple(self._table_segment(log, table, [table.copy_all()], table.proof(), 0))
         is_small = len(table) * table.row_bytes <= log.base_inline_bytes
         if log.needs_base or is_small or table.is_mostly_changed:
-            log.start_from(self._table_segment(log, table, table.capture_all(), log.base_inline_bytes))
+            rows = table.capture_all()
+            log.start_from(self._table_segment(log, table, rows, table.proof(), log.base_inline_bytes))
         else:
-            log.append(self._table_segment(log, table, table.capture_changes(), log.delta_inline_bytes))
+            rows = table.capture_changes()
+            changes = ProofOnce(partial(rows_proof, rows))
+            log.append(self._table_segment(log, table, rows, changes, log.delta_inline_bytes))
         return log.segments()
 
     def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[PendingSegment, ...]:
         log = self._segment_logs[name]
         if full:
-            return _as_tuple(self._broadcast_segment(log, table.batches, 0))
+            return _as_tuple(self._broadcast_segment(log, table, table.batches, table.proof(), 0))
         if log.needs_base:
-            log.start_from(self._broadcast_segment(log, table.capture_all(), log.base_inline_bytes))
+            rows = table.capture_all()
+            log.start_from(self._broadcast_segment(log, table, rows, table.proof(), log.base_inline_bytes))
         else:
-            log.append(self._broadcast_segment(log, table.capture_changes(), log.delta_inline_bytes))
+            changes = table.changes_proof()
+            log.append(self._broadcast_segment(log, table, table.capture_changes(), changes, log.delta_inline_bytes))
         return log.segments()
 
     def _table_segment(
-        self, log: SegmentLog, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows], inline_bytes: int
+        self,
+        log: SegmentLog,
+        table: KeyedTable | ObjectTable,
+        parts: Sequence[SegmentRows],
+        proof: LazyProof,
+        inline_bytes: int,
     ) -> PendingSegment | None:
         count = sum(len(part) for part in parts)
         if not count:
             return None
-        nbytes = count * table.row_bytes
-        return log.new_segment(lambda _: segment_batches(parts), count, nbytes, inline_bytes=inline_bytes)
+        batches, nbytes = partial(_batches_of, parts), count * table.row_bytes
+        return log.new_segment(batches, proof, table.proof(), count, nbytes, inline_bytes=inline_bytes)
 
     def _broadcast_segment(
-        self, log: SegmentLog, batches: Sequence[pa.RecordBatch], inline_bytes: int
+        self,
+        log: SegmentLog,
+        table: BroadcastTable,
+        batches: Sequence[pa.RecordBatch],
+        proof: LazyProof,
+        inline_bytes: int,
     ) -> PendingSegment | None:
         if not batches:
             return None
         rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
-        groups = (0, self._max_parallelism - 1)
-        return log.new_segment(lambda _: [pa.concat_batches(batches)], rows, nbytes, groups, inline_bytes)
+        groups, one_batch = (0, self._max_parallelism - 1), lambda _: [pa.concat_batches(batches)]
+        return log.new_segment(one_batch, proof, table.proof(), rows, nbytes, groups, inline_bytes)
 
     # ------------------------------------------------------------ internals
 
-    def _declare(self, name: str, kind: str, keys: int | None = None) -> None:
+    def _declare(self, name: str, kind: str, key: PrimaryKey | None = None) -> None:
         if not _STATE_NAME.fullmatch(name):
             raise JobRejected("bad-state-name", name, "a state name has at most 64 letters, digits, '_', '.' and '-'")
         if name in self._kinds:
             raise JobRejected("duplicate-state", name, "the operator declares this state twice")
         self._kinds[name] = kind
         groups = self._groups if kind == _KEYED_STATE else BROADCAST_GROUPS
-        self._segment_logs[name] = SegmentLog(name, groups, keys, self._compaction)
+        self._segment_logs[name] = SegmentLog(name, groups, key, self._compaction)
 
     def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
         return self._restored.snapshots if self._restored is not None else ()
@@ -313,11 +357,30 @@ class SubtaskState:
             self._apply(table, segment)
         if isinstance(table, KeyedTable) and table.is_typed:
             table.bind_types(*self._common_graph_types(table.schema))
+        expected = self._restored.proofs.get(name, {}) if self._restored is not None else {}
+        self._check_restored(name, table, segments, expected)
         if segments and table.is_typed:
-            table.reset_changes()
-            self._segment_logs[name].restore(segments, len(table), len(table) * table.row_bytes)
+            self._segment_logs[name].restore(segments, table.proof(), len(table), len(table) * table.row_bytes)
         self._tables[name] = table
         return table
+
+    def _check_restored(
+        self, name: str, table: KeyedTable | ObjectTable, segments: Sequence[Segment], expected: StateProof
+    ) -> None:
+        """Compares the restored entries with the proof of the state in the manifest. Raises CorruptState."""
+        table.begin_changes()
+        check_proof(self._describe(name, segments), expected, table.proof()())
+
+    def _describe(self, name: str, segments: Sequence[Segment]) -> str:
+        """The restored state and its files, for errors."""
+        operator = self._restored.subtask.operator if self._restored is not None else ""
+        paths = [segment.path for segment in segments]
+        shown = ", ".join(paths[:_MAX_SHOWN_FILES]) + (", …" if len(paths) > _MAX_SHOWN_FILES else "")
+        return f"state {name!r} of operator {str(operator)!r} ({shown or 'without files'})"
+
+    def _broadcast_proof(self, name: str) -> StateProof:
+        source = self._restored.broadcast if self._restored is not None else None
+        return source.proofs.get(name, {}) if source is not None else {}
 
     def _common_graph_types(self, schema: TableSchema) -> tuple[list[Any], list[Any]]:
         """The types that hold the values of a table and of the job graph, by key column and by value column."""
@@ -340,13 +403,17 @@ class SubtaskState:
 
     def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
         declared = [*table.schema.keys.names, *table.schema.values.names]
-        if batch.num_columns < 2:
+        if batch.num_columns < len(OWN_FIELDS):
             raise CorruptState(segment.path, "it lacks the columns of a keyed table")
         if segment_column_names(batch) != declared:
             detail = (
                 f"the checkpoint has columns {segment_column_names(batch)}, this version of the operator {declared}"
             )
             raise JobRejected("state-columns-changed", table.schema.name, detail)
+
+
+def _batches_of(parts: Sequence[SegmentRows], store: SnapshotStore) -> Iterable[pa.RecordBatch]:
+    return segment_batches(parts)
 
 
 def _as_tuple(segment: PendingSegment | None) -> tuple[PendingSegment, ...]:

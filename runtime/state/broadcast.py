@@ -13,11 +13,12 @@ import pyarrow as pa
 from runtime.errors import JobRejected
 from runtime.state.object_table import ObjectTable, map_place
 from runtime.state.own_memory import with_own_memory
+from runtime.state.primary_key import BROADCAST_GROUP
+from runtime.state.proofs import LazyProof, ProofSums, add_broadcast_rows
 from runtime.state.values import encode
 
-_BROADCAST_GROUP: Final = 0  #: broadcast entries have no key group of their own
 _BROADCAST_KEY: Final = msgspec.msgpack.encode(None)  #: broadcast entries have no key either
-BROADCAST_GROUPS: Final = range(_BROADCAST_GROUP, _BROADCAST_GROUP + 1)
+BROADCAST_GROUPS: Final = range(BROADCAST_GROUP, BROADCAST_GROUP + 1)
 
 
 class BroadcastTable:
@@ -32,6 +33,9 @@ class BroadcastTable:
         self._name = name
         self._batches = list(batches)
         self._captured = 0  #: number of leading batches that were captured
+        self._proof = ProofSums()
+        for batch in self._batches:
+            add_broadcast_rows(self._proof, batch)
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self._batches)
@@ -49,10 +53,22 @@ class BroadcastTable:
         if self._batches and not batch.schema.equals(self._batches[0].schema):
             raise JobRejected("state-type-changed", self._name, "the columns of this broadcast state have changed")
         self._batches.append(with_own_memory(batch))
+        add_broadcast_rows(self._proof, batch)
 
     def table(self) -> pa.Table | None:
         """All rows; None before the first batch, when the columns are unknown."""
         return pa.Table.from_batches(self._batches) if self._batches else None
+
+    def proof(self) -> LazyProof:
+        """The proof of all rows."""
+        return self._proof.copy().proof
+
+    def changes_proof(self) -> LazyProof:
+        """The proof of the rows that were added since the last capture."""
+        sums = ProofSums()
+        for batch in self._batches[self._captured :]:
+            add_broadcast_rows(sums, batch)
+        return sums.proof
 
     def capture_all(self) -> list[pa.RecordBatch]:
         self._captured = len(self._batches)
@@ -85,13 +101,13 @@ class BroadcastMap(MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         stored = encode(self.table.schema.name, value)
-        self.table.put((_BROADCAST_GROUP, _BROADCAST_KEY, map_place(key)), stored)
+        self.table.put((BROADCAST_GROUP, _BROADCAST_KEY, map_place(key)), stored)
 
     def __delitem__(self, key: Any) -> None:
         place = map_place(key)
         if place not in self._entries():
             raise KeyError(key)
-        self.table.delete((_BROADCAST_GROUP, _BROADCAST_KEY, place))
+        self.table.delete((BROADCAST_GROUP, _BROADCAST_KEY, place))
 
     def __iter__(self) -> Iterator[Any]:
         return iter([msgspec.msgpack.decode(place) for place in self._entries() if isinstance(place, bytes)])
@@ -101,7 +117,7 @@ class BroadcastMap(MutableMapping[Any, Any]):
 
     def clear(self) -> None:
         for place in list(self._entries()):
-            self.table.delete((_BROADCAST_GROUP, _BROADCAST_KEY, place))
+            self.table.delete((BROADCAST_GROUP, _BROADCAST_KEY, place))
 
     def _entries(self) -> dict[Any, Any]:
-        return self.table.entries_of(_BROADCAST_GROUP, _BROADCAST_KEY)
+        return self.table.entries_of(BROADCAST_GROUP, _BROADCAST_KEY)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.growing import GrowingArray
+from runtime.state.index.hashing import NULL_HASH, Hashes, mix
 from runtime.state.index.key_index import RowIds
 
 Mask = npt.NDArray[np.bool_]
@@ -28,10 +29,25 @@ class ColumnRows:
         valid = None if self.valid is None else self.valid.take(rows)
         return ColumnRows(self.field, self.values.take(rows), valid)
 
+    def hashes(self) -> Hashes:
+        """The hash of each value, as `hash_column` computes it for the column in Arrow."""
+        hashes = mix(_as_words(self.values))
+        if self.valid is not None:
+            hashes[~self.valid] = NULL_HASH
+        return hashes
+
     def to_arrow(self) -> pa.Array:
         kind = self.field.type
         array = pa.array(self.values, mask=None if self.valid is None else ~self.valid)
         return array.view(kind) if pa.types.is_temporal(kind) else array
+
+
+def _as_words(values: npt.NDArray[Any]) -> Hashes:
+    if values.dtype.kind == "f":
+        floats = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        floats[np.isnan(floats)] = np.nan
+        return floats.view(np.uint64)
+    return values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
 
 
 def storage_dtype(kind: Any) -> np.dtype[Any]:

@@ -20,6 +20,7 @@ from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
 from runtime.state.index.key_codec import KeyCodec, encode_column, key_codec, plain_type, take_rows
 from runtime.state.index.key_index import NOT_FOUND, CodeRows, KeyIndex, RowIds
+from runtime.state.proofs import LazyProof, ProofSums
 from runtime.state.rows import TableRows, segment_rows, segment_types
 from runtime.state.schema import TableSchema
 
@@ -45,6 +46,8 @@ class KeyedTable:
         self._groups = GrowingArray(np.int32, self._index.capacity)
         self._dirty = GrowingArray(bool, self._index.capacity)
         self._captured = GrowingArray(bool, self._index.capacity)  #: whether a base or delta holds the key
+        self._hashes = GrowingArray(np.uint64, self._index.capacity)  #: of captured rows, at their last capture
+        self._proof = ProofSums()  #: of the captured rows
         self._seen = GrowingArray(bool, 1)  #: by row id, False; for `first_rows`
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
         self._bound_types: tuple[list[Any], list[Any]] | None = None
@@ -156,6 +159,7 @@ class KeyedTable:
         known = row_ids[self._captured.data[row_ids]]
         if len(known):
             self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
+            self._proof.remove(self._groups.data[known], self._hashes.data[known])
         self._dirty.data[row_ids] = False
         self._captured.data[row_ids] = False
         self._index.remove(row_ids)
@@ -175,38 +179,40 @@ class KeyedTable:
         """Whether a full copy costs little more than a copy of the changed rows."""
         return 2 * int(np.count_nonzero(self._dirty.data[: self._index.used])) > len(self)
 
+    def proof(self) -> LazyProof:
+        """The proof of the present rows, from the rows that were changed and deleted since the restore."""
+        sums, changed = self._proof.copy(), self._changed_rows()
+        if len(changed):
+            self._replace_hashes(sums, changed, self._copy(changed))
+        return sums.proof
+
     def copy_all(self) -> TableRows:
         """A copy of every row; the marks of changed rows stay."""
         return self._copy(self.row_ids())
 
     def capture_all(self) -> list[TableRows]:
         """A copy of every row; later deltas are relative to it."""
-        self.reset_changes()
+        self.begin_changes()
         row_ids = self.row_ids()
         return [self._copy(row_ids)] if len(row_ids) else []
 
     def capture_changes(self) -> list[TableRows]:
         """Tombstones of keys deleted since the last capture, then copies of the rows changed since then."""
         deleted, self._tombstones = self._tombstones, []
-        changed = np.flatnonzero(self._dirty.data[: self._index.used])
-        self._dirty.data[changed] = False
-        self._captured.data[changed] = True
         rows = []
         if deleted:
             groups = np.concatenate([groups for groups, _ in deleted])
             codes = np.concatenate([codes for _, codes in deleted], axis=1)
             rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
-        if len(changed):
-            rows.append(self._copy(changed))
+        rows += self._take_changed_rows()
         self.compact_texts()
         return rows
 
-    def reset_changes(self) -> None:
-        """Marks all rows as unchanged: the next delta is relative to the present rows."""
+    def begin_changes(self) -> None:
+        """Marks all rows as unchanged and captured: the next delta is relative to the present rows."""
+        self._take_changed_rows()
         self._tombstones = []
         self.compact_texts()
-        self._dirty.data[:] = False
-        self._captured.data[self.row_ids()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
         """Writes restored rows with distinct keys. The rows are marked as changed, new rows as not captured."""
@@ -221,8 +227,8 @@ class KeyedTable:
         Raises:
             JobRejected: a stored type and the declared type of a column have no common type.
         """
-        self.bind_types(*segment_types(batch, self.schema))
-        rows = segment_rows(batch, self.schema, groups)
+        self.bind_types(*segment_types(batch, self.schema.primary_key))
+        rows = segment_rows(batch, self.schema.primary_key, groups)
         if len(rows.deleted_keys[0]):
             found = self.find(rows.deleted_keys)
             self.delete(found[found != NOT_FOUND])
@@ -235,6 +241,27 @@ class KeyedTable:
         values = tuple(column.copy(row_ids) for column in self._columns.values())
         groups, codes = self._groups.data[row_ids], self._index.codes_of(row_ids)
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
+
+    def _changed_rows(self) -> RowIds:
+        return np.flatnonzero(self._dirty.data[: self._index.used])
+
+    def _take_changed_rows(self) -> list[TableRows]:
+        """Copies of the changed rows, which become unchanged and captured."""
+        changed = self._changed_rows()
+        if not len(changed):
+            return []
+        rows = self._copy(changed)
+        self._replace_hashes(self._proof, changed, rows)
+        self._hashes.data[changed] = rows.hashes
+        self._dirty.data[changed] = False
+        self._captured.data[changed] = True
+        return [rows]
+
+    def _replace_hashes(self, sums: ProofSums, changed: RowIds, rows: TableRows) -> None:
+        """Replaces the captured contents of the rows `changed` by `rows` in a proof."""
+        known = changed[self._captured.data[changed]]
+        sums.remove(self._groups.data[known], self._hashes.data[known])
+        rows.add_to(sums)
 
     def _widen(self, before: TableSchema) -> None:
         """Widens to the types of the schema; key codes stay unchanged. Earlier captures keep their types."""
@@ -271,7 +298,7 @@ class KeyedTable:
         return row_ids
 
     def _grow(self) -> None:
-        for part in (self._groups, self._dirty, self._captured):
+        for part in (self._groups, self._dirty, self._captured, self._hashes):
             part.grow(self._index.capacity)
         for column in self._columns.values():
             column.grow(self._index.capacity)

@@ -8,17 +8,19 @@ a copy taken at the barrier shares no mutable object with the table.
 In a segment, column `key` is msgpack of (key, place). A plain value is msgpack of (null, value).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.state.index.hashing import Hashes, hash_column
 from runtime.state.index.key_index import RowIds
+from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes
+from runtime.state.proofs import Change, LazyProof, ProofHistory, ProofSums
 from runtime.state.schema import TableSchema
 
 Place = int | bytes | None  #: within a key: index of an element, encoded map key, None for a single value
@@ -29,7 +31,8 @@ Stored = bytes | Plain
 _BINARY_TYPE: Final = pa.large_binary()  # a subtask may hold more than the 2 GiB of `pa.binary`
 _KEY_SCHEMA: Final = pa.schema([("key", _BINARY_TYPE)])
 _VALUE_SCHEMA: Final = pa.schema([("value", _BINARY_TYPE)])
-_SEGMENT_SCHEMA: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEY_SCHEMA, *_VALUE_SCHEMA])
+_SEGMENT_SCHEMA: Final = pa.schema([*OWN_FIELDS, *_KEY_SCHEMA, *_VALUE_SCHEMA])
+_PRIMARY_KEY: Final = PrimaryKey(len(_KEY_SCHEMA))
 _NO_ENTRIES: Final[dict[Place, Stored]] = {}  #: the entries of an absent key; never written to
 MIN_PLAIN_INT, MAX_PLAIN_INT = -(2**63), 2**63 - 1  #: limits of plain integers
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -50,13 +53,16 @@ class ObjectRows:
         return len(self._by_entry)
 
     @property
-    def groups(self) -> npt.NDArray[np.int32]:
-        return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self))
+    def groups(self) -> Groups:
+        return _groups_of(self._by_entry)
+
+    def add_to(self, sums: ProofSums) -> None:
+        sums.add(self.groups, _entry_hashes(self._by_entry))
 
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The rows with the numbers `rows`, in the layout of a segment."""
         found = [self._items[row] for row in rows.tolist()]
-        keys = [_encode((msgspec.Raw(key), place)) for (_, key, place), _ in found]
+        keys = [_row_key(entry) for entry, _ in found]
         deleted = [value is None for _, value in found]
         values = pa.array([_as_bytes(value) for _, value in found], _BINARY_TYPE)
         groups = pa.array([entry[0] for entry, _ in found], pa.int32())
@@ -83,7 +89,8 @@ class ObjectTable:
         self._groups: dict[int, dict[bytes, Stored | dict[Place, Stored]]] = {}
         self._count = 0  #: of entries: each barrier asks for it
         self._changed: dict[Entry, Stored | None] = {}  #: entries changed since the last capture; None: deleted
-        self._new_entries: set[Entry] = set()  #: changed entries that the last capture does not have
+        self._before: dict[Entry, Stored | None] = {}  #: their values at the last capture; None: they were absent
+        self._history = ProofHistory(ProofSums())
 
     def __len__(self) -> int:
         return self._count
@@ -103,21 +110,21 @@ class ObjectTable:
 
     def put(self, entry: Entry, value: Stored) -> None:
         """Sets an entry. It becomes the last entry of its key, also after a restore."""
-        there = self._set(entry, value)
-        if entry in self._changed:
-            if entry[2] is not None:
-                del self._changed[entry]  # moves it to the end of the changes
-        elif not there:
-            self._new_entries.add(entry)
+        previous = self._set(entry, value)
+        if entry not in self._changed:
+            self._before[entry] = previous
+        elif entry[2] is not None:
+            del self._changed[entry]  # moves it to the end of the changes
         self._changed[entry] = value
 
     def delete(self, entry: Entry) -> None:
         """Removes an entry, if present. The next delta holds its tombstone."""
-        there = self._remove(entry)
-        if entry in self._new_entries:
-            self._new_entries.discard(entry)
-            del self._changed[entry]
-        elif there:
+        previous = self._remove(entry)
+        if previous is None:
+            return
+        if self._before.setdefault(entry, previous) is None:
+            del self._changed[entry], self._before[entry]
+        else:
             self._changed[entry] = None
 
     def items(self) -> Iterator[tuple[Entry, Stored]]:
@@ -129,25 +136,32 @@ class ObjectTable:
 
     # ------------------------------------------------------------ snapshots
 
+    def proof(self) -> LazyProof:
+        """The proof of the present entries, from the puts and deletes since the table was created or restored."""
+        if not self._changed:
+            return self._history.newest
+        return self._history.preview(_change(dict(self._before), dict(self._changed)))
+
     def copy_all(self) -> ObjectRows:
         """A copy of every entry; the record of changes stays."""
         return ObjectRows(dict(self.items()))
 
     def capture_all(self) -> list[ObjectRows]:
         """A copy of every entry; later deltas are relative to it."""
-        self.reset_changes()
+        self._take_changes()
         rows = self.copy_all()
         return [rows] if len(rows) else []
 
     def capture_changes(self) -> list[ObjectRows]:
         """The changes since the last capture, without a copy. An entry added and deleted since leaves no trace."""
-        changed = self._changed
-        self.reset_changes()
+        changed = self._take_changes()
         return [ObjectRows(changed)] if changed else []
 
-    def reset_changes(self) -> None:
-        """Clears the record of changes: the next delta is relative to the present entries."""
-        self._changed, self._new_entries = {}, set()
+    def begin_changes(self) -> None:
+        """Begins the record of changes and the proof with the present entries: after a restore."""
+        sums = ProofSums()
+        self.copy_all().add_to(sums)
+        self._history = ProofHistory(sums)
 
     def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:
         """Applies the rows of a segment that belong to `groups`. The next capture is a base, so no change is recorded.
@@ -159,8 +173,7 @@ class ObjectTable:
         if kinds != [_BINARY_TYPE, _BINARY_TYPE]:
             detail = f"the checkpoint has columns of type {', '.join(map(str, kinds))} here, not objects"
             raise JobRejected("state-type-changed", self.schema.name, detail)
-        start, stop = np.searchsorted(batch.column(0).to_numpy(), [groups.start, groups.stop])
-        columns = (column.to_pylist() for column in batch.slice(int(start), int(stop - start)).columns)
+        columns = (column.to_pylist() for column in _PRIMARY_KEY.in_groups(batch, groups).columns)
         for group, deleted, row_key, value in zip(*columns, strict=True):
             key, place = _ROW_KEY.decode(row_key)
             if deleted:
@@ -170,8 +183,16 @@ class ObjectTable:
 
     # ------------------------------------------------------------ internals
 
-    def _set(self, entry: Entry, value: Stored) -> bool:
-        """Sets an entry. Returns whether it was present before."""
+    def _take_changes(self) -> dict[Entry, Stored | None]:
+        """The changes since the last capture, which is now."""
+        changed, before = self._changed, self._before
+        if changed:
+            self._history.advance(_change(before, changed))
+            self._changed, self._before = {}, {}
+        return changed
+
+    def _set(self, entry: Entry, value: Stored) -> Stored | None:
+        """Sets an entry. Returns its value before; None: it was absent."""
         group, key, place = entry
         keys = self._groups.get(group)
         if keys is None:
@@ -179,27 +200,53 @@ class ObjectTable:
         held = keys.get(key)
         if place is None and not isinstance(held, dict):
             keys[key] = value
-            there = held is not None
+            previous = held
         else:
             places = keys[key] = {} if held is None else _places(held)
-            there = places.pop(place, None) is not None
+            previous = places.pop(place, None)
             places[place] = value
-        if not there:
+        if previous is None:
             self._count += 1
-        return there
+        return previous
 
-    def _remove(self, entry: Entry) -> bool:
-        """Removes an entry. Returns whether it was present before."""
+    def _remove(self, entry: Entry) -> Stored | None:
+        """Removes an entry. Returns its value before; None: it was absent."""
         group, key, place = entry
         keys = self._groups.get(group, {})
         places = _places(keys.get(key, _NO_ENTRIES))
-        if place not in places:
-            return False
-        del places[place]
-        if not places:
-            del keys[key]
-        self._count -= 1
-        return True
+        previous = places.pop(place, None)
+        if previous is not None:
+            if not places:
+                del keys[key]
+            self._count -= 1
+        return previous
+
+
+def _change(before: Mapping[Entry, Stored | None], after: Mapping[Entry, Stored | None]) -> Change:
+    """The change of a proof: the entries `before` become the entries `after`; the caller no longer modifies them."""
+
+    def change(sums: ProofSums) -> None:
+        for update, entries in ((sums.remove, before), (sums.add, after)):
+            present = {entry: value for entry, value in entries.items() if value is not None}
+            update(_groups_of(present), _entry_hashes(present))
+
+    return change
+
+
+def _groups_of(entries: Collection[Entry]) -> Groups:
+    return np.fromiter((entry[0] for entry in entries), np.int32, len(entries))
+
+
+def _entry_hashes(entries: Mapping[Entry, Stored | None]) -> Hashes:
+    """The hash of each entry, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
+    keys = hash_column(pa.array([_row_key(entry) for entry in entries], _BINARY_TYPE))
+    values = hash_column(pa.array([_as_bytes(value) for value in entries.values()], _BINARY_TYPE))
+    deleted = np.fromiter((value is None for value in entries.values()), bool, len(entries))
+    return row_hashes(keys, [values], deleted)
+
+
+def _row_key(entry: Entry) -> bytes:
+    return _encode((msgspec.Raw(entry[1]), entry[2]))
 
 
 def _places(held: Stored | dict[Place, Stored]) -> dict[Place, Stored]:

@@ -6,6 +6,7 @@ segment: key group, tombstone mark, the keys, the values. Rows are sorted by key
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Final, Protocol
 
 import numpy as np
@@ -13,14 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
+from runtime.core.snapshot.proofs import StateProof
 from runtime.state.columns import ColumnRows
+from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes
 from runtime.state.index.key_codec import KeyCodec
 from runtime.state.index.key_index import CodeRows, RowIds
+from runtime.state.primary_key import OWN_FIELDS, PrimaryKey, row_hashes
+from runtime.state.proofs import ProofSums
 from runtime.state.schema import TableSchema
 
 MIN_CHUNK_ROWS: Final = 16_384  #: minimum number of rows (in whole key groups) that are encoded at a time
-
-_OWN_COLUMN_COUNT: Final = 2  #: key group and tombstone mark, addressed by position: column names belong to the author
 
 
 class SegmentRows(Protocol):
@@ -32,8 +35,11 @@ class SegmentRows(Protocol):
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The rows with the numbers `rows`, in the layout of a segment."""
 
+    def add_to(self, sums: ProofSums) -> None:
+        """Adds the rows to a proof, from what the live table held."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class TableRows:
     """Rows of a table, or the keys of deleted rows (`values` is None)."""
 
@@ -46,6 +52,17 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.groups)
 
+    @cached_property
+    def hashes(self) -> Hashes:
+        """The hash of each row, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
+        columns = [self._key_hashes(position) for position in range(len(self.schema.keys))]
+        keys = reduce(combine_hashes, columns)
+        values = [column.hashes() for column in self.values or ()]
+        return row_hashes(keys, values, np.full(len(self), self.values is None))
+
+    def add_to(self, sums: ProofSums) -> None:
+        sums.add(self.groups, self.hashes)
+
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The rows with the numbers `rows`, in the layout of a segment."""
         deleted, null_marks = self.values is None, self.codes[-1].take(rows)
@@ -56,6 +73,11 @@ class TableRows:
             values = [column.take(rows).to_arrow() for column in self.values]
         own = [pa.array(self.groups.take(rows)), pa.array(np.full(len(rows), deleted))]
         return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=_segment_schema(self.schema))
+
+    def _key_hashes(self, position: int) -> Hashes:
+        hashes = self.codecs[position].hashes(self.codes[position])
+        hashes[self.codes[-1] & (1 << position) != 0] = NULL_HASH
+        return hashes
 
     def _key_column(self, position: int, rows: RowIds, null_marks: npt.NDArray[np.int64]) -> pa.Array:
         nulls = null_marks & (1 << position) != 0
@@ -69,6 +91,14 @@ class StoredRows:
     deleted_keys: list[pa.Array]
     keys: list[pa.Array]
     values: list[pa.Array]
+
+
+def rows_proof(parts: Sequence[SegmentRows]) -> StateProof:
+    """The proof of the rows of all parts, from what the live table held."""
+    sums = ProofSums()
+    for part in parts:
+        part.add_to(sums)
+    return sums.proof()
 
 
 def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
@@ -105,32 +135,23 @@ def _batch_of_rows(parts: Sequence[SegmentRows], wanted: RowIds) -> pa.RecordBat
     return pa.concat_batches(batches).take(pa.array(np.argsort(np.concatenate(places))))
 
 
-def segment_types(batch: pa.RecordBatch, schema: TableSchema) -> tuple[list[pa.DataType], list[pa.DataType]]:
+def segment_types(batch: pa.RecordBatch, key: PrimaryKey) -> tuple[list[pa.DataType], list[pa.DataType]]:
     """The key types and value types of a segment."""
-    kinds = [field.type for field in batch.schema][_OWN_COLUMN_COUNT:]
-    return kinds[: len(schema.keys)], kinds[len(schema.keys) :]
+    return key.keys(batch.schema.types), key.values(batch.schema.types)
 
 
 def segment_column_names(batch: pa.RecordBatch) -> list[str]:
     """The key and value column names of a segment."""
-    return list(batch.schema.names[_OWN_COLUMN_COUNT:])
+    return list(batch.schema.names[len(OWN_FIELDS) :])
 
 
-def segment_rows(batch: pa.RecordBatch, schema: TableSchema, groups: range) -> StoredRows:
+def segment_rows(batch: pa.RecordBatch, key: PrimaryKey, groups: range) -> StoredRows:
     """The rows of a segment that lie in `groups`."""
-    start, stop = np.searchsorted(batch.column(0).to_numpy(), [groups.start, groups.stop])
-    part = batch.slice(int(start), int(stop - start))
-    deleted = part.column(1)
-    gone, kept = part.filter(deleted), part.filter(pa.array(~deleted.to_numpy(zero_copy_only=False)))
-    keys = range(_OWN_COLUMN_COUNT, _OWN_COLUMN_COUNT + len(schema.keys))
-    values = range(keys.stop, keys.stop + len(schema.values))
-    return StoredRows(
-        deleted_keys=[gone.column(i) for i in keys],
-        keys=[kept.column(i) for i in keys],
-        values=[kept.column(i) for i in values],
-    )
+    part = key.in_groups(batch, groups)
+    deleted = key.deleted(part)
+    gone, kept = part.filter(pa.array(deleted)), part.filter(pa.array(~deleted))
+    return StoredRows(key.keys(gone.columns), key.keys(kept.columns), key.values(kept.columns))
 
 
 def _segment_schema(schema: TableSchema) -> pa.Schema:
-    own = [pa.field("key group", pa.int32()), pa.field("deleted", pa.bool_())]
-    return pa.schema([*own, *schema.keys, *(field.with_nullable(True) for field in schema.values)])
+    return pa.schema([*OWN_FIELDS, *schema.keys, *(field.with_nullable(True) for field in schema.values)])

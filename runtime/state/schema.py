@@ -14,6 +14,7 @@ from runtime.core.snapshot.manifest import TableColumns
 from runtime.errors import JobRejected
 from runtime.state.columns import storage_dtype
 from runtime.state.index.key_codec import check_key_type, common_key_type, common_value_type, plain_type
+from runtime.state.primary_key import PrimaryKey
 
 OPEN_TYPE: Final = pa.null()
 _NAMESPACE: Final = {b"weir": b"namespace"}
@@ -39,6 +40,10 @@ class TableSchema:
     def describe(self) -> str:
         """The columns and their types, for error texts."""
         return ", ".join(f"{field.name} {field.type}" for field in (*self.keys, *self.values))
+
+    @property
+    def primary_key(self) -> PrimaryKey:
+        return PrimaryKey(len(self.keys))
 
     @property
     def partition_columns(self) -> tuple[int, ...]:

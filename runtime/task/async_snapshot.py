@@ -48,6 +48,7 @@ class AsyncSnapshot:
             feedback=feedback,
             value_types=stored.value_types,
             empty_tables=stored.empty_tables,
+            proofs=stored.proofs,
         )
         written += sum(segment.nbytes for segment in feedback)
         async_ms = self.clock.monotonic_ms() - started

@@ -129,7 +129,8 @@ class Bootstrap:
         finally:
             operator.close()
         kept = {name: segments for name, segments in found.keyed.items() if segments}
-        return msgspec.structs.replace(found, keyed=kept, broadcast={}, key_types=types.by_column())
+        proofs = {name: found.proofs[name] for name in kept}
+        return msgspec.structs.replace(found, keyed=kept, broadcast={}, proofs=proofs, key_types=types.by_column())
 
     # ------------------------------------------------------------ inside
 

@@ -13,12 +13,14 @@ import msgspec
 import pyarrow as pa
 
 from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
-from runtime.errors import JobRejected
+from runtime.core.snapshot.proofs import total_proof
+from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from spark_jobs.batch.execute import typed_task_errors
 from spark_jobs.column_types import quote_name, spark_schema
 from spark_jobs.savepoints.bootstrap import Bootstrap
-from spark_jobs.savepoints.redistribution import Redistribution
+from spark_jobs.savepoints.redistribution import WATERMARK_STATES, Redistribution
+from spark_jobs.savepoints.state_tables import merge_states
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tasks import (
     COPIED_SCHEMA,
@@ -157,11 +159,34 @@ class StoredSnapshots:
             subtasks[index] = msgspec.structs.replace(
                 old,
                 keyed=new.keyed,
+                proofs={name: old.proofs.get(name, {}) for name in old.broadcast} | new.proofs,
                 value_types=new.value_types or old.value_types,
                 key_types=key_types,
                 watermark=watermark,
             )
+        _check_redistributed(uid, held, list(made.values()), is_rekeyed=redistribution.rekey is not None)
         return msgspec.structs.replace(held, subtasks=subtasks)
+
+
+def _check_redistributed(uid: str, old: OperatorSnapshot, new: list[SubtaskSnapshot], *, is_rekeyed: bool) -> None:
+    """Compares the keyed states before and after a redistribution: as many entries, and the same unless rekeyed.
+
+    Watermarks are left out: they are entries of key groups, and there may be another number of key groups.
+
+    Raises:
+        CorruptState: a state differs; operator and state are named.
+    """
+    before = list(old.subtasks.values())
+    for name in sorted({name for snapshot in before for name in snapshot.keyed} - {*WATERMARK_STATES}):
+        totals = [total_proof(snapshot.proofs.get(name, {}) for snapshot in some) for some in (before, new)]
+        was, now = totals
+        if was.entries != now.entries or (was.hash != now.hash and not is_rekeyed):
+            detail = (
+                f"{was.entries} entries were read, and {now.entries} stored"
+                if was.entries != now.entries
+                else (f"its {was.entries} entries have other contents than those that were read")
+            )
+            raise CorruptState(f"state {name!r} of operator {uid!r}", detail)
 
 
 @dataclass
@@ -203,7 +228,7 @@ class Execution:
             for rows in self._bootstraps:
                 before = found.setdefault(rows.maker.uid, {})
                 for index, snapshot in self._run_bootstrap(rows).items():
-                    before[index] = _merge_snapshots(before.get(index, SubtaskSnapshot()), snapshot)
+                    before[index] = merge_states(before.get(index, SubtaskSnapshot()), snapshot)
             found |= self._run_redistributions()
             self._run_copies()
         return StoredSnapshots(snapshots=found, redistributions=self._redistributions)
@@ -259,14 +284,3 @@ class Execution:
     def _collect_snapshots(self, frame: DataFrame, task: Any) -> dict[int, SubtaskSnapshot]:
         rows = frame.mapInArrow(task, spark_schema(SNAPSHOT_SCHEMA)).collect()
         return {row["place"]: msgspec.json.decode(bytes(row["snapshot"]), type=SubtaskSnapshot) for row in rows}
-
-
-def _merge_snapshots(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
-    """The union of two partial snapshots of a subtask."""
-    return msgspec.structs.replace(
-        one,
-        keyed=one.keyed | other.keyed,
-        value_types=one.value_types | other.value_types,
-        key_types=one.key_types | other.key_types,
-        empty_tables=one.empty_tables | other.empty_tables,
-    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from math import gcd
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ from spark_jobs.savepoints.state_tables import (
     duplicate_keys,
     encode_key,
     key_groups_of,
-    value_types,
+    merge_states,
     write_table,
 )
 from spark_jobs.state.rows import CheckpointState, OpenedCheckpoint, find_state
@@ -139,9 +140,9 @@ class Redistribution:
             state = find_state(self.checkpoint, self.uid, name)
             for files in state.files:
                 if state.holds_objects:
-                    yield from self._object_parts(state, state.read_objects(files, groups))
+                    yield from self._object_parts(state, state.read_objects([files], groups))
                 else:
-                    yield from self._column_parts(state.read_table(files, groups))
+                    yield from self._column_parts(state.read_table([files], groups))
 
     @property
     def states(self) -> list[str]:
@@ -254,10 +255,8 @@ class Assembly:
             JobRejected: old key groups of the same new key group differ in their watermarks; the operator is named.
         """
         self._redistribute_times()
-        keyed = {name: write_table(store, prefix, table) for name, table in self._tables.items()}
-        typed = [table for table in self._tables.values() if isinstance(table, KeyedTable)]
-        types = {column: kind for table in typed for column, kind in value_types(table).items()}
-        return SubtaskSnapshot(keyed={name: found for name, found in keyed.items() if found}, value_types=types)
+        states = [write_table(store, prefix, table) for table in self._tables.values() if len(table)]
+        return reduce(merge_states, states, SubtaskSnapshot())
 
     # ------------------------------------------------------------ inside
 

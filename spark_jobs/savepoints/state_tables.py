@@ -6,7 +6,8 @@ a running job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.core.snapshot.manifest import Segment
+from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
 from runtime.state.files.segment_log import PendingSegment
@@ -23,8 +24,11 @@ from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.key_index import NOT_FOUND
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
+from runtime.state.proofs import complete_proof
 from runtime.state.rows import segment_batches
+from runtime.state.schema import manifest_columns
 
+NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 MAX_SHOWN_KEYS: Final = 3  #: keys named in an error
 encode_key: Final = msgspec.msgpack.Encoder().encode
 decode_key: Final = msgspec.msgpack.Decoder().decode
@@ -63,16 +67,42 @@ def _format_key(key: Any) -> str:
     return repr(key)
 
 
-def write_table(store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable) -> tuple[Segment, ...]:
-    """Stores all rows of a table: a single file, or no file for an empty table."""
-    rows = table.copy_all()
-    if not len(rows):
-        return ()
-    name, nbytes = f"{table.schema.name}-000001.arrow", len(rows) * table.row_bytes
-    return PendingSegment(name, lambda _: segment_batches([rows]), len(rows), nbytes).write(store, prefix)[0]
+def write_table(
+    store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable, key_types: Mapping[str, str] = NO_TYPES
+) -> SubtaskSnapshot:
+    """Stores all rows of a table in a single file, or no file for an empty table. Returns the state of a subtask.
+
+    `key_types`: types of the operator's key columns.
+    """
+    name, rows = table.schema.name, table.copy_all()
+    proof = complete_proof(name, table.proof(), len(table))
+    segments: tuple[Segment, ...] = ()
+    if len(rows):
+        file, nbytes = f"{name}-000001.arrow", len(rows) * table.row_bytes
+        batches, key = (lambda _: segment_batches([rows])), table.schema.primary_key
+        segments, _ = PendingSegment(file, batches, proof, proof, key, len(rows), nbytes).write(store, prefix)
+    return SubtaskSnapshot(
+        keyed={name: segments},
+        proofs={name: dict(proof())},
+        key_types=dict(key_types),
+        value_types=_value_types(table) if isinstance(table, KeyedTable) else {},
+        empty_tables={} if segments else {name: manifest_columns(table.schema)},
+    )
 
 
-def value_types(table: KeyedTable) -> dict[str, str]:
+def merge_states(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
+    """The snapshot of a subtask with the states of two partial snapshots."""
+    return msgspec.structs.replace(
+        one,
+        keyed=one.keyed | other.keyed,
+        proofs=one.proofs | other.proofs,
+        value_types=one.value_types | other.value_types,
+        key_types=one.key_types | other.key_types,
+        empty_tables=one.empty_tables | other.empty_tables,
+    )
+
+
+def _value_types(table: KeyedTable) -> dict[str, str]:
     """The types of the value columns, in the manifest's spelling."""
     return {f"{table.schema.name}.{column.name}": str(column.type) for column in table.schema.values}
 

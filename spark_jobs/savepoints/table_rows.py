@@ -17,9 +17,9 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
 from runtime.state.keyed_table import KeyedTable
-from runtime.state.schema import TableSchema, manifest_columns
+from runtime.state.schema import TableSchema
 from spark_jobs.savepoints.declared import check_state, declared_state
-from spark_jobs.savepoints.state_tables import add_rows, value_types, write_table
+from spark_jobs.savepoints.state_tables import NO_TYPES, add_rows, write_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +83,7 @@ class TableRows:
             keys = [batch.column(name) for name in self.schema.keys.names]
             add_rows(table, keys, [batch.column(name) for name in self.schema.values.names], self.uid)
         types = {field.name: str(field.type) for field in table.schema.keys if field.name in self.keys}
-        return SubtaskSnapshot(
-            keyed={self.schema.name: write_table(store, prefix, table)},
-            value_types=value_types(table),
-            empty_tables={} if len(table) else {self.schema.name: manifest_columns(table.schema)},
-            key_types=types if self.is_keyed else {},
-        )
+        return write_table(store, prefix, table, types if self.is_keyed else NO_TYPES)
 
     def _check_nulls(self, batch: pa.RecordBatch) -> None:
         for field in self.schema.values:

@@ -197,11 +197,11 @@ def _columns_of(state: CheckpointState) -> tuple[pa.Schema, pa.Schema]:
 
 
 def _table(found: CheckpointState | None, groups: range) -> KeyedTable | None:
-    return None if found is None else found.read_table(found.segments, groups)
+    return None if found is None else found.read_table(found.files, groups)
 
 
 def _entries(found: CheckpointState | None, groups: range) -> dict[Any, Any]:
-    return {} if found is None else dict(found.read_objects(found.segments, groups).items())
+    return {} if found is None else dict(found.read_objects(found.files, groups).items())
 
 
 def _types(table: KeyedTable) -> tuple[list[Any], list[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from runtime.core.snapshot.manifest_codec import (
     manifest_folder,
     relative_paths,
 )
+from runtime.core.snapshot.proofs import StateProof, add_proofs
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.pins import PinnedCheckpoint
@@ -34,6 +35,7 @@ from runtime.state.files.segments import read_segment
 from runtime.state.index.key_codec import common_declared_type
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import Entry, ObjectTable
+from runtime.state.proofs import check_proof, proof_of_rows
 from runtime.state.schema import TableSchema
 
 IDENTITY_COLUMNS: Final = ("operator", "state", "key_group")
@@ -142,18 +144,26 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 
 
 @dataclass(frozen=True)
+class SubtaskFiles:
+    """The files of a state of a subtask, oldest first, and the proof of the state."""
+
+    segments: tuple[Segment, ...]
+    proof: StateProof
+
+
+@dataclass(frozen=True)
 class CheckpointState:
     """A named state of an operator in a checkpoint, readable by ranges of key groups. Can be pickled.
 
-    `stored`: columns that hold the rows of all files. `files`: of each subtask, oldest first; empty for a state without
-    rows. `key_types`: Arrow types of the operator's key columns, where known.
+    `stored`: columns that hold the rows of all files. `files`: of each subtask; empty for a state without rows.
+    `key_types`: Arrow types of the operator's key columns, where known.
     """
 
     checkpoint: OpenedCheckpoint
     operator: str
     name: str
     stored: pa.Schema
-    files: tuple[tuple[Segment, ...], ...]
+    files: tuple[SubtaskFiles, ...]
     value_columns: frozenset[str] | None  #: None: the manifest predates the record of value columns
     is_broadcast: bool
     key_types: Mapping[str, str] = field(default_factory=dict)
@@ -170,7 +180,7 @@ class CheckpointState:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The files of all subtasks; a key has rows in the files of a single subtask only."""
-        return tuple(segment for files in self.files for segment in files)
+        return tuple(segment for files in self.files for segment in files.segments)
 
     @property
     def holds_objects(self) -> bool:
@@ -226,36 +236,48 @@ class CheckpointState:
         """
         for files in self.files:
             if self.holds_objects:
-                entries = self.read_objects(files, groups).items()
+                entries = self.read_objects([files], groups).items()
                 yield self._with_identity(object_columns(entries, is_broadcast=self.is_broadcast))
             elif self.is_broadcast:
-                for segment in files:
-                    batch = read_segment(self.checkpoint.store, segment)
+                batches = [read_segment(self.checkpoint.store, segment) for segment in files.segments]
+                check_proof(self._description, files.proof, proof_of_rows(None, batches))
+                for batch in batches:
                     yield self._with_identity([pa.nulls(batch.num_rows, pa.int32()), *batch.columns])
             else:
-                copied = self.read_table(files, groups).copy_all()
+                copied = self.read_table([files], groups).copy_all()
                 batch = copied.to_batch(np.arange(len(copied)))
                 yield self._with_identity([batch.column(0), *batch.columns[2:]])
 
-    def read_table(self, files: Iterable[Segment], groups: range) -> KeyedTable:
+    @property
+    def _description(self) -> str:
+        return f"state {self.name!r} of operator {self.operator!r}"
+
+    def read_table(self, files: Sequence[SubtaskFiles], groups: range) -> KeyedTable:
         """The typed table that `files` hold for the key groups `groups`. Raises as `rows`."""
         self.checkpoint.renew_pin()
         table = KeyedTable(self._table_schema, self.key_groups)
-        for segment in files:
+        for segment in _segments_of(files):
             if mine := _overlap(segment, groups):
                 table.apply_segment(read_segment(self.checkpoint.store, segment, mine), mine)
+        self._check(table, files, groups)
         return table
 
-    def read_objects(self, files: Iterable[Segment], groups: range) -> ObjectTable:
+    def read_objects(self, files: Sequence[SubtaskFiles], groups: range) -> ObjectTable:
         """The entries that `files` hold for the key groups `groups`; of broadcast state all. Raises as `rows`."""
         self.checkpoint.renew_pin()
         table = ObjectTable(self.name)
-        for segment in files:
+        for segment in _segments_of(files):
             mine = _overlap(segment, groups)
             if mine or self.is_broadcast:
                 batch = read_segment(self.checkpoint.store, segment, mine)
                 table.apply_segment(batch, BROADCAST_GROUPS if self.is_broadcast else mine)
+        self._check(table, files, BROADCAST_GROUPS if self.is_broadcast else groups)
         return table
+
+    def _check(self, table: KeyedTable | ObjectTable, files: Sequence[SubtaskFiles], groups: range) -> None:
+        """Compares the entries with the proof of the state. Raises CorruptState: they differ."""
+        table.begin_changes()
+        check_proof(self._description, add_proofs((one.proof for one in files), groups), table.proof()())
 
     def has_keys_of_rows(self) -> bool:
         """Whether the entries of an object state have keys of rows; some state is stored per key group, without keys.
@@ -275,6 +297,10 @@ class CheckpointState:
     def _with_identity(self, columns: list[pa.Array]) -> pa.RecordBatch:
         names = [pa.array([text] * len(columns[0]), pa.string()) for text in (self.operator, self.name)]
         return pa.RecordBatch.from_arrays([*names, *columns], schema=self.schema)
+
+
+def _segments_of(files: Iterable[SubtaskFiles]) -> Iterator[Segment]:
+    return (segment for one in files for segment in one.segments)
 
 
 def identity_fields(state: CheckpointState, columns: Iterable[pa.Field], *more: str) -> list[pa.Field]:
@@ -313,10 +339,18 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> Checkpoint
     key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
         return _empty_state(opened, operator, name, snapshots, key_types)
-    keyed = tuple(snapshot.keyed[name] for snapshot in snapshots if snapshot.keyed.get(name))
-    copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
+    keyed = tuple(
+        SubtaskFiles(snapshot.keyed[name], snapshot.proofs.get(name, {}))
+        for snapshot in snapshots
+        if snapshot.keyed.get(name)
+    )
+    copies = tuple(
+        SubtaskFiles(snapshot.broadcast[name], snapshot.proofs.get(name, {}))
+        for snapshot in snapshots
+        if snapshot.broadcast.get(name)
+    )
     files = keyed or copies[:1]
-    stored = _stored_schema(opened, files[0][-1])
+    stored = _stored_schema(opened, files[0].segments[-1])
     if keyed:
         stored = _with_recorded_types(stored, name, snapshots)
     return CheckpointState(opened, operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)

@@ -9,7 +9,13 @@ import pyarrow as pa
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore, _broadcast_snapshot, _redistribute_lists, _union_lists
+from runtime.core.restore.state_assignment import (
+    SubtaskRestore,
+    _broadcast_snapshot,
+    _redistribute_lists,
+    _union_lists,
+    keyed_proofs,
+)
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import OperatorContext, Source
@@ -46,7 +52,8 @@ class Reading:
     ) -> None:
         self.store = store or MemorySnapshotStore()
         self.clock = clock or ManualClock(1_000_000)
-        self.state = SubtaskState(key_group_range(index, groups, parallelism), groups, self.store)
+        mine = key_group_range(index, groups, parallelism)
+        self.state = SubtaskState(mine, groups, self.store)
         found = tuple(snapshots)
         before = OperatorSnapshot(
             parallelism=max(len(found), 1), finished=FinishedState.RUNNING, subtasks=dict(enumerate(found))
@@ -56,6 +63,7 @@ class Reading:
             SubtaskRestore(
                 subtask=SubtaskId(OperatorId("files"), index),
                 snapshots=found,
+                proofs=keyed_proofs(found, mine),
                 lists=lists,
                 unions=_union_lists(before),
                 broadcast=_broadcast_snapshot(before),

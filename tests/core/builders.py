@@ -5,6 +5,7 @@ from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitionin
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import (
+    FORMAT_VERSION,
     FinishedState,
     Manifest,
     OperatorSnapshot,
@@ -93,7 +94,7 @@ def manifest(
     checkpoint: int = 1,
     token: int = 1,
     kind: CheckpointKind = CheckpointKind.CHECKPOINT,
-    format: int = 1,
+    format: int = FORMAT_VERSION,
     max_parallelism: int = 8,
 ) -> Manifest:
     return Manifest(

@@ -14,8 +14,8 @@ from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
-from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import Manifest
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
+from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
@@ -135,11 +135,16 @@ def with_operator(job: CompiledJob, uid: str, make: Callable[[], Operator]) -> C
 # ---------------------------------------------------------------- what a manifest holds
 
 
+def _restore(uid: str, snapshots: tuple[SubtaskSnapshot, ...], groups: range) -> SubtaskRestore:
+    proofs = keyed_proofs(snapshots, groups)
+    return SubtaskRestore(subtask=SubtaskId(OperatorId(uid), 0), snapshots=snapshots, proofs=proofs)
+
+
 def restored_state(manifest: Manifest, uid: str, root: Path) -> SubtaskState:
     """All state of an operator, as one subtask."""
     state = SubtaskState(range(manifest.max_parallelism), manifest.max_parallelism, FileStore(str(root)))
     snapshots = tuple(manifest.operators[uid].subtasks.values())
-    state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId(uid), 0), snapshots=snapshots))
+    state.restore(_restore(uid, snapshots, range(manifest.max_parallelism)))
     return state
 
 

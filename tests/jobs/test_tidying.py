@@ -8,18 +8,15 @@ import pytest
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.builder import Dataflow
-from runtime.io.filesystem import FileStore
 from runtime.operators.aggregates import Count
 from runtime.slot import slot
 from runtime.state.backend import SubtaskState
 from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.keyed_table import KeyedTable
-from tests.jobs.live import running
+from tests.jobs.live import restored_state, running
 
 KEYS, ROWS_PER_SECOND = 10_000, 200_000
 MOST_FILES = 12  #: without merging there is one more with each checkpoint
@@ -27,10 +24,7 @@ MOST_FILES = 12  #: without merging there is one more with each checkpoint
 
 def rows_counted(manifest: Manifest, root: Path) -> int:
     """By what the aggregates would go on from."""
-    groups = manifest.max_parallelism
-    state = SubtaskState(range(groups), groups, FileStore(str(root)))
-    snapshots = tuple(manifest.operators["counts"].subtasks.values())
-    state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId("counts"), 0), snapshots=snapshots))
+    state = restored_state(manifest, "counts", root)
     fields = pa.schema([pa.field("n:count", pa.int64(), nullable=False)])
     table = state.keyed_table("aggregates", pa.schema([("key", pa.int64())]), fields)
     return int(table.column("n:count")[table.row_ids()].sum())

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
@@ -56,11 +56,13 @@ class Harness:
         self.clock = clock or ManualClock()
         self.store = store or MemorySnapshotStore()
         self.out = Collected()
-        self.state = SubtaskState(key_group_range(index, max_parallelism, parallelism), max_parallelism, self.store)
+        groups = key_group_range(index, max_parallelism, parallelism)
+        self.state = SubtaskState(groups, max_parallelism, self.store)
         found = tuple(snapshots)
         restored = SubtaskRestore(
             subtask=SubtaskId(OperatorId(UID), index),
             snapshots=found,
+            proofs=keyed_proofs(found, groups),
             broadcast=broadcast,
             lists=lists or {},
             unions=unions or {},

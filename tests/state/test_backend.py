@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -67,6 +67,11 @@ def contents(table: Any) -> dict[Key, Row]:
     return dict(zip(keys, values, strict=True))
 
 
+def restore_of(snapshots: Iterable[SubtaskSnapshot], groups: range = range(GROUPS)) -> SubtaskRestore:
+    held = tuple(snapshots)
+    return SubtaskRestore(subtask=ME, snapshots=held, proofs=keyed_proofs(held, groups))
+
+
 def restored(
     store: MemorySnapshotStore,
     snapshots: Iterable[SubtaskSnapshot],
@@ -74,7 +79,7 @@ def restored(
     policy: CompactionPolicy = FILES_ONLY,
 ) -> SubtaskState:
     state = SubtaskState(groups, GROUPS, store, compaction=policy)
-    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
+    state.restore(restore_of(snapshots, groups))
     return state
 
 
@@ -476,7 +481,7 @@ def test_a_restored_table_takes_the_key_types_of_the_graph_before_a_row_comes(de
     state, values = SubtaskState(everything, GROUPS, store), pa.schema([("n", pa.int64())])
     state.keyed_table("t", keys, values).upsert([pa.array([1, -1], pa.int32())])
     again = SubtaskState(everything, GROUPS, store, {"k": declared})
-    again.restore(SubtaskRestore(subtask=ME, snapshots=(write(state, store, 1),)))
+    again.restore(restore_of([write(state, store, 1)]))
     found = again.keyed_table("t", pa.schema([("k", pa.null())]), values)
     column = found.key_column("k", found.row_ids())
     assert sorted(column.to_pylist()) == [-1, 1]
@@ -493,7 +498,7 @@ def test_a_restored_table_takes_the_value_types_of_the_graph_before_a_row_comes(
     table.column("n")[slots] = 0.5
     table.valid("n")[slots] = True
     again = SubtaskState(everything, GROUPS, store, value_types={"t.n": declared, "other.n": "double"})
-    again.restore(SubtaskRestore(subtask=ME, snapshots=(write(state, store, 1),)))
+    again.restore(restore_of([write(state, store, 1)]))
     found = again.keyed_table("t", keys, pa.schema([("n", pa.null())]))
     column = found.value_column("n", found.row_ids())
     assert column.to_pylist() == [0.5]

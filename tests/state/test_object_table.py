@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_owner, key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -40,7 +40,8 @@ def opened(
     policy: CompactionPolicy = DEFAULT_POLICY,
 ) -> tuple[SubtaskState, ObjectTable]:
     state = SubtaskState(groups, GROUPS, store, compaction=policy)
-    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
+    held = tuple(snapshots)
+    state.restore(SubtaskRestore(subtask=ME, snapshots=held, proofs=keyed_proofs(held, groups)))
     return state, state.object_table(NAME)
 
 

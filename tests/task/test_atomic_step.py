@@ -20,7 +20,7 @@ from runtime.core.job.messages import (
     Records,
     Watermark,
 )
-from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted
 from runtime.core.subtask.events import CheckpointCompleted, MessageArrived, SubtaskEvent
@@ -290,7 +290,8 @@ def test_channels_state_and_code_are_all_that_a_task_is_made_of() -> None:
     first = Live()
     first.hear(records(1), Watermark(5), records(2), barrier(1))
     (ack,) = first.store_all()
-    restored = SubtaskRestore(subtask=ME, snapshots=(ack.snapshot,), lists=ack.snapshot.lists, watermark=5)
+    held, proofs = (ack.snapshot,), keyed_proofs([ack.snapshot], range(GRAPH.max_parallelism))
+    restored = SubtaskRestore(subtask=ME, snapshots=held, lists=ack.snapshot.lists, proofs=proofs, watermark=5)
     second = Live(restored=restored, store=first.store)
     assert second.operator.rows == [1, 2]
     outputs = []

@@ -15,7 +15,7 @@ from runtime.core.job.column_types import Compatibility, Rule, key_rule, value_r
 from runtime.core.job.graph import JobGraph, Role
 from runtime.core.restore.durations import invalid_changes
 from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.snapshot.manifest_codec import NEWER_FORMAT, newer_format
+from runtime.core.snapshot.manifest_codec import OTHER_FORMAT, other_format
 from runtime.errors import JobRejected
 
 
@@ -182,8 +182,8 @@ def _has_subtask_state(held: SubtaskSnapshot) -> bool:
 
 
 def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) -> Iterator[RestoreProblem]:
-    if manifest.format > FORMAT_VERSION:
-        yield RestoreProblem(code=NEWER_FORMAT, field="checkpoint", detail=newer_format(manifest.format))
+    if manifest.format != FORMAT_VERSION:
+        yield RestoreProblem(code=OTHER_FORMAT, field="checkpoint", detail=other_format(manifest.format))
     if manifest.job != job:
         yield RestoreProblem(
             code="other-job", field="checkpoint", detail=f"it belongs to job {manifest.job}, not to job {job}"

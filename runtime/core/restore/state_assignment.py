@@ -20,6 +20,7 @@ from runtime.core.job.graph import JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.snapshot.proofs import StateProof, add_proofs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class SubtaskRestore:
     lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the list entries assigned to the subtask
     unions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the entries of all old subtasks
     broadcast: SubtaskSnapshot | None = None  #: the snapshot with the broadcast state to restore
+    proofs: Mapping[str, StateProof] = field(default_factory=dict)  #: of keyed states, in its key groups
     feedback: tuple[Segment, ...] = ()  #: its share of the logged feedback records, to be replayed
     watermark: int | None = None
     finished: bool = False  #: skip the operator
@@ -68,6 +70,7 @@ def _restore_subtask(
         lists=_redistribute_lists(old, subtask.index, operator.parallelism),
         unions=_union_lists(old),
         broadcast=_broadcast_snapshot(old),
+        proofs=keyed_proofs(old.subtasks.values(), _key_groups(subtask, operator, graph)),
         feedback=_redistribute_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
         watermark=_min_watermark(_held_snapshots(subtask, operator, old, graph)),
     )
@@ -77,12 +80,27 @@ def _overlapping(
     subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
 ) -> tuple[SubtaskSnapshot, ...]:
     """The snapshots of old subtasks that had some of the subtask's key groups."""
-    mine = key_group_range(subtask.index, graph.max_parallelism, operator.parallelism)
+    mine = _key_groups(subtask, operator, graph)
     return tuple(
         snapshot
         for index, snapshot in sorted(old.subtasks.items())
         if _ranges_overlap(mine, key_group_range(index, graph.max_parallelism, old.parallelism))
     )
+
+
+def _key_groups(subtask: SubtaskId, operator: OperatorSpec, graph: JobGraph) -> range:
+    return key_group_range(subtask.index, graph.max_parallelism, operator.parallelism)
+
+
+def keyed_proofs(snapshots: Collection[SubtaskSnapshot], groups: range) -> dict[str, StateProof]:
+    """The proof of each keyed state in `groups`.
+
+    `snapshots`: those of all old subtasks of the operator. So a share of the state that is assigned to none is noticed.
+    """
+    names = {name for snapshot in snapshots for name in snapshot.keyed}
+    return {
+        name: add_proofs((snapshot.proofs.get(name, {}) for snapshot in snapshots), groups) for name in sorted(names)
+    }
 
 
 def _held_snapshots(

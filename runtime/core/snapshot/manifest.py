@@ -11,8 +11,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.proofs import GroupProof
 
-FORMAT_VERSION: Final = 2  #: 2: small segments may lie in the manifest
+FORMAT_VERSION: Final = 3  #: 3: each state has a proof of its contents
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
@@ -122,6 +123,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
     value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables; older manifests lack them
     empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows; older manifests lack them
+    proofs: dict[str, dict[int, GroupProof]] = {}  #: of keyed and broadcast states, by name and key group
 
     def segments(self) -> tuple[Segment, ...]:
         named = (*self.keyed.values(), *self.broadcast.values())

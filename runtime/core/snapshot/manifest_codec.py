@@ -16,7 +16,7 @@ from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, Segment, fo
 from runtime.errors import CorruptState, JobRejected
 
 MANIFEST_FILE: Final = "manifest.json"
-NEWER_FORMAT: Final = "newer-format"  #: code of the refusal of a manifest with a newer format
+OTHER_FORMAT: Final = "other-format"  #: code of the refusal of a manifest with another format
 MIN_KEY_CHARACTERS: Final = 32
 
 SigningKeys = tuple[bytes, ...]  #: the first key signs, every key verifies; empty: manifests are not signed
@@ -57,8 +57,8 @@ def decode_manifest(data: bytes, name: str, keys: SigningKeys = (), *, signed: b
 
     Raises:
         CorruptState: truncated, altered or not a manifest.
-        JobRejected: the format is newer than this software; the signature is missing or of an unknown key; or a file
-            has a path that no checkpoint uses.
+        JobRejected: the format is another one; the signature is missing or of an unknown key; or a file has a path that
+            no checkpoint uses.
     """
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
@@ -143,14 +143,14 @@ def _signature(body: bytes, key: bytes) -> str:
     return "hmac-sha256:" + hmac.new(key, body, hashlib.sha256).hexdigest()
 
 
-def newer_format(format: int) -> str:
-    """The text of the refusal `NEWER_FORMAT`: a later version of this software wrote the checkpoint."""
-    return f"the checkpoint has format {format}, this version reads up to {FORMAT_VERSION}"
+def other_format(format: int) -> str:
+    """The text of the refusal `OTHER_FORMAT`: another version of this software wrote the checkpoint."""
+    return f"the checkpoint has format {format}, this version reads format {FORMAT_VERSION}"
 
 
 def _check_format(format: int, name: str) -> None:
-    if format > FORMAT_VERSION:
-        raise JobRejected(NEWER_FORMAT, name, newer_format(format))
+    if format != FORMAT_VERSION:
+        raise JobRejected(OTHER_FORMAT, name, other_format(format))
 
 
 def _checksum(body: bytes) -> str:

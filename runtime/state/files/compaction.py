@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.core.snapshot.manifest import Segment
+from runtime.core.snapshot.proofs import StateProof
 from runtime.ports import SnapshotStore
 from runtime.state.files.segments import read_segment
-from runtime.state.index.factorise import factorise
 from runtime.state.index.key_codec import common_key_type, common_value_type
+from runtime.state.primary_key import PrimaryKey
+from runtime.state.proofs import LazyProof, MergeProof
 
 SMALLEST_CLASS_UNIT_BYTES: Final = 4096  #: files smaller than `most` units form the smallest size class
 
@@ -34,7 +36,6 @@ class CompactionPolicy:
 
 
 DEFAULT_POLICY: Final = CompactionPolicy()
-_GROUP_COLUMN, _DELETED_COLUMN, _FIRST_KEY_COLUMN = 0, 1, 2  #: columns of a segment, by position
 
 
 def compaction_start(sizes: Sequence[int], most: int, whole: bool) -> int | None:
@@ -66,38 +67,82 @@ def _size_class(size: int, most: int) -> int:
     return max(0, len(list(bounds)) - 1)
 
 
-def compacted_batches(
-    store: SnapshotStore,
-    segments: Sequence[Segment],
-    groups: range,
-    keys: int,
-    nbytes: int,
-    whole: bool,
-    slice_bytes: int,
-) -> Iterator[pa.RecordBatch]:
-    """The newest row of each key in `groups`, sorted by key group, a few key groups per batch.
+@dataclass
+class Merge:
+    """The newest row of each entry in `groups`, sorted by key group, a few key groups per batch.
 
     Args:
+        key: the primary key of the entries.
         segments: oldest first.
-        keys: number of key columns.
         nbytes: approximate size of all rows if they were in memory (files are compressed).
-        whole: whether the first segment is the base; tombstones are then dropped.
         slice_bytes: approximate size of the rows in memory at a time, and of the small files that stay in memory.
-
-    Raises:
-        CorruptState: a file does not match its manifest.
-        pa.ArrowTypeError: two types of a column have no common type.
+        state: the proof of the state, if the first segment is its base; tombstones are then dropped.
+        segment_proofs: otherwise, the proof of each segment.
     """
-    schemas, kept = _read_heads(store, segments, slice_bytes)
-    schema = _common_schema(schemas, keys)
-    for part in _group_slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups, slice_bytes):
-        batches = [
-            rows.cast(schema)
-            for segment, whole_file in zip(segments, kept, strict=True)
-            if (rows := _segment_rows(store, segment, part, whole_file)) is not None
-        ]
-        if batches and (batch := _newest_rows(batches, keys, whole)).num_rows:
-            yield batch
+
+    key: PrimaryKey
+    segments: Sequence[Segment]
+    groups: range
+    nbytes: int
+    slice_bytes: int
+    state: LazyProof | None
+    segment_proofs: Sequence[LazyProof] = ()
+
+    def __post_init__(self) -> None:
+        assert (self.state is None) == (len(self.segment_proofs) == len(self.segments) > 0), "one kind of proof"
+        self._merged: MergeProof | None = None
+
+    def batches(self, store: SnapshotStore) -> Iterator[pa.RecordBatch]:
+        """The merged rows.
+
+        Raises:
+            CorruptState: a file does not match its manifest.
+            pa.ArrowTypeError: two types of a column have no common type.
+        """
+        merged = self._merged = None if self.state is not None else MergeProof(self.key, self.segment_proofs)
+        schemas, kept = _read_heads(store, self.segments, self.slice_bytes)
+        schema = _common_schema(schemas, self.key)
+        total = max(self.nbytes, sum(segment.nbytes for segment in self.segments))
+        for part in _group_slices(total, self.groups, self.slice_bytes):
+            batches = [
+                None if rows is None else rows.cast(schema)
+                for segment, whole_file in zip(self.segments, kept, strict=True)
+                for rows in [self._rows_of(store, segment, part, whole_file)]
+            ]
+            if merged is not None:
+                merged.add(batches)
+            present = [batch for batch in batches if batch is not None]
+            if present and (batch := self._newest_rows(present)).num_rows:
+                yield batch
+
+    def proof(self) -> StateProof:
+        """The proof of the merged rows; after `batches`.
+
+        Raises:
+            CorruptState: a segment has other rows than the table had when the segment was captured.
+        """
+        if self.state is not None:
+            return self.state()
+        assert self._merged is not None, "the rows were read"
+        return self._merged.proof()
+
+    def _rows_of(
+        self, store: SnapshotStore, segment: Segment, groups: range, whole_file: pa.RecordBatch | None
+    ) -> pa.RecordBatch | None:
+        inside = range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
+        if not inside:
+            return None
+        batch = read_segment(store, segment, inside) if whole_file is None else whole_file
+        return self.key.in_groups(batch, inside)
+
+    def _newest_rows(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """The newest row of each entry, by key group and then in the order of writing."""
+        rows = pa.concat_batches(batches)
+        newest = self.key.newest_rows(rows)
+        if self.state is not None:
+            newest = newest[~self.key.deleted(rows)[newest]]
+        order = np.argsort(self.key.groups(rows)[newest], kind="stable")
+        return rows.take(pa.array(newest[order]))
 
 
 def _read_heads(
@@ -117,13 +162,14 @@ def _read_heads(
     return schemas, kept
 
 
-def _common_schema(schemas: Sequence[pa.Schema], keys: int) -> pa.Schema:
+def _common_schema(schemas: Sequence[pa.Schema], key: PrimaryKey) -> pa.Schema:
     """The schema that holds the rows of all segments. After a rescale any of them may have the widest type."""
     fields = list(schemas[-1])
+    first_value = len(fields) - len(key.values(fields))
     for schema in schemas[:-1]:
         for position, other in enumerate(schema.types):
             field = fields[position]
-            common_type = common_key_type if position < _FIRST_KEY_COLUMN + keys else common_value_type
+            common_type = common_key_type if position < first_value else common_value_type
             if (common := common_type(field.type, other)) is None:
                 raise pa.ArrowTypeError(f"column {field.name!r} is {other} and {field.type} in the segments of a state")
             fields[position] = field.with_type(common)
@@ -134,30 +180,3 @@ def _group_slices(total: int, groups: range, slice_bytes: int) -> Iterator[range
     step = max(1, len(groups) * slice_bytes // max(1, total))
     for start in range(groups.start, groups.stop, step):
         yield range(start, min(start + step, groups.stop))
-
-
-def _segment_rows(
-    store: SnapshotStore, segment: Segment, groups: range, whole_file: pa.RecordBatch | None
-) -> pa.RecordBatch | None:
-    own = range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
-    if not own:
-        return None
-    batch = read_segment(store, segment, own) if whole_file is None else whole_file
-    start, stop = np.searchsorted(batch.column(_GROUP_COLUMN).to_numpy(), [own.start, own.stop])
-    return batch.slice(int(start), int(stop - start))
-
-
-def _newest_rows(batches: Sequence[pa.RecordBatch], keys: int, whole: bool) -> pa.RecordBatch:
-    """The newest row of each primary key (key group, key columns), by key group and then in the order of writing.
-
-    State per key group, such as the rows of a join, has the same key columns in every key group.
-    """
-    rows = pa.concat_batches(batches)
-    distinct = factorise([rows.column(_GROUP_COLUMN), *rows.columns[_FIRST_KEY_COLUMN : _FIRST_KEY_COLUMN + keys]])
-    last = np.empty(len(distinct), dtype=np.intp)
-    last[distinct.key_numbers] = np.arange(rows.num_rows)  # numpy keeps the last of repeated assignments
-    last.sort()
-    if whole:
-        last = last[~rows.column(_DELETED_COLUMN).to_numpy(zero_copy_only=False)[last]]
-    order = np.argsort(rows.column(_GROUP_COLUMN).to_numpy()[last], kind="stable")
-    return rows.take(pa.array(last[order]))

@@ -15,17 +15,19 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 
+from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.manifest import Segment, parse_folder
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.ports import SnapshotStore
-from runtime.state.files.compaction import CompactionPolicy, compacted_batches, compaction_start
+from runtime.state.files.compaction import CompactionPolicy, Merge, compaction_start
 from runtime.state.files.segments import write_segment
+from runtime.state.primary_key import PrimaryKey
+from runtime.state.proofs import LazyProof, ProofOnce, RowProofs, check_proof
 
 COPY_CHUNK_BYTES: Final = 1 << 22
 
@@ -41,6 +43,9 @@ class PendingSegment:
     Args:
         name: file name, unique within a subtask's attempt.
         make: encodes the rows; called in the background, again after a failed write.
+        proof: the proof of the rows; read after `make`.
+        state: the proof of the state after these rows.
+        key: the primary key of the rows; None: broadcast rows, which have no keys.
         rows: upper bound of the row count.
         nbytes: approximate size in memory.
         groups: first and last key group that may occur; None: the rows are sorted by key group, their first column.
@@ -51,11 +56,16 @@ class PendingSegment:
         self,
         name: str,
         make: BatchFactory,
+        proof: LazyProof,
+        state: LazyProof,
+        key: PrimaryKey | None,
         rows: int,
         nbytes: int,
         groups: tuple[int, int] | None = None,
         inline_bytes: int = 0,
     ) -> None:
+        self.proof = proof
+        self.state = state
         self.rows = rows
         self.nbytes = nbytes
         self.is_damaged = False  #: whether source files are damaged: the segment can never be written
@@ -63,6 +73,7 @@ class PendingSegment:
         self.segments: tuple[Segment, ...] | None = None  #: at most one, none without rows; None: not written yet
         self._name = name
         self._make: BatchFactory | None = make
+        self._key = key
         self._groups = groups
         self._inline_bytes = inline_bytes
         self._lock = threading.Lock()
@@ -91,16 +102,18 @@ class PendingSegment:
 
     def _write_new(self, store: SnapshotStore, path: str) -> tuple[Segment, ...]:
         assert self._make is not None, "rows are kept until they are written"
+        written, proof = tuple[Segment, ...](), RowProofs(self._key)
         try:
-            batches = iter(self._make(store))
-            first = next(batches, None)
-            if first is None:
-                return ()
-            rest = itertools.chain([first], batches)
-            return (write_segment(store, path, rest, self.rows, self._groups, self._inline_bytes),)
+            batches = proof.counted(self._make(store))
+            if (first := next(batches, None)) is not None:
+                rest = itertools.chain([first], batches)
+                written = (write_segment(store, path, rest, self.rows, self._groups, self._inline_bytes),)
+            check_proof(path, self.proof(), proof.proof())
         except _UNREADABLE_ERRORS:
             self.is_damaged = True
+            store.delete([segment.path for segment in written if not segment.is_inline])
             raise
+        return written
 
 
 def _belongs_to_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
@@ -111,7 +124,8 @@ def _belongs_to_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> 
 
 def _copy_segment(store: SnapshotStore, segment: Segment, path: str) -> Segment:
     offsets = range(0, segment.nbytes, COPY_CHUNK_BYTES)
-    store.put(path, (store.get_range(segment.path, offset, COPY_CHUNK_BYTES) for offset in offsets))
+    chunks = (store.get_range(segment.path, offset, COPY_CHUNK_BYTES) for offset in offsets)
+    store.put(path, verified_chunks(segment, chunks))
     return msgspec.structs.replace(segment, path=path)
 
 
@@ -126,14 +140,14 @@ class SegmentLog:
     Args:
         name: name of the state; files are named after it.
         groups: the key groups of the subtask.
-        keys: number of key columns; None: rows without keys, which are copied and never compacted.
+        key: the primary key of the rows; None: rows without keys, which are copied and never compacted.
         policy: when files are compacted.
     """
 
-    def __init__(self, name: str, groups: range, keys: int | None, policy: CompactionPolicy) -> None:
+    def __init__(self, name: str, groups: range, key: PrimaryKey | None, policy: CompactionPolicy) -> None:
         self._name = name
         self._groups = groups
-        self._keys = keys
+        self._key = key
         self._policy = policy
         self._segments: tuple[PendingSegment, ...] = ()
         self._log_lock = threading.Lock()
@@ -154,7 +168,7 @@ class SegmentLog:
         more = sum(pending.nbytes for pending in deltas)
         policy = self._policy
         many, heavy = len(deltas) >= policy.max_deltas, more > max(base, policy.base_bytes)
-        if self._keys is None:
+        if self._key is None:
             return many or heavy
         if sum(pending.nbytes for pending in deltas if pending.segments is None) > max(base, policy.copied_bytes):
             return True  # storage is unavailable: the unwritten deltas take more memory than a copy
@@ -173,6 +187,8 @@ class SegmentLog:
     def new_segment(
         self,
         make: BatchFactory,
+        proof: LazyProof,
+        state: LazyProof,
         rows: int,
         nbytes: int,
         groups: tuple[int, int] | None = None,
@@ -180,7 +196,7 @@ class SegmentLog:
     ) -> PendingSegment:
         """A new pending segment, not yet part of the log. For the arguments see `PendingSegment`."""
         name = f"{self._name}-{next(self._numbers):06d}.arrow"
-        return PendingSegment(name, make, rows, nbytes, groups, inline_bytes)
+        return PendingSegment(name, make, proof, state, self._key, rows, nbytes, groups, inline_bytes)
 
     def start_from(self, base: PendingSegment | None) -> None:
         """Starts a new log from `base`; None: the state is empty."""
@@ -193,7 +209,7 @@ class SegmentLog:
             with self._log_lock:
                 self._segments = (*self._segments, delta)
 
-    def restore(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
+    def restore(self, segments: Iterable[Segment], state: LazyProof, rows: int, nbytes: int) -> None:
         """Starts from the restored segments of another lineage: the first capture writes the state anew.
 
         A small state is copied at that capture. A larger state is compacted from the restored files: no barrier waits.
@@ -201,7 +217,7 @@ class SegmentLog:
         if nbytes <= self._policy.copied_bytes:
             self._base_required = True
         else:
-            self.start_from(self.new_segment(self._compaction(tuple(segments), nbytes, whole=True), rows, nbytes))
+            self.start_from(self._merged_segment(tuple(segments), state, (), rows, nbytes))
 
     def segments(self) -> tuple[PendingSegment, ...]:
         """The segments for a snapshot taken now; marks them as referenced."""
@@ -217,7 +233,11 @@ class SegmentLog:
     # ------------------------------------------------------------ on a compaction thread
 
     def compact(self, store: SnapshotStore, prefix: str) -> None:
-        """Compacts segments into files in `prefix` until none is due. After a failure the next capture tries again."""
+        """Compacts segments into files in `prefix` until none is due. After a failure the next capture tries again.
+
+        Raises:
+            CorruptState: a file is damaged, or the merged rows differ from the state. The next capture writes a base.
+        """
         with self._compaction_lock:
             while not self._stopped and (run := self._due_run())[0]:
                 pending = self._compaction_of(*run)
@@ -227,7 +247,7 @@ class SegmentLog:
                     return
                 except _UNREADABLE_ERRORS:
                     self._require_base(run[0])
-                    return
+                    raise
                 with self._log_lock:
                     self._compacted_bytes += nbytes
                 replaced = [segment for one in self._replace_run(run[0], pending) for segment in one.segments or ()]
@@ -241,7 +261,7 @@ class SegmentLog:
 
     def _due_run(self) -> tuple[tuple[PendingSegment, ...], bool]:
         """The segments to compact, and whether they begin with the base."""
-        if self._keys is None:
+        if self._key is None:
             return (), False
         segments = self._segments
         written = tuple(itertools.takewhile(lambda pending: pending.segments is not None, segments))
@@ -253,20 +273,26 @@ class SegmentLog:
     def _compaction_of(self, run: tuple[PendingSegment, ...], whole: bool) -> PendingSegment:
         segments = [segment for pending in run for segment in pending.segments or ()]
         rows, nbytes = sum(pending.rows for pending in run), sum(pending.nbytes for pending in run)
-        return self.new_segment(self._compaction(segments, nbytes, whole), rows, nbytes)
+        deltas = () if whole else tuple(pending.proof for pending in run for _ in pending.segments or ())
+        return self._merged_segment(segments, run[-1].state, deltas, rows, nbytes)
 
-    def _compaction(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> BatchFactory:
-        assert self._keys is not None, "rows without keys are not compacted"
-        make = partial(
-            compacted_batches,
+    def _merged_segment(
+        self, segments: Sequence[Segment], state: LazyProof, deltas: Sequence[LazyProof], rows: int, nbytes: int
+    ) -> PendingSegment:
+        """The merge of `segments` into one; `deltas`: their proofs if they do not begin with the base."""
+        assert self._key is not None, "rows without keys are not compacted"
+        merge = Merge(
+            key=self._key,
             segments=segments,
             groups=self._groups,
-            keys=self._keys,
             nbytes=nbytes,
-            whole=whole,
             slice_bytes=self._policy.slice_bytes,
+            state=None if deltas else state,
+            segment_proofs=deltas,
         )
-        return lambda store: self._check_stop(make(store))
+        return self.new_segment(
+            lambda store: self._check_stop(merge.batches(store)), ProofOnce(merge.proof), state, rows, nbytes
+        )
 
     def _check_stop(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -7,7 +7,6 @@ A large file sorted by key group consists of blocks that end at key group border
 reads the head of the file (the schema) and only the blocks with its key groups.
 """
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,17 +15,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from runtime.core.snapshot.checksums import Checksum, checksum_fault
 from runtime.core.snapshot.manifest import Segment, SegmentBlock
 from runtime.errors import CorruptState
 from runtime.ports import SnapshotStore
+from runtime.state.primary_key import PrimaryKey
 
 MIN_BLOCK_BYTES: Final = 1 << 18  #: minimum size of a block before compression: small states have a single block
 MAX_BLOCKS: Final = 128  #: per file: the manifest names every block
 
 _ROWS_PER_MESSAGE: Final = 65_536
 _MESSAGE_BYTES: Final = 1 << 20  #: buffer of the IPC writer; most messages fit
-_DIGEST_BYTES: Final = 16
-_CHECKSUM_ALGORITHM: Final = "blake2b"
 
 
 def write_segment(
@@ -59,7 +58,7 @@ def write_segment(
         path=path,
         rows=sink.rows,
         nbytes=sink.nbytes,
-        checksum=_checksum_text(sink.digest),
+        checksum=sink.digest.text,
         first_group=groups[0],
         last_group=groups[1],
         blocks=tuple(sink.blocks) if len(sink.blocks) > 1 and not content else (),
@@ -85,12 +84,15 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
     Raises:
         CorruptState: the file is missing, truncated or altered; the error names its path.
     """
-    wanted = segment.blocks if groups is None else _blocks_with_groups(segment.blocks, groups)
-    data = _read_whole(store, segment) if len(wanted) == len(segment.blocks) else _read_blocks(store, segment, wanted)
+    parts = segment.blocks if groups is None else _blocks_with_groups(segment.blocks, groups)
+    data = _read_whole(store, segment) if len(parts) == len(segment.blocks) else _read_blocks(store, segment, parts)
     try:
         table = pa.ipc.open_stream(data).read_all()
     except pa.ArrowInvalid as error:
         raise CorruptState(segment.path, f"not an Arrow stream: {error}") from error
+    rows = sum(block.rows for block in parts) if parts else segment.rows
+    if table.num_rows != rows:
+        raise CorruptState(segment.path, f"it has {table.num_rows} rows; its manifest says {rows}")
     return pa.concat_batches(table.to_batches()) if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
 
 
@@ -130,22 +132,8 @@ def _read_range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int
 
 
 def _verify(segment: Segment, checksum: str, *data: bytes) -> None:
-    algorithm, _, _ = checksum.partition(":")
-    if algorithm != _CHECKSUM_ALGORITHM:
-        raise CorruptState(segment.path, f"unknown checksum algorithm: {algorithm}")
-    digest = _new_digest()
-    for part in data:
-        digest.update(part)
-    if _checksum_text(digest) != checksum:
-        raise CorruptState(segment.path, "it was altered: its checksum differs from its manifest")
-
-
-def _new_digest() -> Any:
-    return hashlib.blake2b(digest_size=_DIGEST_BYTES)
-
-
-def _checksum_text(digest: Any) -> str:
-    return f"{_CHECKSUM_ALGORITHM}:{digest.hexdigest()}"
+    if fault := checksum_fault(checksum, Checksum(*data)):
+        raise CorruptState(segment.path, fault)
 
 
 # ---------------------------------------------------------------- writing
@@ -163,7 +151,7 @@ class _BlockRows:
 
 def _cut_into_blocks(batch: pa.RecordBatch, fewest_rows: int) -> list[_BlockRows]:
     """Cuts at the first key group border after every `MIN_BLOCK_BYTES`, or later to keep within `MAX_BLOCKS`."""
-    groups = batch.column(0).to_numpy()
+    groups = PrimaryKey.groups(batch)
     rows = max(1, fewest_rows, batch.num_rows * MIN_BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
     parts, start = [], 0
@@ -180,11 +168,11 @@ class _CountingSink:
 
     nbytes: int = 0
     rows: int = 0
-    digest: Any = field(default_factory=_new_digest)
+    digest: Checksum = field(default_factory=Checksum)
     blocks: list[SegmentBlock] = field(default_factory=list)
     closed: bool = False
     _chunks: list[bytes] = field(default_factory=list)
-    _block: Any = None  #: the digest of the block that is being written
+    _block: Checksum | None = None  #: the checksum of the block that is being written
 
     def write(self, data: Any) -> int:
         chunk = bytes(data)
@@ -203,17 +191,17 @@ class _CountingSink:
         self.closed = True
 
     def begin_block(self, before: bytes) -> None:
-        self._block = _new_digest()
-        self._block.update(before)
+        self._block = Checksum(before)
 
     def end_block(self, part: _BlockRows, offset: int) -> None:
+        assert self._block is not None, "the block has begun"
         self.rows += part.stop - part.start
         self.blocks.append(
             SegmentBlock(
                 offset=offset,
                 nbytes=self.nbytes - offset,
                 rows=part.stop - part.start,
-                checksum=_checksum_text(self._block),
+                checksum=self._block.text,
                 first_group=part.first_group,
                 last_group=part.last_group,
             )

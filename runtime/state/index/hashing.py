@@ -61,11 +61,12 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
         raise ValueError("a key has at least one column")
     combined = hash_column(columns[0])
     for column in columns[1:]:
-        combined = _combine(combined, hash_column(column))
+        combined = combine_hashes(combined, hash_column(column))
     return combined
 
 
-def _combine(combined: Hashes, following: Hashes) -> Hashes:
+def combine_hashes(combined: Hashes, following: Hashes) -> Hashes:
+    """The hash of a row from the hash of its first columns and that of its next column; may overwrite `combined`."""
     if (kernels := native()) is None:
         return mix(combined * _COMBINE_MULTIPLIER + following)
     kernels.hashes.combine(combined, following)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.state.index.hashing import text_buffers
+from runtime.state.index.hashing import Hashes, hash_column, text_buffers
 from runtime.state.index.text_arena import UNKNOWN_NUMBER
 from runtime.state.index.text_table import text_table
 
@@ -23,6 +23,7 @@ class InternedCodec:
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         self._table = text_table()
+        self._hashes: Hashes = np.zeros(0, dtype=np.uint64)  #: by code, as far as they were asked for
 
     def __len__(self) -> int:
         return self._table.arena.count
@@ -33,6 +34,14 @@ class InternedCodec:
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
         values = self._table.arena.values().take(pa.array(codes, mask=nulls | (codes < 0)))
         return _from_bytes(values, self._kind)
+
+    def hashes(self, codes: Codes) -> Hashes:
+        """The hash of the value of each code, as `hash_column` computes it; of an unknown code, it is arbitrary."""
+        hashes = self._hashes  # another thread may replace it
+        if len(hashes) <= int(codes.max(initial=-1)):
+            fresh = hash_column(self._table.arena.values()[len(hashes) :])
+            hashes = self._hashes = np.append(hashes, fresh) if len(self) else np.zeros(1, dtype=np.uint64)
+        return hashes[codes]
 
     def with_type(self, kind: Any) -> "InternedCodec":
         """A codec that shares the table, which only grows, and decodes to a wider type."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from runtime.core.job.column_types import Rule, is_key_type, key_rule, value_rule
 from runtime.errors import JobRejected
-from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
+from runtime.state.index.hashing import Hashes, as_int64, dictionary_rows, is_text, mix
 from runtime.state.index.interned import InternedCodec
 
 _DECIMAL_TYPE: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
@@ -30,6 +30,9 @@ class KeyCodec(Protocol):
         """Values to codes. Without `learn`, a value not seen before gets a code that no key has."""
 
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
+
+    def hashes(self, codes: Codes) -> Hashes:
+        """The hash of the value of each code, as `hash_column` computes it."""
 
     def with_type(self, kind: Any) -> "KeyCodec":
         """A codec that decodes the same codes to a wider type. This codec stays unchanged: a capture may hold it."""
@@ -133,6 +136,9 @@ class FixedCodec:
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
         values = self._decode(codes)
         return pc.if_else(pa.array(~nulls), values, pa.scalar(None, self._kind)) if nulls.any() else values
+
+    def hashes(self, codes: Codes) -> Hashes:
+        return mix(codes.view(np.uint64))
 
     def with_type(self, kind: Any) -> "FixedCodec":
         return FixedCodec(kind)

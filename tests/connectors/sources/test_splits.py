@@ -218,7 +218,7 @@ def test_a_savepoint_of_whole_files_is_continued_with_whole_files(bounded: bool,
     older = Reading(DirectorySource(str(tmp_path), LineFormat(), split_bytes=None))
     before = [row["line"] for row in (older.poll(30) or pa.record_batch([])).to_pylist()]
     snapshot = older.snapshot("chk")
-    snapshot = SubtaskSnapshot(keyed={"files": snapshot.keyed["files"]})
+    snapshot = SubtaskSnapshot(keyed={"files": snapshot.keyed["files"]}, proofs={"files": snapshot.proofs["files"]})
     drop(tmp_path, "b", "".join(f"b{number:03}\n" for number in range(100)))
     readings = restored(source, older.store, [snapshot], 3)
     shares = [[row["line"] for row in reading.rows()] for reading in readings]

@@ -194,7 +194,7 @@ def test_a_newer_format_is_refused(api: APIClient, savepoint: Checkpoint, by_pat
     store(savepoint, format=FORMAT_VERSION + 1)
     named = {"path": str(folder_of(savepoint))} if by_path else {"checkpoint": savepoint.pk}
     answer = restore(api, savepoint.job, **named)
-    body = check_problem(answer, 422, "newer-format", f"/params/{'path' if by_path else 'checkpoint'}")
+    body = check_problem(answer, 422, "other-format", f"/params/{'path' if by_path else 'checkpoint'}")
     assert MANIFEST_FILE in body["detail"]
     assert nothing_started()
 

@@ -279,7 +279,7 @@ def test_a_clone_without_room_is_refused_and_leaves_nothing(
 
     folders = {*job_root(snapshot.job_id).parent.iterdir()}
     monkeypatch.setattr("os.link", fail)
-    monkeypatch.setattr("shutil.copyfile", fail)
+    monkeypatch.setattr("console.checkpoints.storage.file_chunks", fail)
     with pytest.raises(Refused, match="No space left on device") as refused:
         ask(operator, snapshot)
     assert (refused.value.code, refused.value.status) == ("not-cloned", 503)

@@ -1,6 +1,7 @@
 """Copies of savepoints in other folders, on request and as a part of the operation that takes the savepoint."""
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -224,17 +225,17 @@ def test_a_copy_is_withdrawn_while_it_is_under_way(
     """B11: a copy of hundreds of GiB could not be cancelled."""
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
     row = Operation.objects.get(kind="copy")
-    path, copy_file = f"/api/v1/operations/{row.pk}/withdraw/", copies._copy_file
+    path, write = f"/api/v1/operations/{row.pk}/withdraw/", copies._write
 
-    def copy_and_withdraw(source: Path, target: Path, progress: Any) -> None:
-        copy_file(source, target, progress)
+    def write_and_withdraw(target: Path, chunks: Iterable[bytes]) -> None:
+        write(target, chunks)
         page = blocks.text(browser.get(f"/operations/{row.pk}/"))
         if "The copy stops, and its files are deleted; the savepoint stays." in page:
             answer = api.post(path).json()
             assert (answer["state"], answer["error"]["code"]) == ("running", "withdrawn")
             assert api.post(path).json()["detail"] == "The copy is being stopped."
 
-    monkeypatch.setattr(copies, "_copy_file", copy_and_withdraw)
+    monkeypatch.setattr(copies, "_write", write_and_withdraw)
     monkeypatch.setattr(passes, "_REPORT_S", 0.0)
     found = copied()
     assert (found.state, found.phase, (found.error or {})["code"]) == ("failed", "", "withdrawn")

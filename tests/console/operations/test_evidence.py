@@ -23,7 +23,7 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import IS_DAMAGED
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import file_chunks, job_root
 from console.operations import passes, verification
 from console.operations.models import Operation, Verification
 from console.operations.origin import Origin
@@ -256,13 +256,12 @@ def test_a_long_check_gives_other_work_its_turn_and_continues_with_the_next_file
 ) -> None:
     """A check of a terabyte held the lock of all file work for hours, and began anew after the end of its worker."""
     read: list[str] = []
-    chunks = verification._chunks
 
     def read_and_note(file: Path) -> Iterator[bytes]:
         read.append(file.name)
-        yield from chunks(file)
+        yield from file_chunks(file)
 
-    monkeypatch.setattr(verification, "_chunks", read_and_note)
+    monkeypatch.setattr("console.operations.verification.file_chunks", read_and_note)
     monkeypatch.setattr(verification, "_MAX_PASS_S", 0.0)
     first = file_of(savepoint, "a.arrow")
     first.write_bytes(bytes(first.stat().st_size))
@@ -328,7 +327,7 @@ def test_storage_that_cannot_be_read_is_no_damage(
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(file))
         raise OSError(errno.EIO, "Input/output error", str(file))
 
-    monkeypatch.setattr(verification, "_chunks", fail)
+    monkeypatch.setattr("console.operations.verification.file_chunks", fail)
     ask(api, savepoint)
     run_verifications()
     row = Operation.objects.get()
@@ -472,13 +471,13 @@ def test_a_check_is_withdrawn_while_it_is_under_way(
 ) -> None:
     ask(api, savepoint)
     row = Operation.objects.get(kind="verify")
-    path, chunks = f"/api/v1/operations/{row.pk}/withdraw/", verification._chunks
+    path = f"/api/v1/operations/{row.pk}/withdraw/"
 
     def read_and_withdraw(file: Path) -> Iterator[bytes]:
         assert api.post(path).status_code in (200, 409)
-        yield from chunks(file)
+        yield from file_chunks(file)
 
-    monkeypatch.setattr(verification, "_chunks", read_and_withdraw)
+    monkeypatch.setattr("console.operations.verification.file_chunks", read_and_withdraw)
     monkeypatch.setattr(passes, "_REPORT_S", 0.0)
     run_verifications()
     row.refresh_from_db()

@@ -33,7 +33,7 @@ def codes_in(*folders: str) -> tuple[set[str], set[str]]:
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(
-                    getattr(target, "id", "") in ("INPUT_CHANGED", "INPUT_FAILED", "NEWER_FORMAT", "PROCESSING_TIME")
+                    getattr(target, "id", "") in ("INPUT_CHANGED", "INPUT_FAILED", "OTHER_FORMAT", "PROCESSING_TIME")
                     for target in targets
                 ):
                     refusals |= _text(node.value)

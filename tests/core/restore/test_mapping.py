@@ -119,7 +119,7 @@ def test_a_graph_at_another_parallelism(compiled: int, most: int | None, now: in
 @pytest.mark.parametrize(
     ("made", "code", "field"),
     [
-        (manifest({"a": [SNAPSHOT]}, format=FORMAT_VERSION + 1), "newer-format", "checkpoint"),
+        (manifest({"a": [SNAPSHOT]}, format=FORMAT_VERSION + 1), "other-format", "checkpoint"),
         (manifest({"a": [SNAPSHOT]}, max_parallelism=16), "max-parallelism-changed", "max_parallelism"),
         (manifest({"gone": [HELD]}), "unmapped-state", "gone"),
         (manifest({"gone": [SubtaskSnapshot(lists={"l": (1,)})]}), "unmapped-state", "gone"),

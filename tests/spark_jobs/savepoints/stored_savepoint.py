@@ -16,8 +16,8 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
 from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
-from runtime.state.schema import TableSchema, manifest_columns, namespace_field
-from spark_jobs.savepoints.state_tables import add_rows, value_types, write_table
+from runtime.state.schema import TableSchema, namespace_field
+from spark_jobs.savepoints.state_tables import add_rows, write_table
 
 MAX_PARALLELISM: Final = 128
 KIND: Final = CheckpointKind.SAVEPOINT
@@ -62,7 +62,4 @@ def _subtask(store: FileStore, prefix: str, name: str, stored: Stored, groups: r
     table = KeyedTable(TableSchema(name, pa.schema(keys), values), MAX_PARALLELISM)
     add_rows(table, [mine.column(key.name) for key in keys], [mine.column(value.name) for value in values], prefix)
     types = {key: str(mine.schema.field(key).type) for key in stored.keys}
-    return SubtaskSnapshot(
-        keyed={name: write_table(store, prefix, table)}, key_types=types, value_types=value_types(table),
-        empty_tables={} if len(table) else {name: manifest_columns(table.schema)},
-    )  # fmt: skip
+    return write_table(store, prefix, table, types)

@@ -191,8 +191,7 @@ def by_group(root: Path, state: str, entries: Sequence[tuple[int, bytes, bytes]]
     table = ObjectTable(state)
     for group, key, value in entries:
         table.put((group, key, None), value)
-    segments = write_table(FileStore(root), "kept/0", table)
-    return opened(root, {"kept": {0: SubtaskSnapshot(keyed={state: segments})}}, 1)
+    return opened(root, {"kept": {0: write_table(FileStore(root), "kept/0", table)}}, 1)
 
 
 def test_what_has_no_key_to_follow_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
-from spark_jobs.savepoints.state_tables import encode_key, value_types, write_table
+from spark_jobs.savepoints.state_tables import encode_key, write_table
 from spark_jobs.state.changes import find_changes
 from spark_jobs.state.rows import OpenedCheckpoint, find_state
 from tests.spark_jobs.savepoints.test_savepoint_parts import opened
@@ -31,8 +31,7 @@ def typed(root: Path, name: str, rows: dict[str, Any], kind: Any = None, column:
     schema = TableSchema("totals", pa.schema([("user", pa.string())]), pa.schema([(column, kind)]))
     table = KeyedTable(schema, GROUPS)
     table.restore([pa.array(list(rows), pa.string())], [pa.array(list(rows.values()), kind)])
-    segments = write_table(FileStore(root), name, table)
-    return opened(root, {"sums": {0: SubtaskSnapshot(keyed={"totals": segments}, value_types=value_types(table))}}, 1)
+    return opened(root, {"sums": {0: write_table(FileStore(root), name, table)}}, 1)
 
 
 def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> OpenedCheckpoint:
@@ -41,7 +40,7 @@ def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> O
     for (user, place), value in rows.items():
         batch = pa.record_batch({"user": [user]})
         table.put((int(key_groups(batch, ["user"], GROUPS)[0]), encode_key((user,)), place), value)
-    return opened(root, {"sums": {0: SubtaskSnapshot(keyed={"seen": write_table(FileStore(root), name, table)})}}, 1)
+    return opened(root, {"sums": {0: write_table(FileStore(root), name, table)}}, 1)
 
 
 def changes(now: OpenedCheckpoint, since: OpenedCheckpoint, state: str = "totals") -> list[tuple[Any, ...]]:
@@ -80,11 +79,7 @@ def test_rows_of_subtasks_with_different_types_have_their_common_types(tmp_path:
         mine = key_groups(pa.record_batch({"user": keys}), ["user"], GROUPS) // (GROUPS // 2) == index
         users = keys.filter(pa.array(mine)).cast(key_kind)
         table.restore([users], [pa.array([value] * len(users), kind)])
-        subtasks[index] = SubtaskSnapshot(
-            keyed={"totals": write_table(store, f"part-{index}", table)},
-            key_types={"user": str(key_kind)},
-            value_types=value_types(table),
-        )
+        subtasks[index] = write_table(store, f"part-{index}", table, {"user": str(key_kind)})
     state = find_state(opened(tmp_path, {"sums": subtasks}, 2), "sums", "totals")
     rows = [row for batch in state.rows(range(GROUPS)) for row in batch.to_pylist()]
     assert (state.schema.field("user").type, state.schema.field("n").type) == (pa.int64(), pa.float64())

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, In
 
-from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot
 from runtime.io.filesystem import FileStore
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
@@ -131,8 +131,7 @@ def objects(root: Path, keys: list[Any], types: dict[str, str]) -> OpenedCheckpo
     table, store = ObjectTable("seen"), FileStore(str(root))
     for number, key in enumerate(keys):
         table.put((number, msgspec.msgpack.encode(key), None), 1)
-    segments = write_table(store, "seen", table)
-    snapshot = SubtaskSnapshot(keyed={"seen": segments}, key_types=types)
+    snapshot = write_table(store, "seen", table, types)
     operator = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
     empty = open_checkpoint(str(store_savepoint(root / "7", {})))
     return OpenedCheckpoint(str(root), msgspec.structs.replace(empty.manifest, operators={"op": operator}))

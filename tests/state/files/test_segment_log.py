@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
+from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
@@ -24,12 +24,13 @@ from runtime.state.files.compaction import (
     DEFAULT_POLICY,
     SMALLEST_CLASS_UNIT_BYTES,
     CompactionPolicy,
-    compacted_batches,
+    Merge,
     compaction_start,
 )
 from runtime.state.index.hashing import key_groups
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
+from runtime.state.primary_key import PrimaryKey
 from tests.state.failing_store import FailingStore
 
 GROUPS = 16
@@ -49,7 +50,8 @@ def restored(
     policy: CompactionPolicy = NOTHING_IS_SMALL,
 ) -> SubtaskState:
     state = SubtaskState(groups, GROUPS, store, compaction=policy)
-    state.restore(SubtaskRestore(subtask=ME, snapshots=tuple(snapshots)))
+    held = tuple(snapshots)
+    state.restore(SubtaskRestore(subtask=ME, snapshots=held, proofs=keyed_proofs(held, groups)))
     return state
 
 
@@ -254,7 +256,8 @@ def test_a_damaged_file_that_merging_meets_is_made_good_by_the_next_capture() ->
     state, table, capture = with_deltas(store, MAX_DELTAS)
     damaged = capture.write(store, "again")[0].keyed["objects"][3].path
     store.put(damaged, [b"no Arrow stream"])
-    capture.compact(store, "merged")
+    with pytest.raises(CorruptState, match=damaged):
+        capture.compact(store, "merged")
     snapshot, _ = state.capture(False).write(store, "chk-after")
     assert len(snapshot.keyed["objects"]) == 1
     assert agree(store, snapshot, table)
@@ -290,6 +293,10 @@ def test_a_storage_that_is_away_does_not_fill_the_memory() -> None:
     assert agree(store, snapshot, table)
 
 
+def whole_merge(segments: Sequence[Segment], nbytes: int, slice_bytes: int) -> Merge:
+    return Merge(PrimaryKey(1), segments, range(GROUPS), nbytes, slice_bytes, state=dict)
+
+
 def test_rows_that_compress_well_are_merged_a_few_at_a_time() -> None:
     """What goes through memory is bounded by what the rows take there, not by the size of their files."""
     store = MemorySnapshotStore()
@@ -299,7 +306,7 @@ def test_rows_that_compress_well_are_merged_a_few_at_a_time() -> None:
     (segment,) = state.capture(False).write(store, "chk-1")[0].keyed["typed"]
     nbytes = 20_000 * table.row_bytes
     assert nbytes > 4 * segment.nbytes
-    slices = list(compacted_batches(store, [segment], range(GROUPS), 1, nbytes, whole=True, slice_bytes=1 << 16))
+    slices = list(whole_merge([segment], nbytes, slice_bytes=1 << 16).batches(store))
     assert sum(batch.num_rows for batch in slices) == 20_000
     assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 << 16
 
@@ -331,7 +338,7 @@ def test_a_small_file_is_read_once_by_a_compaction() -> None:
     assert not any(segment.blocks or segment.is_inline for segment in segments)
     store.reads.clear()
     nbytes = GROUPS * slice_bytes
-    slices = list(compacted_batches(store, segments, range(GROUPS), 1, nbytes, whole=True, slice_bytes=slice_bytes))
+    slices = list(whole_merge(segments, nbytes, slice_bytes).batches(store))
     assert len(slices) == GROUPS
     assert Counter(pa.Table.from_batches(slices)["n"].to_pylist()) == {0: 160, 1: 20, 2: 20}
     assert store.reads == dict.fromkeys((segment.path for segment in segments), 1)

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import Segment
 from runtime.errors import CorruptState
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -176,8 +176,9 @@ def test_a_rescale_from_one_to_four_reads_about_a_quarter_each() -> None:
     sizes, read = [], []
     for index in range(4):
         store.bytes_read = 0
-        state = SubtaskState(key_group_range(index, GROUPS, 4), GROUPS, store)
-        state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId("op"), index), snapshots=(snapshot,)))
+        groups, subtask = key_group_range(index, GROUPS, 4), SubtaskId(OperatorId("op"), index)
+        state = SubtaskState(groups, GROUPS, store)
+        state.restore(SubtaskRestore(subtask=subtask, snapshots=(snapshot,), proofs=keyed_proofs([snapshot], groups)))
         sizes.append(len(state.keyed_table("counts", KEYS, VALUES)))
         read.append(store.bytes_read / whole)
     assert sum(sizes) == 600_000

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
 from pyspark import SparkContext
 
+from runtime.launch import spark
 from runtime.launch.spark import SparkLauncher
+from tests import small_states
 from tests.waiting import until
 
 EXECUTORS: Final = 2
@@ -25,6 +28,8 @@ def spark_cluster(name: str) -> Iterator[SparkLauncher]:
     """A launcher whose executors are registered. Only one can be open in a process."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))  # executors load the tests' code
+    patch = pytest.MonkeyPatch()
+    patch.setitem(spark._SPARK_SETTINGS, "spark.python.daemon.module", small_states.__name__)
     launcher = SparkLauncher(name, MASTER)
     try:
         launcher.warm_up(EXECUTORS)
@@ -32,6 +37,7 @@ def spark_cluster(name: str) -> Iterator[SparkLauncher]:
         yield launcher
     finally:
         launcher.close()
+        patch.undo()
         if before is None:
             del os.environ["PYTHONPATH"]
         else:

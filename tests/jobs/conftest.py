@@ -14,6 +14,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.master.launcher import Launcher
 from tests.jobs import live
+from tests.small_states import STATE_OF_SLOTS, small_state
 from tests.spark import spark_cluster
 
 
@@ -34,6 +35,18 @@ class Jobs:
     ) -> MemoryRunStore:
         """A job that ends by itself."""
         return live.run_to_end(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
+
+
+@pytest.fixture
+def default_states() -> None:
+    """For a test that needs the policy of production for the files of state."""
+
+
+@pytest.fixture(autouse=True)
+def small_states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that are threads merge the files of state all the time; those on Spark do by `tests.spark`."""
+    if "default_states" not in request.fixturenames:
+        monkeypatch.setattr(STATE_OF_SLOTS, small_state)
 
 
 @pytest.fixture(scope="package")

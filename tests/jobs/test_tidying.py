@@ -1,6 +1,5 @@
 """State files of a real job are merged while it runs, and hold what they held."""
 
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +11,6 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.operators.aggregates import Count
-from runtime.slot import slot
-from runtime.state.backend import SubtaskState
-from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.keyed_table import KeyedTable
 from tests.jobs.live import restored_state, running
 
@@ -32,8 +28,6 @@ def rows_counted(manifest: Manifest, root: Path) -> int:
 
 def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4-02, S3-31."""
-    policy = CompactionPolicy(copied_bytes=0, base_bytes=0, max_deltas=2)
-    monkeypatch.setattr(slot, "SubtaskState", partial(SubtaskState, compaction=policy))
     monkeypatch.setattr(KeyedTable, "is_mostly_changed", False)
     flow = Dataflow("tidying")
     numbers = flow.source("numbers", SequenceSource(keys=KEYS, rows_per_second=ROWS_PER_SECOND))

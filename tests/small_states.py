@@ -1,0 +1,31 @@
+"""State whose files are merged all the time, for jobs of tests. The default policy would hardly merge states so small.
+
+Run as a module, it is the daemon of Spark's Python workers: that of production, whose slots keep such states.
+"""
+
+import sys
+from functools import partial
+from typing import Final
+
+from runtime.launch import spark_daemon
+from runtime.state.backend import SubtaskState
+from runtime.state.files.compaction import CompactionPolicy
+
+SMALL_STATES: Final = CompactionPolicy(copied_bytes=0, base_bytes=0, inline_bytes=0, max_deltas=2)
+STATE_OF_SLOTS: Final = "runtime.slot.slot.SubtaskState"  #: what a slot keeps the state of a subtask in
+small_state: Final = partial(SubtaskState, compaction=SMALL_STATES)
+
+
+def main() -> None:
+    spark_daemon.remove_archives(sys.path)
+    spark_daemon.prepare_forks()
+    from pyspark.daemon import manager
+
+    from runtime.slot import slot
+
+    slot.SubtaskState = small_state  # type: ignore[assignment,misc]
+    manager()
+
+
+if __name__ == "__main__":
+    main()

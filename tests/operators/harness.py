@@ -12,6 +12,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
 from runtime.state.backend import SubtaskState
+from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from tests.manual_clock import ManualClock
 
 UID = "op"
@@ -51,13 +52,14 @@ class Harness:
         parallelism: int = 1,
         max_parallelism: int = 16,
         clock: ManualClock | None = None,
+        compaction: CompactionPolicy = DEFAULT_POLICY,
     ) -> None:
         self.operator = operator
         self.clock = clock or ManualClock()
         self.store = store or MemorySnapshotStore()
         self.out = Collected()
         groups = key_group_range(index, max_parallelism, parallelism)
-        self.state = SubtaskState(groups, max_parallelism, self.store)
+        self.state = SubtaskState(groups, max_parallelism, self.store, compaction=compaction)
         found = tuple(snapshots)
         restored = SubtaskRestore(
             subtask=SubtaskId(OperatorId(UID), index),

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports import Collector, Operator, OperatorContext, Sink
+from runtime.state.list_state import encode_values
 from runtime.state.own_memory import with_own_memory
 
 
@@ -49,7 +50,9 @@ class SinkOperator(Operator):
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         self._prepared_rows.append((checkpoint, self._rows))
-        self._prepared += [(checkpoint, committable) for committable in self._writer.prepare(checkpoint)]
+        fresh = self._writer.prepare(checkpoint)
+        encode_values("committables", list(fresh))  # the error names the operator here
+        self._prepared += [(checkpoint, committable) for committable in fresh]
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         due = [committable for checkpoint, committable in self._prepared if checkpoint <= permit.checkpoint]

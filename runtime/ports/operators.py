@@ -36,7 +36,8 @@ class ListState(Protocol):
         """Replaces all values of this subtask; usually in `snapshot`.
 
         Raises:
-            JobRejected: a value is not JSON, or would be restored as another type; the error names the state.
+            JobRejected: a value is not JSON, has an integer beyond 64 bits or a lone surrogate, or would be restored
+                as another type; the error names the state.
         """
 
 

@@ -23,7 +23,11 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        """Makes the output since the last call durable, but not visible. Returns its committables (JSON values)."""
+        """Makes the output since the last call durable, but not visible.
+
+        Returns:
+            Its committables: JSON values, as list state takes them. Other values end the attempt.
+        """
 
     def next_processing_timer(self) -> int | None:
         """The time (wall clock, ms) of the next call of `on_processing_time`, or None. Called often."""

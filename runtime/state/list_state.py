@@ -1,6 +1,6 @@
 """Operator list state: a few JSON values, redistributed over the subtasks at another parallelism."""
 
-import json
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -31,30 +31,52 @@ class OperatorList:
         """Replaces all values.
 
         Raises:
-            JobRejected: a value is not JSON, or would be restored as another type; the error names the state.
+            JobRejected: a manifest cannot hold a value, or a restore would return another type; the error names the
+                state. The former values stay.
         """
-        held = list(values)
-        _check(self._name, held)
-        try:
-            self._stored = json.dumps(held, allow_nan=False)  # strict, whereas msgspec encodes bytes as text
-        except (TypeError, ValueError) as error:
-            raise JobRejected("bad-state-value", self._name, f"list state holds JSON values only: {error}") from error
+        self._stored = encode_values(self._name, list(values))
 
     def capture(self) -> tuple[Any, ...]:
-        return tuple(msgspec.json.decode(self._stored))
+        return tuple(msgspec.msgpack.decode(self._stored))
 
 
-def _check(state: str, value: Any) -> None:
-    """Raises JobRejected if JSON would make another type of `value`, or of a key, which becomes text."""
+def encode_values(name: str, values: list[Any]) -> bytes:
+    """JSON values as msgpack, which carries them from the slot to the job master. The manifest holds them as JSON.
+
+    Args:
+        name: the state in errors.
+
+    Raises:
+        JobRejected: msgpack cannot hold a value (an integer beyond 64 bits, a lone surrogate), or JSON would return
+            another type or value.
+    """
+    try:
+        _check(name, values)
+        return msgspec.msgpack.encode(values)
+    except OverflowError as error:
+        raise _refusal(name, "an integer in it has more than 64 bits; store it as text") from error
+    except UnicodeEncodeError as error:
+        raise _refusal(name, f"a text in it is not valid Unicode: {error}") from error
+    except RecursionError as error:
+        raise _refusal(name, "a value contains itself, or is nested too deeply") from error
+
+
+def _check(name: str, value: Any) -> None:
+    """Raises JobRejected if JSON would make another type or value of `value`, or of a key, which becomes text."""
     kind = type(value)
     if kind is list:
         for element in value:
-            _check(state, element)
+            _check(name, element)
     elif kind is dict:
         for key, element in value.items():
             if type(key) is not str:
-                problem = f"dictionary keys in list state must be text, not {type(key).__name__}"
-                raise JobRejected("bad-state-value", state, problem)
-            _check(state, element)
+                raise _refusal(name, f"dictionary keys must be text, not {type(key).__name__}")
+            _check(name, element)
     elif kind not in _ATOMS:
-        raise JobRejected("bad-state-value", state, f"list state holds JSON values only, not {kind.__name__}")
+        raise _refusal(name, f"only JSON values are stored, not {kind.__name__}")
+    elif kind is float and not math.isfinite(value):
+        raise _refusal(name, f"only JSON values are stored, not {value}")
+
+
+def _refusal(name: str, problem: str) -> JobRejected:
+    return JobRejected("bad-state-value", name, problem)

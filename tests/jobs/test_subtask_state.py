@@ -3,21 +3,23 @@
 import os
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
-from runtime.core.job.lifecycle import RunState
+from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import FinishedState, Manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.process import BroadcastProcessFunction, ProcessFunction, SubtaskContext
-from runtime.ports import OperatorContext
+from runtime.ports import OperatorContext, SinkWriter
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Gated
 from tests.jobs.live import Run
@@ -337,3 +339,74 @@ def test_timers_fire_after_a_restore_although_no_row_comes(tmp_path: Path, jobs:
     with jobs.running(flow().compile(1), storage, MemoryRunStore(token=Token(2), restore_from=savepoint)) as run:
         run.wait_for(lambda: written(output) == 20)
         run.end("stop")
+
+
+# ---------------------------------------------------------------- values that no manifest can hold
+
+
+class _Keeps(ProcessFunction):
+    """Stores a value in a list state at each snapshot."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def open(self, context: SubtaskContext) -> None:
+        self._seen = context.list_state("seen")
+
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+        out.emit(row)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._seen.replace([self._value])
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800"], ids=["int", "surrogate"])
+def test_a_value_of_list_state_that_no_manifest_holds_names_operator_and_state(
+    tmp_path: Path, value: Any, jobs: Jobs
+) -> None:
+    flow = Dataflow("kept")
+    rows = flow.source("rows", Gated(total=20))
+    rows.process("keep", partial(_Keeps, value), SCHEMA).sink("out", ParquetSink(str(tmp_path / "out")))
+    with jobs.running(flow.compile(1), tmp_path / "state") as run:
+        assert run.join() is MasterExitCode.DONE
+        failure = str(run.records.failure)
+    assert all(name in failure for name in ("keep", "seen", "64 bits" if value == 2**70 else "surrogate")), failure
+
+
+class _Prepares(ParquetSink):
+    """A sink whose committables hold `value`."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        super().__init__(path)
+        self._value = value
+
+    def writer(self) -> SinkWriter:
+        return _Preparing(super().writer(), self._value)
+
+
+class _Preparing(SinkWriter):
+    def __init__(self, writer: SinkWriter, value: Any) -> None:
+        self._writer, self._value = writer, value
+
+    def open(self, context: OperatorContext) -> None:
+        self._writer.open(context)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(batch)
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        return tuple({**each, "mark": self._value} for each in self._writer.prepare(checkpoint))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800", {1, 2}, (1, 2)], ids=["int", "surrogate", "set", "tuple"])
+def test_a_committable_that_no_manifest_holds_names_the_sink(tmp_path: Path, value: Any, jobs: Jobs) -> None:
+    flow = Dataflow("kept")
+    flow.source("rows", Gated(total=20)).sink("out", _Prepares(str(tmp_path / "out"), value))
+    with jobs.running(flow.compile(1), tmp_path / "state") as run:
+        assert run.join() is MasterExitCode.DONE
+        failure = str(run.records.failure)
+    assert "'out'" in failure, failure
+    assert "committables: " in failure, failure

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.state.list_state import OperatorList
 from runtime.state.values import encode
@@ -45,12 +46,41 @@ def test_all_others_come_back_as_they_were(value: Any) -> None:
     assert repr(back) == repr(value)
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1}, {1: "a"}, b"x", float("nan"), {"deep": [{2: 3}]}])
-def test_list_state_refuses_what_json_would_change(value: Any) -> None:
+NO_JSON: list[Any] = [
+    (1, 2), {1}, {1: "a"}, b"x", float("nan"), float("inf"), 2**64, -(2**63) - 1, 2**200,
+    "\ud800", {"\udfff": 1}, Colour.RED,
+]  # fmt: skip
+JSON_ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+JSON_VALUES = st.recursive(JSON_ATOMS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+@pytest.mark.parametrize("value", NO_JSON, ids=repr)
+@pytest.mark.parametrize("around", [lambda v: v, lambda v: [1, v], lambda v: {"deep": [{"x": v}]}])
+def test_list_state_refuses_values_that_a_manifest_cannot_hold(value: Any, around: Any) -> None:
+    state = OperatorList("splits", [1])
+    with pytest.raises(JobRejected, match="splits: ") as refused:
+        state.replace([around(value)])
+    assert refused.value.code == "bad-state-value"
+    assert state.get() == [1], "the values before"
+
+
+def test_list_state_refuses_a_list_that_contains_itself() -> None:
+    values: list[Any] = []
+    values.append(values)
     with pytest.raises(JobRejected, match="splits: "):
-        OperatorList("splits").replace([value])
+        OperatorList("splits").replace(values)
 
 
-def test_list_state_holds_integers_of_any_size() -> None:
-    state = OperatorList("hashes", [2**128])
-    assert OperatorList("hashes", state.capture()).get() == [2**128]
+@given(st.lists(JSON_VALUES))
+def test_a_manifest_returns_the_values_of_list_state_as_they_were(values: list[Any]) -> None:
+    state = OperatorList("splits", values)
+    snapshot = SubtaskSnapshot(lists={"splits": state.capture()})
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=SubtaskSnapshot)  # as a slot sends it
+    back = msgspec.json.decode(msgspec.json.encode(sent), type=SubtaskSnapshot)
+    assert repr(list(back.lists["splits"])) == repr(state.get()) == repr(values)

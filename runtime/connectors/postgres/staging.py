@@ -67,7 +67,7 @@ class StagedRows(Written, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The rows that a writer staged before a barrier."""
 
     deletions: int = 0  #: rows that delete their key
-    columns: tuple[str, ...]
+    columns: list[str]
 
 
 class _Place(SinkWriters):
@@ -133,7 +133,7 @@ class StagedWriter(SinkWriter):
         self._connection: psycopg.Connection[Any] | None = None
         self._id = new_writer_id()
         self._number, self._rows, self._deletions = 1, 0, 0
-        self._columns: tuple[str, ...] = ()
+        self._columns: list[str] = []
         self._pending = PendingRows(self._copy)
         self._staged: list[StagedRows] = []
 
@@ -158,7 +158,7 @@ class StagedWriter(SinkWriter):
         if not batch.num_rows:
             return
         batch = self._check.check(batch)
-        columns = tuple(name for name in batch.schema.names if name != DELETED)
+        columns = [name for name in batch.schema.names if name != DELETED]
         if self._rows and self._columns != columns:
             self._end_group()
         self._columns = columns

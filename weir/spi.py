@@ -3,7 +3,7 @@
     class Numbers(weir.spi.SourceReader): ...
 
 - A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
-  `KnowsEventTime`, `ReadsAlone` and `ReleasesInput` are optional.
+  `EmitsChangelog`, `KnowsEventTime`, `ReadsAlone` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
   commit). `ChecksColumns` and `ExpiringOutput` are optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
@@ -26,6 +26,7 @@ from runtime.ports import (
     ChecksColumns,
     Collector,
     DescribesColumns,
+    EmitsChangelog,
     EpochTarget,
     ExpiringOutput,
     KnowsEventTime,
@@ -53,6 +54,7 @@ __all__ = [
     "Collector",
     "CommitPermit",
     "DescribesColumns",
+    "EmitsChangelog",
     "EpochTarget",
     "ExpiringOutput",
     "Format",

@@ -27,7 +27,7 @@ from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.arguments import check_drift, check_parallelism
 from runtime.operators.output_tag import OutputTag
-from runtime.ports import DescribesColumns, Operator, Sink, Source
+from runtime.ports import DescribesColumns, EmitsChangelog, Operator, Sink, Source
 
 
 @dataclass
@@ -82,7 +82,11 @@ class Dataflow:
             self._plan.max_drifts_ms[OperatorId(uid)] = check_drift(uid, max_drift)
         guarantee = guarantee_of(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
-        return replace(read, columns=source.output_columns() if isinstance(source, DescribesColumns) else None)
+        return replace(
+            read,
+            columns=source.output_columns() if isinstance(source, DescribesColumns) else None,
+            is_changelog=isinstance(source, EmitsChangelog) and source.emits_changelog,
+        )
 
     @property
     def sources(self) -> Mapping[OperatorId, Source]:
@@ -169,13 +173,14 @@ class Dataflow:
         self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}
         if without_event_time:
             self._plan.needs_event_time[made.uid] = without_event_time
-        return replace(made, columns=columns, side_outputs=side_outputs)
+        made = replace(made, is_changelog=any(each.forwards_changelog for each in inputs), side_outputs=side_outputs)
+        return made.with_declared_columns(columns)
 
     def _with_columns(self, stream: Stream, columns: pa.Schema | None) -> Stream:
         """The stream, whose batches must have `columns`: its code could emit others."""
         if columns is not None:
             self._plan.columns[stream.uid, stream.output] = columns
-        return replace(stream, columns=columns)
+        return stream.with_declared_columns(columns)
 
     def _connect(self, target: OperatorId, source: StepInput, number: int = 0) -> None:
         """Adds an edge into input `number` of `target`. Raises JobRejected: the input does not fit."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from runtime.dataflow.checks import check_time
 from runtime.dataflow.functions import add_function
-from runtime.dataflow.inputs import StepInput
+from runtime.dataflow.inputs import ChangelogUse, StepInput
 from runtime.errors import JobRejected
 from runtime.operators.arguments import argument_error
 from runtime.operators.functions.co_process import CoProcessFunction, KeyedCoProcessFunction
@@ -48,7 +48,7 @@ class ConnectedStreams:
             lambda function, tags: Process(function, schema, tags),
             schema,
             side_outputs,
-            [StepInput(stream=self.first), StepInput(stream=self.second)],
+            [StepInput(stream=each, changelog=ChangelogUse.FORWARDED) for each in (self.first, self.second)],
             parallelism,
         )
 
@@ -75,7 +75,9 @@ class ConnectedKeyedStreams:
         Args:
             time: the columns of event times of the first and second stream, for `context.timestamp`.
         """
-        inputs = paired_inputs(uid, self.first, self.second)
+        inputs = [
+            replace(each, changelog=ChangelogUse.FORWARDED) for each in paired_inputs(uid, self.first, self.second)
+        ]
         first_time, second_time = (None, None) if time is None else check_times(uid, time, self.first, self.second)
         keys, second = self.first.keys, KeyedInput(self.second.keys, second_time)
         return add_function(

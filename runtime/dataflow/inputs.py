@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from runtime.core.job.graph import EdgeSpec, Partitioning
@@ -30,6 +31,14 @@ class CustomPartitioning:
     function: Partitioner
 
 
+class ChangelogUse(Enum):
+    """What a step does with a changelog, whose column `op` marks rows that take back earlier rows."""
+
+    REFUSED = auto()  #: it would treat such rows as new rows
+    FORWARDED = auto()  #: `op` goes on with its row
+    READ = auto()  #: it reads `op`; its output is no changelog
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepInput:
     """An input of a step. FORWARD is replaced by the stream's custom partitioning, if any.
@@ -43,6 +52,7 @@ class StepInput:
             sources may be paused there; None: rows do not wait.
         use: the columns that the step reads; None: all.
         takes_encoded_texts: the step reads dictionary-encoded texts (`state.encoded_texts`).
+        changelog: the use of a changelog, if the stream is one.
     """
 
     stream: Stream
@@ -55,6 +65,7 @@ class StepInput:
     drift_ms: int | None = None
     use: ColumnUse | None = None
     takes_encoded_texts: bool = False
+    changelog: ChangelogUse = ChangelogUse.REFUSED
 
     def check(self, flow: Dataflow, target: OperatorId) -> None:
         """Raises JobRejected unless the stream is a stream of `flow` that `target` can read."""
@@ -66,6 +77,18 @@ class StepInput:
         if self.stream.custom_partitioning is not None and self.partitioning is not Partitioning.FORWARD:
             detail = f"its input uses {self.partitioning} partitioning: leave out the partition_custom before it"
             raise JobRejected("bad-partitioning", target, detail)
+        if self.stream.is_changelog and self.changelog is ChangelogUse.REFUSED:
+            detail = (
+                f"its input {self.stream.uid!r} is a changelog: rows with op 'update_before' or 'delete' take back "
+                "earlier rows, and this step would treat them as new rows. Read the column 'op' before it, in a "
+                "filter, select, with_columns or a function"
+            )
+            raise JobRejected("changelog-input", target, detail)
+
+    @property
+    def forwards_changelog(self) -> bool:
+        """Whether the output of the step is a changelog, unless it lacks the column `op`."""
+        return self.stream.is_changelog and self.changelog is ChangelogUse.FORWARDED
 
     @property
     def partitioner(self) -> Partitioner | None:
@@ -120,3 +143,8 @@ class StepInput:
         wanted = AggregateSet(aggregates)
         types = with_uid_in_errors(target, lambda: wanted.state_types(columns))
         return tuple((f"{table}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
+
+
+def rules_input(rules: Stream) -> StepInput:
+    """A second stream whose rows every subtask passes to `process_broadcast`."""
+    return StepInput(stream=rules, partitioning=Partitioning.BROADCAST, changelog=ChangelogUse.READ)

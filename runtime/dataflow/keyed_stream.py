@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
@@ -16,7 +16,7 @@ from runtime.core.restore.durations import SESSION_GAP, WITHIN, window_durations
 from runtime.dataflow.checks import check_late_columns, check_time, validate_factory, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
-from runtime.dataflow.inputs import StepInput
+from runtime.dataflow.inputs import ChangelogUse, StepInput, rules_input
 from runtime.dataflow.joined_streams import IntervalJoinedStreams, JoinedStreams
 from runtime.dataflow.plan import PreAggregation
 from runtime.dataflow.used_columns import ColumnUse, columns_of_aggregates
@@ -205,13 +205,15 @@ class KeyedStream:
         """Running aggregates; each batch emits the new values of its keys, in the order of their first rows.
 
         Args:
-            changelog: emit inserts and updates, with the row kind in column `op`; see `RunningAggregate`.
+            changelog: emit inserts and updates, with the row kind in column `op`; see `RunningAggregate`. Steps that
+                would treat a retraction as a new row refuse this stream: read `op` before them.
         """
         check_aggregates(uid, aggregates)
         keys, wanted = self.keys, dict(aggregates)
         running = validate_factory(uid, lambda: RunningAggregate(keys, wanted, changelog))
         source = self._input(None, ("aggregates", wanted), columns_of_aggregates(aggregates=wanted))
-        return self.stream.flow._add_operator(uid, running, [source], parallelism)
+        made = self.stream.flow._add_operator(uid, running, [source], parallelism)
+        return replace(made, is_changelog=changelog)
 
     def batches(
         self,
@@ -237,7 +239,7 @@ class KeyedStream:
         limits = with_uid_in_errors(uid, lambda: BatchLimits(max_rows, max_wait_ms, flush_on_barrier))
         keys = self.keys
         return self.stream.flow._add_operator(
-            uid, lambda: Batches(keys, function, limits), [self._input()], parallelism
+            uid, lambda: Batches(keys, function, limits), [self._function_input()], parallelism
         )
 
     def process(
@@ -273,7 +275,7 @@ class KeyedStream:
 
         State that must follow its keys at a rescale is declared by `keyed_table` or `object_table`.
         """
-        return add_transform(uid, operator_factory, schema, side_outputs, self._input(), parallelism)
+        return add_transform(uid, operator_factory, schema, side_outputs, self._function_input(), parallelism)
 
     def connect_broadcast(
         self,
@@ -287,8 +289,8 @@ class KeyedStream:
         parallelism: int | None = None,
     ) -> Stream:
         """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
-        kind, second = KeyedBroadcastProcessFunction, StepInput(stream=rules, partitioning=Partitioning.BROADCAST)
-        return self._process(uid, kind, function_factory, schema, time, side_outputs, [second], parallelism)
+        kind, more = KeyedBroadcastProcessFunction, [rules_input(rules)]
+        return self._process(uid, kind, function_factory, schema, time, side_outputs, more, parallelism)
 
     def connect(self, other: KeyedStream) -> ConnectedKeyedStreams:
         """As `Stream.connect`; `other` needs keys of the same number and types, whose names may differ."""
@@ -324,9 +326,13 @@ class KeyedStream:
             lambda function, tags: KeyedProcess(function, keys, schema, time, tags),
             schema,
             side_outputs,
-            [self._input(), *more],
+            [self._function_input(), *more],
             parallelism,
         )
+
+    def _function_input(self) -> StepInput:
+        """This stream as the input of an author's function, which gets the column `op` of a changelog."""
+        return replace(self._input(), changelog=ChangelogUse.FORWARDED)
 
     def _input(
         self,

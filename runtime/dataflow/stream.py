@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,19 +16,20 @@ from runtime.dataflow.checks import common_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedStreams
 from runtime.dataflow.connectors import guarantee_of, prepare_connector
 from runtime.dataflow.functions import add_function, add_transform
-from runtime.dataflow.inputs import CustomPartitioning, StepInput
+from runtime.dataflow.inputs import ChangelogUse, CustomPartitioning, StepInput, rules_input
 from runtime.dataflow.keyed_stream import KeyedStream
 from runtime.dataflow.used_columns import ColumnUse, columns_of_expressions
 from runtime.errors import JobRejected
 from runtime.operators.arguments import check_column, check_columns, check_expression, check_function, check_schema
 from runtime.operators.broadcast_join import BroadcastJoin
-from runtime.operators.expressions import Filter, Project
+from runtime.operators.expressions import Filter, Project, names_column
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.functions.batch import FlatMapRows, MapBatches, MapRows
 from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction
 from runtime.operators.iterate import Iterate
 from runtime.operators.output_tag import OutputTag, unknown_output_error
 from runtime.operators.partition import Partitioner
+from runtime.operators.running_aggregate import OP_COLUMN
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.union import Union
 from runtime.ports import ChecksColumns, Operator, Sink
@@ -50,6 +51,15 @@ class Stream:
     columns: pa.Schema | None = None  #: None: the step does not declare its columns
     side_outputs: tuple[OutputTag, ...] = ()  #: further outputs of the step
     output: str = ""  #: name of the side output that this stream is; "": the main output
+    is_changelog: bool = False  #: the column `op` marks rows that take back earlier rows; see `RunningAggregate`
+
+    def with_declared_columns(self, columns: pa.Schema | None) -> Self:
+        """The stream with these columns. Without the column `op` it is no changelog. None: unknown."""
+        return replace(
+            self,
+            columns=columns,
+            is_changelog=self.is_changelog and (columns is None or OP_COLUMN in columns.names),
+        )
 
     def side_output(self, tag: OutputTag) -> Stream:
         """The rows that the step emits to `tag`: a stream like any other. Rows that no step reads are dropped.
@@ -73,7 +83,7 @@ class Stream:
         """
         check_expression(uid, "expression", expression)
         use = columns_of_expressions(self.columns, [expression], forwards=True)
-        return self._then_expression(uid, Filter(expression), parallelism, use)
+        return self._then_expression(uid, Filter(expression), parallelism, use, _use_of_changelog([expression]))
 
     def select(self, uid: str, /, *names: str, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
         """The columns `names`, then a column per Arrow expression, such as `euros=pc.field("fare") * 0.92`."""
@@ -123,7 +133,7 @@ class Stream:
         use = ColumnUse(frozenset({*keys, *columns}))
         build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True, use=use)
         probe_use = ColumnUse(frozenset({*keys, *columns}), forwards=True)
-        probe_side = StepInput(stream=self, use=probe_use, takes_encoded_texts=True)
+        probe_side = StepInput(stream=self, use=probe_use, takes_encoded_texts=True, changelog=ChangelogUse.FORWARDED)
         joined = self.flow._add_operator(uid, create, [probe_side, build_side])
         with_uid_in_errors(uid, lambda: join.check_columns(self.columns, build.columns))
         return joined
@@ -135,7 +145,7 @@ class Stream:
         """
         if not others:
             raise JobRejected("bad-input", uid, "a union needs at least one other stream")
-        inputs = [StepInput(stream=each) for each in (self, *others)]
+        inputs = [StepInput(stream=each, changelog=ChangelogUse.FORWARDED) for each in (self, *others)]
         made = self.flow._add_operator(uid, Union, inputs, parallelism)
         return self.flow._with_columns(
             made, common_columns(uid, [(each.uid, each.columns) for each in (self, *others)])
@@ -149,7 +159,7 @@ class Stream:
         """
         head = self._then(uid, Iterate, parallelism)
         self.flow._plan.loops.append(head.uid)
-        return IterativeStream(self.flow, head.uid, columns=self.columns)
+        return IterativeStream(self.flow, head.uid, columns=self.columns, is_changelog=self.is_changelog)
 
     def process(
         self,
@@ -174,7 +184,7 @@ class Stream:
             lambda function, tags: Process(function, schema, tags),
             schema,
             side_outputs,
-            [StepInput(stream=self)],
+            [StepInput(stream=self, changelog=ChangelogUse.FORWARDED)],
             parallelism,
         )
 
@@ -199,7 +209,8 @@ class Stream:
             schema: columns of the output, if they are the same for every input; checked at the first batch.
             side_outputs: further outputs; the operator calls `out.emit_to(tag.name, batch)`.
         """
-        return add_transform(uid, operator_factory, schema, side_outputs, StepInput(stream=self), parallelism)
+        source = StepInput(stream=self, changelog=ChangelogUse.FORWARDED)
+        return add_transform(uid, operator_factory, schema, side_outputs, source, parallelism)
 
     def async_map(
         self,
@@ -245,7 +256,7 @@ class Stream:
             lambda function, tags: Process(function, schema, tags),
             schema,
             side_outputs,
-            [StepInput(stream=self), StepInput(stream=rules, partitioning=Partitioning.BROADCAST)],
+            [StepInput(stream=self, changelog=ChangelogUse.FORWARDED), rules_input(rules)],
             parallelism,
         )
 
@@ -297,8 +308,8 @@ class Stream:
         guarantee = guarantee_of(uid, sink)
         end = self.flow._add(uid, name, role, parallelism, lambda: operator(sink), guarantee=guarantee)
         self.flow._plan.sinks[end.uid] = sink
-        self.flow._connect(end.uid, StepInput(stream=self))
-        return replace(end, columns=self.columns)
+        self.flow._connect(end.uid, StepInput(stream=self, changelog=ChangelogUse.FORWARDED))
+        return replace(end, columns=self.columns, is_changelog=self.is_changelog)
 
     def _project(
         self,
@@ -319,14 +330,22 @@ class Stream:
             use = columns_of_expressions(self.columns, [*kept.values(), *computed.values()], forwards=keeps_input)
         else:
             use = ColumnUse(frozenset(kept))
-        return self._then_expression(uid, project, parallelism, use)
+        changelog = _use_of_changelog(computed.values())
+        if changelog is ChangelogUse.FORWARDED and (OP_COLUMN in computed or not (keeps_input or OP_COLUMN in kept)):
+            changelog = ChangelogUse.REFUSED  # the rows would lose their kind, which no expression has read
+        return self._then_expression(uid, project, parallelism, use, changelog)
 
     def _then_expression(
-        self, uid: str, operator: Filter | Project, parallelism: int | None, use: ColumnUse | None
+        self,
+        uid: str,
+        operator: Filter | Project,
+        parallelism: int | None,
+        use: ColumnUse | None,
+        changelog: ChangelogUse,
     ) -> Stream:
         columns = self.columns
         after = None if columns is None else with_uid_in_errors(uid, lambda: operator.columns_after(columns))
-        source = StepInput(stream=self, use=use, takes_encoded_texts=isinstance(operator, Filter))
+        source = StepInput(stream=self, use=use, takes_encoded_texts=isinstance(operator, Filter), changelog=changelog)
         return self.flow._add_operator(uid, lambda: operator, [source], parallelism, columns=after)
 
     def _then(
@@ -336,7 +355,8 @@ class Stream:
         parallelism: int | None,
         columns: pa.Schema | None = None,
     ) -> Stream:
-        return self.flow._add_operator(uid, make, [StepInput(stream=self)], parallelism, columns=columns)
+        source = StepInput(stream=self, changelog=ChangelogUse.FORWARDED)
+        return self.flow._add_operator(uid, make, [source], parallelism, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -349,4 +369,10 @@ class IterativeStream(Stream):
         May be called again with another stream.
         """
         before = self.flow._plan.back_edge_count(self.uid)
-        self.flow._connect(self.uid, StepInput(stream=stream, feedback=True), before + 1)
+        changelog = ChangelogUse.FORWARDED if self.is_changelog else ChangelogUse.REFUSED
+        self.flow._connect(self.uid, StepInput(stream=stream, feedback=True, changelog=changelog), before + 1)
+
+
+def _use_of_changelog(expressions: Iterable[pc.Expression]) -> ChangelogUse:
+    reads = any(names_column(each, OP_COLUMN) for each in expressions)
+    return ChangelogUse.READ if reads else ChangelogUse.FORWARDED

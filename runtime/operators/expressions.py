@@ -23,6 +23,7 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.ports import Collector, Operator
 from runtime.state.encoded_texts import ByDictionary, decode, encoded_columns, has_few_values
 
+_CONSTANT_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _UNKNOWN_FIELD: Final = re.compile(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((?P<name>[^)]*)\)")
 
 
@@ -32,6 +33,11 @@ def columns_named_in(expression: pc.Expression | None, names: Iterable[str]) -> 
     if "FieldPath(" in text:  # a column by its number
         return list(names)
     return [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) or not name.isidentifier()]
+
+
+def names_column(expression: pc.Expression, name: str) -> bool:
+    """Whether an expression reads the column `name`. Its constant texts are no columns."""
+    return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _CONSTANT_TEXT.sub("", str(expression))))
 
 
 def filter_mask(predicate: pc.Expression, batch: pa.RecordBatch) -> pa.Array:

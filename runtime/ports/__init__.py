@@ -21,6 +21,7 @@ from runtime.ports.sinks import (
 )
 from runtime.ports.sources import (
     DescribesColumns,
+    EmitsChangelog,
     EncodesTexts,
     KnowsEventTime,
     LeavesOutColumns,
@@ -41,6 +42,7 @@ __all__ = [
     "Collector",
     "DeliversEpochs",
     "DescribesColumns",
+    "EmitsChangelog",
     "EncodesRows",
     "EncodesTexts",
     "EpochTarget",

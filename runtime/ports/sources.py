@@ -110,6 +110,14 @@ class KnowsEventTime(Protocol):
 
 
 @runtime_checkable
+class EmitsChangelog(Protocol):
+    """A source whose column `op` marks rows that take back earlier rows, as `RunningAggregate` does."""
+
+    @property
+    def emits_changelog(self) -> bool: ...
+
+
+@runtime_checkable
 class ReadsAlone(Protocol):
     """A source whose input may have a single reader, such as a replication slot. A clone must not read beside the run.
 

@@ -57,6 +57,11 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
         f"""select order_id, paid_at, date_trunc('hour', paid_at) {pairs}
         where date_trunc('hour', paid_at) = date_trunc('hour', ordered_at) order by all"""
     )
+    newest = {row["payments"]: row["orders"] for row in found["orders_with_rows"].rows()}
+    assert sorted(newest.items()) == answer(
+        """select payments, count(*) from (select count(*) payments from payments group by "order") group by all
+        order by all"""
+    )
     assert sum(row["orders"] for row in found["visit_rows"].rows()) == len(ORDERS)
     once = collected("once_rows", "ordered_at", "amount")
     assert len(once) == len(set(once))

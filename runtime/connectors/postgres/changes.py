@@ -78,6 +78,7 @@ class PostgresChanges:
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = False
     exclusive: ClassVar[bool] = True  #: a slot has a single reader
+    emits_changelog: ClassVar[bool] = True
 
     url: str = field(repr=False)
     publication: str

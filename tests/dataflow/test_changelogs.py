@@ -1,0 +1,153 @@
+"""Steps behind a changelog: rows with op `update_before` and `delete` take back earlier rows, and are no new rows."""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import weir
+from runtime.connectors.sinks.collect import CollectSink
+from runtime.launch.local import run_local
+from tests.jobs.numbers import Numbers, expected_counts
+
+COUNT = {"rows": weir.Count()}
+KEY = pa.schema([("key", pa.int64())])
+WITH_OP = pa.schema([("key", pa.int64()), ("op", pa.string())])
+MINUTE = timedelta(minutes=1)
+OP = pc.field("op")
+
+
+class Passes(weir.ProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None:
+        out.emit(row)
+
+
+class KeyedPasses(weir.KeyedProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None:
+        out.emit(row)
+
+
+class PassesBatches(weir.spi.Operator):
+    def process(self, input: int, batch: pa.RecordBatch, out: Any) -> None:
+        out.emit(batch)
+
+
+class PassesRules(weir.BroadcastProcessFunction):
+    def process(self, row: Any, context: Any, out: Any) -> None:
+        out.emit(row)
+
+    def process_broadcast(self, row: Any, context: Any, out: Any) -> None: ...
+
+
+class PassesBoth(weir.CoProcessFunction):
+    def process1(self, row: Any, context: Any, out: Any) -> None:
+        out.emit(row)
+
+    def process2(self, row: Any, context: Any, out: Any) -> None: ...
+
+
+def numbers(flow: weir.Dataflow) -> weir.Stream:
+    return flow.source("numbers", Numbers(total=20))
+
+
+def changes(flow: weir.Dataflow) -> weir.Stream:
+    """How many rows each key has."""
+    return numbers(flow).key_by("key").aggregate("changes", {"n": weir.Count()}, changelog=True)
+
+
+def table_changes(flow: weir.Dataflow) -> weir.Stream:
+    return flow.source("changes", weir.PostgresChanges("postgresql://weir@db/shop", "orders", "orders", "orders"))
+
+
+Step = Callable[[weir.Stream], Any]
+
+REFUSED: dict[str, Step] = {
+    "aggregate": lambda s: s.key_by("key").aggregate("step", COUNT),
+    "changelog": lambda s: s.key_by("key").aggregate("step", COUNT, changelog=True),
+    "tumbling": lambda s: s.key_by("key").window("step", MINUTE, "n", COUNT),
+    "sliding": lambda s: s.key_by("key").window("step", MINUTE, "n", COUNT, slide=MINUTE / 2),
+    "session": lambda s: s.key_by("key").session_window("step", MINUTE, "n", COUNT),
+    "deduplicate": lambda s: s.key_by("key").deduplicate("step", MINUTE, "n"),
+    "latest": lambda s: s.key_by("key").latest("step", "n"),
+    "interval join": lambda s: (
+        s.key_by("key")
+        .interval_join(numbers(s.flow).key_by("key"))
+        .between("step", MINUTE, MINUTE, time=("n", "value"))
+    ),
+    "window join": lambda s: (
+        numbers(s.flow).key_by("key").join(s.key_by("key")).window("step", MINUTE, time=("value", "n"))
+    ),
+    "build side": lambda s: numbers(s.flow).join_broadcast("step", s, on=["key"], take=["n"]),
+    "select": lambda s: s.select("step", "key", "n"),
+    "select by chance": lambda s: s.select("step", "key", text=pc.if_else(pc.field("n") > 1, "op", "")),
+    "op replaced": lambda s: s.with_columns("step", op=pc.scalar("insert")),
+    "back-edge": lambda s: numbers(s.flow).iterate("step").close_with(s),
+}
+
+FORWARDING: dict[str, Step] = {
+    "filter": lambda s: s.filter("step", pc.field("n") > 1),
+    "select": lambda s: s.select("step", "key", "op", twice=pc.field("n") * 2),
+    "with_columns": lambda s: s.with_columns("step", twice=pc.field("n") * 2),
+    "map_batches": lambda s: s.map_batches("step", lambda batch: batch),
+    "map": lambda s: s.map("step", lambda row: row, WITH_OP),
+    "flat_map": lambda s: s.flat_map("step", lambda row: [row], WITH_OP),
+    "process": lambda s: s.process("step", Passes, WITH_OP),
+    "keyed process": lambda s: s.key_by("key").process("step", KeyedPasses, WITH_OP),
+    "transform": lambda s: s.transform("step", PassesBatches),
+    "keyed transform": lambda s: s.key_by("key").transform("step", PassesBatches, WITH_OP),
+    "batches": lambda s: s.key_by("key").batches("step", lambda batch: batch, max_rows=10),
+    "probe side": lambda s: s.join_broadcast("step", numbers(s.flow), on=["key"], take=["value"]),
+    "union": lambda s: s.union("step", s.filter("more", pc.field("n") > 1)),
+    "iterate": lambda s: s.iterate("step"),
+    "write_through": lambda s: s.write_through("step", CollectSink()),
+    "partition_custom": lambda s: s.partition_custom(lambda rows, subtasks: [0] * len(rows), "key").process(
+        "step", Passes, WITH_OP
+    ),
+    "connect_broadcast": lambda s: s.connect_broadcast("step", numbers(s.flow), PassesRules, WITH_OP),
+    "connect": lambda s: numbers(s.flow).connect(s).process("step", PassesBoth, WITH_OP),
+}
+
+READING: dict[str, Step] = {
+    "filter": lambda s: s.filter("step", OP != "update_before"),
+    "select": lambda s: s.select("step", "key", "op", sign=pc.if_else(OP == "update_before", -1, 1)),
+    "with_columns": lambda s: s.with_columns("step", sign=pc.if_else(OP == "update_before", -1, 1)),
+    "map": lambda s: s.map("step", lambda row: row, KEY),
+    "process": lambda s: s.process("step", Passes, KEY),
+    "rules": lambda s: numbers(s.flow).connect_broadcast("step", s, PassesRules, WITH_OP),
+}
+
+
+@pytest.mark.parametrize("given", [changes, table_changes])
+@pytest.mark.parametrize("step", REFUSED.values(), ids=REFUSED)
+def test_a_step_that_would_count_retractions_as_rows_is_refused(step: Step, given: Any) -> None:
+    with pytest.raises(weir.JobRejected, match=r"'changes' is a changelog: .*'op'") as refused:
+        step(given(weir.Dataflow("counts")))
+    assert (refused.value.code, refused.value.field) == ("changelog-input", "step")
+
+
+@pytest.mark.parametrize("step", FORWARDING.values(), ids=FORWARDING)
+def test_rows_stay_a_changelog_behind_steps_that_pass_op_on(step: Step) -> None:
+    with pytest.raises(weir.JobRejected, match="is a changelog"):
+        step(changes(weir.Dataflow("counts"))).key_by("key").aggregate("counts", COUNT)
+
+
+@pytest.mark.parametrize("step", READING.values(), ids=READING)
+def test_a_step_that_reads_op_ends_the_changelog(step: Step) -> None:
+    step(changes(weir.Dataflow("counts"))).key_by("key").aggregate("counts", COUNT)
+
+
+def test_counts_of_counts_follow_the_retractions(tmp_path: Path) -> None:
+    """How many keys have each count: the second aggregate adds the sign of a change."""
+    flow, sink = weir.Dataflow("counts"), CollectSink()
+    sign = pc.if_else(pc.is_in(OP, pa.array(["update_before", "delete"])), -1, 1)
+    signed = changes(flow).select("signed", "n", sign=sign)
+    signed.key_by("n").aggregate("keys", {"keys": weir.Sum("sign")}).sink("out", sink)
+    run_local(flow, parallelism=2, storage=str(tmp_path))
+    newest = {row["n"]: row["keys"] for row in sink.rows()}
+    expected = Counter(n for n, _ in expected_counts(Numbers(total=20)).values())
+    assert {n: keys for n, keys in newest.items() if keys} == expected

@@ -26,6 +26,7 @@ from runtime.dataflow.plan import CompiledJob, DataflowPlan, Step
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.arguments import check_drift, check_parallelism
+from runtime.operators.column_difference import check_distinct_columns
 from runtime.operators.output_tag import OutputTag
 from runtime.ports import DescribesColumns, EmitsChangelog, Operator, Sink, Source
 
@@ -82,9 +83,12 @@ class Dataflow:
             self._plan.max_drifts_ms[OperatorId(uid)] = check_drift(uid, max_drift)
         guarantee = guarantee_of(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
+        columns = source.output_columns() if isinstance(source, DescribesColumns) else None
+        if columns is not None:
+            check_distinct_columns(columns, uid)
         return replace(
             read,
-            columns=source.output_columns() if isinstance(source, DescribesColumns) else None,
+            columns=columns,
             is_changelog=isinstance(source, EmitsChangelog) and source.emits_changelog,
         )
 

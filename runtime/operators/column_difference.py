@@ -1,11 +1,20 @@
-"""The difference between the columns of two batches or streams, for error messages."""
+"""Checks of the columns of a stream, and the difference between the columns of two batches or streams."""
 
 from collections.abc import Mapping
 
 import pyarrow as pa
 
+from runtime.errors import JobRejected
 from runtime.state.encoded_texts import declared_field
 from runtime.state.encodings import nullable_schema
+
+
+def check_distinct_columns(schema: pa.Schema, uid: str) -> None:
+    """Raises JobRejected if two columns in the output of operator `uid` have the same name."""
+    names = schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise JobRejected("duplicate-column", uid, f"two columns of its output have the name {twice!r}")
 
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:

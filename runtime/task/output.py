@@ -22,7 +22,7 @@ from runtime.core.subtask.credits import Credits
 from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
 from runtime.dataflow.plan import PreAggregation
 from runtime.errors import JobRejected, OperatorFailure, WeirError
-from runtime.operators.column_difference import column_difference, columns_of
+from runtime.operators.column_difference import check_distinct_columns, column_difference, columns_of
 from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encoded_texts import columns_with_many_values, decode
@@ -87,8 +87,8 @@ class Outputs:
 
         Raises:
             WeirError: the columns differ from earlier batches.
-            JobRejected: the columns differ from the declared columns, a receiver's key column is missing, or its type
-                cannot be a key.
+            JobRejected: two columns have the same name, the columns differ from the declared columns, a receiver's key
+                column is missing, or its type cannot be a key.
             OperatorFailure: the pre-aggregation for a receiver raised; it names the receiver.
         """
         if batch.num_rows == 0:
@@ -128,6 +128,7 @@ class Outputs:
             seen, sent = last
             if batch.schema is seen or batch.schema.equals(seen, check_metadata=True):
                 return sent.of(batch)
+        check_distinct_columns(batch.schema, self.subtask.operator)
         batch = without_views(batch)
         now = NullableRows(batch.schema)
         if last is None:

@@ -20,6 +20,7 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
+from runtime.operators.column_difference import check_distinct_columns
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.running_aggregate import RunningAggregate
@@ -51,10 +52,11 @@ class StepColumns:
         """The output schema of step `uid`.
 
         Raises:
-            JobRejected: the columns cannot be inferred; the step is named.
+            JobRejected: the columns cannot be inferred, or two have the same name; the step is named.
         """
         if uid not in self._schemas:
             self._schemas[uid] = self._infer(uid)
+            check_distinct_columns(self._schemas[uid], uid)
         return self._schemas[uid]
 
     def pre_aggregated_schema(self, window: OperatorId) -> pa.Schema:

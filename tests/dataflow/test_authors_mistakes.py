@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import weir
@@ -350,6 +351,44 @@ def test_a_misspelt_output_column_ends_the_run_and_is_named_with_its_operator(tm
         assert re.search("'step'.*count: .*no such column; it has key, n", str(run.records.failure))
         assert len(run.records.attempts) == 1
     assert not [*(tmp_path / "out").glob("part-*")]
+
+
+def _twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("key", batch.column("key"))
+
+
+FOLLOWING: dict[str, Callable[[weir.Stream], weir.Stream]] = {
+    "sink": lambda s: s,
+    "aggregate": lambda s: s.key_by("key").aggregate("next", COUNT),
+    "filter": lambda s: s.filter("next", pc.field("value") >= 0),
+    "select": lambda s: s.select("next", "key"),
+    "rows": lambda s: s.map("next", lambda row: {"key": row["key"], "n": 1}, SCHEMA),
+    "window": lambda s: s.key_by("key").window("next", 5 * MS, "value", COUNT),
+}
+
+
+@pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
+def test_two_columns_of_one_name_are_an_error_of_the_step_that_made_them(tmp_path: Path, following: Any) -> None:
+    """Not of the next step, which cannot choose between them."""
+    flow = weir.Dataflow("mistakes")
+    made = flow.source("numbers", Numbers(total=10)).map_batches("step", _twice)
+    following(made).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
+        run.join()
+        assert run.records.failure is not None
+        assert run.records.failure["operator"] == "step"
+        assert "two columns of its output have the name 'key'" in str(run.records.failure)
+        assert len(run.records.attempts) == 1
+
+
+class Doubled(Numbers):
+    def output_columns(self) -> pa.Schema:
+        return pa.schema([("key", pa.int64()), ("key", pa.int64())])
+
+
+def test_two_columns_of_one_name_in_a_source_are_refused_before_the_start() -> None:
+    with pytest.raises(weir.JobRejected, match="numbers: two columns of its output have the name 'key'"):
+        weir.Dataflow("mistakes").source("numbers", Doubled(total=1))
 
 
 def test_an_error_of_the_pre_aggregation_names_the_window(tmp_path: Path) -> None:

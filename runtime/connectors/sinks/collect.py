@@ -18,6 +18,7 @@ import pyarrow as pa
 from runtime.connectors.sinks.no_committer import foreign_output_error
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import JobRejected
+from runtime.operators.functions.row_values import rows_of
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter, StageFolders
 
 DEFAULT_MAX_ROWS: Final = 100_000
@@ -87,9 +88,8 @@ class CollectSink:
         return self._collected.table()
 
     def rows(self) -> list[dict[str, Any]]:
-        """`table` as dictionaries."""
-        rows: list[dict[str, Any]] = self.table().to_pylist()
-        return rows
+        """`table` as dictionaries. A time outside the years 1 to 9999 is a `numpy.datetime64`, in UTC."""
+        return [row for batch in self.table().to_batches() for row in rows_of(batch, far_times=True)]
 
     def bind(self, uid: str, folders: StageFolders) -> "CollectSink":
         detail = "a job of the console has no caller that could collect rows: use a ParquetSink, or run_local"

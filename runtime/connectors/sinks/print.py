@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.connectors.sinks.no_committer import NoCommitter
+from runtime.operators.functions.row_values import rows_of
 from runtime.ports import OperatorContext, SinkWriter
 
 
@@ -47,7 +48,8 @@ class PrintWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes the lines in one call, so that the lines of other subtasks do not interrupt each other."""
-        lines = [f"{self._start}{msgspec.json.encode(row, enc_hook=str).decode()}\n" for row in batch.to_pylist()]
+        rows = rows_of(batch, far_times=True)
+        lines = [f"{self._start}{msgspec.json.encode(row, enc_hook=str).decode()}\n" for row in rows]
         self._stream.write("".join(lines))
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:

@@ -22,15 +22,28 @@ _EXACT_UNITS: Final = ("s", "ms", "us")  #: a `datetime` has no nanoseconds
 _PLAIN_ZONES: Final = (None, "UTC")
 
 
-def rows_of(batch: pa.RecordBatch, *, maps_as_dicts: bool = False) -> Iterator[Row]:
+def rows_of(batch: pa.RecordBatch, *, maps_as_dicts: bool = False, far_times: bool = False) -> Iterator[Row]:
     """Each row as a dict by column name. Rows are made lazily: many live dicts slow the garbage collector down.
+
+    Args:
+        far_times: times and durations outside Python's range are `numpy.datetime64` (in UTC) and `numpy.timedelta64`.
 
     Raises:
         KeyError: with `maps_as_dicts`, a map has a key twice.
+        OverflowError: Python lacks a time or duration; the error names the column. Not with `far_times`.
     """
     if not batch.num_columns:
         return iter(batch.to_pylist())
-    return _row_factory(tuple(batch.schema.names))([values_of(column, maps_as_dicts) for column in batch.columns])
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values = values_of(column, maps_as_dicts)
+        except OverflowError as error:
+            if not far_times:
+                raise OverflowError(f"column {name!r} ({column.type}) has a time outside Python's range") from error
+            values = [_value_of(scalar) for scalar in column]
+        columns.append(values)
+    return _row_factory(tuple(batch.schema.names))(columns)
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
@@ -105,6 +118,23 @@ def _column_values(rows: Sequence[Row], name: str) -> list[Any]:
     except (TypeError, AttributeError) as error:
         kinds = ", ".join(sorted({type(row).__name__ for row in rows} - {"dict"}))
         raise TypeError(f"output rows must be dicts by column name, not {kinds}") from error
+
+
+def _value_of(scalar: pa.Scalar) -> Any:
+    """The value of a scalar as Arrow makes it. A time that Python lacks is a `numpy.datetime64`."""
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        kind = scalar.type
+        if isinstance(scalar, pa.DictionaryScalar):
+            return _value_of(scalar.value)
+        if pa.types.is_struct(kind):
+            return {name: _value_of(each) for name, each in scalar.items()}
+        if pa.types.is_map(kind):
+            return [(_value_of(pair["key"]), _value_of(pair["value"])) for pair in scalar.values]
+        if pa.types.is_nested(kind):
+            return [_value_of(each) for each in scalar.values]
+        return pa.array([scalar], kind).to_numpy(zero_copy_only=False)[0]
 
 
 def _plain_times(column: pa.Array) -> list[Any]:

@@ -2,9 +2,12 @@
 
 import json
 import pickle
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -75,6 +78,57 @@ def test_a_column_of_two_types_is_named() -> None:
     commit(of, 1, one.prepare(1))
     with pytest.raises(JobRejected, match="Field n has incompatible types"):
         of.table()
+
+
+def test_windows_after_the_year_9999_are_collected(tmp_path: Path) -> None:
+    """Python's times end there. Event times may reach 146 million years."""
+    times = pa.array([253_402_300_770_000, 253_402_300_800_000, 2**62 - 1, -(2**62)]).cast(pa.timestamp("ms"))
+    flow, of = weir.Dataflow("far"), CollectSink()
+    far = flow.source("numbers", weir.SequenceSource(rows=4)).map_batches("far", partial(_with_times, times))
+    far.key_by("id").window("minutes", timedelta(minutes=1), "at", {"rows": weir.Count()}).sink("out", of)
+    weir.run_local(flow, parallelism=1, storage=str(tmp_path))
+    found = {row["id"]: (row["window_start"], row["window_end"]) for row in of.rows()}
+    minute = np.timedelta64(60_000, "ms")
+    assert found == {
+        0: (datetime(9999, 12, 31, 23, 59), np.datetime64("10000-01-01", "ms")),  # noqa: DTZ001
+        1: (np.datetime64("10000-01-01", "ms"), np.datetime64("10000-01-01", "ms") + minute),
+        **{
+            number: (np.datetime64(at // 60_000 * 60_000, "ms"), np.datetime64(at // 60_000 * 60_000, "ms") + minute)
+            for number, at in ((2, 2**62 - 1), (3, -(2**62)))
+        },
+    }
+
+
+def _with_times(times: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("at", times.take(batch["id"]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pa.timestamp(unit, zone) for unit in ("s", "ms") for zone in (None, "UTC", "Europe/Berlin")),
+        pa.duration("s"), pa.duration("ms"), pa.date64(),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_times_that_python_lacks_are_numpy_times(kind: pa.DataType) -> None:
+    far = pa.array([2**62, None, 0], pa.int64()).view(kind)
+    near = far[2].as_py()
+    whole = pa.array([2**62], pa.int64()).view(kind).to_numpy(zero_copy_only=False)[0]
+    struct = pa.StructArray.from_arrays([far], ["at"])
+    items = pa.array([[0, 1, 2]], pa.list_(pa.int32()))
+    lists = pa.ListArray.from_arrays(items.offsets, far)
+    maps = pa.MapArray.from_arrays(items.offsets, pa.array(["a", "b", "c"]), far)
+    of = CollectSink()
+    one = writer(of)
+    one.write(pa.record_batch({"at": far, "inside": struct}))
+    one.write(pa.record_batch({"lists": lists, "maps": maps}))
+    commit(of, 1, one.prepare(1))
+    first, second, third, last = of.rows()
+    assert [first["at"], second["at"], third["at"]] == [whole, None, near]
+    assert [first["inside"], third["inside"]] == [{"at": whole}, {"at": near}]
+    assert last["lists"] == [whole, None, near]
+    assert last["maps"] == [("a", whole), ("b", None), ("c", near)]
 
 
 def test_output_of_another_sink_is_refused() -> None:

@@ -31,3 +31,15 @@ def test_a_line_is_a_row_after_prefix_and_subtask(
     assert found.prepare(1) == ()
     seen = capsys.readouterr()
     assert (seen.err if sink.to_stderr else seen.out) == text
+
+
+def test_a_time_after_the_year_9999_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = PrintSink().writer()
+    found.open(
+        OperatorContext(
+            job="job", uid="out", index=0, parallelism=1, max_parallelism=16, token=Token(1),
+            state=SubtaskState(range(16), 16, None), now_ms=lambda: 0,
+        )
+    )  # fmt: skip
+    found.write(pa.record_batch({"at": pa.array([253_402_300_800_000], pa.timestamp("ms"))}))
+    assert capsys.readouterr().out == '{"at":"10000-01-01T00:00:00.000"}\n'

@@ -91,6 +91,18 @@ def test_columns_of_a_function_over_batches_are_found_with_real_rows(tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_two_columns_of_one_name_are_refused_by_the_step_that_makes_them() -> None:
+    flow = Dataflow("twice")
+    numbers = flow.source("numbers", SequenceSource(rows=10)).map_batches("twice", twice)
+    numbers.key_by("id").aggregate("n", {"n": Count()}).sink("out", DiscardSink())
+    with pytest.raises(JobRejected, match="twice: two columns of its output have the name 'id'"):
+        plan_batch(flow.compile(1))
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("id", batch["id"])
+
+
 def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path) -> None:
     source = DirectorySource(str(tmp_path), CsvFormat(EVENTS), bounded=True)
     flow = Dataflow("empty")

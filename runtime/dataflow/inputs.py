@@ -32,7 +32,7 @@ class CustomPartitioning:
 
 
 class ChangelogUse(Enum):
-    """What a step does with a changelog, whose column `op` marks rows that take back earlier rows."""
+    """The use of a changelog by a step. Its column `op` marks rows that take back earlier rows."""
 
     REFUSED = auto()  #: it would treat such rows as new rows
     FORWARDED = auto()  #: `op` goes on with its row

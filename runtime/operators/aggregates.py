@@ -2,12 +2,13 @@
 
 An aggregate keeps its state in columns, with a position per key. `accumulate` adds rows. `merge` adds the state of
 other rows: merging the states of two parts of the input gives the state of the whole input. Integer sums are exact:
-an overflow is refused before any state has changed. A mean is kept as sum and count.
+an overflow is refused before any state has changed. A mean is kept as sum and count; a sum of integers beyond 64 bits
+carries into a further column.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from operator import setitem
 from typing import Any, Final, Protocol
 
@@ -149,17 +150,25 @@ class Sum(Aggregate):
 
     def _accumulate_values(self, state: StateColumns, name: str, column: pa.Array, at: Positions) -> Change:
         values, at = _valid_values(column, at)
-        return _add_values(state.column(f"{name}:sum"), state.valid(f"{name}:sum"), at, values, name)
+        sums, valid = state.column(f"{name}:sum"), state.valid(f"{name}:sum")
+        return _add_values(sums, valid, at, values, name, self._carries(state, name))
+
+    def _carries(self, state: StateColumns, name: str) -> Values | None:
+        """The column into which sums of integers carry; None: a sum beyond 64 bits is refused."""
+        return None
 
 
 class Mean(Sum):
-    """The mean of a numeric column, as float64."""
+    """The mean of a numeric column, as float64.
+
+    The sum of integers is `carry` * 2^64 + `sum`, so that it has no limit of its own. The carry of floats is 0.
+    """
 
     def fields(self, name: str) -> list[pa.Field]:
-        return [*super().fields(name), _count_field(name)]
+        return [*super().fields(name), _count_field(name), pa.field(f"{name}:carry", pa.int64(), nullable=False)]
 
     def state_types(self, schema: pa.Schema) -> list[Any]:
-        return [*super().state_types(schema), pa.int64()]
+        return [*super().state_types(schema), pa.int64(), pa.int64()]
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         _, known = _valid_values(batch.column(self._column), at)
@@ -167,12 +176,18 @@ class Mean(Sum):
         return _in_sequence(super().accumulate(state, name, batch, at), count)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        return _in_sequence(super().merge(state, name, parts, at), _add_counts(state, f"{name}:count", parts, at))
+        counts = (_add_counts(state, f"{name}:{suffix}", parts, at) for suffix in ("count", "carry"))
+        return reduce(_in_sequence, counts, super().merge(state, name, parts, at))
 
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
-        counts = state.column(f"{name}:count")[row_ids]
+        counts, carries = (state.column(f"{name}:{suffix}")[row_ids] for suffix in ("count", "carry"))
         sums = state.column(f"{name}:sum")[row_ids]
+        if carries.any():
+            sums = sums + carries * 2.0**64
         return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
+
+    def _carries(self, state: StateColumns, name: str) -> Values | None:
+        return state.column(f"{name}:carry")
 
 
 class _Extreme(Aggregate):
@@ -310,7 +325,7 @@ def _count_rows(counts: Values, at: Positions) -> Change:
     return partial(kernels.folds.count_rows, at, counts)
 
 
-def _add_values(sums: Values, valid: Mask, at: Positions, values: Values, name: str) -> Change:
+def _add_values(sums: Values, valid: Mask, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
     kernels = native()
     if kernels is not None and sums.dtype == np.int64 and values.dtype.kind == "i":
         values = np.ascontiguousarray(values, dtype=np.int64)
@@ -319,13 +334,13 @@ def _add_values(sums: Values, valid: Mask, at: Positions, values: Values, name: 
     elif kernels is not None and sums.dtype == np.float64:
         values = np.ascontiguousarray(values, dtype=np.float64)
         return partial(kernels.folds.add_floats, at, values, sums, valid)
-    return _in_sequence(_add_by_numpy(sums, at, values, name), partial(setitem, valid, at, True))
+    return _in_sequence(_add_by_numpy(sums, at, values, name, carries), partial(setitem, valid, at, True))
 
 
-def _add_by_numpy(sums: Values, at: Positions, values: Values, name: str) -> Change:
+def _add_by_numpy(sums: Values, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
     """The twin of the kernels, and the only way for sums near the limits of 64 bits."""
     if sums.dtype == np.int64 and len(values) and not _fits_int64(sums, at, values):
-        return _add_exactly(sums, at, values, name)
+        return _add_exactly(sums, at, values, name, carries)
     values = values.astype(sums.dtype, copy=False)  # numpy has a fast loop for equal types only
     return partial(np.add.at, sums, at, values)
 
@@ -340,24 +355,34 @@ def _magnitude(values: Values) -> int:
     return max(int(values.max()), -int(values.min()))
 
 
-def _add_exactly(sums: Values, at: Positions, values: Values, name: str) -> Change:
+def _add_exactly(sums: Values, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
     if values.dtype != np.uint64:
         values = values.astype(np.int64, copy=False)  # for splitting into two halves
     row_ids, which = np.unique(at, return_inverse=True)
-    return partial(
-        setitem, sums, row_ids, _add_sums(sums[row_ids], _exact_sums(values, which, len(row_ids), name), name)
-    )
+    high, low = _exact_sums(values, which, len(row_ids))
+    if carries is not None:
+        total, carry = _add_with_carry(sums[row_ids], carries[row_ids], high, low)
+        return _in_sequence(partial(setitem, sums, row_ids, total), partial(setitem, carries, row_ids, carry))
+    if len(high) and (int(high.max()) >= _HIGH_LIMIT or int(high.min()) < -_HIGH_LIMIT):
+        raise _overflow_error(name)
+    return partial(setitem, sums, row_ids, _add_sums(sums[row_ids], (high << 32) | low, name))
 
 
-def _exact_sums(values: Values, rows: Positions, count: int, name: str) -> Values:
-    """Sums of large integers, in two halves that cannot overflow."""
+def _exact_sums(values: Values, rows: Positions, count: int) -> tuple[Values, Values]:
+    """Sums of large integers, as `high` * 2^32 + `low`, where `low` is in [0, 2^32)."""
     high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     np.add.at(high, rows, (values >> 32).astype(np.int64))
     np.add.at(low, rows, (values & _LOW_HALF).astype(np.int64))
-    high += low >> 32
-    if len(high) and (int(high.max()) >= _HIGH_LIMIT or int(high.min()) < -_HIGH_LIMIT):
-        raise _overflow_error(name)
-    return (high << 32) | (low & _LOW_HALF)
+    return high + (low >> 32), low & _LOW_HALF
+
+
+def _add_with_carry(sums: Values, carries: Values, high: Values, low: Values) -> tuple[Values, Values]:
+    """The 128-bit sums `carries` * 2^64 + `sums` after `high` * 2^32 + `low` was added, in the same form."""
+    before = sums.view(np.uint64)
+    after = before + ((high & _LOW_HALF) << 32 | low).view(np.uint64)
+    total = after.view(np.int64)
+    # A negative word stands for 2^64 less than its bits as an unsigned number.
+    return total, carries - (sums < 0) + (high >> 32) + (after < before) + (total < 0)
 
 
 def _add_sums(before: Values, more: Values, name: str) -> Values:

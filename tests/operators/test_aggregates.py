@@ -4,6 +4,7 @@ import datetime as dt
 import math
 from collections import defaultdict
 from contextlib import nullcontext
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
@@ -147,6 +148,49 @@ def test_a_sum_never_wraps_around(batches: list[list[int]]) -> None:
         harness.process(fitting)
     with pytest.raises(DataRejected, match="'total' exceeds the range"):
         harness.process(last)
+
+
+LARGE = st.one_of(
+    *(st.integers(at - 2, at + 2) for at in (-(2**63) + 2, -(2**62), 0, 2**62, 2**63 - 3)),
+    st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.none() | LARGE), max_size=9), min_size=1, max_size=6))
+def test_a_mean_of_integers_has_no_limit_of_its_sum(kernels: bool, batches: list[list[tuple[str, int | None]]]) -> None:
+    """Sums beyond 64 bits, both ways and back, over several batches."""
+    with nullcontext() if kernels else numpy_twins():
+        harness, seen = Harness(RunningAggregate(["k"], {"mean": Mean("v")})), defaultdict[str, list[int]](list)
+        for rows in batches:
+            for key, value in rows:
+                seen[key] += [] if value is None else [value]
+            values = pa.array([value for _, value in rows], pa.int64())
+            for row in harness.process(batch([key for key, _ in rows], values)):
+                numbers = seen[row["k"]]
+                assert row["mean"] == (_is_close(sum(numbers), len(numbers)) if numbers else None)
+
+
+def _is_close(total: int, count: int) -> Any:
+    return pytest.approx(float(Fraction(total, count)), rel=4e-16)
+
+
+def test_a_mean_of_unsigned_integers_has_no_limit_of_its_sum() -> None:
+    assert one(Mean("v"), pa.array([2**64 - 1, 2**64 - 3], pa.uint64())) == _is_close(2**65 - 4, 2)
+    assert one(Mean("v"), pa.array([2**63], pa.uint64())) == 2.0**63
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), LARGE, st.none()), max_size=8), min_size=1, max_size=5))
+def test_a_mean_of_parts_is_the_mean_of_the_whole(parts: list[list[Any]]) -> None:
+    aggregates = AggregateSet({"mean": Mean("v")})
+    names = aggregates.fields().names
+    whole, merged = cells(aggregates, pa.int64(), [*chain(*parts)]), cells(aggregates, pa.int64(), [])
+    for part in parts:
+        made = cells(aggregates, pa.int64(), part)
+        state = pa.RecordBatch.from_arrays([made.value_column(name, EVERY) for name in names], names=names)
+        aggregates.merge(merged, state, EVERY)
+    assert [whole.value_column(name, EVERY) for name in names] == [merged.value_column(name, EVERY) for name in names]
+    assert aggregates.results(whole, EVERY) == aggregates.results(merged, EVERY)
 
 
 @pytest.mark.parametrize("aggregate", [Min("v"), Max("v")])

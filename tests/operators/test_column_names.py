@@ -120,8 +120,8 @@ def test_what_goes_to_windows_can_be_dealt_by_its_keys(aggregates: dict[str, Agg
 @pytest.mark.parametrize(
     ("make", "state", "names"),
     [
-        (tumbling, "windows", ["k", "window_start", "total:sum", "mean:sum", "mean:count"]),
-        (sliding, "panes", ["k", "pane_5_ms", "total:sum", "mean:sum", "mean:count", ":count"]),
+        (tumbling, "windows", ["k", "window_start", "total:sum", "mean:sum", "mean:count", "mean:carry"]),
+        (sliding, "panes", ["k", "pane_5_ms", "total:sum", "mean:sum", "mean:count", "mean:carry", ":count"]),
     ],
 )
 def test_names_in_checkpoints_stay_what_they_were(make: Any, state: str, names: list[str]) -> None:

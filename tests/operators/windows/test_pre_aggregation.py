@@ -380,5 +380,5 @@ def test_a_sum_that_leaves_64_bits_in_time_is_refused_where_windows_are(form: st
     assert made.add(huge(form, rows[:1])) == []
     assert sum(map(input_row_count, made.add(huge(form, rows[1:])))) == 2
     assert made.flush() == []
-    with pytest.raises(DataRejected, match="the sum 'mean' exceeds the range"):
+    with pytest.raises(DataRejected, match="the sum 'total' exceeds the range"):
         window().process(huge(form, rows))

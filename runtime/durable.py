@@ -1,4 +1,4 @@
-"""Durable writes and renames of connectors; errors name the file."""
+"""Durable writes, checksums and renames of connectors; errors name the file."""
 
 import contextlib
 import ctypes
@@ -6,9 +6,10 @@ import errno
 import itertools
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -91,6 +92,55 @@ def rename_exclusively(source: Path, target: Path) -> bool:
     if number in _UNSUPPORTED_ERRNOS:
         return False
     raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+class OutputFile:
+    """A file that is written in sequence. Knows the size and the CRC-32 of all bytes that were passed to it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.size = self.crc32 = 0
+        self._file = os.fdopen(descriptor, "wb")
+
+    def write(self, data: Any) -> int:
+        """Appends an object with the buffer protocol. Returns its number of bytes."""
+        self._file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        nbytes = memoryview(data).nbytes
+        self.size += nbytes
+        return nbytes
+
+    def copy_head(self, source: int, nbytes: int, crc32: int) -> None:
+        """Begins the empty file with the first `nbytes` bytes of an open file, whose checksum is `crc32`."""
+        copy_head(source, self._file.fileno(), nbytes)
+        self._file.seek(nbytes)
+        self.size, self.crc32 = nbytes, crc32
+
+    def persist(self) -> None:
+        """Makes all written bytes durable."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+
+def head_crc32(descriptor: int, nbytes: int) -> int:
+    """The CRC-32 of the first `nbytes` bytes of an open file, or of all bytes of a shorter file."""
+    crc32 = done = 0
+    while chunk := os.pread(descriptor, min(_COPIED_BYTES, nbytes - done), done):
+        crc32 = zlib.crc32(chunk, crc32)
+        done += len(chunk)
+    return crc32
 
 
 def copy_head(source: int, target: int, nbytes: int) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -89,11 +90,13 @@ def test_a_committable_is_plain_json_and_counts_its_rows(tmp_path: Path) -> None
     sink.write(batch(1, 2))
     sink.write(batch(3))
     (committable,) = sink.prepare(5)
+    content = (tmp_path / ".weir-7-1-out-0-1.pending").read_bytes()
     assert committable == {
         "pending": ".weir-7-1-out-0-1.pending",
         "final": "part-7-1-out-0-5-1.parquet",
         "rows": 3,
-        "bytes": (tmp_path / ".weir-7-1-out-0-1.pending").stat().st_size,
+        "bytes": len(content),
+        "crc32": crc32(content),
         "folder": str(tmp_path),
     }
 

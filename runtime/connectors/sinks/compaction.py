@@ -56,6 +56,7 @@ class MergedFile:
     files: tuple[SmallFile, ...]
     path: Path
     bytes: int
+    crc32: int
 
     @property
     def begun(self) -> str:
@@ -151,11 +152,17 @@ class CompactingWriter(SinkWriter):
             self._waiting = [file for file in self._waiting if file.hidden not in taken]
 
     def _merge(self, files: Sequence[SmallFile]) -> list[MergedFile]:
-        """Merges runs of consecutive files with the same columns, up to the size. On the thread of the writer."""
+        """Merges runs of consecutive files with the same columns, up to the size. On the thread of the writer.
+
+        Raises:
+            EnvironmentFailure: a file is gone or damaged; a merged file would have the damage and a valid checksum.
+        """
+        for file in files:
+            file.check_in(self._checked)
         merged = []
         for run in self._runs(files):
             if len(run) == 1:
-                merged.append(MergedFile(tuple(run), self._folder / run[0].hidden, run[0].bytes))
+                merged.append(MergedFile(tuple(run), self._folder / run[0].hidden, run[0].bytes, run[0].crc32))
             else:
                 merged.append(self._merge_run(run))
         return merged
@@ -187,7 +194,7 @@ class CompactingWriter(SinkWriter):
         except BaseException:
             target.discard()
             raise
-        return MergedFile(tuple(run), path, path.stat().st_size)
+        return MergedFile(tuple(run), path, target.written_bytes, target.crc32)
 
     def _schema_of(self, file: SmallFile) -> pa.Schema:
         with self._open(file) as source:
@@ -212,6 +219,7 @@ class CompactingWriter(SinkWriter):
             "pending": merged.path.name,
             "rows": sum(file.rows for file in merged.files),
             "bytes": merged.bytes,
+            "crc32": merged.crc32,
             "folder": str(self._folder.absolute()),
             "final": str(PurePath(merged.files[0].partition, name)),
             "merged": [file.hidden for file in merged.files] if len(merged.files) > 1 else [],
@@ -236,5 +244,6 @@ def _small_file(committable: Any) -> SmallFile:
         folder=committable["folder"],
         partition="" if partition == "." else partition,
         bytes=committable["bytes"],
+        crc32=committable["crc32"],
         rows=committable["rows"],
     )

@@ -14,7 +14,7 @@ from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, MARK_NAME
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.claims import Claim, Claims, Contents, origin_of, origins_of
-from runtime.connectors.sinks.recorded_file import is_committed_in
+from runtime.connectors.sinks.recorded_file import check_content, is_committed_in
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
@@ -45,14 +45,20 @@ class FileCommitter(SinkCommitter):
         self._claims = Claims(folder, roots)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Makes the files visible. Checks all files first: if a file is missing, none becomes visible or is marked."""
+        """Makes the files visible.
+
+        Checks all files first: if a file is missing or damaged, none becomes visible or is marked.
+        """
         self._checked.check()
         files = [_check_committable(committable, permit.job) for committable in committables]
         return self._show(files, permit.checkpoint)
 
     def _show(self, files: Sequence[Mapping[str, Any]], checkpoint: int) -> int:
         """Makes valid committables visible. Returns the number of files that were not visible."""
-        due = [file for file in [each for each in files if self._is_pending(each)] if self._claim(file, checkpoint)]
+        pending = [file for file in files if self._is_pending(file)]
+        for file in pending:
+            self._check_content(file)
+        due = [file for file in pending if self._claim(file, checkpoint)]
         if due:
             self._write_marks(due)
         for name in {str(PurePath(file["final"]).parent) for file in due if "/" in file["final"]}:
@@ -159,6 +165,18 @@ class FileCommitter(SinkCommitter):
         self._check_not_foreign(pending, final)
         return True
 
+    def _check_content(self, file: Mapping[str, Any]) -> None:
+        """Raises EnvironmentFailure if the content of a pending file is damaged."""
+        path = self._folder / file["pending"]
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # another holder of a permit was faster
+        try:
+            check_content(path, descriptor, file["bytes"], file["crc32"])
+        finally:
+            os.close(descriptor)
+
     def _check_not_foreign(self, pending: Path, final: Path) -> None:
         """Raises EnvironmentFailure if a foreign file has the visible name.
 
@@ -192,6 +210,7 @@ class FileCommitter(SinkCommitter):
         before._checked.check()
         if os.path.lexists(before._folder / file["pending"]):
             before._is_pending(file)
+            before._check_content(file)  # a damaged copy would stay when the file is replaced from a backup
             make_folder(self._folder)
             copy_file(before._folder / file["pending"], pending)
             return self._is_pending(file)  # the former folder may have changed since the check
@@ -369,6 +388,7 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         or (hidden["owner"], hidden["begun"]) != (final["owner"], final["begun"] or final["number"])
         or hidden["state"] not in ("pending", "inprogress" if final["begun"] else "pending")
         or not isinstance(committable.get("bytes"), int)
+        or not isinstance(committable.get("crc32"), int)
         or not isinstance(committable.get("folder", ""), str)
         or not _are_files_of(hidden["owner"], committable.get("merged", []))
         or not _are_parts_of(hidden, committable.get("parts", []))

@@ -226,7 +226,8 @@ class ParquetWriter(NumberingWriter):
         committable = {
             "pending": pending.name,
             "rows": file.rows,
-            "bytes": pending.stat().st_size,
+            "bytes": file.written_bytes,
+            "crc32": file.crc32,
             "folder": str(self._folder.absolute()),
         }
         self._pending.append((folder, file.number, committable))

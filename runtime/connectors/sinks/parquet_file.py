@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.data_roots import CheckedFolder
-from runtime.durable import name_write_errors
+from runtime.durable import OutputFile, name_write_errors
 
 ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
 
@@ -27,16 +27,20 @@ class ParquetFile:
         self.waiting_bytes = 0
         self._row_group_bytes = row_group_bytes
         self._waiting: list[pa.RecordBatch] = []
-        self._file: Any = os.fdopen(folder.open_to_write(self.path.name, os.O_EXCL), "wb")
+        self._file = OutputFile(folder.open_to_write(self.path.name, os.O_EXCL))
         self._parquet: Any = pq.ParquetWriter(
             self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
         )
 
     @property
     def written_bytes(self) -> int:
-        """Size of the row groups written so far."""
-        size: int = self._file.tell()
-        return size
+        """Size of the row groups written so far; of the whole file once it is finished."""
+        return self._file.size
+
+    @property
+    def crc32(self) -> int:
+        """The checksum of the bytes written so far."""
+        return self._file.crc32
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
@@ -57,8 +61,7 @@ class ParquetFile:
         self.write_group()
         with name_write_errors(self.path):
             self._parquet.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._file.persist()
             self._file.close()
         return self.path.rename(self.path.with_suffix(".pending"))
 

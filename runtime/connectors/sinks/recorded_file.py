@@ -16,13 +16,14 @@ from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, covers
 from runtime.connectors.partitions import FOLDER_PATTERN
 from runtime.connectors.sinks.claims import Claims, Contents, contents_of, origin_of, origins_of, shared_bytes
 from runtime.data_roots import CheckedFolder
+from runtime.durable import head_crc32
 from runtime.errors import EnvironmentFailure, JobRejected
 
 _PARTITION: Final = re.compile(FOLDER_PATTERN)
 
 
 class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A hidden file whose first `bytes` bytes belong to a checkpoint.
+    """A hidden file whose first `bytes` bytes, with the checksum `crc32`, belong to a checkpoint.
 
     Args:
         hidden: its name in `folder`.
@@ -34,6 +35,7 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     partition: str
     bytes: int
+    crc32: int
     rows: int
     copied: Contents = {}
 
@@ -75,7 +77,7 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             JobRejected: the name is a link or a folder, the folder lies outside the data roots, or only a part of the
                 rows is visible.
-            EnvironmentFailure: the file is lost, shorter than recorded, or cannot be read.
+            EnvironmentFailure: the file is lost, shorter than recorded, damaged, or cannot be read.
         """
         former = CheckedFolder(own.argument, Path(self.folder), own.roots)
         folders = [own] if former.path == own.path.absolute() else [own, former]
@@ -93,6 +95,12 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
                 f"committed, nor is it in {own.path}; copy it from a backup into one of these folders"
             )
         yield None
+
+    def check_in(self, folder: CheckedFolder) -> None:
+        """Raises EnvironmentFailure unless the recorded part of the file is in `folder`, without damage."""
+        with self._open_in(folder) as descriptor:
+            if descriptor is None:
+                raise EnvironmentFailure(f"{folder.path / self.hidden}: the file is gone")
 
     @contextlib.contextmanager
     def _open_in(self, folder: CheckedFolder) -> Iterator[int | None]:
@@ -112,6 +120,7 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
             if found.st_size < self.bytes:
                 problem = f"the file in progress has {found.st_size} bytes; the checkpoint recorded {self.bytes}"
                 raise EnvironmentFailure(f"{path}: {problem}")
+            check_content(path, descriptor, self.bytes, self.crc32)
             yield descriptor
         finally:
             os.close(descriptor)
@@ -143,6 +152,13 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
                 "that savepoint or a checkpoint since then, or restore this checkpoint into another folder",
             )
         return True
+
+
+def check_content(path: Path, descriptor: int, nbytes: int, crc32: int) -> None:
+    """Raises EnvironmentFailure, which names `path`, unless the first `nbytes` bytes have the checksum `crc32`."""
+    if head_crc32(descriptor, nbytes) != crc32:
+        problem = f"its first {nbytes} bytes do not have the checksum that the checkpoint recorded"
+        raise EnvironmentFailure(f"{path}: the file is damaged: {problem}; copy it from a backup")
 
 
 def is_committed_in(folder: Path, partition: str, hidden: str) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from runtime.connectors.sinks.claims import Contents, contents_of
 from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.data_roots import CheckedFolder
-from runtime.durable import copy_head, name_write_errors
+from runtime.durable import OutputFile, name_write_errors
 from runtime.errors import DataRejected
 from runtime.operators.functions.row_values import rows_of
 
@@ -66,7 +66,7 @@ class RowFile:
         """`recorded`: the file that this file continues. Its content is copied by `copy_from`."""
         self.number, self.partition, self.suffix = number, partition, suffix
         self.path = folder.path / name
-        self.rows, self.size, self.layout, self.origin = 0, 0, "", name
+        self.rows, self.layout, self.origin = 0, "", name
         self.copied: Contents = {} if recorded is None else recorded.contents
         self.begun_ms = self.written_ms = now_ms
         if recorded is not None:
@@ -78,18 +78,24 @@ class RowFile:
         self.waiting_bytes = 0
         self._waiting: list[pa.RecordBatch] = []
         self._is_durable = False
-        self._file: Any = os.fdopen(folder.open_to_write(name, os.O_EXCL), "wb")
+        self._file = OutputFile(folder.open_to_write(name, os.O_EXCL))
 
-    def copy_from(self, source: int, nbytes: int) -> None:
-        """Copies the first `nbytes` bytes of an open file.
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    @property
+    def crc32(self) -> int:
+        return self._file.crc32
+
+    def copy_from(self, source: int, recorded: GrowingFile) -> None:
+        """Copies the recorded part of an open file.
 
         The recorded file is not truncated and continued, because a process of an older attempt may still append to it,
         and another checkpoint may have recorded it with another length.
         """
         with name_write_errors(self.path):
-            copy_head(source, self._file.fileno(), nbytes)
-        self._file.seek(nbytes)
-        self.size = nbytes
+            self._file.copy_head(source, recorded.bytes, recorded.crc32)
 
     def begin(self, encoder: RowEncoder) -> None:
         """Writes the header."""
@@ -111,7 +117,6 @@ class RowFile:
     def append(self, data: bytes, rows: int) -> None:
         with name_write_errors(self.path):
             self._file.write(data)
-        self.size += len(data)
         self.rows += rows
         self._is_durable = False
 
@@ -119,8 +124,7 @@ class RowFile:
         """Makes all appended rows durable. The name is durable once the caller syncs the folder."""
         if not self._is_durable:
             with name_write_errors(self.path):
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                self._file.persist()
             self._is_durable = True
 
     def record(self) -> GrowingFile:
@@ -132,6 +136,7 @@ class RowFile:
             partition=self.partition,
             suffix=self.suffix,
             bytes=self.size,
+            crc32=self.crc32,
             rows=self.rows,
             layout=self.layout,
             origin=self.origin,

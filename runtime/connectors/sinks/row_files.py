@@ -1,9 +1,10 @@
 """Files of rows, exactly once: JSON lines, CSV and Avro. A file stays in progress over several checkpoints.
 
-Each checkpoint makes the rows of a file in progress durable and records its length in list state. A file is finished
-("rolled") by size, age, idleness or at a checkpoint. It then belongs to the next checkpoint and becomes visible when
-that checkpoint has completed, as a file of `ParquetSink` does (`file_committer`). A restore resumes at the recorded
-length: a new attempt copies that part into a file with its own token. (Flink: `FileSink` with `RecoverableWriter`.)
+Each checkpoint makes the rows of a file in progress durable and records its length and checksum in list state. A file
+is finished ("rolled") by size, age, idleness or at a checkpoint. It then belongs to the next checkpoint and becomes
+visible when that checkpoint has completed, as a file of `ParquetSink` does (`file_committer`). A restore resumes at the
+recorded length: a new attempt checks that part and copies it into a file with its own token. (Flink: `FileSink` with
+`RecoverableWriter`.)
 
 - At another parallelism the files in progress are assigned to the subtasks. A file that a subtask cannot continue,
   because of other columns or since it continues another file of the partition, is rolled.
@@ -224,6 +225,7 @@ class RowFileWriter(SinkWriter):
             "pending": file.path.name,
             "rows": file.rows,
             "bytes": file.size,
+            "crc32": file.crc32,
             "folder": str(self._folder.absolute()),
         }
         if file.parts:
@@ -247,13 +249,13 @@ class RowFileWriter(SinkWriter):
         """Continues a recorded file in a file of this attempt, or rolls it if this writer cannot continue it.
 
         Raises:
-            EnvironmentFailure: the file is lost; the error names it.
+            EnvironmentFailure: the file is lost or damaged; the error names it.
         """
         with recorded.found_in(self._checked) as found:
             if found is None:
                 return
             file = self._begin(recorded.partition, recorded)
-            file.copy_from(found[1], recorded.bytes)
+            file.copy_from(found[1], recorded)
         if file.partition in self._files or file.suffix != self._sink.suffix or len(self._files) >= MAX_OPEN_FILES:
             self._finish_file(file)
         else:

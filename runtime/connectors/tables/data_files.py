@@ -6,6 +6,7 @@
 distinguishes writers of runs that have the same names and tokens, such as two runs of `run_local`.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from runtime.connectors.names import encode_name
+from runtime.connectors.sinks.recorded_file import check_content
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext
@@ -66,6 +68,9 @@ def check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         expected = (committable["owner"], str(committable["number"]))
         is_valid = owner is not None and owner["job"] == encode_part(job)
         is_valid = is_valid and all(name is not None and name.group("owner", "number") == expected for name in names)
+        is_valid = is_valid and all(
+            {int} == {type(file["bytes"]), type(file["crc32"])} for file in committable["files"]
+        )
     except (KeyError, TypeError):
         is_valid = False
     if not is_valid:
@@ -80,14 +85,25 @@ def own_committables(committables: Sequence[Any]) -> list[Mapping[str, Any]]:
     return [each for each in committables if isinstance(each, Mapping) and {"owner", "number"} <= each.keys()]
 
 
-def modification_time_ms(path: Path, size: int) -> int:
-    """When the file to commit was written. Raises EnvironmentFailure unless it is there and has `size` bytes."""
+def modification_time_ms(path: Path, file: Mapping[str, Any]) -> int:
+    """When the file to commit was written. `file`: its part of the committable.
+
+    Raises:
+        EnvironmentFailure: the file is missing, has another size, or is damaged; the error names it.
+    """
     try:
         found = path.lstat()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         raise EnvironmentFailure(f"{path}: the file to commit is neither pending nor committed") from None
-    if found.st_size != size:
-        raise EnvironmentFailure(f"{path}: the file to commit has {found.st_size} bytes, not {size}")
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: the file to commit cannot be read: {error}") from error
+    try:
+        if found.st_size != file["bytes"]:
+            raise EnvironmentFailure(f"{path}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
+        check_content(path, descriptor, file["bytes"], file["crc32"])
+    finally:
+        os.close(descriptor)
     return int(found.st_mtime * 1000)
 
 

@@ -173,7 +173,7 @@ class DeltaCommitter(SinkCommitter):
     # ------------------------------------------------------------ files
 
     def _add_action(self, file: Mapping[str, Any]) -> Any:
-        written_at_ms = modification_time_ms(self._folder / file["path"], file["bytes"])
+        written_at_ms = modification_time_ms(self._folder / file["path"], file)
         return import_library("deltalake.transaction", "delta").AddAction(
             path=file["path"],
             size=file["bytes"],

@@ -265,7 +265,7 @@ def _named_files(table: Any) -> set[str]:
 
 def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: Mapping[str, Any]) -> Any:
     path = folder / file["path"]
-    modification_time_ms(path, file["bytes"])
+    modification_time_ms(path, file)
     manifest = import_library("pyiceberg.manifest", "iceberg")
     statistics = _statistics(table, table.schemas()[committable["schema"]], path)
     record = import_library("pyiceberg.typedef", "iceberg").Record

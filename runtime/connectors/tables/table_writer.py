@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, dictionary_columns
 from runtime.connectors.tables.data_files import new_owner
 from runtime.data_roots import CheckedFolder
-from runtime.durable import name_write_errors, sync_path
+from runtime.durable import OutputFile, name_write_errors, sync_path
 from runtime.errors import DataRejected
 from runtime.ports import OperatorContext, SinkWriter
 
@@ -132,7 +132,7 @@ class _PartitionFile:
         self._waiting: list[pa.RecordBatch] = []
         self._parquet: Any = None
         with name_write_errors(self._path):
-            self._file = os.fdopen(folder.open_to_write(name, os.O_EXCL), "wb")
+            self._file = OutputFile(folder.open_to_write(name, os.O_EXCL))
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
@@ -155,11 +155,15 @@ class _PartitionFile:
         self.write_group()
         with name_write_errors(self._path):
             self._parquet.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._file.persist()
             self._file.close()
-        size = self._path.stat().st_size
-        return {"path": self._path.name, "bytes": size, "rows": self._rows, "partition": self._partition}
+        return {
+            "path": self._path.name,
+            "bytes": self._file.size,
+            "crc32": self._file.crc32,
+            "rows": self._rows,
+            "partition": self._partition,
+        }
 
     def abandon(self) -> None:
         for part in (self._parquet, self._file):

@@ -334,6 +334,9 @@ def test_a_lost_or_shortened_file_fails_the_commit_as_a_whole(sink: DeltaSink) -
     path.write_bytes(content[:-1])
     with pytest.raises(EnvironmentFailure, match=f"{path.name}: the file to commit has"):
         commit(sink, *committables)
+    path.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    with pytest.raises(EnvironmentFailure, match=f"{path.name}: the file is damaged"):
+        commit(sink, *committables)
     path.unlink()
     assert sink.committer().missing(committables) == [str(path)]
     with pytest.raises(EnvironmentFailure, match="is neither pending nor committed"):

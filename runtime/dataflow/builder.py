@@ -135,6 +135,7 @@ class Dataflow:
         bounded: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
         durations: Mapping[str, int] | None = None,
+        aggregates: tuple[tuple[str, str], ...] = (),
     ) -> Stream:
         """Adds a step without inputs."""
         check_parallelism(uid, parallelism)
@@ -146,6 +147,7 @@ class Dataflow:
             bounded=bounded,
             guarantee=guarantee,
             durations=durations or {},
+            aggregates=aggregates,
             code=code,
         )
         self._plan.steps.append(step)
@@ -171,7 +173,13 @@ class Dataflow:
             without_event_time: the consequence of an input without watermarks, for the error; "": none.
             durations: the durations that its state depends on, in milliseconds by name.
         """
-        made = self._add(uid, "", Role.OPERATOR, parallelism, make, durations=durations)
+        aggregates = tuple(
+            (name, aggregate.definition)
+            for each in inputs
+            if each.state is not None
+            for name, aggregate in each.state[1].items()
+        )
+        made = self._add(uid, "", Role.OPERATOR, parallelism, make, durations=durations, aggregates=aggregates)
         for number, each in enumerate(inputs):
             self._connect(made.uid, each, number)
         self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}

@@ -9,7 +9,7 @@ from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING
 
-from runtime.core.restore.durations import LOWER_BOUND, UPPER_BOUND, window_durations
+from runtime.core.restore.declarations import LOWER_BOUND, UPPER_BOUND, window_durations
 from runtime.dataflow.checks import check_late_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import check_times, paired_inputs
 from runtime.dataflow.inputs import StepInput

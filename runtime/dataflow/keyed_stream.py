@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
-from runtime.core.restore.durations import SESSION_GAP, WITHIN, window_durations
+from runtime.core.restore.declarations import SESSION_GAP, WITHIN, window_durations
 from runtime.dataflow.checks import check_late_columns, check_time, validate_factory, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform

@@ -58,6 +58,7 @@ class Step:
     bounded: bool = False
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     durations: Mapping[str, int] = field(default_factory=dict)  #: see `OperatorSpec`
+    aggregates: tuple[tuple[str, str], ...] = ()  #: see `OperatorSpec`
     code: Any  #: a `Source`, or for other roles a `Callable[[], Operator]`
 
     def spec(self, parallelism: int) -> OperatorSpec:
@@ -69,6 +70,7 @@ class Step:
             bounded=self.bounded,
             guarantee=self.guarantee,
             durations=tuple(self.durations.items()),
+            aggregates=self.aggregates,
             exclusive=isinstance(self.code, ReadsAlone) and self.code.exclusive,
         )
 

@@ -48,6 +48,12 @@ class Aggregate(ABC):
         """The columns that the aggregate reads; None: perhaps all."""
         return None
 
+    @property
+    def definition(self) -> str:
+        """Function and columns, such as `Sum(fare)`. A restore is refused if they differ from the checkpoint."""
+        columns = self.columns()
+        return f"{type(self).__name__}({'?' if columns is None else ', '.join(columns)})"
+
     @abstractmethod
     def fields(self, name: str) -> list[pa.Field]:
         """The state columns. Type null stands for a type that depends on the data."""

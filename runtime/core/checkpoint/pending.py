@@ -82,6 +82,8 @@ class PendingCheckpoint:
                 finished=state,
                 subtasks=snapshots,
                 durations=dict(operator.durations),
+                keys=graph.keys_of(operator.uid),
+                aggregates=operator.aggregates,
             )
         return Manifest(
             job=job,

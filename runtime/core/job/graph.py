@@ -57,7 +57,10 @@ class OperatorSpec:
     bounded: bool = False  #: for sources: the input has an end
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and committers; the checkpoint mode decides for state
     commits: bool = False  #: the operator has a committer although it is no sink: two-phase commit in mid-stream
-    durations: tuple[tuple[str, int], ...] = ()  #: (name, ms) that its state depends on; see `core.restore.durations`
+    durations: tuple[
+        tuple[str, int], ...
+    ] = ()  #: (name, ms); its state depends on them, see `core.restore.declarations`
+    aggregates: tuple[tuple[str, str], ...] = ()  #: output column and definition, such as "Sum(fare)"; in order
     exclusive: bool = False  #: for sources: a second run must not read the input meanwhile; see `ports.ReadsAlone`
 
 
@@ -121,6 +124,11 @@ class JobGraph:
     def label(self, subtask: SubtaskId) -> str:
         """The subtask in texts for people: the name of the operator and the index."""
         return f"{self.names[subtask.operator]}/{subtask.index}"
+
+    def keys_of(self, uid: OperatorId) -> tuple[tuple[str, ...], ...]:
+        """By partitioned input of `uid`, the names of the key columns."""
+        edges = (edge for edge in self.edges if edge.target == uid and edge.partitioning is Partitioning.HASH)
+        return tuple(edge.keys for edge in sorted(edges, key=lambda edge: edge.input))
 
     def key_types_of(self, uid: OperatorId) -> Mapping[str, str]:
         """The types of the key columns of `uid`, by column, as far as they are known before the first row."""
@@ -204,7 +212,8 @@ class JobGraph:
             "operators": [
                 {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
                  "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK,
-                 "durations": dict(o.durations), "exclusive": o.exclusive}
+                 "durations": dict(o.durations), "aggregates": [list(pair) for pair in o.aggregates],
+                 "exclusive": o.exclusive}
                 for o in self.operators
             ],
             "edges": [

@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from runtime.core.job.column_types import Compatibility, Rule, key_rule, value_rule
-from runtime.core.job.graph import JobGraph, Role
-from runtime.core.restore.durations import invalid_changes
+from runtime.core.job.graph import JobGraph, Partitioning, Role
+from runtime.core.restore.declarations import Declarations, invalid_changes
 from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import OTHER_FORMAT, other_format
 from runtime.errors import JobRejected
@@ -100,6 +100,7 @@ class TargetOperator(msgspec.Struct, frozen=True):
     most: int | None = None  #: parallelism at the job's maximum parallelism; None: compiled before this field existed
     commits: bool | None = None  #: whether the operator has a committer; None: compiled before this field existed
     durations: dict[str, int] = {}  #: as in `OperatorSpec`; empty: compiled before this field existed
+    aggregates: tuple[tuple[str, str], ...] | None = None  #: as in `OperatorSpec`; None: compiled before this field
 
     @property
     def can_commit(self) -> bool:
@@ -117,6 +118,8 @@ class TargetEdge(msgspec.Struct, frozen=True):
 
     source: str
     target: str
+    input: int
+    partitioning: Partitioning
     feedback: bool = False
     keys: tuple[str, ...] = ()
     key_types: tuple[str, ...] = ()  #: empty: known from the data only
@@ -142,6 +145,14 @@ class RestoreTarget(msgspec.Struct, frozen=True):
     def predecessors(self, uid: str) -> Iterator[str]:
         """The predecessors by regular edges, without feedback edges."""
         return (edge.source for edge in self.edges if edge.target == uid and not edge.feedback)
+
+    def declarations(self, operator: TargetOperator) -> Declarations:
+        hashed = [e for e in self.edges if e.target == operator.uid and e.partitioning is Partitioning.HASH]
+        return Declarations(
+            durations=operator.durations,
+            keys=tuple(edge.keys for edge in sorted(hashed, key=lambda edge: edge.input)),
+            aggregates=operator.aggregates,
+        )
 
     @property
     def loop_heads(self) -> set[str]:
@@ -217,7 +228,7 @@ def _predecessors_of_finished_operators(manifest: Manifest, target: RestoreTarge
 def _map_operator(
     wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
 ) -> OperatorMapping:
-    problem = _operator_problem(wanted, held, feeds_finished)
+    problem = _operator_problem(wanted, held, feeds_finished, target)
     changed: list[_ChangedColumn] = []
     if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
         changed = list(_changed_columns(wanted.uid, held, target))
@@ -228,7 +239,8 @@ def _map_operator(
         fate, reason = OperatorMatch.NEW, "it is not in the checkpoint and starts empty"
     else:
         fate, reason = _match_state(held)
-        reason = "; ".join([reason, *sorted(f"{column.text}: widened to {column.rule.common}" for column in changed)])
+        notes = [f"{column.text}: widened to {column.rule.common}" for column in changed]
+        reason = "; ".join([reason, *sorted(notes), *_unchecked_keys(wanted.uid, held, target)])
     return OperatorMapping(
         uid=wanted.uid,
         fate=fate,
@@ -257,7 +269,7 @@ def _match_state(held: OperatorSnapshot) -> tuple[OperatorMatch, str]:
 
 
 def _operator_problem(
-    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None
+    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
 ) -> RestoreProblem | None:
     if feeds_finished is not None:
         detail = f"it feeds {feeds_finished!r}, which had finished in the checkpoint"
@@ -266,14 +278,30 @@ def _operator_problem(
         return None
     if not wanted.can_commit and _has_committables(held):
         return _unmapped_output(wanted.uid)
-    changes = sorted(invalid_changes(held.durations, wanted.durations))
+    changes = list(invalid_changes(_declarations(held), target.declarations(wanted)))
     if changes and held.finished is not FinishedState.FINISHED:
         detail = (
-            f"{', '.join(changes)}, by which the state cannot be read: restore it with the former value, or give the "
-            "changed operator another uid and drop the state"
+            f"{', '.join(change.text for change in changes)}, by which the state cannot be read: restore it with the "
+            "former value, or give the changed operator another uid and drop the state"
         )
-        return RestoreProblem(code="window-changed", field=wanted.uid, detail=detail)
+        return RestoreProblem(code=changes[0].code, field=wanted.uid, detail=detail)
     return None
+
+
+def _declarations(held: OperatorSnapshot) -> Declarations:
+    """The declarations by which the state in the checkpoint was formed. Without keyed state, any keys can read it."""
+    if not any(any(snapshot.keyed.values()) for snapshot in held.subtasks.values()):
+        return Declarations(durations=held.durations)
+    return Declarations(durations=held.durations, keys=held.keys, aggregates=held.aggregates)
+
+
+def _unchecked_keys(uid: str, held: OperatorSnapshot, target: RestoreTarget) -> Iterator[str]:
+    """A note: the types of its keys in the job are known from the first rows only."""
+    known = {column: kind for snapshot in held.subtasks.values() for column, kind in snapshot.key_types.items()}
+    for edge in target.edges:
+        if edge.target == uid and not edge.key_types and (names := [name for name in edge.keys if name in known]):
+            columns = ", ".join(f"{name!r} ({known[name]} in the checkpoint)" for name in names)
+            yield f"the first rows decide whether the type of its key {columns} is the same"
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,9 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     subtasks: dict[int, SubtaskSnapshot] = {}
     origin: str = ""  #: origin of state that no running job wrote, such as a savepoint writer; shown to people
     durations: dict[str, int] = {}  #: as in `OperatorSpec`; older manifests lack them
+    #: By partitioned input, the names of the key columns. `SubtaskSnapshot.key_types` has the types. None: unknown.
+    keys: tuple[tuple[str, ...], ...] | None = None
+    aggregates: tuple[tuple[str, str], ...] | None = None  #: as in `OperatorSpec`; None: unknown
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

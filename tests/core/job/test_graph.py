@@ -122,6 +122,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "guarantee": "exactly-once",
         "commits": False,
         "durations": {},
+        "aggregates": [],
         "exclusive": False,
     }
     assert [one["commits"] for one in drawn["operators"]] == [False, False, True]

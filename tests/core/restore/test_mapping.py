@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning, Role
-from runtime.core.restore.durations import LOWER_BOUND, SESSION_GAP, UPPER_BOUND, WINDOW_SIZE, WINDOW_SLIDE
+from runtime.core.restore.declarations import LOWER_BOUND, SESSION_GAP, UPPER_BOUND, WINDOW_SIZE, WINDOW_SLIDE
 from runtime.core.restore.mapping import (
     OperatorMapping,
     OperatorMatch,
@@ -257,6 +257,51 @@ def test_an_interval_may_become_narrower_and_durations_may_be_unknown_on_either_
     for now in ({LOWER_BOUND: 0, UPPER_BOUND: 4}, {LOWER_BOUND: -5, UPPER_BOUND: 5}, {}):
         check_restorable(wide, timed(now), "job")
     check_restorable(timed_manifest({}), timed({SESSION_GAP: 5}), "job")
+
+
+# ---------------------------------------------------------------- keys and aggregates
+
+
+def keyed_manifest(held: SubtaskSnapshot, **more: object) -> Manifest:
+    made = manifest({"a": [SNAPSHOT], "b": [held]})
+    changed = msgspec.structs.replace(made.operators["b"], **more)
+    return msgspec.structs.replace(made, operators=made.operators | {"b": changed})
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"keys": (("other",),)}, "keys-changed"),
+        ({"keys": ()}, "keys-changed"),
+        ({"keys": (("key",),), "aggregates": (("n", "Count()"),)}, "aggregates-changed"),
+    ],
+)
+def test_other_keys_and_aggregates_are_refused_if_there_is_keyed_state(more: dict[str, object], code: str) -> None:
+    """`tests/jobs/test_changed_steps.py` has the changes of whole jobs."""
+    found = mapped(keyed_manifest(HELD, **more), timed({}))["b"]
+    assert found.problem is not None
+    assert found.problem.code == code
+    with pytest.raises(JobRejected):
+        check_restorable(keyed_manifest(HELD, **more), timed({}), "job", allow_unmapped=True)
+    for held in (SNAPSHOT, DONE):
+        assert mapped(keyed_manifest(held, **more), timed({}))["b"].problem is None
+
+
+def test_keys_and_aggregates_that_one_side_does_not_know_are_not_compared() -> None:
+    assert mapped(keyed_manifest(HELD), timed({}))["b"].problem is None
+    known = keyed_manifest(HELD, keys=(("key",),), aggregates=(("n", "Count()"),))
+    target = RestoreTarget.of(timed({}))
+    old = msgspec.structs.replace(
+        target, operators=tuple(msgspec.structs.replace(one, aggregates=None) for one in target.operators)
+    )
+    assert not mapping_report(known, old, "job").all_problems
+
+
+def test_the_report_declares_that_the_first_rows_decide_about_a_type() -> None:
+    held = SubtaskSnapshot(keyed={"k": (segment("1"),)}, key_types={"key": "int64"})
+    note = "the first rows decide whether the type of its key 'key' (int64 in the checkpoint) is the same"
+    assert note in mapped(keyed_manifest(held), timed({}))["b"].reason
+    assert note not in mapped(keyed_manifest(held), keyed("int64"))["b"].reason
 
 
 # ---------------------------------------------------------------- types of state columns

@@ -73,9 +73,9 @@ def _check(name: str, value: Any) -> None:
                 raise _refusal(name, f"dictionary keys must be text, not {type(key).__name__}")
             _check(name, element)
     elif kind not in _ATOMS:
-        raise _refusal(name, f"only JSON values are stored, not {kind.__name__}")
+        raise _refusal(name, f"state holds JSON values only, not {kind.__name__}")
     elif kind is float and not math.isfinite(value):
-        raise _refusal(name, f"only JSON values are stored, not {value}")
+        raise _refusal(name, f"state holds JSON values only, not {value}")
 
 
 def _refusal(name: str, problem: str) -> JobRejected:

@@ -339,7 +339,7 @@ def test_lists_are_assigned_to_the_subtasks_and_union_lists_given_to_each(tmp_pa
         writer.write_list("lists", "own", [], subtasks=3)
     with pytest.raises(JobRejected, match="its states are split into 3 subtasks"):
         writer.write_list("lists", "other", [])
-    with pytest.raises(JobRejected, match="only JSON values are stored"):
+    with pytest.raises(JobRejected, match="state holds JSON values only"):
         SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "own", [b"bytes"])
     with pytest.raises(JobRejected, match="lists: it has no state 'other'; its states: all, own"):
         SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "other", [])

@@ -1,10 +1,11 @@
 """Value columns of a table: typed numpy arrays by row id, with a validity mask where the field is nullable.
 
-Values have a fixed width. Times are held as integers and converted to Arrow when rows leave the table.
+Values have a fixed width. Times are held as integers, and decimals as pairs of words; both are converted to Arrow when
+rows leave the table.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from runtime.state.index.hashing import NULL_HASH, Hashes, mix
 from runtime.state.index.key_index import RowIds
 
 Mask = npt.NDArray[np.bool_]
+
+#: A decimal128 as Arrow stores it: the 128 bits of the unscaled number.
+DECIMAL_WORDS: Final = np.dtype([("low", "<u8"), ("high", "<i8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class ColumnRows:
 
     def to_arrow(self) -> pa.Array:
         kind = self.field.type
+        if pa.types.is_decimal128(kind):
+            nulls = None if self.valid is None else pa.array(self.valid).buffers()[1]
+            words = pa.py_buffer(np.ascontiguousarray(self.values))
+            return pa.Array.from_buffers(kind, len(self.values), [nulls, words])
         array = pa.array(self.values, mask=None if self.valid is None else ~self.valid)
         return array.view(kind) if pa.types.is_temporal(kind) else array
 
@@ -56,12 +64,20 @@ def storage_dtype(kind: Any) -> np.dtype[Any]:
     Raises:
         TypeError: the type has no fixed width.
     """
+    if pa.types.is_decimal128(kind):
+        return DECIMAL_WORDS
     if pa.types.is_temporal(kind):
         return np.dtype(f"int{kind.bit_width}")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
         return dtype
     raise TypeError(f"a state value of type {kind} has no fixed width")
+
+
+def decimal_words(column: pa.Array) -> npt.NDArray[Any]:
+    """The words of a column of decimal128; those of a null are undefined. A view of its memory."""
+    words = np.frombuffer(column.buffers()[1] or b"", DECIMAL_WORDS)
+    return words[column.offset : column.offset + len(column)]
 
 
 class ValueColumn:
@@ -103,6 +119,12 @@ class ValueColumn:
     def put(self, row_ids: RowIds, values: pa.Array) -> None:
         """Writes restored values at `row_ids`."""
         data = self.data
+        if pa.types.is_decimal128(self.field.type):
+            filled = values.fill_null(pa.scalar(0).cast(values.type)) if values.null_count else values
+            data[row_ids] = decimal_words(filled)
+            if self.valid is not None:
+                self.valid[row_ids] = values.is_valid().to_numpy(zero_copy_only=False)
+            return
         if pa.types.is_temporal(self.field.type):
             values = values.view(pa.from_numpy_dtype(data.dtype))
         if (valid := self.valid) is not None:

@@ -4,6 +4,7 @@ import datetime as dt
 import math
 from collections import defaultdict
 from contextlib import nullcontext
+from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
 from typing import Any
@@ -191,6 +192,68 @@ def test_a_mean_of_parts_is_the_mean_of_the_whole(parts: list[list[Any]]) -> Non
         aggregates.merge(merged, state, EVERY)
     assert [whole.value_column(name, EVERY) for name in names] == [merged.value_column(name, EVERY) for name in names]
     assert aggregates.results(whole, EVERY) == aggregates.results(merged, EVERY)
+
+
+MONEY = pa.decimal128(12, 2)
+AMOUNTS = st.none() | st.decimals(-(10**9), 10**9, places=2)
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS), max_size=8), min_size=1, max_size=5))
+def test_sums_and_means_of_decimals_are_exact(batches: list[list[tuple[str, Decimal | None]]]) -> None:
+    harness, seen = Harness(RunningAggregate(["k"], DECIMALS)), defaultdict[str, list[Decimal]](list)
+    for rows in batches:
+        for key, value in rows:
+            seen[key] += [] if value is None else [value]
+        values = pa.array([value for _, value in rows], MONEY)
+        for row in harness.process(batch([key for key, _ in rows], values)):
+            numbers = seen[row["k"]]
+            assert row["total"] == (sum(numbers) if numbers else None)
+            assert row["mean"] == (pytest.approx(float(sum(numbers) / len(numbers))) if numbers else None)
+
+
+DECIMALS: dict[str, Aggregate] = {"total": Sum("v"), "mean": Mean("v")}
+HUGE = st.integers(-(10**38) + 1, 10**38 - 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), HUGE), min_size=1, max_size=9))
+def test_a_sum_of_large_decimals_is_exact_or_refused(rows: list[tuple[str, int]]) -> None:
+    harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}))
+    totals = {key: sum(value for name, value in rows if name == key) for key in sorted({key for key, _ in rows})}
+    column = pa.array([Decimal(value) for _, value in rows], pa.decimal128(38, 0))
+    values = batch([key for key, _ in rows], column)
+    if all(abs(total) < 10**38 for total in totals.values()):
+        assert {row["k"]: row["total"] for row in harness.process(values)} == totals
+    else:
+        with pytest.raises(DataRejected, match="the sum 'total' exceeds 38 digits"):
+            harness.process(values)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.decimal128(30, 2), pa.decimal64(12, 2), pa.decimal32(7, 2)])
+def test_decimals_of_another_precision_go_on(kind: pa.DataType) -> None:
+    first = Harness(RunningAggregate(["k"], DECIMALS))
+    first.process(batch(["a", "b"], pa.array([Decimal("1.10"), None], MONEY)))
+    again = Harness(RunningAggregate(["k"], DECIMALS), store=first.store, snapshots=[first.snapshot("chk-1")])
+    found = again.process(batch(["a", "b"], pa.array([Decimal("2.20"), Decimal("-0.50")], kind)))
+    assert [(row["total"], row["mean"]) for row in found] == [(Decimal("3.30"), 1.65), (Decimal("-0.50"), -0.5)]
+    with pytest.raises(JobRejected, match=r"decimal128\(38, 2\) in the state and decimal128\(38, 3\) in the data"):
+        again.process(batch(["a"], pa.array([Decimal("1.000")], pa.decimal128(9, 3))))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), AMOUNTS, st.none()), max_size=8), min_size=1, max_size=5))
+def test_a_sum_of_parts_of_decimals_is_the_sum_of_the_whole(parts: list[list[Any]]) -> None:
+    aggregates = AggregateSet(DECIMALS)
+    names = aggregates.fields().names
+    whole, merged = cells(aggregates, MONEY, [*chain(*parts)]), cells(aggregates, MONEY, [])
+    for part in parts:
+        made = cells(aggregates, MONEY, part)
+        state = pa.RecordBatch.from_arrays([made.value_column(name, EVERY) for name in names], names=names)
+        aggregates.merge(merged, state, EVERY)
+    assert aggregates.results(whole, EVERY) == aggregates.results(merged, EVERY)
+
+
+def test_decimals_of_more_than_38_digits_are_refused_by_column() -> None:
+    with pytest.raises(JobRejected, match=r"v: a sum or mean needs .*not decimal256"):
+        one(Sum("v"), pa.array([Decimal(1)], pa.decimal256(50, 2)))
 
 
 @pytest.mark.parametrize("aggregate", [Min("v"), Max("v")])

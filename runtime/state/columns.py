@@ -12,13 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.growing import GrowingArray
-from runtime.state.index.hashing import NULL_HASH, Hashes, mix
+from runtime.state.index.hashing import NULL_HASH, Hashes, hash_text, mix, padded
 from runtime.state.index.key_index import RowIds
 
 Mask = npt.NDArray[np.bool_]
 
 #: A decimal128 as Arrow stores it: the 128 bits of the unscaled number.
 DECIMAL_WORDS: Final = np.dtype([("low", "<u8"), ("high", "<i8")])
+_DECIMAL_BYTES: Final = DECIMAL_WORDS.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ColumnRows:
 
     def hashes(self) -> Hashes:
         """The hash of each value, as `hash_column` computes it for the column in Arrow."""
-        hashes = mix(_as_words(self.values))
+        hashes = _hash_decimals(self.values) if self.values.dtype == DECIMAL_WORDS else mix(_as_words(self.values))
         if self.valid is not None:
             hashes[~self.valid] = NULL_HASH
         return hashes
@@ -48,6 +49,12 @@ class ColumnRows:
             return pa.Array.from_buffers(kind, len(self.values), [nulls, words])
         array = pa.array(self.values, mask=None if self.valid is None else ~self.valid)
         return array.view(kind) if pa.types.is_temporal(kind) else array
+
+
+def _hash_decimals(values: npt.NDArray[Any]) -> Hashes:
+    data = np.ascontiguousarray(values).view(np.uint8)
+    starts = np.arange(len(values), dtype=np.int64) * _DECIMAL_BYTES
+    return hash_text(padded(data), starts, np.full(len(values), _DECIMAL_BYTES, dtype=np.int64))
 
 
 def _as_words(values: npt.NDArray[Any]) -> Hashes:

@@ -1,6 +1,7 @@
 """Each rewrite of state in production compares its result with the proof: one row lost in it is refused by name."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -250,6 +251,24 @@ def test_a_wider_type_keeps_the_proof_and_a_row_lost_by_it_is_noticed(monkeypatc
     monkeypatch.setattr(ValueColumn, "put", lambda self, ids, values: put(self, ids, pa.array([0.0] * len(values))))
     with pytest.raises(CorruptState, match="other contents"):
         restored(store, [snapshot], range(GROUPS)).keyed_table("t", *wide)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int8(), [-1, 0, None]), (pa.uint64(), [2**64 - 1, 1, None]), (pa.bool_(), [True, False, None]),
+        (pa.float16(), [np.float16(0.5), np.float16(-0.0), None]), (pa.float64(), [float("nan"), -0.0, None]),
+        (pa.timestamp("us"), [-1, 2**40, None]), (pa.date32(), [0, 9, None]), (pa.duration("ms"), [5, 0, None]),
+        (pa.decimal128(38, 2), [Decimal("-1.25"), Decimal("1e30"), None]),
+    ],
+)  # fmt: skip
+def test_a_value_has_the_same_hash_in_the_live_table_and_in_a_file(kind: Any, values: list[Any]) -> None:
+    store, state = MemorySnapshotStore(), SubtaskState(range(GROUPS), GROUPS, MemorySnapshotStore())
+    table = state.keyed_table("t", KEYS, pa.schema([pa.field("n", kind)]))
+    table.restore([pa.array(range(len(values)))], [pa.array(values, kind)])
+    snapshot, _ = state.capture(False).write(store, "chk-1-1/sums-0")
+    again = restored(store, [snapshot], range(GROUPS)).keyed_table("t", KEYS, pa.schema([pa.field("n", kind)]))
+    assert again.proof()() == snapshot.proofs["t"]
 
 
 def test_broadcast_state_is_compared_with_its_proof(monkeypatch: Patch) -> None:

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.keepalive import CLIENT_KEEPALIVES
+from runtime.spark_settings import SETTINGS_VARIABLE, set_added_settings
 
 # ---------------------------------------------------------------- environment readers
 
@@ -103,6 +104,8 @@ except ValueError as error:
 WEIR_SLOT_LOGS = folders("WEIR_SLOT_LOGS")
 #: Job parameters may name folders below these roots only, and no folder of Weir itself.
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
+
+set_added_settings(optional(SETTINGS_VARIABLE, ""))  # which job versions may choose
 
 #: Command of a job master; the run id and the attempt token are appended.
 WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.launch.spark", "run"]

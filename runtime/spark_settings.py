@@ -1,11 +1,65 @@
-"""Refuses Spark settings of a job version that would break the runtime or load code.
+"""The Spark settings that a job version may choose: an allow-list of names, with a pattern for each value.
 
-A listed name that ends with a dot matches as a prefix; any other name matches as a whole.
+PySpark joins name and value by `=` on the command line of the JVM, so a name can hold any option of it. Values of the
+form `${env:NAME}` are replaced from the environment of the driver. A setting is therefore allowed only if its whole
+name is listed and its whole value has the form of its kind.
+
+An administrator adds names in `WEIR_SPARK_SETTINGS`, separated by spaces, and should add no name that loads code. The
+known ones of those, and settings that would break the runtime, belong into spark-defaults.conf and cannot be added.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
+SETTINGS_VARIABLE: Final = "WEIR_SPARK_SETTINGS"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """The form of a value. `pattern` matches the whole value."""
+
+    name: str
+    form: str  #: for errors
+    pattern: re.Pattern[str]
+
+
+_SIZE: Final = ValueKind("size", "a size such as 512m", re.compile(r"[0-9]{1,12}(?:[kmgtKMGT]?[bB]?)"))
+_TIME: Final = ValueKind("time", "a time such as 30s", re.compile(r"[0-9]{1,12}(?:us|ms|s|m|min|h|d)?"))
+_COUNT: Final = ValueKind("count", "a whole number from 1 on", re.compile(r"[1-9][0-9]{0,8}"))
+_FRACTION: Final = ValueKind("fraction", "a number from 0 to 1", re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"))
+_SWITCH: Final = ValueKind("switch", "true or false", re.compile(r"true|false"))
+#: Of a name that an administrator has added. `$` would begin a reference to the environment.
+_TEXT: Final = ValueKind("text", "text without control characters and `$`", re.compile(r"[^$\x00-\x1f\x7f]{0,1000}"))
+_NAME: Final = re.compile(r"spark(?:\.[A-Za-z][A-Za-z0-9_-]*)+")
+
+VALUES: Final[Mapping[str, ValueKind]] = {
+    "spark.default.parallelism": _COUNT,
+    "spark.driver.memory": _SIZE,
+    "spark.executor.cores": _COUNT,
+    "spark.executor.heartbeatInterval": _TIME,
+    "spark.executor.memory": _SIZE,
+    "spark.executor.memoryOverhead": _SIZE,
+    "spark.executor.pyspark.memory": _SIZE,
+    "spark.locality.wait": _TIME,
+    "spark.locality.wait.node": _TIME,
+    "spark.locality.wait.process": _TIME,
+    "spark.locality.wait.rack": _TIME,
+    "spark.memory.fraction": _FRACTION,
+    "spark.memory.storageFraction": _FRACTION,
+    "spark.network.timeout": _TIME,
+    "spark.network.timeoutInterval": _TIME,
+    "spark.rpc.askTimeout": _TIME,
+    "spark.rpc.lookupTimeout": _TIME,
+    "spark.sql.adaptive.enabled": _SWITCH,
+    "spark.sql.autoBroadcastJoinThreshold": _SIZE,
+    "spark.sql.files.maxPartitionBytes": _SIZE,
+    "spark.sql.shuffle.partitions": _COUNT,
+    "spark.storage.blockManagerHeartbeatTimeoutMs": _TIME,
+    "spark.task.cpus": _COUNT,
+}
+#: Names that cannot be added, with the reason. A name that ends with a dot is a prefix.
 _RESERVED_SETTINGS: Final = {
     "spark.master": "the installation chooses where Spark runs",
     "spark.app.name": "the run is named after its job",
@@ -37,37 +91,52 @@ _RESERVED_SETTINGS: Final = {
     "spark.network.crypto.": "secrets belong to the installation",
     "spark.ssl.": "secrets belong to the installation",
     "spark.acls.": "rights belong to the installation",
+    "spark.jars": "it loads code",
+    "spark.jars.": "it loads code",
+    "spark.files": "it loads code",
+    "spark.archives": "it loads code",
+    "spark.plugins": "it loads code",
+    "spark.extraListeners": "it loads code",
+    "spark.driver.extraClassPath": "it loads code",
+    "spark.driver.extraLibraryPath": "it loads code",
+    "spark.driver.extraJavaOptions": "it loads code",
+    "spark.executor.extraClassPath": "it loads code",
+    "spark.executor.extraLibraryPath": "it loads code",
+    "spark.executor.extraJavaOptions": "it loads code",
+    "spark.executorEnv.": "it loads code",
 }
-_CODE_SETTINGS: Final = (
-    "spark.jars",
-    "spark.jars.",
-    "spark.files",
-    "spark.archives",
-    "spark.plugins",
-    "spark.extraListeners",
-    "spark.driver.extraClassPath",
-    "spark.driver.extraLibraryPath",
-    "spark.driver.extraJavaOptions",
-    "spark.executor.extraClassPath",
-    "spark.executor.extraLibraryPath",
-    "spark.executor.extraJavaOptions",
-    "spark.executorEnv.",
-)
+
+
+_added: set[str] = set()  #: names that the administrator has added, in this process
+
+
+def set_added_settings(names: str) -> None:
+    """Sets the names that versions may choose too, at the start of the process: `WEIR_SPARK_SETTINGS`."""
+    _added.clear()
+    _added.update(names.split())
 
 
 def check_spark_settings(settings: Mapping[str, str]) -> None:
     """Raises ValueError if a version may not choose a setting; the error names the setting and the reason."""
-    for name in settings:
+    for name, value in settings.items():
         if not name.startswith("spark."):
             raise ValueError(f"`{name}` is not a Spark setting: their names begin with 'spark.'")
-        reason = _refusal(name)
-        if reason is not None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"`{name}` is not the name of a Spark setting: a name has letters, digits, '.', '_' and '-'"
+            )
+        if (reason := _refusal(name)) is not None:
             raise ValueError(f"`{name}` cannot be chosen here: {reason}")
+        kind = VALUES.get(name) or (_TEXT if name in _added else None)
+        if kind is None:
+            allowed = ", ".join(sorted({*VALUES, *_added}))
+            advice = f"Allowed are: {allowed}; an administrator adds names in {SETTINGS_VARIABLE}"
+            raise ValueError(f"`{name}` cannot be chosen here. {advice}")
+        if not kind.pattern.fullmatch(value):
+            raise ValueError(f"`{name}` must be {kind.form}, not {value!r}")
 
 
 def _refusal(name: str) -> str | None:
-    if any(_matches(name, known) for known in _CODE_SETTINGS):
-        return "it loads code"
     return next((reason for known, reason in _RESERVED_SETTINGS.items() if _matches(name, known)), None)
 
 

@@ -1,5 +1,6 @@
-"""What a version may choose of Spark's settings."""
+"""Which of Spark's settings a version may choose."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,10 @@ import pytest
 
 from runtime.core.job.settings import JobSettings
 from runtime.launch.event_log import event_log_settings
-from runtime.spark_settings import check_spark_settings
+from runtime.spark_settings import SETTINGS_VARIABLE, VALUES, check_spark_settings, set_added_settings
+
+#: The whole command line of the JVM stands in the name: PySpark joins name and value by `=`.
+COMMAND_IN_NAME = 'spark.driver.extraJavaOptions=-XX:OnOutOfMemoryError="touch proof" -XX:MaxMetaspaceSize'
 
 
 @pytest.mark.parametrize(
@@ -22,11 +26,53 @@ from runtime.spark_settings import check_spark_settings
         ("spark.executor.extraJavaOptions", "it loads code"),
         ("spark.jars.packages", "it loads code"),
         ("executor.memory", "their names begin with 'spark.'"),
+        (COMMAND_IN_NAME, "not the name of a Spark setting"),
+        ("spark.executor.memory ", "not the name of a Spark setting"),
+        ("spark.executor.memory\n", "not the name of a Spark setting"),
+        ("spark.hadoop.fs.s3a.endpoint", "an administrator adds names in WEIR_SPARK_SETTINGS"),
+        ("spark.executor.Memory", "an administrator adds names in WEIR_SPARK_SETTINGS"),
+        ("spark.driver.defaultExtraClassPath", "an administrator adds names in WEIR_SPARK_SETTINGS"),
+        ("spark.sql.catalog.mine", "an administrator adds names in WEIR_SPARK_SETTINGS"),
+        ("spark.sql.extensions", "an administrator adds names in WEIR_SPARK_SETTINGS"),
+        ("spark.redaction.regex", "an administrator adds names in WEIR_SPARK_SETTINGS"),
     ],
 )
-def test_what_would_break_the_runtime_is_refused_by_name(name: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"`{name}`.*{reason}"):
+def test_a_setting_outside_the_list_is_refused_by_name(name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         check_spark_settings({"spark.executor.memory": "2g", name: "1"})
+
+
+@pytest.mark.parametrize("value", ["2g -Dx=y", "${env:DATABASE_URL}", "", "2g\n", "two", "2g;", "٢g", "-1g"])
+@pytest.mark.parametrize("name", ["spark.executor.memory", "spark.locality.wait", "spark.sql.shuffle.partitions"])
+def test_a_value_of_another_form_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be .*, not "):
+        check_spark_settings({name: value})
+
+
+def test_each_listed_name_takes_a_value_of_its_form() -> None:
+    examples = {"size": "512m", "time": "30s", "count": "3", "fraction": "0.6", "switch": "true"}
+    check_spark_settings({name: examples[kind.name] for name, kind in VALUES.items()})
+
+
+@pytest.fixture
+def _no_names_are_added() -> Iterator[None]:
+    yield
+    set_added_settings("")
+
+
+@pytest.mark.usefixtures("_no_names_are_added")
+def test_an_administrator_adds_names_but_no_code() -> None:
+    added = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Europe/Berlin"}
+    with pytest.raises(ValueError, match=SETTINGS_VARIABLE):
+        check_spark_settings(added)
+    set_added_settings(f"{' '.join(added)} spark.jars spark.driver.extraJavaOptions {COMMAND_IN_NAME}")
+    check_spark_settings(added)
+    for name in ("spark.jars", "spark.driver.extraJavaOptions", COMMAND_IN_NAME):
+        with pytest.raises(ValueError, match=r"it loads code|not the name"):
+            check_spark_settings({name: "1"})
+    for value in ("${env:DATABASE_URL}", "a\nb", "a\0b"):
+        with pytest.raises(ValueError, match=r"`spark\.sql\.ansi\.enabled` must be"):
+            check_spark_settings({"spark.sql.ansi.enabled": value})
 
 
 def test_the_settings_of_a_version_hold_them() -> None:
@@ -35,6 +81,8 @@ def test_the_settings_of_a_version_hold_them() -> None:
     assert settings.spark == {"spark.executor.memory": "2g"}
     with pytest.raises(msgspec.ValidationError, match=r"`spark\.speculation` cannot be chosen here"):
         msgspec.convert({"spark": {"spark.speculation": "true"}}, JobSettings)
+    with pytest.raises(msgspec.ValidationError, match=r"not the name of a Spark setting"):
+        msgspec.convert({"spark": {COMMAND_IN_NAME: "12m"}}, JobSettings)
     with pytest.raises(msgspec.ValidationError, match=r"Expected `str`, got `int` - at `\$\.spark"):
         msgspec.convert({"spark": {"spark.executor.cores": 2}}, JobSettings)
 

@@ -48,6 +48,7 @@ from runtime.master.master_process import (
     touch_heartbeat,
 )
 from runtime.slot.slot import SlotConfig, run_slot
+from runtime.spark_settings import check_spark_settings
 
 if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener
@@ -69,7 +70,7 @@ class SparkLauncher(SlotPoolLauncher):
     """Implements `launcher.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
 
     def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
-        """`name` is the Spark application's name; `settings` are the version's, checked by `spark_settings`."""
+        """`name` is the Spark application's name; `settings` are the version's."""
         super().__init__()
         self._name, self._spark_master, self._settings = name, spark_master, settings or {}
         self.context: SparkContext | None = None  #: None until it is opened
@@ -247,6 +248,8 @@ class SparkLauncher(SlotPoolLauncher):
             return self.context
 
     def _conf(self, slots: int) -> SparkConf:
+        """The configuration of the context. Raises ValueError for a setting that a version may not choose."""
+        check_spark_settings(self._settings)  # again, since a console of other software may have stored the version
         settings = SparkConf().setAppName(self._name)
         settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
         settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ])

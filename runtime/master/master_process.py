@@ -31,6 +31,7 @@ from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.redaction import redact_json
 from runtime.secrets import register_references
+from runtime.spark_settings import SETTINGS_VARIABLE, set_added_settings
 
 EXIT_ORPHANED: Final = 7  #: exit code when the supervisor has gone
 
@@ -55,6 +56,7 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
     # Spark and its workers, which run the author's code, inherit the environment.
     url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
     set_signing_keys(parse_keys(keys))
+    set_added_settings(os.environ.get(SETTINGS_VARIABLE, ""))
     touch_heartbeat()
     row, token = _load_run(url, chosen.run), Token(chosen.token)
     logs.configure(redaction_of(row))

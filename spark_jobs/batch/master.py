@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -39,6 +39,7 @@ from runtime.master.master_process import (
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.ports import SnapshotStore
 from runtime.run_store import RunStore
+from runtime.spark_settings import check_spark_settings
 from spark_jobs.batch.execute import TaskFailure
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.run import BatchRun, Superseded, plan_with_session
@@ -235,12 +236,22 @@ class BatchMaster:
                 threading.Event().wait(RETRY_INTERVAL_S)
 
 
+def batch_settings(name: str, cores: int, chosen: Mapping[str, str]) -> SparkSettings:
+    """Settings of the session of a run, with those that its version has chosen.
+
+    Raises:
+        ValueError: a version may not choose a setting.
+    """
+    check_spark_settings(chosen)  # again, since a console of other software may have stored the version
+    settings = SparkSettings.for_batch(name, cores=cores)
+    return replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
+
+
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
     if row.discards_output:
         raise JobRejected("batch-clone", "execution_mode", "a job with discarded output runs in streaming mode only")
     (job, code), chosen = compile_job(row), settings_of(row).spark
-    settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
-    settings = replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
+    settings = batch_settings(f"{row.job_name}, run {run}", row.parallelism, chosen)
     if not settings.master.startswith("spark://"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the address of Spark's UI
     records = records_of(row, run, token, url)

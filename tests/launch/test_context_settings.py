@@ -112,3 +112,36 @@ def test_spark_shows_what_it_does(tmp_path: Path) -> None:
     (log,) = (tmp_path / "events").iterdir()
     written = "".join(path.read_text() for path in ([log] if log.is_file() else sorted(log.iterdir())))
     assert "SparkListenerJobEnd" in written
+
+
+#: PySpark joins name and value by `=`, so a name can hold options of the JVM: here, a command for its first error.
+ATTACK = """
+import sys
+from runtime.launch.spark import SparkLauncher
+
+name = f'spark.driver.extraJavaOptions=-XX:OnOutOfMemoryError="touch {sys.argv[1]}" -XX:MaxMetaspaceSize'
+SparkLauncher("attack", "", {name: "12m"}).open_context(1)
+"""
+
+BATCH_ATTACK = """
+import sys
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.batch.master import batch_settings
+
+name = f'spark.driver.extraJavaOptions=-XX:OnOutOfMemoryError="touch {sys.argv[1]}" -XX:MaxMetaspaceSize'
+with spark_session(batch_settings("attack", 1, {name: "12m"})):
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [ATTACK, BATCH_ATTACK], ids=["streaming", "batch"])
+def test_a_version_of_older_software_runs_no_command_by_its_settings(program: str, tmp_path: Path) -> None:
+    """The job master checks the settings again just before the context, whichever console has stored them."""
+    proof = tmp_path / "proof"
+    environment = {**os.environ}
+    environment.pop("JAVA_TOOL_OPTIONS", None)
+    command = [sys.executable, "-c", program, str(proof)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert not proof.exists(), "the settings of a version have run a command as the service account"
+    assert "not the name of a Spark setting" in done.stderr.splitlines()[-1]

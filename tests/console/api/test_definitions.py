@@ -108,6 +108,7 @@ def test_key_groups_derive_from_the_parallelism_once(definer: User, job: Job) ->
         ({"settings": {"checkpoint_interval_ms": 1}}, "settings.checkpoint_interval_ms"),
         ({"settings": {"restart_attempts": "many"}}, "settings.restart_attempts"),
         ({"settings": {"interval": 5}}, "settings.interval"),
+        ({"settings": {"spark": {"spark.driver.extraJavaOptions=-XX:OnError=id -Dx": "1"}}}, "settings"),
         ({"settings": {"slot_memory_mb": 100}}, "settings.slot_memory_mb"),
         ({"settings": {"restart_strategy": "failure_rate"}}, "settings.restart_strategy"),
         (

@@ -8,12 +8,16 @@ from pytest_django.fixtures import Settings
 
 from console.jobs import child_environment
 
-SECRETS = ("CELERY_BROKER_URL", "DJANGO_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "WEIR_ADMIN_PASSWORD")
+SECRETS = (
+    *("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "DJANGO_SECRET_KEY", "DJANGO_SUPERUSER_PASSWORD"),
+    *("PGPASSFILE", "PGPASSWORD", "PGSERVICEFILE", "POSTGRES_PASSWORD", "REDISCLI_AUTH", "REDIS_PASSWORD"),
+    *("WEIR_ADMIN_PASSWORD", "WEIR_DB_PASSWORD"),
+)
 
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*SECRETS, "DATABASE_URL"):
+    for name in (*SECRETS, "DATABASE_URL", "WEIR_MANIFEST_KEY"):
         monkeypatch.setenv(name, "swordfish")
 
 
@@ -22,9 +26,12 @@ def test_a_stage_is_given_none_of_our_secrets() -> None:
     assert "swordfish" not in child_environment.stage_environment().values()
 
 
-def test_a_master_is_given_the_database_alone(tmp_path: Path) -> None:
+def test_a_master_is_given_the_database_and_the_key_of_manifests_alone(tmp_path: Path) -> None:
     found = child_environment.master_environment(tmp_path / "beat")
-    assert [name for name, value in found.items() if value == "swordfish"] == ["DATABASE_URL"]
+    assert sorted(name for name, value in found.items() if value == "swordfish") == [
+        "DATABASE_URL",
+        "WEIR_MANIFEST_KEY",
+    ]
     assert found["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
 
 

@@ -105,6 +105,9 @@ WEIR_SLOT_LOGS = folders("WEIR_SLOT_LOGS")
 #: Job parameters may name folders below these roots only, and no folder of Weir itself.
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 
+#: Hosts that jobs may connect to, besides those of named connections: `host`, `host:port` or `*.domain`.
+WEIR_DATA_HOSTS = optional("WEIR_DATA_HOSTS", "").split()
+
 set_added_settings(optional(SETTINGS_VARIABLE, ""))  # which job versions may choose
 
 #: Command of a job master; the run id and the attempt token are appended.

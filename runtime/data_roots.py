@@ -18,10 +18,16 @@ from pathlib import Path
 from typing import Final, NoReturn, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from runtime.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
 from runtime.errors import JobRejected
 
 DATA_ROOTS_VARIABLE: Final = "WEIR_DATA_ROOTS"
 DATA_URLS_VARIABLE: Final = "WEIR_DATA_URLS"
+#: Environment by which a slot or a Spark task determines what it may use. Executors on other hosts have their own.
+JOB_VARIABLES: Final = (
+    *(DATA_ROOTS_VARIABLE, DATA_URLS_VARIABLE, HOSTS_VARIABLE, CONNECTIONS_VARIABLE),
+    *("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS"),
+)
 _OWN_FOLDERS: Final = ("WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 #: names of Weir's folders in WEIR_VAR
 _OWN_NAMES: Final = ("pg", "redis", "programs", "run", "log", "storage", "inputs", "spark", "weir-spark")

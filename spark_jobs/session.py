@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
-from runtime.data_roots import DATA_URLS_VARIABLE as DATA_URLS
+from runtime.data_roots import JOB_VARIABLES
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-#: Environment variables by which a task determines the files that it may read.
-_TASK_VARIABLES: Final = (DATA_ROOTS, DATA_URLS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 BATCH_MAX_FAILURES: Final = 4  #: attempts per task, Spark's default on a cluster
 MAX_ERROR_LENGTH: Final = 1_000  #: characters
 
@@ -64,7 +61,7 @@ class SparkSettings:
         settings = cls.from_environment(app_name, cores=cores)
         master = re.sub(r"^local\[(\w+|\*)\]$", rf"local[\1,{BATCH_MAX_FAILURES}]", settings.master)
         extra = {"spark.task.maxFailures": str(BATCH_MAX_FAILURES), "spark.speculation": "false"}
-        passed = {f"spark.executorEnv.{name}": os.environ[name] for name in _TASK_VARIABLES if name in os.environ}
+        passed = {f"spark.executorEnv.{name}": os.environ[name] for name in JOB_VARIABLES if name in os.environ}
         return replace(settings, master=master, extra={**extra, **passed, **settings.extra})
 
     def as_conf(self) -> dict[str, str]:

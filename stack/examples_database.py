@@ -15,7 +15,7 @@ from psycopg import sql
 
 from stack.folders import service_account, write_private
 
-#: Pipelines name this address as `${secret:examples-url}`.
+#: The connection `examples` has this address as `${secret:examples-url}`.
 VARIABLE: Final = "WEIR_SECRET_EXAMPLES_URL"
 _NAME: Final = sql.Identifier("examples")
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from stack.examples_database import VARIABLE
 from stack.settings import ROOT, Settings
 from stack.supervisor import ProcessSpec
 
@@ -29,7 +30,14 @@ def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
         _python("migrate", environment, "manage.py", "migrate", "--noinput"),
         _python("operator", environment, "manage.py", "ensure_operator"),
         _python("pipelines", environment, "manage.py", "sync_pipelines"),
+        *_examples(environment),
     ]
+
+
+def _examples(environment: Mapping[str, str]) -> list[ProcessSpec]:
+    """The connection of the example pipelines, if they have a database."""
+    argv = ("manage.py", "ensure_connection", "examples", "${secret:examples-url}", "enrichment", "change_capture")
+    return [_python("examples", environment, *argv)] if environment.get(VARIABLE) else []
 
 
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:

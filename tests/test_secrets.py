@@ -16,27 +16,27 @@ URL = "postgresql://app:${secret:orders-password}@db/orders"
 def test_a_reference_takes_the_environment_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "p@ss")
     check_references("url", URL)
-    assert resolve("url", URL) == "postgresql://app:p@ss@db/orders"
-    assert resolve("url", "no reference") == "no reference"
+    assert resolve("url", URL, ()) == "postgresql://app:p@ss@db/orders"
+    assert resolve("url", "no reference", ()) == "no reference"
 
 
 def test_else_the_file_of_its_name_without_the_last_newline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRETS", str(tmp_path))
     (tmp_path / "orders-password").write_text("from a file\n")
-    assert resolve("url", URL) == "postgresql://app:from a file@db/orders"
+    assert resolve("url", URL, ()) == "postgresql://app:from a file@db/orders"
 
 
 def test_a_secret_that_is_not_set_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRETS", str(tmp_path))
     with pytest.raises(JobRejected, match=r"url: the secret 'orders-password' is not set.*WEIR_SECRET_ORDERS_PASSWORD"):
-        resolve("url", URL)
+        resolve("url", URL, ())
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRETS", str(tmp_path))
     (tmp_path / "orders-password").mkdir()
     with pytest.raises(JobRejected, match="cannot be read"):
-        resolve("url", URL)
+        resolve("url", URL, ())
 
 
 @pytest.mark.parametrize("name", ["", "../etc/passwd", "a b", "9"])
@@ -63,7 +63,7 @@ def test_a_resolved_value_is_masked_in_every_text(monkeypatch: pytest.MonkeyPatc
     """An author's client quotes the address; the parameters hold the reference only."""
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", 'p/ss "word"')
     assert "p/ss" in redact('no way to app:p/ss "word"@db')
-    resolve("url", URL, encode=lambda secret: quote(secret, safe=""))
+    resolve("url", URL, (), encode=lambda secret: quote(secret, safe=""))
     assert redact('no way to app:p/ss "word"@db') == "no way to app:********@db"
     assert redact("no way to app:p%2Fss%20%22word%22@db") == "no way to app:********@db"
     assert redact_json({"error": ['{"given": "p/ss \\"word\\""}']}) == {"error": ['{"given": "********"}']}
@@ -71,21 +71,21 @@ def test_a_resolved_value_is_masked_in_every_text(monkeypatch: pytest.MonkeyPatc
 
 def test_the_password_of_a_resolved_address_is_masked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRET_DATABASE", "postgresql://app:pa%2Fss@db/orders")
-    resolve("url", "${secret:database}")
+    resolve("url", "${secret:database}", ())
     assert redact("cannot log in with pa/ss, pa%2Fss") == "cannot log in with ********, ********"
     assert redact("at postgresql://app:pa%2Fss@db/orders") == "at ********"
 
 
 def test_a_short_value_is_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "a")
-    resolve("url", URL)
+    resolve("url", URL, ())
     assert redact("a table") == "a table"
 
 
 def test_a_resolved_word_is_masked_alone_and_not_within_longer_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """User names and names of buckets are references, too."""
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "order")
-    resolve("url", URL)
+    resolve("url", URL, ())
     assert redact("the user order is no owner of 'order'") == "the user ******** is no owner of '********'"
     for text in ("a reordered partition", "/data/orders/12/savepoint-3", "order_payments", "2order"):
         assert redact(text) == text
@@ -95,7 +95,7 @@ def test_a_resolved_word_is_masked_alone_and_not_within_longer_words(monkeypatch
 def test_an_escape_before_a_resolved_value_is_no_part_of_a_word(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An escape ends with a letter or a digit in JSON, in the representation of a text and in an address."""
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "hunter2")
-    resolve("url", URL)
+    resolve("url", URL, ())
     text = f"{before}hunter2{before}"
     for written in (json.dumps(text), ascii(text), repr(text.encode()), quote(text, safe="")):
         assert "hunter2" not in redact(written)

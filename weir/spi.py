@@ -10,7 +10,8 @@
 - A format satisfies `Format` and turns a file into `Chunk`s. A `ScannedFormat` also reads parts of files (`Scan`), and
   files of object stores.
 - An `Operator` of `Stream.transform` changes batches; its docstring lists the hooks and the order of their calls.
-- `resolve_secrets` replaces `${secret:NAME}` in an option by its value, where the job runs.
+- `resolve_secrets` replaces `${secret:NAME}` in an option by its value, where the job runs, for the hosts that get it.
+- `named_connection` reads `${connection:NAME}`; `connect_postgres` connects to such a connection or to an address.
 - Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
 
 All of them are pickled by cloudpickle and sent to the slots.
@@ -18,6 +19,7 @@ All of them are pickled by cloudpickle and sent to the slots.
 
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.input_file import InputFile, Scan
+from runtime.connectors.postgres.connection import connect as connect_postgres
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
@@ -44,6 +46,7 @@ from runtime.ports import (
     StateStore,
     UsesFolders,
 )
+from runtime.secrets import check_hosts, named_connection
 from runtime.secrets import resolve as resolve_secrets
 from runtime.state.index.hashing import key_groups
 
@@ -79,6 +82,9 @@ __all__ = [
     "StateStore",
     "Token",
     "UsesFolders",
+    "check_hosts",
+    "connect_postgres",
     "key_groups",
+    "named_connection",
     "resolve_secrets",
 ]

@@ -25,6 +25,7 @@ from console.api.pagination import ByName
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
 from console.api.serializers.definitions import (
+    ConnectionSerializer,
     DifferenceSerializer,
     DifferencesSerializer,
     JobChange,
@@ -40,7 +41,7 @@ from console.api.serializers.tokens import LoginRequest, LoginResponse
 from console.checkpoints.filters import MAX_BIGINT
 from console.jobs import editing, services
 from console.jobs.differences import compared_versions, differences
-from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.models import Connection, Job, JobVersion, Pipeline
 from console.jobs.planned_differences import planned_differences
 from console.jobs.tags import entity_tag, require_match, tag_matches
 from console.operations.models import OperationKind
@@ -78,6 +79,15 @@ class Pipelines(StrictView, generics.ListAPIView[Pipeline]):
 
     queryset = Pipeline.objects.all()
     serializer_class = PipelineSerializer
+    pagination_class = ByName
+    query = frozenset({"limit", "cursor"})
+
+
+class Connections(StrictView, generics.ListAPIView[Connection]):
+    """Named connections, which administrators make. Secrets are references."""
+
+    queryset = Connection.objects.all()
+    serializer_class = ConnectionSerializer
     pagination_class = ByName
     query = frozenset({"limit", "cursor"})
 

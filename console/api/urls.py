@@ -38,6 +38,7 @@ urlpatterns = [
     path("auth/tokens/current/", tokens.CurrentToken.as_view(), name="current-token"),
     path("auth/tokens/<int:pk>/", tokens.TokenDetail.as_view(), name="token"),
     path("pipelines/", definitions.Pipelines.as_view(), name="pipelines"),
+    path("connections/", definitions.Connections.as_view(), name="connections"),
     path("jobs/", definitions.Jobs.as_view(), name="jobs"),
     path("jobs/bulk/", bulk.BulkActs.as_view(), name="bulk"),
     path("jobs/bulk/<uuid:pk>/", bulk.BulkDetail.as_view(), name="bulk-result"),

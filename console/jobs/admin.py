@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.widgets import AdminTextareaWidget
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -13,7 +13,7 @@ from console.accounts.models import User
 from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin, RequestingAdmin
 from console.jobs.attempts import with_numbers
 from console.jobs.editing import edit_job
-from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
+from console.jobs.models import Attempt, Connection, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
 from runtime.redaction import mask
 
@@ -22,6 +22,21 @@ from runtime.redaction import mask
 class PipelineAdmin(ReadOnlyAdmin):
     list_display = ("name", "description", "updated_at")
     search_fields = ("name", "description")
+
+
+@admin.register(Connection)
+class ConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Named connections. A change reaches a run with its next job master."""
+
+    list_display = ("name", "address", "pipelines", "description", "updated_at")
+    search_fields = ("name", "address", "description")
+    fields = ("name", "description", "address", "options", "pipelines", "updated_at")
+    readonly_fields = ("updated_at",)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        if db_field.name in ("name", "address", "pipelines"):
+            options["widget"] = AdminTextInputWidget()
+        return super().formfield_for_dbfield(db_field, request, **options)
 
 
 class JobForm(forms.ModelForm):  # type: ignore[type-arg]

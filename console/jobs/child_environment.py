@@ -9,7 +9,11 @@ import re
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from django.conf import settings
+
+from console.jobs.connections import connections_of
+from runtime.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
 
 #: Variables of the console. `PG…` are defaults of libpq, which it would send to any host that a job names.
 _CONSOLE_VARIABLE: Final = re.compile(
@@ -19,14 +23,20 @@ _NAMES_OF_MASTERS: Final = ("DATABASE_URL", "WEIR_MANIFEST_KEY")
 _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
-def master_environment(beat_file: Path) -> dict[str, str]:
-    """The environment of a job master, whose main loop touches `beat_file`."""
+def master_environment(beat_file: Path, pipeline: str) -> dict[str, str]:
+    """The environment of a job master of `pipeline`, whose main loop touches `beat_file`."""
     needed = {name: os.environ[name] for name in _NAMES_OF_MASTERS if name in os.environ}
-    return stage_environment() | needed | {"WEIR_BEAT_FILE": str(beat_file)}
+    return stage_environment(pipeline) | needed | {"WEIR_BEAT_FILE": str(beat_file)}
 
 
-def stage_environment() -> dict[str, str]:
-    """The environment of a PySpark stage."""
+def stage_environment(pipeline: str = "") -> dict[str, str]:
+    """The environment of a PySpark stage of `pipeline`, with its named connections."""
     passed = {name: value for name, value in os.environ.items() if not _CONSOLE_VARIABLE.match(name)}
     folders = {name: str(getattr(settings, name)) for name in _FOLDERS}
-    return passed | folders | {"WEIR_DATA_ROOTS": os.pathsep.join(map(str, settings.WEIR_DATA_ROOTS))}
+    connections = connections_of(pipeline) if pipeline else {}
+    limits = {
+        "WEIR_DATA_ROOTS": os.pathsep.join(map(str, settings.WEIR_DATA_ROOTS)),
+        HOSTS_VARIABLE: " ".join(settings.WEIR_DATA_HOSTS),
+        CONNECTIONS_VARIABLE: msgspec.json.encode(connections).decode(),
+    }
+    return passed | folders | limits

@@ -38,6 +38,7 @@ def _stage(version: JobVersion) -> stages.StageCommand:
         log=Path(settings.WEIR_LOGS) / f"compile-version-{version.pk}.log",
         timeout_s=settings.WEIR_COMPILE_TIMEOUT_S,
         stdin=version.params,
+        pipeline=version.job.pipeline,
         result="graph",
     )
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import F, Q, Value
 from django.db.models.functions import Now
@@ -18,6 +20,10 @@ from runtime.core.job.guarantee import CheckpointMode, ConnectorGuarantee, EndTo
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
+from runtime.data_hosts import CONNECTION_NAME
+from runtime.errors import JobRejected
+from runtime.redaction import REFERENCE, is_secret
+from runtime.secrets import check_references
 
 
 def choices(enum: type[StrEnum], words: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
@@ -45,6 +51,46 @@ class Pipeline(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Connection(models.Model):
+    """A named connection, which only an administrator makes: address, login, TLS and secrets together.
+
+    Jobs of its pipelines write `${connection:NAME}`. A secret goes to the hosts of the connections that mention it.
+    """
+
+    name = models.TextField(unique=True, validators=[RegexValidator(rf"^(?:{CONNECTION_NAME.pattern})\Z")])
+    description = models.TextField(default="", blank=True, db_default="")
+    #: a URL, or `host:port` of Kafka's servers; secrets are references
+    address = models.TextField(help_text="A URL, or host:port of Kafka's servers. A secret is written ${secret:NAME}.")
+    options = models.JSONField(
+        default=dict,
+        db_default=Value({}, models.JSONField()),
+        blank=True,
+        help_text="Parameters of libpq, options of librdkafka or of the registry, or headers of a webhook, as texts.",
+    )
+    pipelines = models.TextField(help_text="Names of the pipelines that may use it, separated by spaces; * for all.")
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        db_table = "weir_connection"
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError for literal passwords, and for options that are no texts."""
+        if not isinstance(self.options, dict) or not all(isinstance(value, str) for value in self.options.values()):
+            raise ValidationError({"options": "must be an object of texts"})
+        for field, texts in {"address": {"": self.address}, "options": self.options}.items():
+            for name, text in texts.items():
+                try:
+                    check_references(f"{field} {name}".strip(), text)
+                except JobRejected as error:
+                    raise ValidationError({field: str(error)}) from error
+                if is_secret(name, {}) and not REFERENCE.search(text):
+                    raise ValidationError({field: f"{name} is a secret: write ${{secret:NAME}}"})
 
 
 class ReviewPolicy(StrEnum):

@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.shortcuts import get_object_or_404
 
+from console.jobs.connections import mentioned_connections
 from console.jobs.models import Run
 from runtime.redaction import Schema, redact
 from runtime.secrets import resolved_texts
@@ -247,7 +248,7 @@ def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | No
 
 def _redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
     """`text` without secrets, also those that the console's host has: libraries and authors print past Weir's log."""
-    return redact(text, params, schema, resolved_texts(params))
+    return redact(text, params, schema, resolved_texts(params, mentioned_connections(params)))
 
 
 def _open_log(file: Path) -> IO[bytes]:

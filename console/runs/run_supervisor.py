@@ -69,8 +69,10 @@ class _RunSupervisor(Supervisor):
         with scratch_folder(f"run-{self._run_id}", token) as scratch:
             try:
                 pulse = HeartbeatFile(log_file.with_suffix(".beat"))
-                environment = child_environment.master_environment(pulse.file) | scratch
-                child = Child(command, log_file, stdin=subprocess.PIPE, environment=environment)
+                environment = self._record(child_environment.master_environment, pulse.file, self._version.job.pipeline)
+                if environment is None:
+                    return StopReason.SHUTDOWN
+                child = Child(command, log_file, stdin=subprocess.PIPE, environment=environment | scratch)
             except OSError as error:
                 how = f"ended with {describe_exit(CANNOT_START_CODE)}"
                 return MasterExit(CANNOT_START_CODE, how, 0.0, [str(error)])

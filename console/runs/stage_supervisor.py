@@ -96,6 +96,10 @@ class _StageSupervisor(Supervisor):
         began = time.monotonic()
         name = f"stage-run-{self._stage.run_id}-{self._stage.operator}".replace("/", "_")
         first_line = msgspec.json.encode(self._version.params) + b"\n"
+        environment = self._record(stage_environment, self._version.job.pipeline)
+        if environment is None:
+            self._stop(StopReason.SHUTDOWN)
+            return None
         with scratch_folder(f"stage-{self._stage.pk}", token) as scratch, _Pipes(first_line) as pipes:
             try:
                 child = Child(
@@ -103,7 +107,7 @@ class _StageSupervisor(Supervisor):
                     Path(settings.WEIR_LOGS) / f"{name}.log",
                     stdin=pipes.stdin,
                     stdout=pipes.stdout,
-                    environment=stage_environment() | scratch,
+                    environment=environment | scratch,
                 )
             except OSError as error:
                 return ProcessDeath(CANNOT_START_CODE, f"Its process could not be started: {error}", None, 0.0, 0, [])

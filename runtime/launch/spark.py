@@ -23,8 +23,7 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
-from runtime.data_roots import DATA_ROOTS_VARIABLE as DATA_ROOTS
-from runtime.data_roots import DATA_URLS_VARIABLE as DATA_URLS
+from runtime.data_roots import JOB_VARIABLES
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
@@ -252,7 +251,7 @@ class SparkLauncher(SlotPoolLauncher):
         check_spark_settings(self._settings)  # again, since a console of other software may have stored the version
         settings = SparkConf().setAppName(self._name)
         settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
-        settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ])
+        settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in JOB_VARIABLES if name in os.environ])
         settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
         if is_local(settings.get("spark.master", "")):
             settings.set("spark.authenticate", "true")
@@ -324,10 +323,6 @@ _SPARK_SETTINGS: Final = {
     # follow these, which therefore select no garbage collector: with two selected no JVM starts.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-
-
-#: Environment that limits which files a slot may read. Executors on other hosts have an environment of their own.
-_SLOT_VARIABLES: Final = (DATA_ROOTS, DATA_URLS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
 def is_local(master: str) -> bool:

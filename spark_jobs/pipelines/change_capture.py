@@ -15,7 +15,7 @@ from spark_jobs.samples.folders import EXAMPLES_URL, Folder, sample_folder
 
 class ChangeCaptureParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     database_url: Annotated[
-        str, Meta(title="Database", description="Address of Postgres; a password is written ${secret:NAME}.")
+        str, Meta(title="Database", description="${connection:NAME}, or the address of a Postgres.")
     ] = EXAMPLES_URL
     table: Annotated[str, Meta(title="Table", description="Its changes are captured.")] = "change_capture.accounts"
     publication: Annotated[str, Meta(title="Publication", description="Contains the table.")] = "accounts"

@@ -29,7 +29,7 @@ class EnrichmentParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         sample_folder("enrichment/orders")
     )
     database_url: Annotated[
-        str, Meta(title="Database", description="Address of Postgres; a password is written ${secret:NAME}.")
+        str, Meta(title="Database", description="${connection:NAME}, or the address of a Postgres.")
     ] = EXAMPLES_URL
     customers: Annotated[
         str, Meta(title="Table of customers", description="Has the columns customer, name and segment.")
@@ -59,8 +59,8 @@ class CustomerLookup:
 
     def __call__(self, orders: pa.RecordBatch) -> pa.RecordBatch:
         if self.connection is None or self.connection.closed:
-            address = weir.spi.resolve_secrets("database_url", self.url)
-            self.connection = psycopg.connect(address, autocommit=True, connect_timeout=10)
+            self.connection = weir.spi.connect_postgres(self.url)  # checks host and secret, as PostgresSink does
+            self.connection.autocommit = True
         rows = self.connection.execute(self.query, [orders["customer"].unique().to_pylist()])
         customers = {customer: (name, segment) for customer, name, segment in rows}
         found = [customers.get(customer, (None, None)) for customer in orders["customer"].to_pylist()]

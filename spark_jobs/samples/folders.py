@@ -7,8 +7,8 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
-#: The address of the database of the examples, which the stack puts into the environment of its processes.
-EXAMPLES_URL: Final = "${secret:examples-url}"
+#: The database of the examples: the stack makes this connection for the pipelines that use it.
+EXAMPLES_URL: Final = "${connection:examples}"
 
 
 def sample_folder(name: str) -> str:

@@ -22,8 +22,10 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from runtime.connectors.postgres.columns import check_columns, encode_csv
+from runtime.connectors.postgres.connection import check_address, conninfo
 from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
 from runtime.errors import DataRejected, JobRejected, TargetAway
 from spark_jobs.column_types import spark_schema
@@ -49,8 +51,8 @@ class PostgresTable:
     """Appends each epoch to a table, exactly once. The columns of the DataFrame are found by their names.
 
     Args:
-        url: `postgresql://…`, reachable from Spark's executors. A parameter with this URL needs a name by which it
-            is masked.
+        url: `postgresql://…` or `${connection:NAME}`, reachable from Spark's executors. A parameter whose URL has a
+            literal password needs a name by which it is masked.
         table: as in SQL, with its schema if that is not the first of the search path. It must exist. The role of the
             URL needs CREATE in that schema, for `weir_epochs` and the staging table.
     """
@@ -62,10 +64,7 @@ class PostgresTable:
 
     def check(self) -> None:
         check_table_name(self.table)
-        try:
-            psycopg.conninfo.conninfo_to_dict(self.url)
-        except psycopg.ProgrammingError as error:
-            raise JobRejected("bad-url", "url", f"no address of a Postgres: {type(error).__name__}") from None
+        check_address(self.url)
 
     def prepare(self) -> None:
         """Checks the table and creates `weir_epochs`, before the first epoch.
@@ -210,7 +209,8 @@ class PostgresTable:
 
 
 def _connect(url: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs")
+    address = make_conninfo(conninfo(url), connect_timeout=CONNECT_TIMEOUT_S, application_name="weir epochs")
+    return psycopg.connect(address)
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ class World:
             **named,
             "WEIR_VAR": str(self.var),
             "WEIR_LOGS": str(self.var / "log"),
+            "WEIR_DATA_HOSTS": "127.0.0.1",
             "DATABASE_URL": self.database_url,
             "CELERY_BROKER_URL": self.redis_url,
             "DJANGO_SETTINGS_MODULE": "tests.console.programs.worker_settings",

@@ -30,7 +30,7 @@ def test_resolved_secrets_do_not_reach_the_log(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_SECRET_DB", "fish-and-chips")
-    resolve("url", "${secret:db}")
+    resolve("url", "${secret:db}", ())
     logs.configure()
     failure = ValueError("cannot log in with fish-and-chips")
     try:

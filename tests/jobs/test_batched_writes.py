@@ -46,7 +46,7 @@ class Insert:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._connection is None:
-            self._connection = psycopg.connect(resolve("url", self._url), autocommit=True)
+            self._connection = psycopg.connect(resolve("url", self._url, ()), autocommit=True)
         begin = time.perf_counter()
         self._connection.execute(
             f"INSERT INTO {self._table} SELECT unnest(%s::int8[]) ON CONFLICT DO NOTHING", [batch["value"].to_pylist()]

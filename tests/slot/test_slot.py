@@ -225,7 +225,7 @@ class ConnectingReader(FailingReader):
     """As an author's client does, it quotes the address in its error."""
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        address = resolve("url", "postgresql://app:${secret:orders}@db/orders")
+        address = resolve("url", "postgresql://app:${secret:orders}@db/orders", ())
         raise KeyError(f"no way to {address}")
 
 

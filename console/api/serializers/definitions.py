@@ -12,7 +12,7 @@ from console.health.findings import Level
 from console.jobs import services
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.inputs import SETTINGS_SCHEMA
-from console.jobs.models import Job, JobVersion, Pipeline, ReviewPolicy, choices
+from console.jobs.models import Connection, Job, JobVersion, Pipeline, ReviewPolicy, choices
 from runtime.core.job.graph import Guarantee
 from runtime.redaction import mask
 
@@ -21,6 +21,18 @@ class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
     class Meta:
         model = Pipeline
         fields = ("name", "description", "schema", "queries", "error", "updated_at")
+
+
+class ConnectionSerializer(serializers.ModelSerializer[Connection]):
+    options = serializers.DictField(child=serializers.CharField())
+    pipelines = serializers.SerializerMethodField(help_text="Pipelines that may use it; * for all.")
+
+    class Meta:
+        model = Connection
+        fields = ("name", "description", "address", "options", "pipelines", "updated_at")
+
+    def get_pipelines(self, connection: Connection) -> list[str]:
+        return connection.pipelines.split()
 
 
 class JobChange(StrictSerializer):

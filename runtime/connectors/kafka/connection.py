@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from runtime.connectors.kafka.wire import KafkaWire
 from runtime.connectors.libraries import import_library
+from runtime.data_hosts import hosts_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
-from runtime.secrets import check_references, resolve
+from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
 _REQUEST_TIMEOUT_MS: Final = 10_000  #: of metadata and offset requests, unless `socket.timeout.ms` is smaller
 _OWN_OPTIONS: Final = frozenset(
@@ -32,6 +33,30 @@ _OWN_OPTIONS: Final = frozenset(
         "transactional.id",
     }
 )
+#: Options of librdkafka that a job may choose; a named connection may have any. Others load code
+#: (`plugin.library.paths`), run commands (`sasl.kerberos.kinit.cmd`), send secrets elsewhere
+#: (`sasl.oauthbearer.token.endpoint.url`), read files of other users (`ssl.key.location`) or skip certificates.
+_OPTIONS: Final = frozenset(
+    {
+        "batch.num.messages", "batch.size", "broker.address.family", "broker.address.ttl", "check.crcs",
+        "client.dns.lookup", "client.rack", "compression.codec", "compression.level", "compression.type",
+        "connections.max.idle.ms", "delivery.timeout.ms", "fetch.error.backoff.ms", "fetch.max.bytes",
+        "fetch.message.max.bytes", "fetch.min.bytes", "fetch.queue.backoff.ms", "fetch.wait.max.ms",
+        "heartbeat.interval.ms", "linger.ms", "max.in.flight", "max.in.flight.requests.per.connection",
+        "max.partition.fetch.bytes", "max.poll.interval.ms", "message.max.bytes", "message.send.max.retries",
+        "message.timeout.ms", "metadata.max.age.ms", "partitioner", "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages", "queue.buffering.max.ms", "queued.max.messages.kbytes",
+        "queued.min.messages", "receive.message.max.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms",
+        "request.timeout.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms", "sasl.mechanism",
+        "sasl.mechanisms", "sasl.password", "sasl.username", "security.protocol", "session.timeout.ms",
+        "socket.connection.setup.timeout.ms", "socket.keepalive.enable", "socket.nagle.disable",
+        "socket.receive.buffer.bytes", "socket.send.buffer.bytes", "socket.timeout.ms", "ssl.ca.location",
+        "ssl.ca.pem", "ssl.certificate.pem", "ssl.key.password", "ssl.key.pem", "sticky.partitioning.linger.ms",
+        "topic.metadata.refresh.fast.interval.ms", "topic.metadata.refresh.interval.ms",
+        "topic.metadata.refresh.sparse",
+    }
+)  # fmt: skip
+_SECURITY_OPTION: Final = re.compile(r"(?:sasl|security|ssl)\.")
 _SECRET_OPTION: Final = re.compile(r"password|secret|\.key\.pem$")
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
 
@@ -55,17 +80,26 @@ class KafkaConnection:
     """Creates the clients of a subtask or committer, with the secrets resolved on this host.
 
     Args:
-        servers: bootstrap servers, `host:port` separated by commas.
+        servers: bootstrap servers, `host:port` separated by commas, or `${connection:NAME}`.
         options: further options of librdkafka. Values may contain `${secret:NAME}`.
+
+    Raises:
+        JobRejected: the job may not use a server, an option or a secret, or a secret is not set on this host. Brokers
+            that the servers name are not checked.
     """
 
     def __init__(self, servers: str, options: Mapping[str, str]) -> None:
-        self.servers = servers
-        self._resolved = {name: resolve(f"options.{name}", value) for name, value in options.items()}
+        check_connection(servers, options)
+        named = named_connection("servers", servers)
+        self.servers = servers if named is None else named.address
+        hosts = hosts_of(self.servers)
+        self._resolved = {name: resolve(f"options.{name}", value, hosts) for name, value in options.items()}
+        self._resolved |= {} if named is None else named.options
         self._library = import_library("confluent_kafka", "kafka")
         self._admin_library = import_library("confluent_kafka.admin", "kafka")
         self._refusal: Any = None  #: the last error of a login
-        self.timeout_s = min(int(options.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS)), _REQUEST_TIMEOUT_MS) / 1_000
+        timeout_ms = int(self._resolved.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS))
+        self.timeout_s = min(timeout_ms, _REQUEST_TIMEOUT_MS) / 1_000
 
     def consumer(self, own: Mapping[str, Any]) -> Any:
         return self._create(self._library.Consumer, own)
@@ -152,7 +186,8 @@ class KafkaConnection:
 
 def check_connection(servers: str, options: Mapping[str, str]) -> None:
     """Raises JobRejected, naming the field, for a malformed address or an option that a connector sets itself."""
-    places = [place.strip() for place in servers.split(",")]
+    check_references("servers", servers)
+    places = [] if is_connection(servers) else [place.strip() for place in servers.split(",")]
     if not all(re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}", place) for place in places):
         raise JobRejected("bad-servers", "servers", f"must be host:port, separated by commas, not {servers!r}")
     timeout = options.get("socket.timeout.ms", "1000")
@@ -160,14 +195,19 @@ def check_connection(servers: str, options: Mapping[str, str]) -> None:
         raise JobRejected("bad-option", "options.socket.timeout.ms", f"must be milliseconds, not {timeout!r}")
     for name, value in options.items():
         field = f"options.{name}"
-        if name in _OWN_OPTIONS or name.startswith("test."):
+        if name in _OWN_OPTIONS:
             raise JobRejected("reserved-option", field, "is set by the connector")
+        if name not in _OPTIONS:
+            raise JobRejected("bad-option", field, "is no option that a job may choose; a named connection may have it")
+        if _SECURITY_OPTION.match(name) and is_connection(servers):
+            raise JobRejected("bad-option", field, "belongs to the connection that `servers` names")
         if not isinstance(value, str):
             raise JobRejected("bad-option", field, f"must be text, not {value!r}")
         check_references(field, value)
         if _SECRET_OPTION.search(name) and _REFERENCE.fullmatch(value) is None:
             advice = "write ${secret:NAME}, and set WEIR_SECRET_NAME where the job runs"
             raise JobRejected("literal-secret", field, f"is a secret: {advice}")
+    check_hosts("servers", [host for place in places for host in hosts_of(place)])
 
 
 def check_topics(field: str, topics: Sequence[str]) -> None:

@@ -11,15 +11,16 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from runtime.connectors.libraries import import_library
+from runtime.data_hosts import hosts_of
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
-from runtime.secrets import check_references, resolve
+from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
 FRAME_BYTES: Final = 5
 _TIMEOUT_S: Final = 10
 _MAX_RETRIES: Final = 2
-_OPTIONS: Final = frozenset(
-    {"basic.auth.user.info", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"}
-)
+_OPTIONS: Final = frozenset({"basic.auth.user.info", "ssl.ca.location"})
+#: One address: the client would take more, separated by commas, and would parse other characters in its own way.
+_URL: Final = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[\w./~-]*)?")
 _SECRET: Final = re.compile(r"\$\{secret:[^}]*\}")
 _INCOMPATIBLE: Final = frozenset({409, 42201})  #: HTTP status or error code: incompatible, or no schema
 
@@ -31,8 +32,9 @@ class SchemaRegistry:
     """A schema registry.
 
     Args:
-        url: address of the registry.
-        options: `basic.auth.user.info` as `user:${secret:NAME}`, and `ssl.…` options of confluent-kafka.
+        url: address of the registry, or `${connection:NAME}`.
+        options: `basic.auth.user.info` as `user:${secret:NAME}`, and `ssl.ca.location`. A named connection may have
+            every option of confluent-kafka.
     """
 
     url: str
@@ -40,11 +42,17 @@ class SchemaRegistry:
 
     def check(self) -> None:
         """Raises JobRejected, naming the field, if a setting is invalid."""
-        if not re.match(r"https?://[^\s/]", self.url):
-            raise JobRejected("bad-url", "registry.url", f"must be an http or https address, not {self.url!r}")
-        if "@" in self.url or "$" in self.url:
-            advice = "put the login into the option basic.auth.user.info: addresses are logged"
-            raise JobRejected("literal-secret", "registry.url", advice)
+        if is_connection(self.url):
+            check_references("registry.url", self.url)
+            if self.options:
+                raise JobRejected("bad-option", "registry.options", "belong to the connection of `registry.url`")
+        else:
+            if "@" in self.url or "$" in self.url:
+                advice = "put the login into the option basic.auth.user.info: addresses are logged"
+                raise JobRejected("literal-secret", "registry.url", advice)
+            if not _URL.fullmatch(self.url):
+                raise JobRejected("bad-url", "registry.url", f"must be an http or https address, not {self.url!r}")
+            check_hosts("registry.url", hosts_of(self.url))
         for name, value in self.options.items():
             where = f"registry.options.{name}"
             if name not in _OPTIONS:
@@ -65,14 +73,18 @@ class RegistryClient:
     """
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        self._registry = registry
+        registry.check()
+        named = named_connection("registry.url", registry.url)
+        self._url = registry.url if named is None else named.address
         self._library = import_library("confluent_kafka.schema_registry", "kafka")
         http = import_library("confluent_kafka.schema_registry.common._httpx_compat", "kafka")  # httpx or httpx2
         self._transport_error: type[Exception] = http.httpx.TransportError
-        resolved = {name: resolve(f"registry.options.{name}", value) for name, value in registry.options.items()}
+        hosts = hosts_of(self._url)
+        resolved = {n: resolve(f"registry.options.{n}", value, hosts) for n, value in registry.options.items()}
+        resolved |= {} if named is None else named.options
         self.client = self._library.SchemaRegistryClient(
             {
-                "url": registry.url,
+                "url": self._url,
                 "timeout": _TIMEOUT_S,
                 "max.retries": _MAX_RETRIES,
                 "retries.wait.ms": 100,
@@ -104,7 +116,7 @@ class RegistryClient:
 
     def call(self, what: str, request: Callable[[], T]) -> T:
         """The result of `request`; its errors name `what`."""
-        where = f"schema registry {self._registry.url}: {what}"
+        where = f"schema registry {self._url}: {what}"
         try:
             return request()
         except self._transport_error as error:

@@ -1,7 +1,7 @@
 """Connections to Postgres: secrets resolved on this host, time limits, and errors in the terms of the runtime."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
-from runtime.secrets import check_references, resolve
+from runtime.secrets import check_hosts, check_references, check_secrets, is_connection, named_connection, resolve
 
 #: Settings unless the address has its own. A vanished server is detected within seconds.
 _DEFAULTS: Final = {
@@ -30,6 +30,18 @@ _NO_TIME_LIMITS: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings "
     "WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"
 )
+#: Parameters of libpq that an address of a job may have. Others name further hosts (`hostaddr`, `service`), files of
+#: other users (`passfile`, `sslkey`), or files to write (`sslkeylogfile`): a named connection may have them.
+_PARAMETERS: Final = frozenset(
+    {
+        "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname",
+        "fallback_application_name", "gssencmode", "host", "keepalives", "keepalives_count", "keepalives_idle",
+        "keepalives_interval", "load_balance_hosts", "options", "password", "port", "require_auth",
+        "ssl_min_protocol_version", "sslmode", "sslnegotiation", "sslrootcert", "sslsni", "target_session_attrs",
+        "tcp_user_timeout", "user",
+    }
+)  # fmt: skip
+_PORT: Final = 5432
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
 _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba.conf entry|permission denied for database"
@@ -48,23 +60,68 @@ _MAX_ERROR_LENGTH: Final = 500
 
 
 def check_url(url: str) -> None:
-    """Raises JobRejected for a malformed address or a literal password."""
+    """As `check_address`; a literal password is refused too."""
     check_references("url", url)
-    if not _REFERENCE.fullmatch(url):
-        _parameters(url)
+    check_address(url)
+
+
+def check_address(url: str) -> None:
+    """Raises JobRejected for a malformed address, or a host or parameter that jobs may not use."""
+    if not is_connection(url) and not _REFERENCE.fullmatch(url):
+        parameters = _parameters(url)
+        check_parameters("url", parameters)
+        if "${" not in parameters.get("host", "") + parameters.get("port", ""):
+            check_hosts("url", _hosts(parameters))
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """A connection without autocommit.
+    """A connection without autocommit. `url` is an address with references, or a named connection.
 
     Raises:
-        JobRejected: a secret is missing, or Postgres refuses the credentials or the database.
+        JobRejected: the job may not use the host or the secret, a secret is missing, or Postgres refuses the
+            credentials or the database.
         TargetAway: the server cannot be reached.
     """
-    text = resolve("url", url) if _REFERENCE.fullmatch(url) else url
-    parameters = {name: resolve("url", value) for name, value in _parameters(text).items()}
+    text = conninfo(url)
     with postgres_errors("connect"):
-        return psycopg.connect(make_conninfo("", **(_DEFAULTS | parameters)))
+        return psycopg.connect(text)
+
+
+def conninfo(url: str) -> str:
+    """The connection string of libpq with secrets and time limits. Checks hosts and secrets.
+
+    Raises:
+        JobRejected: the job may not use the host or the secret, or a secret is missing.
+    """
+    if (named := named_connection("url", url)) is not None:
+        return make_conninfo("", **(_DEFAULTS | _parameters(named.address) | dict(named.options)))
+    if _REFERENCE.fullmatch(url):
+        parameters = _parameters(resolve("url", url, ()))
+        check_secrets("url", url, _hosts(parameters))
+    else:
+        parameters = _parameters(url)
+        check_parameters("url", parameters)
+    place = {name: resolve("url", parameters.get(name, ""), ()) for name in ("host", "port")}
+    hosts = _hosts(place)
+    return make_conninfo("", **(_DEFAULTS | {name: resolve("url", value, hosts) for name, value in parameters.items()}))
+
+
+def check_parameters(field: str, names: Iterable[str]) -> None:
+    """Raises JobRejected, naming `field`, for a parameter of libpq that a job may not choose."""
+    for name in names:
+        if name not in _PARAMETERS:
+            detail = f"a job may not choose the parameter {name}; a named connection may. Allowed are: "
+            raise JobRejected("bad-option", field, detail + ", ".join(sorted(_PARAMETERS)))
+
+
+def _hosts(parameters: Mapping[str, str]) -> tuple[str, ...]:
+    """All hosts that libpq may connect to. A single port stands for all hosts."""
+    names, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
+    if len(ports) == 1:
+        ports = ports * len(names)
+    if len(ports) != len(names):
+        raise JobRejected("bad-url", "url", f"has {len(names)} hosts and {len(ports)} ports")
+    return tuple(f"{name}:{port or _PORT}" for name, port in zip(names, ports, strict=True))
 
 
 def limit_transaction(connection: psycopg.Connection[Any]) -> None:

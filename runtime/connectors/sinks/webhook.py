@@ -21,7 +21,7 @@ import pyarrow as pa
 from runtime.core.job.graph import Guarantee
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import OutputEpoch
-from runtime.secrets import check_references, resolve
+from runtime.secrets import check_hosts, check_references, check_secrets, named_connection, resolve
 
 MAX_ROWS: Final = 10_000
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
@@ -48,7 +48,7 @@ class Webhook:
     507, is waited out without limit.
 
     Args:
-        url: `http` or `https`; may contain `${secret:NAME}`.
+        url: `http` or `https`; may contain `${secret:NAME}`. Or `${connection:NAME}`, whose options are headers.
         headers: further headers; values may contain `${secret:NAME}`.
         batch_rows: maximum number of rows in a request. A version of the job that changes it may repeat rows of an
             epoch whose delivery was interrupted.
@@ -64,8 +64,10 @@ class Webhook:
 
     def check(self) -> None:
         check_references("url", self.url)
-        if not self.url.startswith("${secret:"):
-            _address("url", _REFERENCE.sub("secret", self.url))
+        if not self.url.startswith("${"):
+            address = _address("url", _REFERENCE.sub("secret", self.url))
+            if "${" not in urlsplit(self.url).netloc:
+                check_hosts("url", _hosts(address))
         for name, value in self.headers.items():
             check_references(f"headers.{name}", value)
             if name.lower() in _OWN_HEADERS:
@@ -81,14 +83,24 @@ class Webhook:
             raise JobRejected("bad-guarantee", "guarantee", "must be exactly-once or at-least-once")
 
     def write_epoch(self, epoch: OutputEpoch, batches: Iterable[pa.RecordBatch]) -> None:
-        address = _address("url", resolve("url", self.url))
-        headers = {name: resolve(f"headers.{name}", value) for name, value in self.headers.items()}
+        address, headers = self._resolve()
         path = (address.path or "/") + (f"?{address.query}" if address.query else "")
         with closing(self._connection(address)) as connection:
             for first, rows in split_rows(batches, self.batch_rows):
                 key = f"{epoch.source}-{epoch.number}-{first}-{first + len(rows) - 1}"
                 given = {**headers, "Content-Type": "application/json", "Idempotency-Key": key}
                 self._post(connection, path, _encode(rows), given)
+
+    def _resolve(self) -> tuple[SplitResult, dict[str, str]]:
+        """The URL and the headers with secrets. Raises JobRejected if the job may not use the host or a secret."""
+        named = named_connection("url", self.url)
+        address = _address("url", resolve("url", self.url, ()) if named is None else named.address)
+        hosts = _hosts(address)
+        if named is None:
+            check_secrets("url", self.url, hosts)
+        check_hosts("url", hosts)
+        headers = {name: resolve(f"headers.{name}", value, hosts) for name, value in self.headers.items()}
+        return address, {**headers, **(named.options if named is not None else {})}
 
     def _connection(self, address: SplitResult) -> http.client.HTTPConnection:
         assert address.hostname is not None, "the address has been checked"
@@ -145,6 +157,11 @@ def _address(field_name: str, url: str) -> SplitResult:
         problem = "must be an http or https URL with a host and without a user; use the header Authorization"
         raise JobRejected("bad-url", field_name, problem)
     return found
+
+
+def _hosts(address: SplitResult) -> tuple[str, ...]:
+    """The host to which `_connection` connects."""
+    return (f"{address.hostname}:{address.port or (443 if address.scheme == 'https' else 80)}",)
 
 
 def split_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:

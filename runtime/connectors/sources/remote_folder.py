@@ -152,7 +152,7 @@ class RemoteFolder:
         from pyarrow import fs
 
         check_url("path", self._url, os.environ)
-        uri = resolve("path", self._url, encode=lambda secret: quote(secret, safe=""))
+        uri = resolve("path", self._url, (), encode=lambda secret: quote(secret, safe=""))
         try:
             system, base = fs.FileSystem.from_uri(uri)
         except (pa.ArrowException, ValueError):  # the error may repeat the secret

@@ -1,14 +1,17 @@
 """Access to an Iceberg table by a catalog of `pyiceberg`: secrets, time limits, and its errors as errors of Weir."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from runtime.connectors.libraries import import_library
+from runtime.connectors.postgres.connection import check_parameters
+from runtime.data_hosts import hosts_of
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
-from runtime.redaction import is_secret
-from runtime.secrets import check_references, resolve
+from runtime.redaction import REFERENCE, is_secret
+from runtime.secrets import check_hosts, check_references, is_connection, resolve
 
 #: Of a catalog in Postgres, unless its address has its own. A lost server or a held lock then ends a commit.
 _LIMITS: Final = {
@@ -17,6 +20,8 @@ _LIMITS: Final = {
     **CLIENT_KEEPALIVES,
     "options": "-c statement_timeout=30000 -c lock_timeout=20000",
 }
+#: Addresses of servers: of the catalog, of its tokens, of an object store. Others are folders and buckets.
+_SERVER_URL: Final = re.compile(r"(?:https?|thrift|postgresql(?:\+\w+)?)://", re.IGNORECASE)
 _REFUSED: Final = ("UnauthorizedError", "ForbiddenError", "OAuthError", "AuthorizationExpiredError")
 _AWAY: Final = ("ServiceUnavailableError", "ServerError", "TooManyRequestsError")
 #: Beginnings of SQLSTATE: authorization, unknown database, missing right.
@@ -41,8 +46,23 @@ def check_catalog(catalog: Mapping[str, str]) -> None:
         if not isinstance(value, str):
             raise JobRejected("bad-catalog", f"catalog.{name}", "must be text")
         check_references(f"catalog.{name}", value)
+        if is_connection(value):
+            raise JobRejected(
+                "bad-connection", f"catalog.{name}", "a catalog takes no connection: write its properties"
+            )
         if is_secret(name, {}) and "${secret:" not in value:
             raise JobRejected("literal-secret", f"catalog.{name}", "contains a secret: write ${secret:NAME} instead")
+    _hosts(catalog)
+
+
+def _hosts(catalog: Mapping[str, str]) -> tuple[str, ...]:
+    """The hosts that the properties name. Raises JobRejected, naming the property, if jobs may not use one."""
+    hosts = list[str]()
+    for name, value in catalog.items():
+        if _SERVER_URL.match(value):
+            check_hosts(f"catalog.{name}", hosts_of(value))
+            hosts += hosts_of(value)
+    return tuple(hosts)
 
 
 @contextmanager
@@ -53,8 +73,11 @@ def open_catalog(name: str, catalog: Mapping[str, str]) -> Iterator[Any]:
         JobRejected: a secret or a property is missing, or the catalog refuses the credentials.
         TargetAway: the catalog is unreachable.
     """
+    named = {key: value for key, value in catalog.items() if not REFERENCE.fullmatch(value)}
+    texts = {key: named.get(key) or resolve(f"catalog.{key}", value, ()) for key, value in catalog.items()}
+    hosts = _hosts(texts)
     properties = {
-        key: _database_address(value) if value.startswith("postgresql") else resolve(f"catalog.{key}", value)
+        key: _database_address(value) if value.startswith("postgresql") else resolve(f"catalog.{key}", value, hosts)
         for key, value in catalog.items()
     }
     if properties.get("uri", "").startswith("postgresql"):
@@ -149,8 +172,11 @@ def _database_address(uri: str) -> str:
         url = engine.make_url(uri)
     except exceptions.ArgumentError:  # its text repeats the address, and with it a password
         raise JobRejected("bad-catalog", "catalog.uri", "is no address of a database") from None
-    given = {name: resolve("catalog.uri", str(value)) for name, value in url.query.items()}
-    url = url.set(password=resolve("catalog.uri", url.password) if url.password else None, query=_LIMITS | given)
+    hosts = hosts_of(f"postgresql://{url.host or ''}:{url.port or 5432}")
+    check_parameters("catalog.uri", [f"?{name}" if name in ("host", "port") else name for name in url.query])
+    given = {name: resolve("catalog.uri", str(value), hosts) for name, value in url.query.items()}
+    password = resolve("catalog.uri", url.password, hosts) if url.password else None
+    url = url.set(password=password, query=_LIMITS | given)
     return str(url.render_as_string(hide_password=False))
 
 

@@ -117,6 +117,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Setting
         "tokens": "/api/v1/auth/tokens/",
         "current-token": "/api/v1/auth/tokens/current/",
         "pipelines": "/api/v1/pipelines/",
+        "connections": "/api/v1/connections/",
         "jobs": "/api/v1/jobs/",
         "job": job,
         "versions": f"{job}versions/",

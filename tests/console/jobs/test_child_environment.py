@@ -1,5 +1,6 @@
 """What processes that run code of job authors find in their environment."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 from pytest_django.fixtures import Settings
 
 from console.jobs import child_environment
+from console.jobs.models import Connection
+
+pytestmark = pytest.mark.django_db
 
 SECRETS = (
     *("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "DJANGO_SECRET_KEY", "DJANGO_SUPERUSER_PASSWORD"),
@@ -27,7 +31,7 @@ def test_a_stage_is_given_none_of_our_secrets() -> None:
 
 
 def test_a_master_is_given_the_database_and_the_key_of_manifests_alone(tmp_path: Path) -> None:
-    found = child_environment.master_environment(tmp_path / "beat")
+    found = child_environment.master_environment(tmp_path / "beat", "sums")
     assert sorted(name for name, value in found.items() if value == "swordfish") == [
         "DATABASE_URL",
         "WEIR_MANIFEST_KEY",
@@ -35,13 +39,30 @@ def test_a_master_is_given_the_database_and_the_key_of_manifests_alone(tmp_path:
     assert found["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
 
 
-def test_both_are_told_the_data_roots_and_the_folders_of_weir(
+def test_both_have_the_limits_of_jobs_and_the_folders_of_weir(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A default of the console holds for them too: without the variable a job has no limits."""
     monkeypatch.delenv("WEIR_DATA_ROOTS")
     settings.WEIR_DATA_ROOTS = [Path("/a"), Path("/b")]
-    for found in (child_environment.stage_environment(), child_environment.master_environment(tmp_path)):
+    settings.WEIR_DATA_HOSTS = ["db:5432", "*.kafka"]
+    for found in (child_environment.stage_environment(), child_environment.master_environment(tmp_path, "sums")):
         assert found["WEIR_DATA_ROOTS"] == f"/a{os.pathsep}/b"
+        assert found["WEIR_DATA_HOSTS"] == "db:5432 *.kafka"
         assert found["WEIR_STORAGE"] == str(settings.WEIR_STORAGE)
         assert found["PATH"] == os.environ["PATH"]
+
+
+def test_a_process_has_the_connections_of_its_pipeline_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets stay references. Without a pipeline, as for the list of pipelines, there are none."""
+    monkeypatch.setenv("WEIR_SECRET_SHOP", "swordfish")
+    for name, pipelines in (("shop", "sums orders"), ("other", "orders"), ("all", "*")):
+        Connection.objects.create(name=name, address=f"postgresql://app:${{secret:{name}}}@db/d", pipelines=pipelines)
+    for made in (
+        child_environment.stage_environment("sums"),
+        child_environment.master_environment(tmp_path, "sums"),
+    ):
+        found = json.loads(made["WEIR_CONNECTIONS"])
+        assert set(found) == {"shop", "all"}
+        assert found["shop"] == {"address": "postgresql://app:${secret:shop}@db/d", "options": {}}
+    assert child_environment.stage_environment()["WEIR_CONNECTIONS"] == "{}"

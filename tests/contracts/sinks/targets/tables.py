@@ -99,7 +99,7 @@ class IcebergTable(Target):
     @contextmanager
     def _catalog(self) -> Iterator[Any]:
         catalog = postgres_catalog_in(self._url, self.place.name, self.place.folder)
-        properties = {name: resolve(name, value) for name, value in catalog.items()}
+        properties = {name: resolve(name, value, ()) for name, value in catalog.items()}
         with closing(load_catalog("default", **properties)) as found:
             yield found
 

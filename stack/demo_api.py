@@ -34,7 +34,9 @@ class Api:
         """A client with a token of the user. Raises ApiRefused."""
         client = httpx.Client(base_url=f"{url}/api/v1/", timeout=60.0)
         api = cls(client)
-        token = api.post("auth/token/", {"username": username, "password": password})["token"]
+        token = api.post("auth/token/", {"username": username, "password": password, "scopes": ["define", "operate"]})[
+            "token"
+        ]
         client.headers["Authorization"] = f"Bearer {token}"
         return api
 

@@ -100,7 +100,7 @@ class Steered:
         from django.test import Client
 
         from console.accounts import tokens
-        from console.accounts.models import User
+        from console.accounts.models import Scope, User
         from console.jobs.models import Job, JobVersion, Run
         from console.runs import run_store
 
@@ -114,7 +114,10 @@ class Steered:
         token = run_store.claim(run.pk, "trace:0:0")
         assert token is not None, "a queued run can be claimed"
         self.job, self.run = job.pk, run.pk
-        self._headers = {"HTTP_HOST": "localhost", "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user).text}"}
+        self._headers = {
+            "HTTP_HOST": "localhost",
+            "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user, scopes=Scope).text}",
+        }
         self._client = Client()
         self.records = PostgresRunStore(url, run.pk, Token(token), version.max_parallelism)
         self.master = JobMaster(

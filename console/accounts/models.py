@@ -4,7 +4,7 @@ Django cannot replace the user model later, so it is custom from the first migra
 """
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
@@ -33,9 +33,25 @@ class User(AbstractUser):
     """A person or a program that signs in."""
 
     token_scopes: frozenset[str] | None = None  #: of the token that authenticated the request; None: a session
+    _lost_password = False
 
     class Meta:
         db_table = "weir_user"
+
+    def set_unusable_password(self) -> None:
+        super().set_unusable_password()
+        self._lost_password = True
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Saves the user. A new password ends all tokens, as it ends all sessions.
+
+        `_password` is that of `set_password`. Django removes it when it only renews the hash of the same password.
+        """
+        is_changed = getattr(self, "_password", None) is not None or self._lost_password
+        super().save(*args, **options)
+        self._lost_password = False
+        if is_changed:
+            ApiToken.objects.filter(user=self).delete()
 
 
 class ApiToken(models.Model):
@@ -50,8 +66,8 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: never.")
     scopes = ArrayField(
         models.TextField(choices=[(scope.value, scope.value) for scope in Scope]),
-        default=all_scopes,
-        db_default=Value(all_scopes(), ArrayField(models.TextField())),
+        default=list,
+        db_default=Value([], ArrayField(models.TextField())),
         blank=True,
         help_text="A token may read, and do what both its scopes and the permissions of its user allow.",
     )

@@ -34,11 +34,11 @@ def issue(
     user: User,
     expires_at: datetime | None = None,
     *,
-    scopes: Iterable[str] = tuple(Scope),
+    scopes: Iterable[str] = (),
     max_tokens: int = 100,
     request_key: str | None = None,
 ) -> IssuedToken:
-    """Issues a token of `user`. `expires_at` None: until revoked.
+    """Issues a token of `user`. `expires_at` None: until revoked. Without `scopes` it only reads.
 
     It replaces an unused token with the same `request_key`: of a form that was sent twice, only the last answer is
     shown. If the user already has `max_tokens` tokens, it replaces the least recently used token.

@@ -69,7 +69,7 @@ class Login(StrictView):
         expires_at = given["expires_at"] if "expires_at" in given else tokens.default_expiry()
         if expires_at is not None and expires_at <= timezone.now():
             raise InvalidField("expires_at", "must lie in the future")
-        scopes = [scope for scope in all_scopes() if scope in given.get("scopes", all_scopes())]
+        scopes = [scope for scope in all_scopes() if scope in given.get("scopes", ())]
         token = tokens.issue(user, expires_at, scopes=scopes)
         return Response({"token": token.text, "scopes": scopes, "expires_at": expires_at})
 

@@ -13,6 +13,7 @@ from console.accounts.models import User
 from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin, RequestingAdmin
 from console.jobs.attempts import with_numbers
 from console.jobs.editing import edit_job
+from console.jobs.masking import mask_settings
 from console.jobs.models import Attempt, Connection, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
 from runtime.redaction import mask
@@ -65,10 +66,10 @@ class JobAdmin(NoAddOrDelete, RequestingAdmin):
 @admin.register(JobVersion)
 class JobVersionAdmin(ReadOnlyAdmin):
     fields = (
-        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "settings", "graph",
+        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "shown_settings", "graph",
         "error", "created_at", "created_by",
     )  # fmt: skip
-    readonly_fields = ("parameters",)
+    readonly_fields = ("parameters", "shown_settings")
     list_display = ("job", "number", "state", "parallelism", "max_parallelism", "created_at", "created_by")
     list_display_links = ("number",)
     list_filter = ("state", "job__pipeline")
@@ -80,6 +81,11 @@ class JobVersionAdmin(ReadOnlyAdmin):
     def parameters(self, version: JobVersion) -> str:
         """The parameters as JSON, with secrets masked."""
         return json.dumps(mask(version.params, parameter_schema(version)), ensure_ascii=False)
+
+    @admin.display(description="settings")
+    def shown_settings(self, version: JobVersion) -> str:
+        """The settings as JSON, with values of unlisted Spark settings masked."""
+        return json.dumps(mask_settings(version.settings), ensure_ascii=False)
 
 
 class AttemptInline(NoAddOrDelete, admin.TabularInline):  # type: ignore[type-arg]

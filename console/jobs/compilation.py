@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 
 from console.jobs import services, stages
-from console.jobs.inputs import parse_settings
+from console.jobs.inputs import parse_stored_settings
 from console.jobs.models import JobVersion, VersionState
 
 
@@ -33,7 +33,7 @@ def _stage(version: JobVersion) -> stages.StageCommand:
             *("--parallelism", str(version.parallelism)),
             *("--max-parallelism", str(version.max_parallelism)),
             *("--columns", str(services.columns_folder(version))),
-            *("--mode", parse_settings(version.settings).execution_mode.value),
+            *("--mode", parse_stored_settings(version.settings).execution_mode.value),
         ],
         log=Path(settings.WEIR_LOGS) / f"compile-version-{version.pk}.log",
         timeout_s=settings.WEIR_COMPILE_TIMEOUT_S,

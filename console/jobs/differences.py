@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from console.jobs.masking import mask_settings
 from console.jobs.models import Job, JobVersion
 from runtime.core.job.settings import JobSettings
 from runtime.redaction import Schema, mask
@@ -48,8 +49,10 @@ def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterato
         before, after = (params.get(name, ABSENT) for params in shown)
         yield Difference("parameter", name, before, OTHER_VALUE if before == after else after)
     before, after = ({**_DEFAULT_SETTINGS, **version.settings} for version in (base, other))
+    shown = mask_settings(before), mask_settings(after)
     for name in _changed(before, after):
-        yield Difference("setting", name, before.get(name, ABSENT), after.get(name, ABSENT))
+        first, second = (settings.get(name, ABSENT) for settings in shown)
+        yield Difference("setting", name, first, OTHER_VALUE if first == second else second)
     operators = _operators(base), _operators(other)
     if None not in operators:
         first, second = (found or {} for found in operators)

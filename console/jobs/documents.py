@@ -7,7 +7,8 @@ import msgspec
 import yaml
 
 from console.accounts.refusals import InvalidField
-from console.jobs.inputs import parse_settings
+from console.jobs.inputs import parse_stored_settings
+from console.jobs.masking import mask_settings
 from console.jobs.models import JobVersion
 from runtime.redaction import Schema, mask
 
@@ -20,20 +21,28 @@ _FIELDS: Final[dict[str, tuple[type, str]]] = {
 }
 _REQUIRED: Final = ("parallelism", "params")
 MAX_DOCUMENT_CHARACTERS: Final = 100_000
+MAX_DOCUMENT_DEPTH: Final = 64  #: levels of mappings and lists; the time of a parser grows with their square
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases: a few lines of them expand to gigabytes."""
+    """Refuses aliases, since a few lines of them expand to gigabytes, and deep nesting."""
+
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not allowed")
-        return super().compose_node(parent, index)
+        if self._depth > MAX_DOCUMENT_DEPTH:
+            raise yaml.YAMLError(f"it is nested deeper than {MAX_DOCUMENT_DEPTH} levels")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 def write_document(version: JobVersion, schema: Schema) -> str:
     """The document of a version, with all settings. Secrets are masked."""
-    settings = msgspec.to_builtins(parse_settings(version.settings))
+    settings = mask_settings({**msgspec.to_builtins(parse_stored_settings(version.settings)), **version.settings})
     values = {"parallelism": version.parallelism, "max_parallelism": version.max_parallelism}
     document = {**values, "params": mask(version.params, schema), "settings": settings}
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)

@@ -1,6 +1,7 @@
 """Converts a caller's input to typed values, or raises a refusal that names the field."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -47,6 +48,11 @@ def parse_settings(given: dict[str, Any]) -> JobSettings:
         Refused: names the setting that is unknown or out of bounds.
     """
     return convert_input(given, JobSettings, "settings")
+
+
+def parse_stored_settings(stored: Mapping[str, Any]) -> JobSettings:
+    """The settings of a version without those of Spark, which today's list may refuse. The job master refuses them."""
+    return convert_input({name: value for name, value in stored.items() if name != "spark"}, JobSettings, "settings")
 
 
 def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from console.accounts.refusals import Refused
 from runtime.redaction import MASK, REFERENCE, Schema, declared_secrets, mask
+from runtime.spark_settings import VALUES
 
 
 def unmask(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -21,6 +22,30 @@ def unmask(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) ->
             detail = f"params.{name}: {MASK} stands for a secret that is not stored; enter the secret itself."
             raise Refused("masked-value", detail, field=f"params.{name}")
     return found
+
+
+def mask_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` of a version. Spark settings outside the list may hold credentials, so their values are masked."""
+    spark = settings.get("spark")
+    if not isinstance(spark, dict):
+        return dict(settings)
+    return {**settings, "spark": {name: value if name in VALUES else MASK for name, value in spark.items()}}
+
+
+def unmask_settings(given: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` with each masked Spark setting replaced by that of `kept`, the previous version's settings.
+
+    Raises:
+        Refused: names the setting whose mask has no stored value.
+    """
+    spark, stored = given.get("spark"), kept.get("spark", {})
+    if not isinstance(spark, dict):
+        return dict(given)
+    for name, value in spark.items():
+        if value == MASK and name not in stored:
+            detail = f"settings.spark: {MASK} stands for a value that is not stored; enter the value of {name} itself."
+            raise Refused("masked-value", detail, field="settings.spark")
+    return {**given, "spark": {name: stored[name] if value == MASK else value for name, value in spark.items()}}
 
 
 def _restore(given: Any, shown: Any, kept: Any) -> Any:

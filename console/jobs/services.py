@@ -21,8 +21,8 @@ from console.accounts.storable import text_problem
 from console.jobs.changes import announce
 from console.jobs.code import package_change
 from console.jobs.differences import differences
-from console.jobs.inputs import check_params, parse_settings
-from console.jobs.masking import require_references, unmask
+from console.jobs.inputs import check_params, parse_settings, parse_stored_settings
+from console.jobs.masking import require_references, unmask, unmask_settings
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import require_match
 from runtime.core.job.key_groups import MAX_KEY_GROUPS, default_max_parallelism
@@ -149,9 +149,10 @@ def checked_values(
     derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
     groups = derived if max_parallelism is None else max_parallelism
     require_parallelism(parallelism, groups)
-    checked = msgspec.to_builtins(parse_settings(settings or {}))
-    require_references(params, schema)
     kept = like or newest
+    settings = unmask_settings(settings or {}, kept.settings if kept else {})
+    checked = msgspec.to_builtins(parse_settings(settings))
+    require_references(params, schema)
     params = unmask(params, kept.params if kept else {}, schema)
     check_params(params, schema)
     return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
@@ -159,7 +160,7 @@ def checked_values(
 
 def _has_values(version: JobVersion, values: Mapping[str, Any]) -> bool:
     """Whether a version that was not rejected has these values. Settings that it lacks have their defaults."""
-    settings = msgspec.to_builtins(parse_settings(version.settings))
+    settings = {**msgspec.to_builtins(parse_stored_settings(version.settings)), **version.settings}
     own = {**{name: getattr(version, name) for name in values}, "settings": settings}
     return version.state != VersionState.REJECTED and own == values
 

@@ -20,7 +20,7 @@ from django.conf import settings
 from console.celery import is_shutting_down
 from console.child_process import Child
 from console.jobs.connections import mentioned_connections
-from console.jobs.inputs import parse_settings
+from console.jobs.inputs import parse_stored_settings
 from console.jobs.models import JobVersion
 from console.jobs.services import parameter_schema
 from console.runs.db_retry import ignore_outage, retry_until_reachable
@@ -62,7 +62,7 @@ class Supervisor(ABC):
         self._version = version
         self._schema = parameter_schema(version)
         self._resolved = resolved_texts(version.params, mentioned_connections(version.params))
-        self._restart = parse_settings(version.settings).restart
+        self._restart = parse_stored_settings(version.settings).restart
         self._deaths = 0  #: consecutive
 
     @abstractmethod

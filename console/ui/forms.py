@@ -11,6 +11,7 @@ from console.accounts.refusals import InvalidField, Refused
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.documents import read_document, write_document
 from console.jobs.inputs import SETTINGS_SCHEMA
+from console.jobs.masking import mask_settings
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, parallelism_limit
 from console.ui import schema_fields
@@ -126,7 +127,7 @@ class VersionForms:
                 "A version as YAML may have another one, for a start without state."
             )  # fmt: skip
         self.params = SchemaForm(schema, data, prefix="params", initial=mask(like.params, schema) if like else None)
-        own = like.settings if like else None
+        own = mask_settings(like.settings) if like else None
         self.settings = SchemaForm(SETTINGS_SCHEMA, data, prefix="settings", initial=own)
 
     def is_valid(self) -> bool:

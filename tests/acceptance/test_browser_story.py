@@ -47,7 +47,9 @@ class Flights:
 
     def weirctl(self, *arguments: str) -> None:
         """Runs `weirctl` with a token of its own; it must succeed."""
-        token = self.api.post("auth/token/", {"username": "operator", "password": self.password})["token"]
+        token = self.api.post(
+            "auth/token/", {"username": "operator", "password": self.password, "scopes": ["define", "operate"]}
+        )["token"]
         environment = {**os.environ, "WEIR_URL": self.url, "WEIR_TOKEN": token}
         subprocess.run([sys.executable, "-m", "weir.control", *arguments], cwd=ROOT, env=environment, check=True)
 

@@ -109,7 +109,7 @@ class Example:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """A stack with the default data root, where the parameters of the examples have their defaults."""
     checkout = Checkout(tmp_path_factory.mktemp("examples") / "var")
-    del checkout.environment["WEIR_DATA_ROOTS"]
+    del checkout.environment["WEIR_DATA_ROOTS"], checkout.environment["WEIR_DATA_HOSTS"]
     checkout.run("up")
     try:
         yield checkout

@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from pytest_django.live_server_helper import LiveServer
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
-from console.accounts.models import User
+from console.accounts.models import Scope, User
 from console.checkpoints.models import Checkpoint
 from console.health import passes
 from console.jobs.models import Job, JobVersion, Pipeline, Run
@@ -95,9 +95,9 @@ def definer(db: None) -> User:
     return user
 
 
-def api_as(user: User) -> APIClient:
+def api_as(user: User, scopes: Iterable[str] = tuple(Scope)) -> APIClient:
     api = APIClient()
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user).text}")
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user, scopes=scopes).text}")
     return api
 
 
@@ -211,4 +211,4 @@ class Commands:
 
 @pytest.fixture
 def weirctl(home: Path, live_server: LiveServer, operator: User) -> Commands:
-    return Commands(live_server.url, tokens.issue(operator).text)
+    return Commands(live_server.url, tokens.issue(operator, scopes=Scope).text)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from pytest_django.live_server_helper import LiveServer
 
 from console.accounts import tokens
-from console.accounts.models import ApiToken, User
+from console.accounts.models import ApiToken, Scope, User
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import Commands, MakeRun
 from weir.control.__main__ import main
@@ -40,7 +40,9 @@ def test_the_token_of_the_login_is_sent_to_its_console_only(
     home: Path, live_server: LiveServer, operator: User
 ) -> None:
     credentials_path().parent.mkdir(parents=True)
-    credentials_path().write_text(json.dumps({"url": "http://127.0.0.1:1", "token": tokens.issue(operator).text}))
+    credentials_path().write_text(
+        json.dumps({"url": "http://127.0.0.1:1", "token": tokens.issue(operator, scopes=Scope).text})
+    )
     elsewhere = CliRunner().invoke(main, ["--url", live_server.url, "jobs"])
     assert (elsewhere.exit_code, "`weirctl login` stores a token." in elsewhere.stderr) == (3, True)
 
@@ -86,7 +88,7 @@ def test_a_logout_with_a_token_that_is_revoked_already_succeeds(
     home: Path, live_server: LiveServer, operator: User
 ) -> None:
     """The answer to an earlier revocation may have been lost."""
-    store_credentials(live_server.url, tokens.issue(operator).text)
+    store_credentials(live_server.url, tokens.issue(operator, scopes=Scope).text)
     ApiToken.objects.all().delete()
     assert CliRunner().invoke(main, ["logout"]).exit_code == 0
     assert not credentials_path().exists()

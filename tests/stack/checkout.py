@@ -21,6 +21,7 @@ class Checkout:
         self.var = var
         hidden = {MARK, "DATABASE_URL", "CELERY_BROKER_URL", "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS"}
         self.environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        self.environment["WEIR_DATA_HOSTS"] = "127.0.0.1"  # of the servers that tests start
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "stack", "--var", str(self.var), *arguments]

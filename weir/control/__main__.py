@@ -49,7 +49,7 @@ def main(context: click.Context, url: str | None, token: str | None) -> None:
 @click.option("--password", prompt=True, hide_input=True, envvar="WEIR_PASSWORD")
 @click.option(
     "--scope", "scopes", multiple=True, type=click.Choice(["read", "define", "operate", "review", "maintain"]),
-    help="Limits the token (repeatable); `read` is always included [all rights of the user].",
+    help="A right of the token (repeatable); `read` is always included [read only].",
 )  # fmt: skip
 @click.option("--days", type=click.IntRange(1, 3650), help="Lifetime of the token [set by the console, else 90].")
 def login(url: str, user: str, password: str, scopes: tuple[str, ...], days: int | None) -> None:

@@ -85,7 +85,7 @@ class Console:
     # ------------------------------------------------------------ resources
 
     def token(self, username: str, password: str, scopes: Sequence[str] | None = None, days: int | None = None) -> str:
-        """A new token. `scopes` None: with all rights of the user. `days` None: the console's default.
+        """A new token. `scopes` None: it only reads. `days` None: the console's default.
 
         Raises Refused if name or password are wrong.
         """

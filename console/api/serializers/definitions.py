@@ -12,6 +12,7 @@ from console.health.findings import Level
 from console.jobs import services
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.inputs import SETTINGS_SCHEMA
+from console.jobs.masking import mask_settings
 from console.jobs.models import Connection, Job, JobVersion, Pipeline, ReviewPolicy, choices
 from runtime.core.job.graph import Guarantee
 from runtime.redaction import mask
@@ -89,7 +90,10 @@ class SettingsField(serializers.DictField):
 
 @extend_schema_field(_SETTINGS)
 class StoredSettingsField(serializers.JSONField):
-    """The settings of a version, with the defaults filled in."""
+    """The settings of a version, with the defaults filled in. Values of unlisted Spark settings are masked."""
+
+    def to_representation(self, value: Any) -> Any:
+        return super().to_representation(mask_settings(value))
 
 
 class VersionRequest(StrictSerializer):

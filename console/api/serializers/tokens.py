@@ -19,7 +19,7 @@ class LoginRequest(StrictSerializer):
     scopes = serializers.MultipleChoiceField(
         choices=all_scopes(),
         required=False,
-        help_text="A token may read, and do what both its scopes and the permissions of its user allow. Default: all.",
+        help_text="A token may read, and do what both its scopes and the permissions of its user allow. Default: none.",
     )
 
 

@@ -14,7 +14,7 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
-from console.accounts.models import ApiToken, User
+from console.accounts.models import ApiToken, Scope, User
 
 LOGIN = {"username": "operator", "password": "a long enough one"}
 
@@ -59,7 +59,7 @@ def test_each_login_issues_another_token_and_none_ends_another(operator: User) -
 
 
 def test_a_wrong_or_revoked_token_is_401(operator: User, browser: Client) -> None:
-    token = tokens.issue(operator).text
+    token = tokens.issue(operator, scopes=Scope).text
     assert signed_in(token[:-1]).get("/api/v1/jobs/").status_code == 401
     row = ApiToken.objects.get()
     assert browser.post(f"/admin/accounts/apitoken/{row.pk}/delete/", {"post": "yes"}).status_code == 302
@@ -68,7 +68,7 @@ def test_a_wrong_or_revoked_token_is_401(operator: User, browser: Client) -> Non
 
 @pytest.mark.parametrize("scheme", ["Token", "Basic", "bearer-token"])
 def test_another_scheme_is_401_and_the_answer_names_the_one_to_use(operator: User, scheme: str) -> None:
-    token = tokens.issue(operator).text
+    token = tokens.issue(operator, scopes=Scope).text
     refused = sending(f"{scheme} {token}").get("/api/v1/jobs/")
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     detail = refused.json()["detail"]
@@ -81,7 +81,7 @@ def test_another_scheme_is_401_and_the_answer_names_the_one_to_use(operator: Use
 
 @pytest.mark.parametrize("header", ["{}", "{} ", ""])
 def test_a_token_without_a_scheme_is_not_repeated(operator: User, header: str) -> None:
-    token = tokens.issue(operator).text
+    token = tokens.issue(operator, scopes=Scope).text
     refused = sending(header.format(token)).get("/api/v1/jobs/")
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert refused.json()["detail"].startswith("Send 'Authorization: Bearer <token>'")
@@ -93,7 +93,7 @@ def test_a_session_counts_whatever_scheme_a_proxy_has_passed_on(browser: Client)
 
 
 def test_a_user_who_is_not_active_cannot_use_a_token(operator: User) -> None:
-    token = tokens.issue(operator).text
+    token = tokens.issue(operator, scopes=Scope).text
     User.objects.update(is_active=False)
     assert signed_in(token).get("/api/v1/jobs/").status_code == 401
 
@@ -121,11 +121,11 @@ def test_a_token_that_has_ended_already_is_not_issued(operator: User) -> None:
 
 
 def test_the_number_of_tokens_is_bounded_and_those_in_use_stay(operator: User) -> None:
-    used = tokens.issue(operator, max_tokens=3).text
+    used = tokens.issue(operator, scopes=Scope, max_tokens=3).text
     for _ in range(5):
         signed_in(used).get("/api/v1/jobs/")
         ApiToken.objects.filter(digest=tokens.token_digest(used)).update(used_at="2999-01-01T00:00:00Z")
-        tokens.issue(operator, max_tokens=3)
+        tokens.issue(operator, scopes=Scope, max_tokens=3)
     assert ApiToken.objects.count() == 3
     assert signed_in(used).get("/api/v1/jobs/").status_code == 200
 
@@ -161,7 +161,7 @@ def test_a_token_expires_by_default(operator: User, settings: Settings) -> None:
 
 def test_a_user_lists_and_revokes_own_tokens_over_rest(operator: User, viewer: User) -> None:
     foreign = tokens.issue(viewer).text
-    used, other = signed_in(tokens.issue(operator).text), tokens.issue(operator, scopes=["review"]).text
+    used, other = signed_in(tokens.issue(operator, scopes=Scope).text), tokens.issue(operator, scopes=["review"]).text
     path = "/api/v1/auth/tokens/"
     newest, own = used.get(path).json()["results"]
     assert (newest["scopes"], newest["hint"], newest["current"]) == (["review"], other[:9], False)
@@ -224,7 +224,7 @@ def test_a_form_that_is_sent_twice_leaves_a_single_token(browser: Client, operat
 
 
 def test_the_page_names_the_token_that_a_new_one_replaces(browser: Client, operator: User) -> None:
-    tokens.issue(operator)
+    tokens.issue(operator, scopes=Scope)
     ApiToken.objects.bulk_create(
         ApiToken(user=operator, digest=str(at), hint=f"weir_{at}", used_at=timezone.now()) for at in range(99)
     )

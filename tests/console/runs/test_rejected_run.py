@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -13,8 +14,9 @@ from tests.console.ui import rows
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_rejected_job_ends_its_run_and_its_attempt() -> None:
-    run = rows.run(rows.job(version={"settings": {"of_newer_software": 1}}), "starting", token=40)
+@pytest.mark.parametrize("stored", [{"of_newer_software": 1}, {"spark": {"spark.jars=a --conf spark.x": "1"}}])
+def test_a_rejected_job_ends_its_run_and_its_attempt(stored: dict[str, Any]) -> None:
+    run = rows.run(rows.job(version={"settings": stored}), "starting", token=40)
     Attempt.objects.create(run=run, token=40, outcome="running")
     url = "postgresql://{USER}:{PASSWORD}@{HOST}:{PORT}/{NAME}".format(**connection.settings_dict)
     command = [sys.executable, "-m", "runtime.launch.spark", "run", str(run.pk), "40"]

@@ -17,7 +17,7 @@ from pytest_django.live_server_helper import LiveServer
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
-from console.accounts.models import User
+from console.accounts.models import Scope, User
 from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation, Schedule
 from console.operations.rescale_plan import rescale_hash
@@ -95,7 +95,7 @@ def test_the_commands_of_a_restore_accept_what_its_plan_requires(
     newer = version_without_window(run)
     query = {"checkpoint": snapshot.pk, "version": newer.pk, "parallelism": 2}
     page = at_console.get(f"/jobs/{run.job_id}/restore/", query)
-    token = tokens.issue(operator).text
+    token = tokens.issue(operator, scopes=Scope).text
     send(page, token) if by_curl else call(page, token, live_server, "--yes")
     asked = Operation.objects.get(kind="restore" if state == "stopped" else "rollback")
     assert asked.params["accept_repeated_output"]
@@ -118,7 +118,7 @@ def test_the_commands_of_a_drill_drop_the_state_that_its_form_drops(
     assert (refused.status_code, "window" in refused.content.decode()) == (422, True)
     form["allow_unmapped"] = "on"
     page = at_console.get(path, form, headers={"HX-Request": "true", "HX-Target": "commands"})
-    token = tokens.issue(operator).text
+    token = tokens.issue(operator, scopes=Scope).text
     if by == "page":
         assert at_console.post(path, {**form, "kind": "drill"}).status_code == 302
     elif by == "curl":
@@ -138,7 +138,7 @@ def test_the_commands_of_a_start_accept_the_output_that_it_repeats(
     """The console refused the printed commands."""
     run = rows.run(rows.job(name="daily sums"), "stopped")
     rows.checkpoint(run, 7)
-    page, token = at_console.get(f"/jobs/{run.job_id}/start/"), tokens.issue(operator).text
+    page, token = at_console.get(f"/jobs/{run.job_id}/start/"), tokens.issue(operator, scopes=Scope).text
     send(page, token) if by_curl else call(page, token, live_server)
     assert Operation.objects.get(kind="start").params["accept_repeated_output"]
 
@@ -219,7 +219,7 @@ def test_requests_by_curl_are_accepted(at_console: Client, operator: User) -> No
     ended = rows.run(rows.job(name="ended"), "stopped")
     newest = rows.checkpoint(ended, 3, "stop")
     api, own, job = APIClient(), f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(operator).text}")
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(operator, scopes=Scope).text}")
     pages = {
         own: ["pin", "review"], f"{own}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"] * 2,
         f"/checkpoints/{spare.pk}/discard/": ["discard"], f"{job}savepoint/": ["savepoint"], f"{job}stop/": ["stop"],

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from django.contrib.auth.password_validation import UserAttributeSimilarityValidator
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
 from console.accounts.models import User
@@ -20,5 +22,9 @@ class Command(BaseCommand):
         password = os.environ.get("WEIR_ADMIN_PASSWORD", "")
         if not password:
             raise CommandError("WEIR_ADMIN_PASSWORD is not set")
+        try:
+            UserAttributeSimilarityValidator().validate(password, User(username=name))
+        except ValidationError as error:
+            raise CommandError(f"WEIR_ADMIN_PASSWORD: {error.messages[0]}") from error
         User.objects.create_superuser(name, password=password)
         self.stdout.write(f"user {name} created")

@@ -6,6 +6,8 @@ import pytest
 from django.contrib.auth.models import Group, Permission
 
 from console.accounts.models import User
+from console.jobs.models import Pipeline
+from tests.console.conftest import api_as
 
 pytestmark = pytest.mark.django_db
 
@@ -29,3 +31,16 @@ def test_an_inactive_user_has_no_permission(definer: User) -> None:
     assert definer.has_perm("jobs.add_job")
     User.objects.filter(pk=definer.pk).update(is_active=False)
     assert not User.objects.get(pk=definer.pk).has_perm("jobs.add_job")
+
+
+def test_a_definer_operates_nothing(definer: User, pipeline: Pipeline) -> None:
+    api = api_as(definer)
+    made = api.post("/api/v1/jobs/", {"name": "daily sums", "pipeline": pipeline.name})
+    assert made.status_code == 201
+    operations = f"/api/v1/jobs/{made.json()['id']}/operations/"
+    refused = api.post(
+        operations, {"kind": "start"}, headers={"Idempotency-Key": "11111111-1111-4111-8111-111111111111"}
+    )
+    assert refused.status_code == 403, refused.content
+    assert "operations.add_operation" in refused.json()["detail"]
+    assert "start" not in [row["kind"] for row in api.get(operations).json()["results"]]

@@ -52,7 +52,7 @@ from tests.operators.harness import Harness
 from tests.state.failing_store import DiskFull, FailingStore
 from tests.state.retaining import Taken, retained
 
-SIZE_MS, PANE_MS, GAP_MS, DISORDER_MS = 20, 5, 6, 12
+SIZE_MS, PANE_MS, GAP_MS, DISORDER_MS = 80, 20, 9, 12  #: rows live for several checkpoints
 STEPS: Final = 40
 CHECKPOINT_SHARE, RESTORE_SHARE, FINISH_CHANCE = 0.4, 0.12, 0.8
 MAX_PARALLELISM: Final = (4, 16, 128)
@@ -114,12 +114,12 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "interval join": Kind(
-        lambda: IntervalJoin(SIDES, Interval(-5, 9), JoinColumns((("k", "k"),), ("", "_2"), ("when",)), 10),
+        lambda: IntervalJoin(SIDES, Interval(-SIZE_MS, SIZE_MS), JoinColumns((("k", "k"),), ("", "_2"), ("when",)), 10),
         (two_streams,),
         inputs=2,
     ),
     "window join": Kind(
-        lambda: WindowJoin(SIDES, SIZE_MS, 10, JoinColumns((("k", "k"),), ("", "_2"), WINDOW_COLUMNS)),
+        lambda: WindowJoin(SIDES, SIZE_MS, SIZE_MS // 2, JoinColumns((("k", "k"),), ("", "_2"), WINDOW_COLUMNS)),
         (two_streams,),
         inputs=2,
     ),
@@ -242,8 +242,8 @@ class Case:
             made.append(("rows", self.kind.broadcasts, names))
         streams = [number for number in range(self.kind.inputs) if number != self.kind.broadcasts]
         for _ in range(count):
-            now += rng.choice([0, 1, 3, 3, 25])
-            if rng.random() < 0.25:
+            now += rng.choice([0, 1, 3, 3, 15])
+            if rng.random() < 0.2:
                 made.append(("watermark", now - rng.choice([0, DISORDER_MS]), None))
             else:
                 rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.dataflow.builder import Dataflow
-from runtime.errors import JobRejected, OperatorFailure
+from runtime.errors import CorruptState, JobRejected, OperatorFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
@@ -28,10 +29,13 @@ from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
 from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState
+from runtime.state.files.segments import read_segment
 from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
+from runtime.state.rows import segment_batches
 from spark_jobs.savepoints.bootstrap import Bootstrap
-from spark_jobs.savepoints.redistribution import Assembly, Redistribution, Rekey
+from spark_jobs.savepoints.jobs import StoredSnapshots
+from spark_jobs.savepoints.redistribution import Assembly, Part, PartKind, Redistribution, Rekey
 from spark_jobs.savepoints.state_tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tasks import _group_by_place, units_of
@@ -86,24 +90,74 @@ def read(found: OpenedCheckpoint, uid: str, state: str, groups: range | None = N
     return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
 
 
-def dealt(
-    found: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
-) -> OpenedCheckpoint:
-    """Read in ranges of key groups, stored by new owner, as Spark's tasks do it."""
-    redistribution = Redistribution(
-        checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey
-    )
+Parts = list[Part]
+
+
+def shares(
+    redistribution: Redistribution, change: Callable[[Parts], Parts] = lambda parts: parts
+) -> dict[int, SubtaskSnapshot]:
+    """Read in ranges of key groups, stored by new owner, as Spark's tasks do it. `change`: what the shuffle does."""
+    found, uid, rekey = redistribution.checkpoint, redistribution.uid, redistribution.rekey
     before = found.manifest.max_parallelism
     starts = range(0, before, RANGE)
-    parts = [part for start in starts for part in redistribution.read_parts(range(start, min(start + RANGE, before)))]
+    ranges = [range(start, min(start + RANGE, before)) for start in starts]
+    parts = change([part for groups in ranges for part in redistribution.read_parts(groups)])
     subtasks = {}
-    for index in range(parallelism):
+    for index in range(redistribution.parallelism):
         assembly = Assembly(redistribution, index)
         for part in parts:
             if part.owner == index:
                 assembly.add(part)
-        subtasks[index] = assembly.snapshot(found.store, f"dealt-{uid}-{groups}-{rekey is None}/{index}")
-    return opened(Path(found.root), {uid: subtasks}, parallelism, groups)
+        folder = f"dealt-{uid}-{redistribution.max_parallelism}-{rekey is None}"
+        subtasks[index] = assembly.snapshot(found.store, f"{folder}/{index}")
+    return subtasks
+
+
+def dealt(
+    found: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
+) -> OpenedCheckpoint:
+    redistribution = Redistribution(
+        checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey
+    )
+    made = StoredSnapshots(snapshots={uid: shares(redistribution)}, redistributions={uid: redistribution})
+    subtasks = made.with_redistributed_state(uid, found.manifest.operators[uid]).subtasks
+    return opened(Path(found.root), {uid: dict(subtasks)}, parallelism, groups)
+
+
+def without_a_row(parts: Parts) -> Parts:
+    last = max(number for number, part in enumerate(parts) if part.kind is not PartKind.TIMES)
+    return [*parts[:last], replace(parts[last], batch=parts[last].batch.slice(1)), *parts[last + 1 :]]
+
+
+@pytest.mark.parametrize("uid", OPERATORS)
+def test_a_redistribution_that_loses_a_row_is_refused_by_operator_and_state(
+    savepoint: OpenedCheckpoint, uid: str
+) -> None:
+    redistribution = Redistribution(checkpoint=savepoint, uid=uid, parallelism=2, max_parallelism=96)
+    made = {uid: shares(redistribution, without_a_row)}
+    stored = StoredSnapshots(snapshots=made, redistributions={uid: redistribution})
+    named = rf"state '\w+' of operator '{uid}': \d+ entries were read, and \d+ stored"
+    with pytest.raises(CorruptState, match=named):
+        stored.with_redistributed_state(uid, savepoint.manifest.operators[uid])
+
+
+def test_rows_that_are_lost_while_they_are_written_or_read_are_noticed(
+    tmp_path: Path, savepoint: OpenedCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ObjectTable("seen")
+    for number in range(20):
+        table.put((number, encode_key([number]), None), b"\x01")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "spark_jobs.savepoints.state_tables.segment_batches",
+            lambda parts: (batch.slice(1) for batch in segment_batches(parts)),
+        )
+        with pytest.raises(CorruptState, match=r"kept/0/seen-000001\.arrow: .*key group 0"):
+            write_table(FileStore(str(tmp_path)), "kept/0", table)
+    monkeypatch.setattr("spark_jobs.state.rows.read_segment", lambda *arguments: read_segment(*arguments).slice(1))
+    for uid, state in STATES:
+        with pytest.raises(CorruptState, match=f"state {state!r} of operator {uid!r}: .*key group"):
+            read(savepoint, uid, state)
 
 
 def without_group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from runtime.errors import JobRejected
 from runtime.state.index.hashing import Hashes, hash_column
 from runtime.state.index.key_index import RowIds
-from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes
+from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes, value_hashes
 from runtime.state.proofs import Change, LazyProof, ProofHistory, ProofSums
 from runtime.state.schema import TableSchema
 
@@ -57,7 +57,21 @@ class ObjectRows:
         return _groups_of(self._by_entry)
 
     def add_to(self, sums: ProofSums) -> None:
-        sums.add(self.groups, _entry_hashes(self._by_entry))
+        sums.add(self.groups, self._hashes)
+
+    @property
+    def present(self) -> tuple[Groups, Hashes]:
+        """Key groups and hashes of the entries that are not deleted."""
+        present = np.fromiter((value is not None for value in self._by_entry.values()), bool, len(self))
+        return self.groups[present], self._hashes[present]
+
+    @cached_property
+    def _hashes(self) -> Hashes:
+        """The hash of each entry, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
+        keys = hash_column(pa.array(list(map(_row_key, self._by_entry)), _BINARY_TYPE))
+        values = value_hashes(pa.array(list(map(_as_bytes, self._by_entry.values())), _BINARY_TYPE))
+        deleted = np.fromiter((value is None for value in self._by_entry.values()), bool, len(self))
+        return row_hashes(keys, [values], deleted)
 
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The rows with the numbers `rows`, in the layout of a segment."""
@@ -140,7 +154,7 @@ class ObjectTable:
         """The proof of the present entries, from the puts and deletes since the table was created or restored."""
         if not self._changed:
             return self._history.newest
-        return self._history.preview(_change(dict(self._before), dict(self._changed)))
+        return self._history.preview(_change(ObjectRows(dict(self._before)), ObjectRows(dict(self._changed))))
 
     def copy_all(self) -> ObjectRows:
         """A copy of every entry; the record of changes stays."""
@@ -155,7 +169,7 @@ class ObjectTable:
     def capture_changes(self) -> list[ObjectRows]:
         """The changes since the last capture, without a copy. An entry added and deleted since leaves no trace."""
         changed = self._take_changes()
-        return [ObjectRows(changed)] if changed else []
+        return [changed] if len(changed) else []
 
     def begin_changes(self) -> None:
         """Begins the record of changes and the proof with the present entries: after a restore."""
@@ -183,11 +197,11 @@ class ObjectTable:
 
     # ------------------------------------------------------------ internals
 
-    def _take_changes(self) -> dict[Entry, Stored | None]:
+    def _take_changes(self) -> ObjectRows:
         """The changes since the last capture, which is now."""
-        changed, before = self._changed, self._before
-        if changed:
-            self._history.advance(_change(before, changed))
+        changed = ObjectRows(self._changed)
+        if len(changed):
+            self._history.advance(_change(ObjectRows(self._before), changed))
             self._changed, self._before = {}, {}
         return changed
 
@@ -222,27 +236,18 @@ class ObjectTable:
         return previous
 
 
-def _change(before: Mapping[Entry, Stored | None], after: Mapping[Entry, Stored | None]) -> Change:
-    """The change of a proof: the entries `before` become the entries `after`; the caller no longer modifies them."""
+def _change(before: ObjectRows, after: ObjectRows) -> Change:
+    """The change of a proof: the entries `before` become the entries `after`; those without a value are absent."""
 
     def change(sums: ProofSums) -> None:
-        for update, entries in ((sums.remove, before), (sums.add, after)):
-            present = {entry: value for entry, value in entries.items() if value is not None}
-            update(_groups_of(present), _entry_hashes(present))
+        sums.remove(*before.present)
+        sums.add(*after.present)
 
     return change
 
 
 def _groups_of(entries: Collection[Entry]) -> Groups:
     return np.fromiter((entry[0] for entry in entries), np.int32, len(entries))
-
-
-def _entry_hashes(entries: Mapping[Entry, Stored | None]) -> Hashes:
-    """The hash of each entry, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
-    keys = hash_column(pa.array([_row_key(entry) for entry in entries], _BINARY_TYPE))
-    values = hash_column(pa.array([_as_bytes(value) for value in entries.values()], _BINARY_TYPE))
-    deleted = np.fromiter((value is None for value in entries.values()), bool, len(entries))
-    return row_hashes(keys, [values], deleted)
 
 
 def _row_key(entry: Entry) -> bytes:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from runtime.core.snapshot.proofs import GroupProof, StateProof, proof_difference
 from runtime.errors import CorruptState
 from runtime.state.index.factorise import distinct_codes
-from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes, hash_column
-from runtime.state.primary_key import BROADCAST_GROUP, Groups, PrimaryKey
+from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes
+from runtime.state.primary_key import BROADCAST_GROUP, Groups, PrimaryKey, value_hashes
 
 LazyProof = Callable[[], StateProof]  #: a proof that is computed at its first use; callable from any thread
 
@@ -179,7 +179,7 @@ def add_broadcast_rows(sums: ProofSums, batch: pa.RecordBatch) -> None:
     hashes = np.full(batch.num_rows, NULL_HASH)
     for column in batch.columns:
         try:
-            following = hash_column(column)
+            following = value_hashes(column)
         except TypeError:
             continue
         hashes = combine_hashes(hashes, following)

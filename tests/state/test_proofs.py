@@ -26,7 +26,7 @@ from runtime.state.index.factorise import factorise
 from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
-from runtime.state.primary_key import PrimaryKey
+from runtime.state.primary_key import PrimaryKey, value_hashes
 from runtime.state.proofs import proof_of_rows
 from runtime.state.rows import segment_batches
 
@@ -269,6 +269,22 @@ def test_a_value_has_the_same_hash_in_the_live_table_and_in_a_file(kind: Any, va
     snapshot, _ = state.capture(False).write(store, "chk-1-1/sums-0")
     again = restored(store, [snapshot], range(GROUPS)).keyed_table("t", KEYS, pa.schema([pa.field("n", kind)]))
     assert again.proof()() == snapshot.proofs["t"]
+
+
+@given(values=st.lists(st.one_of(st.none(), st.binary(max_size=400)), min_size=1, max_size=8), at=st.integers(0, 7))
+def test_the_hash_of_a_value_depends_on_all_its_bytes_and_on_no_other_value(
+    values: list[bytes | None], at: int
+) -> None:
+    column = pa.array(values, pa.large_binary())
+    hashes = value_hashes(column)
+    assert hashes.tolist() == [int(value_hashes(column[row : row + 1])[0]) for row in range(len(values))]
+    value = values[at % len(values)]
+    if value:
+        place = (at * 61) % len(value)
+        changed = value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
+        others = [changed, value + b"\0", value[:-1], value[64:] + value[:64] if len(value) > 128 else b"other"]
+        others = [other for other in others if other != value]
+        assert int(hashes[at % len(values)]) not in value_hashes(pa.array(others, pa.large_binary())).tolist()
 
 
 def test_broadcast_state_is_compared_with_its_proof(monkeypatch: Patch) -> None:

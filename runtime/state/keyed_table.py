@@ -20,7 +20,7 @@ from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
 from runtime.state.index.key_codec import KeyCodec, encode_column, key_codec, plain_type, take_rows
 from runtime.state.index.key_index import NOT_FOUND, CodeRows, KeyIndex, RowIds
-from runtime.state.proofs import LazyProof, ProofSums
+from runtime.state.proofs import HASHED_ROWS, LazyProof, ProofSums
 from runtime.state.rows import TableRows, segment_rows, segment_types
 from runtime.state.schema import TableSchema
 
@@ -204,13 +204,16 @@ class KeyedTable:
             groups = np.concatenate([groups for groups, _ in deleted])
             codes = np.concatenate([codes for _, codes in deleted], axis=1)
             rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
-        rows += self._take_changed_rows()
+        if len(changed := self._changed_rows()):
+            rows.append(self._take(changed))
         self.compact_texts()
         return rows
 
     def begin_changes(self) -> None:
         """Marks all rows as unchanged and captured: the next delta is relative to the present rows."""
-        self._take_changed_rows()
+        changed = self._changed_rows()
+        for start in range(0, len(changed), HASHED_ROWS):  # after a restore these are all rows: no second copy of them
+            self._take(changed[start : start + HASHED_ROWS])
         self._tombstones = []
         self.compact_texts()
 
@@ -245,17 +248,14 @@ class KeyedTable:
     def _changed_rows(self) -> RowIds:
         return np.flatnonzero(self._dirty.data[: self._index.used])
 
-    def _take_changed_rows(self) -> list[TableRows]:
-        """Copies of the changed rows, which become unchanged and captured."""
-        changed = self._changed_rows()
-        if not len(changed):
-            return []
+    def _take(self, changed: RowIds) -> TableRows:
+        """A copy of changed rows, which become unchanged and captured."""
         rows = self._copy(changed)
         self._replace_hashes(self._proof, changed, rows)
         self._hashes.data[changed] = rows.hashes
         self._dirty.data[changed] = False
         self._captured.data[changed] = True
-        return [rows]
+        return rows
 
     def _replace_hashes(self, sums: ProofSums, changed: RowIds, rows: TableRows) -> None:
         """Replaces the captured contents of the rows `changed` by `rows` in a proof."""

@@ -8,6 +8,7 @@ a copy taken at the barrier shares no mutable object with the table.
 In a segment, column `key` is msgpack of (key, place). A plain value is msgpack of (null, value).
 """
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +21,7 @@ from runtime.errors import JobRejected
 from runtime.state.index.hashing import Hashes, hash_column
 from runtime.state.index.key_index import RowIds
 from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes, value_hashes
-from runtime.state.proofs import Change, LazyProof, ProofHistory, ProofSums
+from runtime.state.proofs import HASHED_ROWS, Change, LazyProof, ProofHistory, ProofSums
 from runtime.state.schema import TableSchema
 
 Place = int | bytes | None  #: within a key: index of an element, encoded map key, None for a single value
@@ -173,8 +174,9 @@ class ObjectTable:
 
     def begin_changes(self) -> None:
         """Begins the record of changes and the proof with the present entries: after a restore."""
-        sums = ProofSums()
-        self.copy_all().add_to(sums)
+        sums, entries = ProofSums(), self.items()
+        while part := dict(itertools.islice(entries, HASHED_ROWS)):
+            ObjectRows(part).add_to(sums)
         self._history = ProofHistory(sums)
 
     def apply_segment(self, batch: pa.RecordBatch, groups: range) -> None:

@@ -7,6 +7,7 @@ the rows of segments. So a rewrite that loses, doubles or changes an entry diffe
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from runtime.errors import CorruptState
 from runtime.state.index.factorise import distinct_codes
 from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes
 from runtime.state.primary_key import BROADCAST_GROUP, Groups, PrimaryKey, value_hashes
+
+HASHED_ROWS: Final = 1 << 16  #: rows that are copied to be hashed at a time
 
 LazyProof = Callable[[], StateProof]  #: a proof that is computed at its first use; callable from any thread
 

@@ -101,7 +101,7 @@ def test_a_drill_waits_for_storage_and_names_its_error(
     Schedule.objects.update(next_at=timezone.now() - timedelta(seconds=5))
     with monkeypatch.context() as full:
         full.setattr("os.link", fail)
-        full.setattr("shutil.copyfile", fail)
+        full.setattr("console.checkpoints.storage.file_chunks", fail)
         run_schedules()
         run_file_work()
         assert Operation.objects.filter(kind="savepoint").exists()

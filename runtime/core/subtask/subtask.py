@@ -83,6 +83,7 @@ class Subtask:
         self._held_records: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
         self._idle = False  #: Idle has been broadcast
         self._deferred_barrier: Barrier | None = None
+        self._barriers_before_end: set[CheckpointId] = set()  #: that preceded the end of data of their channel
         self._release_from: CheckpointId | None = None
         self._release_at: CheckpointId | None = None
         self._last_notified = CheckpointId(0)
@@ -275,6 +276,8 @@ class Subtask:
     def _on_barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
         if self._held_records and barrier.kind is not CheckpointKind.DRAIN:
             return self._decline_barrier(barrier)
+        if not self._end_of_data.get(channel):
+            self._barriers_before_end.add(barrier.checkpoint)
         return self._apply_outcomes(*self._barriers.on_barrier(channel, barrier))
 
     def _on_trigger(self, barrier: Barrier) -> Effects:
@@ -316,6 +319,13 @@ class Subtask:
 
     def _on_aligned(self, barrier: Barrier) -> Effects:
         """The barrier of a drain is deferred until the inputs (and the loop) have ended; a stop ends the logic now."""
+        checkpoint, early = barrier.checkpoint, self._barriers_before_end
+        self._barriers_before_end = {later for later in early if later > checkpoint}
+        if self.phase == "finished" and checkpoint in early:
+            # At least once, channels end while the barrier of another is awaited. Their senders had not finished at
+            # the barrier, so the checkpoint would have a finished successor of an unfinished operator.
+            detail = "the subtask finished while it awaited barriers"
+            return self._decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
         if self.is_logic_done or not barrier.kind.ends_job:
             return self._take_snapshot(barrier)
         if barrier.kind is CheckpointKind.DRAIN:

@@ -634,6 +634,18 @@ def test_at_least_once_gives_up_what_is_cancelled_upstream_and_what_came_before_
     assert [e for e in effects if isinstance(e, Broadcast)] == forwarded
 
 
+def test_at_least_once_declines_a_checkpoint_whose_barrier_preceded_an_end_that_has_been_read() -> None:
+    """FLIP-147: the sender had not finished at its barrier, so its successor must not be finished either."""
+    machine = two_inputs(mode=CheckpointMode.AT_LEAST_ONCE)
+    hear(machine, LEFT, barrier(1), EndOfData(drain=True))
+    hear(machine, RIGHT, EndOfData(drain=True))
+    effects = hear(machine, RIGHT, barrier(1))
+    assert [e.reason for e in effects if isinstance(e, Decline)] == [Why.TASK_FINISHED_WHILE_TRIGGERED]
+    assert effects[1:] == [Broadcast(CancelBarrier(CheckpointId(1)))]
+    hear(machine, LEFT, barrier(2))
+    assert hear(machine, RIGHT, barrier(2)) == taken(2, finished=True)
+
+
 # ---------------------------------------------------------------- timers of the host
 
 

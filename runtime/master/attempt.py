@@ -19,10 +19,17 @@ from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import BuildSideRead, CheckpointAborted, ProbeSideOpened, TriggerSubtask
+from runtime.core.snapshot.control import (
+    BuildSideRead,
+    CheckpointAborted,
+    ProbeSideOpened,
+    SourceReport,
+    TriggerSubtask,
+)
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.build_sides import BuildSides
+from runtime.core.subtask.idle_sources import IdleSources
 from runtime.errors import EnvironmentFailure, WeirError, is_outage
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
@@ -97,6 +104,7 @@ class Attempt:
         self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._coordinator = Coordinator(config.job_id, self._token, self._graph, config.coordinator)
         self._build_sides = BuildSides(self._graph)
+        self._idle_sources = IdleSources()
         self._monitor = SlotMonitor(self._graph)
         self._metadata_thread = MetadataThread(
             lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")),
@@ -305,6 +313,9 @@ class Attempt:
             case messages.Report(subtask, report):
                 if isinstance(report, BuildSideRead):
                     self._open_probe_side(self._build_sides.complete(subtask))
+                elif isinstance(report, SourceReport):
+                    for follow in self._idle_sources.on_report(subtask, report):
+                        self._control.send(follow.subtask.index, follow)
                 else:
                     self._handle(events.SubtaskReported(at, subtask, report))
             case messages.SlotFailed():

@@ -45,10 +45,24 @@ class SourceReader(ABC):
     def idle(self) -> bool:
         """Whether event time advances without this reader until the reader has records again. Read after an empty poll.
 
-        The records after an idle period may be late. A reader that cannot bound the time of its next record is idle
+        An idle subtask follows the watermark of its siblings (`core.subtask.idle_sources`). Records of a split that
+        the reader knew while it was idle may be late. A reader that cannot bound the time of its next record is idle
         only if its settings request it. If `idle` is False, a reader without records holds event time back for ever.
         """
         return False
+
+    @property
+    def discoveries(self) -> int:
+        """How often the reader has discovered splits of its own, such as new files. It never decreases."""
+        return 0
+
+    def look_for_splits(self) -> None:
+        """Begin a look for new splits at the next poll, also while another look is in progress."""
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether the look that was requested last has ended. Its splits count in `discoveries`, and end `idle`."""
+        return True
 
     def snapshot(self, checkpoint: int) -> None:
         """Writes the positions to declared state."""

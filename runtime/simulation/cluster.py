@@ -14,10 +14,11 @@ from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Control, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import ControlMessage
+from runtime.core.snapshot.control import ControlMessage, FollowWatermark
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects, events
 from runtime.core.subtask.credits import Credits, ReceiverWindow
+from runtime.core.subtask.idle_sources import WatermarkFollower
 from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
@@ -136,6 +137,8 @@ class SubtaskHost:
         self.poll_policy = PollPolicy()
         self.poll_at = 0
         self.operator = self._operator(restored)
+        reader = self.operator if isinstance(self.operator, SourceOperator) and not restored.finished else None
+        self.follower = WatermarkFollower(self.machine, reader, graph.by_uid[subtask.operator].parallelism)
         self.snapshots = Snapshots(Random(f"{attempt.token} {subtask} inline").choice(INLINE_BYTES))
         self.async_snapshot = AsyncSnapshot(
             subtask=subtask,
@@ -226,15 +229,25 @@ class SubtaskHost:
         return not self.machine.is_idle and self.poll_policy.is_throttled(self.world.now)
 
     def _poll(self) -> bool:
-        source, delay = self.operator, self.poll_policy.barrier_delay
         if not self.machine.may_poll or self.is_throttled or self.world.now < self.poll_at:
             return False
+        did = self._poll_source()
+        self._report_event_time()
+        return did
+
+    def _report_event_time(self) -> None:
+        if (report := self.follower.report_due(self.world.now)) is not None:
+            self.report(report)
+
+    def _poll_source(self) -> bool:
+        source, delay = self.operator, self.poll_policy.barrier_delay
         assert isinstance(source, SourceOperator), "only sources are polled"
         choice, max_rows = self.world.rng.randrange(8), self.world.rng.randint(1, 3)
         rows = source.poll(choice, max(1, delay.limit_rows(max_rows)), self.world.now)
         if rows:
             self.poll_policy.on_batch([len(rows)], 0, self.world.now, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
+            self.follower.on_rows()
             if self.machine.is_idle:
                 self.handle(events.SourceResumed())
             self._begin_step()
@@ -249,14 +262,19 @@ class SubtaskHost:
         self.poll_policy.on_empty()
         if source.is_exhausted:
             self.handle(events.SourceExhausted())
-        elif source.is_idle(self.world.now) and not self.machine.is_idle:
+        elif source.idle and not self.machine.is_idle:
             self.handle(events.SourceIdle())
+        elif source.idle and (message := self.follower.take_due()) is not None:
+            self.handle(message)
         else:
             return False
         return True
 
     def on_master_event(self, event: events.SubtaskEvent) -> None:
         """As in a task: a trigger may wait for the end of a pane. The order of the master's events stays."""
+        if isinstance(event, FollowWatermark):
+            self.follower.on_message(event)
+            return
         self._release_held_barrier()
         delay, is_active = self.poll_policy.barrier_delay, self.machine.may_poll and not self.machine.is_idle
         if isinstance(event, events.Triggered) and is_active and delay.hold(event.barrier, self.world.now):

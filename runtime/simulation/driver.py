@@ -13,12 +13,19 @@ from runtime.core.checkpoint import effects, events
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.control import BuildSideRead, CheckpointAborted, ProbeSideOpened, TriggerSubtask
+from runtime.core.snapshot.control import (
+    BuildSideRead,
+    CheckpointAborted,
+    ProbeSideOpened,
+    SourceReport,
+    TriggerSubtask,
+)
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.core.subtask.build_sides import BuildSides
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
+from runtime.core.subtask.idle_sources import IdleSources
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.master import retention
@@ -51,6 +58,7 @@ class Driver:
         self.world, self.process, self.attempt = world, process, attempt
         self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
         self.build_sides = BuildSides(attempt.graph)
+        self.idle_sources = IdleSources()
         self.concluded = False  #: whether the master has abandoned the attempt
         self.skew_ms = world.rng.choice((-5_000, 5_000)) if world.faults.occurs("skewed_clock") else 0
         self.suspended = False
@@ -128,6 +136,9 @@ class Driver:
                 self.fail(f"{subtask}: {detail}")
             case subtask, BuildSideRead():
                 self._open_probe_side(self.build_sides.complete(subtask))
+            case subtask, SourceReport() as report:
+                for follow in self.idle_sources.on_report(subtask, report):
+                    self._send(follow.subtask, follow)
             case subtask, report:
                 self.feed(events.SubtaskReported(self.now, subtask, report))
 

@@ -45,7 +45,8 @@ class ChannelChecker:
         self.channel = channel
         self.window_bytes = window_bytes  #: None: a feedback channel, which costs no credit
         self.last_barrier = 0
-        self.drained = self.sealed = self.ended = self.idle = False
+        self.drained = self.sealed = self.ended = False
+        self.idle: Idle | None = None  #: the last message, if the channel is idle
 
     def check_message(self, message: Message, in_flight_bytes: int) -> None:
         """Checks `message`. `in_flight_bytes`: bytes queued on the channel before the sender's step began."""
@@ -53,16 +54,17 @@ class ChannelChecker:
         match message:
             case Records():
                 require(not self.sealed, "no-records-behind-the-last-barrier", f"{message} on {self.channel}")
-                require(not self.idle, "no-records-while-idle", f"{message} on {self.channel}")
+                require(self.idle is None, "no-records-while-idle", f"{message} on {self.channel}")
                 require(not self.drained, "no-records-after-end-of-data", f"{message} on {self.channel}")
                 within = self.window_bytes is None or in_flight_bytes < self.window_bytes
                 require(within, "bounded-queues", f"{in_flight_bytes} bytes before the step on {self.channel}")
             case Watermark():
                 require(not self.sealed, "no-watermark-behind-the-last-barrier", f"{message} on {self.channel}")
-                self.idle = False
-            case Idle():
-                require(not self.idle, "idle-is-sent-once", f"{message} on {self.channel}")
-                self.idle = True
+                self.idle = None
+            case Idle(time):
+                rises = self.idle is None or time > self.idle.time
+                require(rises, "an-idle-channel-repeats-no-watermark", f"{message} on {self.channel}")
+                self.idle = message
             case Barrier(checkpoint, kind):
                 require(checkpoint > self.last_barrier, "barrier-ids-increase", f"{message} on {self.channel}")
                 self.last_barrier = checkpoint
@@ -79,9 +81,12 @@ def check_subtask(machine: Subtask) -> None:
     waiting = machine.aligning_checkpoint is not None
     require(waiting or not machine.blocked_channels, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
     if machine.is_idle:
-        times = (machine.watermarks.watermark_of(channel) for channel in machine.spec.regular_channels)
-        largest = max((time for time in times if time < MAX_WATERMARK), default=MIN_WATERMARK)
-        detail = f"{machine.spec.id} is idle at {machine.watermark}, a channel at {largest}"
+        times: dict[int, int] = {}  #: the smallest watermark of each edge
+        for channel in machine.spec.regular_channels:
+            time = machine.watermarks.watermark_of(channel)
+            times[channel.edge] = min(time, times.get(channel.edge, MAX_WATERMARK))
+        largest = max((time for time in times.values() if time < MAX_WATERMARK), default=MIN_WATERMARK)
+        detail = f"{machine.spec.id} is idle at {machine.watermark}, an edge at {largest}"
         require(largest <= machine.watermark, "an-idle-subtask-holds-back-no-watermark", detail)
 
 

@@ -24,6 +24,7 @@ WINDOW_MS: Final = 10
 PAIR_MS: Final = 5
 ROW_BYTES: Final = 10
 MAX_HOPS: Final = 3
+LOOK_MS: Final = 20  #: between looks of a source for new rows
 LATE: Final = "late "  #: begins the key of a row that a window emits for a late record
 
 
@@ -44,16 +45,15 @@ class Split:
     A row follows rows whose event times are later by `disorder_ms` at most. Exempt are *stragglers*, which may be late
     at a window. Their key in lower case is that of their window. Without disorder, event times ascend.
 
-    A split may pause: row `pauses_at` and all later rows become available at simulated time `resumes_ms`. The source
-    is idle until then, so these rows must have later event times than all other rows of the job. After the pause, the
-    watermark of a `steady` split stays just below row `pauses_at` until the split ends.
+    A split may pause: row `pauses_at` and all later rows exist from simulated time `resumes_ms` on. Each subtask
+    discovers them by a look. The source is idle until then, so these rows must have later event times than all other
+    rows of the job.
     """
 
     name: str
     rows: tuple[Row, ...]
     pauses_at: int | None = None
     resumes_ms: int = 0
-    steady: bool = False
     disorder_ms: int = 0
 
     def watermark_before(self, position: int) -> int:
@@ -62,8 +62,8 @@ class Split:
             return self.rows[position][1] - 1
         return max(time for _, time in self.rows[: max(1, position)]) - self.disorder_ms - 1
 
-    def available_rows(self, now: int) -> int:
-        return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
+    def available_rows(self, looked_at: int) -> int:
+        return len(self.rows) if self.pauses_at is None or looked_at >= self.resumes_ms else self.pauses_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,19 @@ class SourceOperator(ModelOperator):
         super().__init__(groups)
         self.splits = [split for split in splits if group_of(split.name) in groups]
         self.bounded = bounded
+        self.looked_at = -1  #: time of the last look for new rows
+        self.discoveries = 0
+        self.has_looked = True
+
+    def look_for_splits(self) -> None:
+        self.has_looked = False
+
+    def _look(self, now: int) -> None:
+        if self.has_looked and 0 <= self.looked_at > now - LOOK_MS:
+            return
+        before = [split.available_rows(self.looked_at) for split in self.splits] if self.looked_at >= 0 else []
+        self.looked_at, self.has_looked = now, True
+        self.discoveries += before != [split.available_rows(now) for split in self.splits]
 
     def position(self, split: Split) -> int:
         return self.keyed.get(group_of(split.name), {}).get(split.name, 0)
@@ -169,19 +182,21 @@ class SourceOperator(ModelOperator):
     def is_exhausted(self) -> bool:
         return self.bounded and self.has_emitted_all
 
-    def is_idle(self, now: int) -> bool:
+    @property
+    def idle(self) -> bool:
         """Whether no row is available and no bound of later event times is known: no splits, or a split pauses."""
         waiting = [split for split in self.splits if self.position(split) < len(split.rows)]
-        nothing_now = all(self.position(split) == split.available_rows(now) for split in self.splits)
+        nothing_now = all(self.position(split) == split.available_rows(self.looked_at) for split in self.splits)
         return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
 
     def poll(self, choice: int, max_rows: int, now: int) -> Rows:
-        unread = [split for split in self.splits if self.position(split) < split.available_rows(now)]
+        self._look(now)
+        unread = [split for split in self.splits if self.position(split) < split.available_rows(self.looked_at)]
         if not unread:
             return []
         split = unread[choice % len(unread)]
         start = self.position(split)
-        rows = list(split.rows[start : min(start + max_rows, split.available_rows(now))])
+        rows = list(split.rows[start : min(start + max_rows, split.available_rows(self.looked_at))])
         self.move(split, start + len(rows))
         return rows
 
@@ -196,8 +211,6 @@ class SourceOperator(ModelOperator):
             position = self.position(split)
             if position == split.pauses_at:
                 times.append(split.rows[position - 1][1] if position else 0)
-            elif split.steady and split.pauses_at is not None and position > split.pauses_at:
-                times.append(split.rows[split.pauses_at][1] - 1)
             elif position < len(split.rows):
                 times.append(split.watermark_before(position))
             elif not self.bounded:

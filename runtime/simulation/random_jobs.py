@@ -32,7 +32,7 @@ def random_job(rng: Random, loops: Random) -> Job:
     for stream in streams:
         for _ in range(1 + (rng.random() < 0.35)):
             _add_sink(job, rng, stream)
-    return with_steady_splits(job)
+    return job
 
 
 def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
@@ -114,8 +114,8 @@ def may_idle(job: Job, uid: OperatorId) -> bool:
     """Whether a source upstream of `uid` may be idle: it pauses, or it is unbounded and may have no rows."""
     step = job.step(uid)
     before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
-    pauses = any(split.pauses_at is not None for split in step.splits)
-    return pauses or (step.kind == "source" and not step.bounded) or any(may_idle(job, source) for source in before)
+    may_lack_rows = step.kind == "source" and not step.bounded
+    return _pauses(step) or may_lack_rows or any(may_idle(job, source) for source in before)
 
 
 def is_bounded(job: Job, uid: OperatorId) -> bool:
@@ -144,7 +144,7 @@ def with_pairs(job: Job, rng: Random) -> Job:
         replace(edge, partitioning=Partitioning.HASH, keys=("key",)) if edge.target in chosen else edge
         for edge in job.edges
     ]
-    return with_steady_splits(Job(steps, edges))
+    return Job(steps, edges)
 
 
 def with_pooling(job: Job, rng: Random) -> Job:
@@ -255,29 +255,27 @@ def _shift_times(split: Split, by_ms: int) -> Split:
     return replace(split, rows=tuple((key, time + by_ms) for key, time in split.rows))
 
 
-def with_steady_splits(job: Job) -> Job:
-    """Makes pausing sources `steady` if their rows reach a window or join through several subtasks of an operator.
-
-    After a pause, the subtasks that become active first advance the watermark while their siblings are still idle. Rows
-    of idle siblings may then be late, as in Flink, but `EVENT_TIME_KINDS` assert that no row is late.
-    """
-    steps = [
-        replace(step, splits=tuple(replace(split, steady=split.pauses_at is not None) for split in step.splits))
-        if _reaches_event_time_by_parts(job, step.uid)
-        else step
-        for step in job.steps
-    ]
-    return Job(steps, job.edges)
+def with_bursts(job: Job, rng: Random) -> Job:
+    """Makes all splits of some pausing sources pause: their rows after the pause exist from the same moment on."""
+    chosen = {step.uid for step in job.sources if _pauses(step) and rng.random() < 0.7}
+    return Job([_with_burst(step, rng) if step.uid in chosen else step for step in job.steps], job.edges)
 
 
-def _reaches_event_time_by_parts(job: Job, uid: OperatorId, parted: bool = False) -> bool:
-    """Whether the rows of a subtask may reach a window or join through several subtasks of the same operator."""
-    behind = [edge for edge in job.edges if edge.source == uid and not edge.feedback]
-    return any(
-        (parted and job.step(edge.target).kind in EVENT_TIME_KINDS)
-        or _reaches_event_time_by_parts(job, edge.target, parted or edge.partitioning is not Partitioning.FORWARD)
-        for edge in behind
-    )
+def _with_burst(step: Step, rng: Random) -> Step:
+    first = next(split for split in step.splits if split.pauses_at is not None)
+    splits = [split if split is first else _burst(split, first.resumes_ms, rng) for split in step.splits]
+    new = [Split(f"{step.uid}.new{n}", (), 0, first.resumes_ms) for n in range(rng.randint(0, 2))]
+    return replace(step, splits=(*splits, *(_burst(split, first.resumes_ms, rng) for split in new)))
+
+
+def _burst(split: Split, resumes_ms: int, rng: Random) -> Split:
+    times = sorted(rng.randint(0, 6 * WINDOW_MS) for _ in range(rng.choice((1, 5, 20))))
+    later = tuple((rng.choice(KEYS), AFTER_PAUSE_MS + time) for time in times)
+    return Split(split.name, split.rows + later, len(split.rows), resumes_ms)
+
+
+def _pauses(step: Step) -> bool:
+    return any(split.pauses_at is not None for split in step.splits)
 
 
 def random_parallelism(rng: Random, job: Job) -> dict[int, int]:

@@ -28,6 +28,7 @@ from runtime.simulation.model import SourceOperator
 from runtime.simulation.random_jobs import (
     random_job,
     random_parallelism,
+    with_bursts,
     with_disorder,
     with_drifts,
     with_list_state,
@@ -365,7 +366,8 @@ class Simulation:
 
 def _job(shape: Random, seed: int) -> Job:
     """A random job. Each extension has its own random stream, so that jobs without the extension do not change."""
-    job = with_pairs(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} pairs"))
+    job = with_bursts(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} bursts"))
+    job = with_pairs(job, Random(f"{seed} pairs"))
     job = with_pooling(job, Random(f"{seed} unions"))
     job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
     job = with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))

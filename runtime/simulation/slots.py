@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from runtime.core.job.ids import SubtaskId
-from runtime.core.snapshot.control import CheckpointAborted, ProbeSideOpened, SubtaskReport
+from runtime.core.snapshot.control import CheckpointAborted, FollowWatermark, ProbeSideOpened, SubtaskReport
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent
 from runtime.simulation.world import World
 
@@ -38,7 +38,7 @@ Report = SubtaskReport | ReportStarted | ReportFailed
 SlotMessage = tuple[SubtaskId, Report] | SlotLost
 
 #: Messages that a sender repeats when it gets no answer; `ReportStarted` and `ReportFailed` are sent once.
-_REPEATABLE_MESSAGES: Final = (SubtaskReport, CheckpointCompleted, CheckpointAborted, ProbeSideOpened)
+_REPEATABLE_MESSAGES: Final = (SubtaskReport, CheckpointCompleted, CheckpointAborted, ProbeSideOpened, FollowWatermark)
 
 
 class ControlLink(Generic[T]):

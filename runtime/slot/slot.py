@@ -25,6 +25,7 @@ from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.core.snapshot.control import (
     CheckpointAborted,
+    FollowWatermark,
     ProbeSideOpened,
     SubtaskEnded,
     SubtaskReport,
@@ -229,6 +230,8 @@ class Slot:
                 self._notify_tasks(CheckpointCompleted(permit))
             case CheckpointAborted() | ProbeSideOpened():
                 self._notify_tasks(message)
+            case FollowWatermark(subtask):
+                self._tasks[subtask].follow(message)
             case messages.PauseSources(held):
                 for task in self._order:
                     task.is_paused = held

@@ -15,7 +15,7 @@ import pyarrow as pa
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
-from runtime.core.snapshot.control import ControlMessage, SubtaskReport
+from runtime.core.snapshot.control import ControlMessage, FollowWatermark, SubtaskReport
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects
 from runtime.core.subtask.coalescing import is_more_wanted
@@ -32,6 +32,7 @@ from runtime.core.subtask.events import (
     SubtaskStarted,
     Triggered,
 )
+from runtime.core.subtask.idle_sources import WatermarkFollower
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
@@ -97,6 +98,8 @@ class Task:
         self._collector = GuardedCollector(self.outputs)
         self._blocked, self._throttled = Stopwatch(), Stopwatch()
         self._watermark_hold = WatermarkHold(self.operator, spec.regular_channels, self.outputs.broadcast)
+        reader = self.operator.reader if isinstance(self.operator, SourceOperator) else None
+        self._follower = WatermarkFollower(self.machine, reader, self.context.parallelism)
 
     @property
     def id(self) -> SubtaskId:
@@ -136,6 +139,10 @@ class Task:
         delay, now = self.poll_policy.barrier_delay, self.clock.monotonic_ms()
         if not (isinstance(event, Triggered) and self._is_active and delay.hold(event.barrier, now)):
             self.handle(event)
+
+    def follow(self, message: FollowWatermark) -> None:
+        """The master sends an idle source the watermark of its siblings."""
+        self._call("look_for_splits", self._follower.on_message, message)
 
     def _release_held_barrier(self) -> None:
         if (barrier := self.poll_policy.barrier_delay.release()) is not None:
@@ -199,6 +206,7 @@ class Task:
             self.poll_policy.on_empty()
         else:
             self.poll_policy.on_batch(polled, max_rows, now, self.clock.monotonic_ms())
+            self._follower.on_rows()
             if self.machine.is_idle:
                 self.handle(SourceResumed())
             for batch in concat_alike(batches):
@@ -210,7 +218,9 @@ class Task:
             self.handle(SourceAdvanced(watermark))
             if batches and self.barrier_in_ms == 0:  # siblings receive it with a watermark that ends a pane
                 self._release_held_barrier()
-        return bool(batches) or self._check_source_end(reader)
+        did = bool(batches) or self._check_source_end(reader)
+        self._report_event_time()
+        return did
 
     def _poll_batches(self, reader: SourceReader, max_rows: int) -> tuple[list[pa.RecordBatch], list[int]]:
         """A batch, or small batches that the source has at hand: about `max_rows` rows; and the rows of each poll."""
@@ -234,9 +244,17 @@ class Task:
         if self._call("exhausted", lambda: reader.exhausted):
             self.handle(SourceExhausted())
             return True
-        if not self.machine.is_idle and self._call("idle", lambda: reader.idle):
+        if not self._call("idle", lambda: reader.idle):
+            return False
+        if not self.machine.is_idle:
             self.handle(SourceIdle())
+        if (message := self._call("has_looked", self._follower.take_due)) is not None:
+            self.handle(message)
         return False
+
+    def _report_event_time(self) -> None:
+        if (report := self._call("discoveries", self._follower.report_due, self.clock.monotonic_ms())) is not None:
+            self.report(self.id, report)
 
     def _replay(self) -> bool:
         if not self.outputs.credits.runnable:

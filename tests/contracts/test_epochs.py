@@ -155,6 +155,16 @@ def test_watermark_and_idleness(tmp_path: Path) -> None:
     assert (reading.reader.idle, reading.reader.watermark()) == (False, 139)
 
 
+def test_a_requested_look_ends_with_the_next_poll(tmp_path: Path) -> None:
+    reading = Reading(source(tmp_path))
+    reading.reader.look_for_splits()
+    assert not reading.reader.has_looked
+    assert (reading.poll(), reading.reader.has_looked, reading.reader.discoveries) == (None, True, 0)
+    write(tmp_path, 0, range(LANE_COUNT))
+    assert reading.poll() is not None
+    assert reading.reader.discoveries == 1
+
+
 # ---------------------------------------------------------------- what is unread
 
 

@@ -237,6 +237,16 @@ def test_a_watched_folder_may_appear_later_and_is_looked_at_now_and_then(tmp_pat
     assert ids(reading.rows()) == [2, 3]
 
 
+def test_a_requested_look_lists_a_watched_folder_before_its_interval_has_passed(tmp_path: Path) -> None:
+    reading = Reading(DirectorySource(str(tmp_path), CSV))
+    assert (reading.poll(), reading.reader.discoveries, reading.reader.has_looked) == (None, 0, True)
+    drop(tmp_path, "a.csv", csv(range(2)))
+    reading.reader.look_for_splits()
+    assert not reading.reader.has_looked
+    assert ids(reading.rows()) == [0, 1]
+    assert (reading.reader.discoveries, reading.reader.has_looked) == (1, True)
+
+
 def test_a_bounded_source_reads_what_was_there_at_the_start_and_ends(tmp_path: Path) -> None:
     drop(tmp_path, "a.csv", csv(range(3)))
     reading = Reading(DirectorySource(str(tmp_path), CSV, bounded=True))

@@ -11,7 +11,7 @@ from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.job.messages import Records
+from runtime.core.job.messages import MAX_WATERMARK, Records
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
@@ -28,7 +28,7 @@ from runtime.simulation import cluster, master
 from runtime.simulation.__main__ import main
 from runtime.simulation.cluster import SubtaskHost
 from runtime.simulation.driver import Driver
-from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator, Split
+from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator, SourceOperator, Split
 from runtime.simulation.simulation import SeedViolation, simulate
 from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
 from runtime.state.files.segment_log import PendingSegment
@@ -191,6 +191,23 @@ def fire_before_the_successors_count_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subtask, "_on_channel_time", late)
 
 
+def leave_idle_channels_out_of_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """As in Flink: a subtask that resumes first raises event time over what its siblings have yet to discover."""
+
+    def rise(watermarks: WatermarkValve) -> int | None:
+        counted = [time for channel, time in watermarks._watermarks.items() if channel not in watermarks._idle]
+        active = [time for time in counted if time < MAX_WATERMARK]
+        if active or not watermarks._idle:
+            return watermarks.advance_own(min(active, default=MAX_WATERMARK))
+        return watermarks.advance_own(max(watermarks._last_times.values())) if watermarks.all_idle else None
+
+    patch.setattr(WatermarkValve, "_update", rise)
+
+
+def follow_without_a_look_for_new_splits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SourceOperator, "look_for_splits", lambda reader: None)
+
+
 def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None:
     def rise(watermarks: WatermarkValve) -> int | None:
         speaking = [time for channel, time in watermarks._watermarks.items() if channel not in watermarks._idle]
@@ -324,6 +341,8 @@ PLANTED: dict[Plant, int] = {
     know_what_is_committed_by_its_file: 5,
     resume_without_a_word: 26,
     fire_before_the_successors_count_again: 151,
+    leave_idle_channels_out_of_the_minimum: 92,
+    follow_without_a_look_for_new_splits: 92,
     end_time_over_the_head_of_an_idle_channel: 68,
     hold_back_time_when_all_are_idle: 39,
     lose_credit: 10,

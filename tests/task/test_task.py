@@ -194,7 +194,7 @@ def test_an_idle_source_is_set_aside_until_just_before_its_next_records() -> Non
     assert source.step()
     assert sent[1:] == [Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes), Watermark(7)]
     source.step()
-    assert sent[4:] == [Idle()]
+    assert sent[4:] == [Idle(7)]
 
 
 def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:

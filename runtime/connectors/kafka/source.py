@@ -71,7 +71,8 @@ class KafkaSource:
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness within a partition. The watermark is the minimum over the partitions.
         idle_after_ms: a partition without messages no longer holds back the watermark after this time; messages that
-            it gets later may be late. None: never. A subtask without a partition is always idle.
+            it gets later may be late. None: never. A subtask without a partition is always idle; a partition that it
+            gets later holds back the watermark from its discovery by any subtask on.
         bounded: read up to the newest message at the first start, then end. If the checkpoint is of an unbounded
             source: up to the newest message at the restore, in the partitions that the checkpoint names.
         metadata: facts of each message that become columns `kafka_topic`, `kafka_partition`, `kafka_offset`,
@@ -201,6 +202,8 @@ class KafkaReader(SourceReader):
         self._snapshots: dict[int, dict[Partition, int]] = {}  #: by checkpoint, the offsets to commit to the group
         self._discovery: Future[dict[Partition, int]] | None = None  #: new partitions with their first offsets
         self._discovered_at = 0
+        self._discoveries = 0
+        self._is_look_due = False  #: new partitions are looked for at the next poll, whatever the interval
         self._thread = ThreadPoolExecutor(1, "kafka-metadata")
         self._consumer: Any = None
 
@@ -227,6 +230,7 @@ class KafkaReader(SourceReader):
         own = [partition for partition in self._own(found) if partition not in restored]
         new = {partition: (*each, _NO_TIME) for partition, each in self._first_ranges(own).items()}
         self._assign(restored | ended | new)
+        self._discoveries += bool(new)
         self._changed.update(ended, new)
         self._discovered_at = context.now_ms()
 
@@ -248,6 +252,17 @@ class KafkaReader(SourceReader):
     def idle(self) -> bool:
         now = self._context.now_ms()
         return not any(self._is_active(split, now) for split in self._splits.values())
+
+    @property
+    def discoveries(self) -> int:
+        return self._discoveries
+
+    def look_for_splits(self) -> None:
+        self._is_look_due = not self._source.bounded
+
+    @property
+    def has_looked(self) -> bool:
+        return not self._is_look_due and self._discovery is None
 
     def watermark(self) -> int | None:
         """The minimum over the partitions that are neither idle nor read to their end. It never decreases."""
@@ -361,14 +376,15 @@ class KafkaReader(SourceReader):
         if source.bounded:
             return
         if self._discovery is None:
-            if now - self._discovered_at >= source.discovery_interval_ms:
-                self._discovered_at = now
+            if self._is_look_due or now - self._discovered_at >= source.discovery_interval_ms:
+                self._is_look_due, self._discovered_at = False, now
                 self._discovery = self._thread.submit(self._find_new)
             return
         if not self._discovery.done():
             return
         found, self._discovery = self._discovery.result(), None
         self._assign({partition: (offset, NO_END, _NO_TIME) for partition, offset in found.items()})
+        self._discoveries += bool(found)
         self._changed.update(found)
 
     def _find_new(self) -> dict[Partition, int]:

@@ -69,8 +69,8 @@ class DirectorySource:
         on_malformed: a row that cannot be read fails the job, is skipped and counted, or is stored as a dead letter.
         dead_letter_path: folder for dead letters.
         discovery_interval_ms: how often a watched folder is listed.
-        idle_after_ms: a subtask without input becomes idle after this time and no longer holds back the watermark; rows
-            that it reads later may be late. None: never. A subtask that has had no file at all is always idle.
+        idle_after_ms: a subtask without input becomes idle after this time and no longer holds back the watermark.
+            None: never. A subtask that has had no file at all is always idle.
         columns: the columns of the stream, in their order; other columns are not read. None: all columns, partition
             columns last.
         filter: the rows of the stream: an Arrow expression over all columns, such as `pc.field("fare") > 0`. Folders
@@ -292,6 +292,17 @@ class DirectoryReader(EventClockReader):
             return True
         after_ms = self._source.idle_after_ms
         return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
+
+    @property
+    def discoveries(self) -> int:
+        return self._pending.discoveries
+
+    def look_for_splits(self) -> None:
+        self._pending.is_look_due = not self._source.bounded
+
+    @property
+    def has_looked(self) -> bool:
+        return not self._pending.is_look_due
 
     def snapshot(self, checkpoint: int) -> None:
         if self._letters is not None:

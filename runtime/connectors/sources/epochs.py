@@ -141,6 +141,8 @@ class EpochReader(EventClockReader):
         self._idle_since: int | None = None
         self._recorded_epoch: int | None = None
         self._has_read = False
+        self._discoveries = 0
+        self._is_look_due = False
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -159,6 +161,7 @@ class EpochReader(EventClockReader):
         self._record_position()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        self._is_look_due = False  # each poll of a reader without rows at hand looks for its next epoch
         batch = self._next(max_rows) if self._lanes else None
         if batch is None:
             self._idle_since = self._context.now_ms() if self._idle_since is None else self._idle_since
@@ -184,6 +187,17 @@ class EpochReader(EventClockReader):
         if self._idle_since is None or after_ms is None:
             return False
         return self._context.now_ms() - self._idle_since >= after_ms
+
+    @property
+    def discoveries(self) -> int:
+        return self._discoveries
+
+    def look_for_splits(self) -> None:
+        self._is_look_due = True
+
+    @property
+    def has_looked(self) -> bool:
+        return not self._is_look_due
 
     def snapshot(self, checkpoint: int) -> None:
         self._state.replace([self._source.lineage, lane.number, lane.epoch, lane.row] for lane in self._lanes)
@@ -241,6 +255,7 @@ class EpochReader(EventClockReader):
         number = min(lane.epoch for lane in self._lanes)
         if self._epoch is None or self._epoch.number != number:
             self._epoch = self._folder.find(number) or self._find_again(number)
+            self._discoveries += self._epoch is not None
         if self._epoch is None:
             return False
         behind = [lane for lane in self._lanes if lane.epoch == number]

@@ -36,6 +36,8 @@ class PendingSplits:
         self._splits: list[Split] = []  #: in descending order
         self._known: set[str] = set()  #: paths
         self._listed_at: int | None = None
+        self.is_look_due = False  #: a watched folder is listed at the next call, whatever the interval
+        self.discoveries = 0  #: listings with new splits of this subtask
 
     def __len__(self) -> int:
         return len(self._splits)
@@ -56,9 +58,10 @@ class PendingSplits:
         """
         if self._listed_at is not None:
             waited_ms = now_ms - self._listed_at
-            if self._list_bounded is not None or 0 <= waited_ms < self._interval_ms:
+            is_recent = 0 <= waited_ms < self._interval_ms and not self.is_look_due
+            if self._list_bounded is not None or is_recent:
                 return False
-        is_first = self._listed_at is None
+        is_first, self.is_look_due = self._listed_at is None, False
         self._listed_at = now_ms
         if self._list_bounded is not None:
             return self._freeze_listing(self._list_bounded)
@@ -102,6 +105,7 @@ class PendingSplits:
                 self._positions.add(split, sizes[split.path])
         if mine:
             self._splits = sorted([*self._splits, *mine], key=reading_order, reverse=True)
+            self.discoveries += 1
 
     def _splits_of_files(self, files: Iterable[ListedFile]) -> list[Split]:
         return [split for file in files for split in self._splits_of(file.path, file.size_bytes)]

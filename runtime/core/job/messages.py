@@ -65,10 +65,12 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The channel is idle: the receiver leaves it out of the minimum until its next watermark.
+    """The channel is idle, at watermark `time`. A watermark, not necessarily a higher one, precedes the next records.
 
-    A watermark, not necessarily a higher one, precedes the next records.
+    A receiver leaves an edge out of the minimum while all its channels are idle (`core.subtask.watermark_valve`).
     """
+
+    time: int = MIN_WATERMARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,17 @@ class ProbeSideOpened(ControlMessage, frozen=True):
     join: OperatorId
 
 
+class FollowWatermark(ControlMessage, frozen=True):
+    """An idle source subtask raises its watermark, once it has looked for new splits (`core.subtask.idle_sources`).
+
+    `discoveries`: how often the subtasks of the source had found new splits when `watermark` was reported.
+    """
+
+    subtask: SubtaskId
+    watermark: int
+    discoveries: int
+
+
 # ---------------------------------------------------------------- reports of a subtask
 
 
@@ -68,5 +79,13 @@ class BuildSideRead(ControlMessage, frozen=True):
     """The subtask of a join holds its whole build side."""
 
 
+class SourceReport(ControlMessage, frozen=True):
+    """Event time of a source subtask. `discoveries`: how often it has found new splits."""
+
+    watermark: int
+    is_idle: bool
+    discoveries: int
+
+
 CoordinatorReport = Acknowledgement | Decline | LogicFinished | SubtaskEnded
-SubtaskReport = CoordinatorReport | BuildSideRead
+SubtaskReport = CoordinatorReport | BuildSideRead | SourceReport

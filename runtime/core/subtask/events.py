@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Barrier, Message, Records
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted, Decline, ProbeSideOpened
+from runtime.core.snapshot.control import (
+    Acknowledgement,
+    CheckpointAborted,
+    Decline,
+    FollowWatermark,
+    ProbeSideOpened,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +90,5 @@ SubtaskEvent = (
     | Decline
     | CheckpointAborted
     | ProbeSideOpened
+    | FollowWatermark
 )

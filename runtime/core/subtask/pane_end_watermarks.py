@@ -12,19 +12,17 @@ class PaneEndWatermarks:
 
     def __init__(self, pane_ms: int) -> None:
         self._pane_ms = pane_ms
-        self._last: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
+        self._last: Watermark | Idle | None = None  #: last forwarded message
 
     def forwarded(self, message: Control) -> Control | None:
         """The control message for the receiver; None for a watermark that closes no pane."""
-        if isinstance(message, Idle):
-            self._last = None
-        if not isinstance(message, Watermark):
+        if not isinstance(message, Watermark | Idle):
             return message
         time = self._last_pane_end(message.time)
-        if self._last is not None and time <= self._last:
+        if self._last is not None and type(message) is type(self._last) and time <= self._last.time:
             return None
-        self._last = time
-        return Watermark(time)
+        self._last = type(message)(time)
+        return self._last
 
     def _last_pane_end(self, time: int) -> int:
         """Watermark up to which panes are complete at `time`. The minimum and maximum watermarks stay unchanged."""

@@ -181,6 +181,8 @@ class Subtask:
             case events.FeedbackReplayEnded():
                 self.loop.replaying = False
                 return []
+            case control.FollowWatermark(watermark=time):
+                return self._follow(time)
             case control.ProbeSideOpened(join):
                 self._building_joins.discard(join)
                 return []
@@ -213,8 +215,8 @@ class Subtask:
                 return [ProcessRecords(channel, message)]
             case Watermark(time):
                 return self._on_channel_time(self.watermarks.current, self.watermarks.advance(channel, time))
-            case Idle():
-                return self._on_channel_time(self.watermarks.current, self.watermarks.mark_idle(channel))
+            case Idle(time):
+                return self._on_channel_time(self.watermarks.current, self.watermarks.mark_idle(channel, time))
             case Barrier():
                 return self._on_barrier(channel, message)
             case CancelBarrier(checkpoint):
@@ -249,9 +251,13 @@ class Subtask:
         """Forwards the result of a channel's Watermark or Idle. `before`: the previous watermark of the subtask."""
         was, self._idle = self._idle, self.watermarks.all_idle
         # Firing windows emit rows: downstream subtasks must mark their channel active before these rows.
-        woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
-        fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
-        return woken + self._forward_watermark(risen) + fell
+        woken: Effects = [Broadcast(Watermark(before))] if was and not (self._idle and risen is None) else []
+        if not self._idle:
+            return woken + self._forward_watermark(risen)
+        if risen is None:
+            return [] if was else [Broadcast(Idle(before))]
+        fired: Effects = [] if self.spec.finished_on_restore else [AdvanceWatermark(risen)]
+        return [*woken, *fired, Broadcast(Idle(risen))]
 
     def _forward_watermark(self, time: int | None) -> Effects:
         if time is None:
@@ -265,7 +271,13 @@ class Subtask:
     def _on_source_idle(self) -> Effects:
         assert self.may_poll, "only a source that is being read can be idle"
         was, self._idle = self._idle, True
-        return [] if was else [Broadcast(Idle())]
+        return [] if was else [Broadcast(Idle(self.watermarks.current))]
+
+    def _follow(self, time: int) -> Effects:
+        """Raises the watermark of an idle source. A source that has resumed or ended ignores the message."""
+        if not (self.may_poll and self._idle) or self.watermarks.advance_own(time) is None:
+            return []
+        return [Broadcast(Idle(time))]
 
     def _on_source_resumed(self) -> Effects:
         was, self._idle = self._idle, False
@@ -371,7 +383,7 @@ class Subtask:
         """Marks an idle subtask active while it emits the output of feedback records."""
         if not self._idle or not isinstance(effects[-1], ProcessRecords):
             return effects
-        return [Broadcast(Watermark(self.watermarks.current)), *effects, Broadcast(Idle())]
+        return [Broadcast(Watermark(self.watermarks.current)), *effects, Broadcast(Idle(self.watermarks.current))]
 
     def _on_cancel_in_loop(self, checkpoint: CheckpointId) -> Effects:
         """A subtask in the loop cannot take part: ends the alignment, or drops the log if the barrier has been sent."""

@@ -1,7 +1,10 @@
-"""The watermark of a subtask: the minimum over its active channels, never decreasing. (Flink: `StatusWatermarkValve`.)
+"""The watermark of a subtask: the minimum over its channels, never decreasing. (Flink: `StatusWatermarkValve`.)
 
-- When the last active channel becomes idle or ends, the watermark rises to the maximum that any channel had reached:
-  no active channel is left that could deliver records below it.
+- An edge is idle when all its channels are idle or have ended, and at least one is idle. An idle edge is left out of
+  the minimum. An idle channel beside active channels of its edge counts: its sender follows their event time
+  (`idle_sources`). In Flink it does not count, so that rows of a sender that resumes later may be late.
+- When no active edge is left, the watermark rises to that of the idle edge that is furthest ahead. The watermark of an
+  idle edge is the minimum over its idle channels.
 - An ended channel beside an idle channel does not count: its maximum watermark does not bound the records that the idle
   channel may still deliver. Flink's valve emits the maximum watermark in that case.
 - The restored watermark is a lower bound. A window that has fired must not reopen before the first watermark arrives.
@@ -20,21 +23,19 @@ class WatermarkValve:
         self._watermarks = dict.fromkeys(channels, MIN_WATERMARK)
         self._idle: set[ChannelId] = set()
         self._ended: set[ChannelId] = set()
-        #: largest watermark of any channel, without the maximum watermark at its end
-        self._max_watermark = MIN_WATERMARK
+        self._last_times = dict(self._watermarks)  #: the last watermarks before the maximum watermark
         self.current = MIN_WATERMARK if restored is None else restored
 
     def advance(self, channel: ChannelId, time: int) -> int | None:
         """Stores the channel's watermark. Returns the watermark of the subtask if it rose."""
         self._idle.discard(channel)
-        self._watermarks[channel] = max(time, self._watermarks[channel])
-        if time < MAX_WATERMARK:
-            self._max_watermark = max(time, self._max_watermark)
+        self._store(channel, time)
         return self._update()
 
-    def mark_idle(self, channel: ChannelId) -> int | None:
-        """Ignores the channel until its next watermark. Returns the watermark of the subtask if it rose."""
+    def mark_idle(self, channel: ChannelId, time: int = MIN_WATERMARK) -> int | None:
+        """The channel is idle at watermark `time`. Returns the watermark of the subtask if it rose."""
         self._idle.add(channel)
+        self._store(channel, time)
         return self._update()
 
     def end_channel(self, channel: ChannelId) -> int | None:
@@ -63,9 +64,25 @@ class WatermarkValve:
         self.current = time
         return time
 
+    def _store(self, channel: ChannelId, time: int) -> None:
+        self._watermarks[channel] = max(time, self._watermarks[channel])
+        if time < MAX_WATERMARK:
+            self._last_times[channel] = max(time, self._last_times[channel])
+
     def _update(self) -> int | None:
-        spoken = (time for channel, time in self._watermarks.items() if channel not in self._idle)
-        speaking = [time for time in spoken if time < MAX_WATERMARK]
-        if speaking or not self._idle:
-            return self.advance_own(min(speaking, default=MAX_WATERMARK))
-        return self.advance_own(self._max_watermark) if self.all_idle else None
+        idle_edges = self._idle_edges() if self._idle else set[int]()
+        counted = (time for channel, time in self._watermarks.items() if channel.edge not in idle_edges)
+        active = [time for time in counted if time < MAX_WATERMARK]
+        if active or not idle_edges:
+            return self.advance_own(min(active, default=MAX_WATERMARK))
+        return self.advance_own(self._furthest(idle_edges)) if self.all_idle else None
+
+    def _idle_edges(self) -> set[int]:
+        active = {channel.edge for channel in self._watermarks if channel not in self._idle | self._ended}
+        return {channel.edge for channel in self._idle} - active
+
+    def _furthest(self, idle_edges: set[int]) -> int:
+        """The largest watermark of an edge, where all edges are idle or have ended."""
+        ended = [time for channel, time in self._last_times.items() if channel.edge not in idle_edges]
+        idle = [min(self._last_times[c] for c in self._idle if c.edge == edge) for edge in idle_edges]
+        return max(ended + idle)

@@ -15,6 +15,7 @@ from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import (
     CheckpointAborted,
     ControlMessage,
+    FollowWatermark,
     ProbeSideOpened,
     SubtaskReport,
     TriggerSubtask,
@@ -78,6 +79,7 @@ ToSlot = (
     | ConfirmCheckpoint
     | CheckpointAborted
     | ProbeSideOpened
+    | FollowWatermark
     | PauseSources
     | OperationTaken
     | Shutdown

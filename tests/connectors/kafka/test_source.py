@@ -134,6 +134,17 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
         closing([again])
 
 
+def test_a_requested_look_asks_for_new_partitions_before_its_interval_has_passed(broker: Broker) -> None:
+    topic = broker.topic(1)
+    reading = Reading(source(broker, topic, discovery_interval_ms=10_000_000), clock=ManualClock())
+    assert (reading.poll(), reading.reader.discoveries, reading.reader.has_looked) == (None, 1, True)
+    reading.reader.look_for_splits()
+    assert not reading.reader.has_looked
+    until(lambda: reading.poll() is None and reading.reader.has_looked)
+    assert reading.reader.discoveries == 1, "there is no new partition"
+    closing([reading])
+
+
 def test_the_start_is_the_oldest_message_the_newest_or_a_time(broker: Broker) -> None:
     topic = broker.topic(1)
     broker.produce(topic, values(range(2)))

@@ -25,6 +25,13 @@ def test_a_watermark_after_idle_is_forwarded_again() -> None:
     assert edge.forwarded(Watermark(19)) == Watermark(19)
 
 
+def test_an_idle_channel_forwards_the_pane_ends_that_it_follows() -> None:
+    edge = PaneEndWatermarks(10)
+    assert edge.forwarded(Idle(12)) == Idle(9)
+    assert edge.forwarded(Idle(18)) is None
+    assert edge.forwarded(Idle(25)) == Idle(19)
+
+
 def test_other_control_messages_are_forwarded() -> None:
     barrier = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
     edge = PaneEndWatermarks(10)

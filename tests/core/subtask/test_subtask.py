@@ -26,6 +26,7 @@ from runtime.core.snapshot.control import (
     BuildSideRead,
     CheckpointAborted,
     Decline,
+    FollowWatermark,
     LogicFinished,
     ProbeSideOpened,
     SubtaskEnded,
@@ -121,7 +122,7 @@ def test_an_idle_input_is_set_aside_and_an_idle_subtask_says_so() -> None:
     machine = two_inputs()
     hear(machine, LEFT, Watermark(9))
     assert hear(machine, RIGHT, Idle()) == [AdvanceWatermark(9), Broadcast(Watermark(9))]
-    assert hear(machine, LEFT, Idle()) == [Broadcast(Idle())]
+    assert hear(machine, LEFT, Idle()) == [Broadcast(Idle(9))]
     assert hear(machine, LEFT, Idle()) == [], "it is said once"
 
 
@@ -131,7 +132,29 @@ def test_the_last_input_that_becomes_idle_lets_time_rise_to_the_maximum() -> Non
     hear(machine, LEFT, Watermark(90))
     hear(machine, RIGHT, Watermark(5))
     assert hear(machine, LEFT, Idle()) == []
-    assert hear(machine, RIGHT, Idle()) == [*risen(90), Broadcast(Idle())]
+    assert hear(machine, RIGHT, Idle()) == [AdvanceWatermark(90), Broadcast(Idle(90))]
+
+
+def test_an_idle_subtask_follows_its_idle_input() -> None:
+    """Its windows may fire, and their rows count for event time."""
+    machine = one_input()
+    assert hear(machine, LEFT, Idle(5)) == [AdvanceWatermark(5), Broadcast(Idle(5))]
+    assert hear(machine, LEFT, Idle(8)) == [Broadcast(Watermark(5)), AdvanceWatermark(8), Broadcast(Idle(8))]
+    assert hear(machine, LEFT, Idle(7)) == []
+    assert machine.is_idle
+
+
+def test_an_idle_source_follows_its_siblings_until_it_resumes() -> None:
+    machine = started()
+    follow = FollowWatermark(subtask("b/0"), 30, 1)
+    assert machine.handle(follow) == [], "it is active"
+    machine.handle(SourceIdle())
+    assert machine.handle(follow) == [Broadcast(Idle(30))]
+    assert machine.handle(follow) == []
+    assert machine.is_idle
+    assert machine.handle(SourceResumed()) == [Broadcast(Watermark(30))]
+    machine.handle(SourceExhausted())
+    assert machine.handle(FollowWatermark(subtask("b/0"), 40, 1)) == []
 
 
 def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
@@ -147,9 +170,9 @@ def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
 def test_a_subtask_wakes_its_successors_even_when_time_has_not_risen() -> None:
     machine = two_inputs()
     hear(machine, LEFT, Watermark(9), Idle())
-    assert hear(machine, RIGHT, Idle()) == [*risen(9), Broadcast(Idle())]
+    assert hear(machine, RIGHT, Idle()) == [AdvanceWatermark(9), Broadcast(Idle(9))]
     assert hear(machine, RIGHT, Watermark(5)) == [Broadcast(Watermark(9))]
-    assert hear(machine, RIGHT, Idle()) == [Broadcast(Idle())]
+    assert hear(machine, RIGHT, Idle()) == [Broadcast(Idle(9))]
     assert hear(machine, LEFT, Watermark(5)) == [Broadcast(Watermark(9))], "a channel does not go back"
     hear(machine, LEFT, Idle())
     assert hear(machine, RIGHT, Watermark(7)) == [Broadcast(Watermark(9))]
@@ -162,7 +185,7 @@ def test_when_an_idle_input_is_all_that_is_left_the_subtask_is_idle() -> None:
     assert hear(machine, RIGHT, Idle()) == risen(9)
     assert hear(machine, LEFT, Watermark(MAX_WATERMARK)) == []
     assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)], "what it flushed at its end"
-    assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0), Broadcast(Idle())]
+    assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0), Broadcast(Idle(9))]
     assert hear(machine, RIGHT, Watermark(MAX_WATERMARK)) == [Broadcast(Watermark(9)), *risen(MAX_WATERMARK)]
 
 
@@ -183,7 +206,7 @@ def test_an_idle_source_says_so_once_and_counts_again_before_its_next_records() 
 def test_a_restored_source_that_is_idle_resumes_with_its_restored_time() -> None:
     machine = Subtask(SubtaskSpec(id=subtask("b/0"), restored_watermark=50))
     events: list[SubtaskEvent] = [SubtaskStarted(), SourceIdle(), SourceResumed()]
-    assert tell(machine, events) == [Broadcast(Watermark(50)), Broadcast(Idle()), Broadcast(Watermark(50))]
+    assert tell(machine, events) == [Broadcast(Watermark(50)), Broadcast(Idle(50)), Broadcast(Watermark(50))]
 
 
 def test_time_that_rises_ends_the_idleness_of_a_source() -> None:
@@ -191,7 +214,7 @@ def test_time_that_rises_ends_the_idleness_of_a_source() -> None:
     machine.handle(SourceIdle())
     assert machine.handle(SourceAdvanced(7)) == [Broadcast(Watermark(7))]
     assert not machine.is_idle
-    assert machine.handle(SourceIdle()) == [Broadcast(Idle())]
+    assert machine.handle(SourceIdle()) == [Broadcast(Idle(7))]
 
 
 def test_a_source_that_is_done_cannot_be_idle() -> None:

@@ -9,6 +9,7 @@ from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.subtask.watermark_valve import WatermarkValve
 
 LEFT, RIGHT, THIRD = ChannelId(0, 0, 0), ChannelId(1, 0, 0), ChannelId(2, 0, 0)
+BESIDE = ChannelId(0, 1, 0)  #: of the edge of LEFT
 
 
 def test_the_minimum_over_the_channels_counts() -> None:
@@ -34,6 +35,25 @@ def test_an_idle_channel_is_set_aside_until_it_speaks() -> None:
     assert not watermarks.all_idle
     assert watermarks.advance(RIGHT, 3) is None, "late, but the subtask does not go back"
     assert watermarks.advance(LEFT, 20) is None, "the right one counts again"
+
+
+def test_an_idle_channel_beside_an_active_channel_of_its_edge_counts() -> None:
+    """Its sender may discover earlier records, and resume after its sibling. The sender follows its siblings."""
+    watermarks = WatermarkValve([LEFT, BESIDE])
+    assert watermarks.mark_idle(BESIDE, 3) is None
+    assert watermarks.advance(LEFT, 10) == 3
+    assert watermarks.mark_idle(BESIDE, 8) == 8
+    assert watermarks.mark_idle(LEFT) is None, "all are idle: the sender of the other channel follows"
+    assert watermarks.all_idle
+    assert watermarks.mark_idle(BESIDE, 10) == 10
+    assert watermarks.advance(LEFT, 20) is None, "the other may still resume"
+
+
+def test_an_idle_edge_counts_with_its_slowest_channel() -> None:
+    watermarks = WatermarkValve([LEFT, BESIDE, RIGHT])
+    watermarks.mark_idle(LEFT, 30)
+    watermarks.mark_idle(BESIDE, 5)
+    assert watermarks.mark_idle(RIGHT, 2) == 5
 
 
 def test_when_all_are_idle_time_stands_still() -> None:

@@ -19,6 +19,12 @@ from runtime.core.snapshot.manifest import Manifest
 PendingProgress = Mapping[CheckpointId, Sequence[SubtaskProgress]]
 
 
+def late_rows(live: Mapping[str, Any]) -> dict[str, int]:
+    """The number of late rows of each step that has had some, by uid, from a live report: those of its attempt."""
+    counts = {uid: step.get("counters", {}).get("late_records", 0) for uid, step in live.get("operators", {}).items()}
+    return {uid: count for uid, count in counts.items() if count}
+
+
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
     """A requested operation on the run. `kind`: "savepoint", "stop", "drain" or "cancel".

@@ -3,7 +3,7 @@
     class Numbers(weir.spi.SourceReader): ...
 
 - A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
-  `EmitsChangelog`, `KnowsEventTime`, `ReadsAlone` and `ReleasesInput` are optional.
+  `EmitsChangelog`, `KnowsEventTime`, `StatesDisorder`, `ReadsAlone` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
   commit). `ChecksColumns` and `ExpiringOutput` are optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
@@ -43,6 +43,7 @@ from runtime.ports import (
     SinkWriter,
     Source,
     SourceReader,
+    StatesDisorder,
     StateStore,
     UsesFolders,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "Source",
     "SourceReader",
     "StateStore",
+    "StatesDisorder",
     "Token",
     "UsesFolders",
     "check_hosts",

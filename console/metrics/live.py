@@ -150,6 +150,12 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 
     @property
+    def late_rows(self) -> dict[str, int]:
+        """The number of late rows of each step that has had some."""
+        counts = {uid: step.counters.get("late_records", 0) for uid, step in self.operators.items()}
+        return {uid: count for uid, count in counts.items() if count}
+
+    @property
     def mean_batch_rows(self) -> float | None:
         """The mean size of micro-batches (`KeyedStream.batches`); None without a batch.
 

@@ -31,6 +31,7 @@ from runtime.ports import (
     Sink,
     Source,
     SourceReader,
+    StatesDisorder,
     UsesFolders,
 )
 
@@ -93,6 +94,7 @@ class CompiledJob:
     drifts_ms: Mapping[int, int] = field(default_factory=dict)
     max_drifts_ms: Mapping[OperatorId, int] = field(default_factory=dict)  #: by source; see `Dataflow.source`
     encoded_edges: frozenset[int] = frozenset()  #: edges that carry dictionary-encoded texts, within a slot
+    refuses_late_rows: frozenset[OperatorId] = frozenset()  #: steps that fail the job rather than drop a late row
     is_isolated: bool = False  #: see `Dataflow.isolate`
 
     def encodes_texts(self, uid: OperatorId) -> bool:
@@ -203,6 +205,7 @@ class DataflowPlan:
             columns=dict(self.columns),
             used_columns={number: names for number, names in used_columns.items() if names is not None},
             encoded_edges=self._encoded_edges(edges),
+            refuses_late_rows=frozenset(step.uid for step in self.steps if self._reads_rows_in_order(step.uid)),
             is_isolated=self.is_isolated,
         )
 
@@ -229,6 +232,17 @@ class DataflowPlan:
             for uid in sorted(silent & self._upstream_of(step)):
                 detail = f"{consequence}: the unbounded source {uid!r} has no event_time"
                 raise JobRejected("no-event-time", step, detail)
+
+    def _reads_rows_in_order(self, uid: OperatorId) -> bool:
+        """Whether all rows come from bounded sources that state no disorder. Rows of loops may be late in any order."""
+        upstream = self._upstream_of(uid)
+        if any(edge.feedback and edge.target in upstream for edge in self.edges):
+            return False
+        sources = [step for step in self.steps if step.role is Role.SOURCE and step.uid in upstream]
+        return all(
+            step.bounded and isinstance(step.code, StatesDisorder) and step.code.max_disorder_ms is None
+            for step in sources
+        )
 
     def _check_folders(self) -> None:
         """Refuses a sink into a folder that a source reads: the job would read its own output without end."""

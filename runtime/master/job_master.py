@@ -44,7 +44,7 @@ from runtime.master.retention import Retention
 from runtime.master.shared_folders import check_roots, write_markers
 from runtime.master.slot_wait import SlotWait
 from runtime.ports import Clock, ListsInput, SnapshotStore
-from runtime.run_store import RunStore
+from runtime.run_store import RunStore, late_rows
 
 log = structlog.get_logger()
 
@@ -297,6 +297,8 @@ class JobMaster:
         failure: Mapping[str, Any] | None = None,
         savepoint: int | None = None,
     ) -> MasterExitCode:
+        for uid, rows in late_rows(self._attempt.newest_report if self._attempt else {}).items():
+            log.warning("rows came late: dropped, or sent to the side output", step=uid, rows=rows, token=self._token)
         reason = str(failure["message"]) if failure else ""
         self._retry(partial(self._records.end_attempt, outcome, reason))
         state = self._retry(partial(self._records.change_state, event, failure, savepoint))

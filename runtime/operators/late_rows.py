@@ -6,9 +6,25 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.operators.output_tag import OutputTag
+from runtime.ports import OperatorContext
 from runtime.state.encodings import schema_without_views
 
-LATE_RECORDS_COUNTER: Final = "late_records"
+LATE_RECORDS_COUNTER: Final = "late_records"  #: see also `runtime.run_store.late_rows`
+
+
+def count_late_rows(context: OperatorContext, rows: int, *, has_output: bool) -> None:
+    """Counts late rows. `has_output`: they go to a side output; otherwise they are dropped.
+
+    Raises:
+        JobRejected: rows would be dropped, and no source states that its rows are out of order.
+    """
+    context.count(LATE_RECORDS_COUNTER, rows)
+    if rows and context.refuses_late_rows and not has_output:
+        detail = (
+            f"{rows} rows are late and would be missing in the result: a bounded source is out of order. Give it "
+            "max_disorder_ms, by which rows may follow rows with a later event time, or the step late_to"
+        )
+        raise JobRejected("late-rows", context.uid, detail)
 
 
 def late_columns_error(tag: OutputTag, columns: pa.Schema) -> JobRejected | None:

@@ -31,6 +31,7 @@ from runtime.ports.sources import (
     RepeatsOrder,
     Source,
     SourceReader,
+    StatesDisorder,
 )
 from runtime.ports.storage import Clock, SnapshotStore
 
@@ -68,6 +69,7 @@ __all__ = [
     "SourceReader",
     "StageFolders",
     "StateStore",
+    "StatesDisorder",
     "UsesFolders",
     "WritesAtOnce",
 ]

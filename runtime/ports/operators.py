@@ -80,6 +80,7 @@ class OperatorContext:
     now_ms: Callable[[], int]
     restored: bool = False
     wake: Callable[[], None] = lambda: None  #: thread-safe: makes the host call `next_processing_timer` and `ready`
+    refuses_late_rows: bool = False  #: a row that would be dropped as late fails the job; see `StatesDisorder`
     counters: dict[str, int] = field(default_factory=dict)  #: shown in the console, e.g. "late_records"
 
     @property

@@ -132,6 +132,17 @@ class EmitsChangelog(Protocol):
 
 
 @runtime_checkable
+class StatesDisorder(Protocol):
+    """A source whose settings state how far its rows are out of order.
+
+    A bounded source that states nothing must be in order: its late rows fail the job, unless a step has `late_to`.
+    """
+
+    @property
+    def max_disorder_ms(self) -> int | None: ...
+
+
+@runtime_checkable
 class ReadsAlone(Protocol):
     """A source whose input may have a single reader, such as a replication slot. A clone must not read beside the run.
 

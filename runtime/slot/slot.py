@@ -299,6 +299,7 @@ class Slot:
             now_ms=self._clock.now_ms,
             wake=lambda: self._mail.put(_wake_loop),
             restored=bool(restored.snapshots),
+            refuses_late_rows=subtask.operator in job.refuses_late_rows,
         )
         state = SubtaskState(
             context.key_groups,

@@ -43,7 +43,7 @@ class SplitReader(EventClockReader):
     """Reads the splits of a subtask. The folder `path` may appear later; other arguments are as in `from_spark`."""
 
     def __init__(
-        self, path: str, schema: pa.Schema | None, event_time: str | None, max_disorder_ms: int, early: bool
+        self, path: str, schema: pa.Schema | None, event_time: str | None, max_disorder_ms: int | None, early: bool
     ) -> None:
         self._folder = InputFolder(Path(path))
         self._checked_folder = CheckedFolder.of("path", path)

@@ -34,7 +34,7 @@ def from_spark(
     *,
     schema: pa.Schema | None = None,
     event_time: str | None = None,
-    max_disorder_ms: int = 0,
+    max_disorder_ms: int | None = None,
     early: bool = True,
 ) -> SparkTable:
     """A bounded source for any DataFrame: a table, SQL, JDBC, a custom Python data source.
@@ -50,7 +50,8 @@ def from_spark(
         schema: columns that the job reads, with their types; the DataFrame may have more. None: all, in Spark's types.
         event_time: column of event times, by which the DataFrame should be ordered: a subtask reads several partitions
             one after another. None: the source emits no watermark before its end.
-        max_disorder_ms: how far a row's event time may lag behind the maximum before it in the same subtask.
+        max_disorder_ms: how far a row's event time may lag behind the maximum before it in the same subtask. None: 0,
+            and a late row fails the job.
         early: read the first splits while later splits are written. False: the job reads after all splits are written,
             so a killed stage begins anew and may compute other rows.
     """
@@ -68,7 +69,7 @@ class SparkTable:
     make: MakeFrame | None
     schema: pa.Schema | None = None
     event_time: str | None = None
-    max_disorder_ms: int = 0
+    max_disorder_ms: int | None = None
     early: bool = True
     path: str = ""
 

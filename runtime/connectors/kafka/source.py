@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from runtime.connectors.formats.base import Malformed
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
-from runtime.connectors.kafka.formats import KafkaJson, MessageFormat
+from runtime.connectors.kafka.formats import Decoded, KafkaJson, MessageFormat
 from runtime.connectors.kafka.offsets import (
     NO_END,
     OffsetRange,
@@ -37,9 +37,10 @@ from runtime.connectors.kafka.offsets import (
     encode_listing,
 )
 from runtime.connectors.libraries import import_library
-from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, check_event_time
+from runtime.connectors.sources.event_clock import FUTURE_TIME, BoundedOutOfOrderness, check_event_time
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
+from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
@@ -70,6 +71,9 @@ class KafkaSource:
             zone). Partitions that appear later are read from their beginning.
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness within a partition. The watermark is the minimum over the partitions.
+            None: 0, and a late row of a bounded source fails the job.
+        max_future_ms: a message whose event time is further ahead of the clock is malformed. None: no limit. One such
+            message would make all others late.
         idle_after_ms: a partition without messages no longer holds back the watermark after this time; messages that
             it gets later may be late. None: never. A subtask without a partition is always idle; a partition that it
             gets later holds back the watermark from its discovery by any subtask on.
@@ -91,7 +95,7 @@ class KafkaSource:
     format: MessageFormat
     start: Start = "earliest"
     event_time: str | None = None
-    max_disorder_ms: int = 0
+    max_disorder_ms: int | None = None
     idle_after_ms: int | None = None
     bounded: bool = False
     metadata: Sequence[Metadata] = ()
@@ -99,6 +103,7 @@ class KafkaSource:
     on_malformed: Literal["fail", "skip"] = "fail"
     discovery_interval_ms: int = 10_000
     group: str | None = None
+    max_future_ms: int | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     listing: Mapping[Partition, OffsetRange] | None = field(default=None, kw_only=True, repr=False)  #: by `with_input`
     is_ordered: bool = field(default=False, kw_only=True, repr=False)  #: set by `in_order`
@@ -175,7 +180,7 @@ class KafkaSource:
         self.format.check()
         if self.format.columns() is None:
             raise JobRejected("bad-format", "format", "a source needs the columns of its messages")
-        check_event_time(self.event_time, self.max_disorder_ms, self.output_columns())
+        check_event_time(self.event_time, self.max_disorder_ms, self.output_columns(), self.max_future_ms)
 
 
 @dataclass(slots=True)
@@ -275,7 +280,7 @@ class KafkaReader(SourceReader):
 
     @property
     def max_disorder_ms(self) -> int:
-        return self._source.max_disorder_ms
+        return self._source.max_disorder_ms or 0
 
     def snapshot(self, checkpoint: int) -> None:
         if self._source.group is not None:
@@ -421,7 +426,7 @@ class KafkaReader(SourceReader):
             self._check_end(place, offset + 1)
         if not kept:
             return None
-        decoded = self._decode([message.value() for message in kept])
+        decoded = self._without_future(self._decode([message.value() for message in kept]), now)
         if decoded.malformed:
             self._on_malformed(kept, decoded.malformed)
         if not decoded.batch.num_rows:
@@ -432,6 +437,23 @@ class KafkaReader(SourceReader):
         batch = self._with_metadata(decoded.batch, kept)
         self._advance_clocks(batch, places)
         return batch
+
+    def _without_future(self, decoded: Decoded, now: int) -> Decoded:
+        """The messages without those whose event time is too far ahead of the clock: these are malformed."""
+        column, bound_ms, batch = self._source.event_time, self._source.max_future_ms, decoded.batch
+        if column is None or bound_ms is None or not batch.num_rows or batch.column(column).null_count:
+            return decoded
+        bad = event_times_ms(batch, column) > now + bound_ms
+        if not bad.any():
+            return decoded
+        rows = np.arange(batch.num_rows) if decoded.rows is None else decoded.rows
+        texts = batch.filter(pa.array(bad)).to_pylist()
+        future = [
+            Malformed(row=int(row), column=column, reason=FUTURE_TIME, text=str(text))
+            for row, text in zip(rows[bad], texts, strict=True)
+        ]
+        malformed = sorted([*decoded.malformed, *future], key=lambda item: item.row or 0)
+        return Decoded(batch.filter(pa.array(~bad)), rows[~bad], tuple(malformed))
 
     def _check_end(self, place: Partition, position: int) -> None:
         """Ends a bounded partition when `position` has reached its end; markers of transactions use offsets too."""

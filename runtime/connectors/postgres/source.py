@@ -44,7 +44,8 @@ class PostgresSource:
         columns: the columns to read; none: all.
         bounded: reads up to the highest value at the first start.
         event_time: column with the event time of a row.
-        max_disorder_ms: the time by which a row may follow rows with a later event time.
+        max_disorder_ms: the time by which a row may follow rows with a later event time. None: 0, and a late row of a
+            bounded source fails the job.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -56,7 +57,7 @@ class PostgresSource:
     columns: Sequence[str] = ()
     bounded: bool = False
     event_time: str | None = None
-    max_disorder_ms: int = 0
+    max_disorder_ms: int | None = None
     listed_end: int | None = field(default=None, repr=False)  #: last value of the cursor, set by `with_input`
 
     @property

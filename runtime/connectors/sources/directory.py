@@ -63,7 +63,9 @@ class DirectorySource:
         format: format of the files.
         event_time: column of event times; None: the source emits no watermarks.
         max_disorder_ms: bound of out-of-orderness: how far a row's event time may lie behind the largest event time
-            that the same subtask has read.
+            that the same subtask has read. None: 0, and a late row of a bounded source fails the job.
+        max_future_ms: a row whose event time is further ahead of the clock is malformed. None: no limit. One such row
+            would make all others late.
         bounded: read the files that exist at the start of the job, then end. Later files are not read, also after a
             restore.
         on_malformed: a row that cannot be read fails the job, is skipped and counted, or is stored as a dead letter.
@@ -87,12 +89,13 @@ class DirectorySource:
     path: str
     format: Format
     event_time: str | None = None
-    max_disorder_ms: int = 0
+    max_disorder_ms: int | None = None
     bounded: bool = False
     on_malformed: OnMalformed = "fail"
     dead_letter_path: str | None = None
     discovery_interval_ms: int = 200
     idle_after_ms: int | None = None
+    max_future_ms: int | None = None
     columns: tuple[str, ...] | None = None
     filter: pc.Expression | None = field(default=None, compare=False)  # expressions have no equality
     partition_by: PartitionBy = ()
@@ -148,7 +151,7 @@ class DirectorySource:
         check_partition_by(self.partition_by, bounded=self.bounded, file_columns=self.format.columns())
         if self._has_known_columns:
             self.selection(self._declared_partition).check()
-        check_event_time(self.event_time, self.max_disorder_ms, self.output_columns())
+        check_event_time(self.event_time, self.max_disorder_ms, self.output_columns(), self.max_future_ms)
 
     @property
     def has_event_time(self) -> bool:
@@ -364,7 +367,7 @@ class DirectoryReader(EventClockReader):
         assert self._current is not None, "a file has been begun"
         file = self._current
         try:
-            piece = file.next_piece(max_rows, self._source.event_time)
+            piece = file.next_piece(max_rows, self._source.event_time, self._latest_time_ms())
         except MalformedFile as error:
             self._on_malformed(file, [Malformed(row=None, column="", reason=str(error), text="")])
             piece = None
@@ -379,6 +382,10 @@ class DirectoryReader(EventClockReader):
             self._on_malformed(file, piece.malformed)
         self._positions.advance(self._split, piece.next_row)
         return self._check_columns(piece.batch, file.path) if piece.batch.num_rows else None
+
+    def _latest_time_ms(self) -> int | None:
+        bound_ms = self._source.max_future_ms
+        return None if bound_ms is None else self._context.now_ms() + bound_ms
 
     def _on_malformed(self, file: OpenFile, rows: Any) -> None:
         if self._source.on_malformed == "fail":

@@ -1,18 +1,22 @@
 """Event time of a source with bounded disorder: its watermark, as in Flink's `BoundedOutOfOrdernessWatermarks`."""
 
+from typing import Final
+
 import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.operators.event_time import check_time_column, last_event_time_ms
 from runtime.ports import SourceReader
 
+FUTURE_TIME: Final = "the event time is more than max_future_ms ahead of the clock"  #: reason of a malformed row
+
 
 class BoundedOutOfOrderness:
     """Watermark = maximum event time - disorder - 1 ms; None without an event-time column or before the first row."""
 
-    def __init__(self, column: str | None, max_disorder_ms: int, max_event_time: int | None = None) -> None:
-        """`max_event_time`: the largest event time (ms) before a restore, where a source stores it."""
-        self._column, self.max_disorder_ms = column, max_disorder_ms
+    def __init__(self, column: str | None, max_disorder_ms: int | None, max_event_time: int | None = None) -> None:
+        """`max_disorder_ms` None: 0. `max_event_time`: the largest event time (ms) before a restore, if it is known."""
+        self._column, self.max_disorder_ms = column, max_disorder_ms or 0
         self._max_event_time = max_event_time
 
     def on_batch(self, batch: pa.RecordBatch) -> None:
@@ -48,10 +52,16 @@ class EventClockReader(SourceReader):
         return self._clock.max_disorder_ms
 
 
-def check_event_time(column: str | None, max_disorder_ms: int, columns: pa.Schema | None) -> None:
-    """Raises JobRejected for a negative disorder, or if known `columns` have no `column`, or its type is no time."""
-    if max_disorder_ms < 0:
+def check_event_time(
+    column: str | None, max_disorder_ms: int | None, columns: pa.Schema | None, max_future_ms: int | None = None
+) -> None:
+    """Raises JobRejected for a negative bound, or if known `columns` have no `column`, or its type is no time."""
+    if max_disorder_ms is not None and max_disorder_ms < 0:
         raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
+    if max_future_ms is not None and max_future_ms < 0:
+        raise JobRejected("bad-bound", "max_future_ms", "must not be negative")
+    if max_future_ms is not None and column is None:
+        raise JobRejected("bad-bound", "max_future_ms", "needs event_time, the column of event times")
     if column is not None and columns is not None:
         try:
             check_time_column(columns, column)

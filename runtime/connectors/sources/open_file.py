@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.connectors.formats import Chunk, Malformed
-from runtime.operators.event_time import is_in_range
+from runtime.connectors.sources.event_clock import FUTURE_TIME
+from runtime.operators.event_time import event_times_ms, is_in_range
 
 
 class OpenFile:
@@ -30,14 +31,18 @@ class OpenFile:
         self._chunks = chunks
         self._rest: Chunk | None = None
 
-    def next_piece(self, max_rows: int, event_time: str | None) -> Chunk | None:
-        """Up to `max_rows` next valid rows, with the malformed rows among and directly after them. None at the end."""
+    def next_piece(self, max_rows: int, event_time: str | None, latest_ms: int | None = None) -> Chunk | None:
+        """Up to `max_rows` next valid rows, with the malformed rows among and directly after them. None at the end.
+
+        Args:
+            latest_ms: rows with later event times are malformed. None: no limit.
+        """
         chunk = self._rest
         if chunk is None:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return None
-            chunk = _reject_bad_event_times(chunk, event_time)
+            chunk = _reject_bad_event_times(chunk, event_time, latest_ms)
         if chunk.batch.num_rows <= max_rows:
             self._rest = None
             return chunk
@@ -60,15 +65,18 @@ def _slice_chunk(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int
     return Chunk(batch=batch, rows=rows, next_row=to_row, malformed=malformed)
 
 
-def _reject_bad_event_times(chunk: Chunk, event_time: str | None) -> Chunk:
-    """Moves rows whose event time is missing or out of range to the malformed rows."""
+def _reject_bad_event_times(chunk: Chunk, event_time: str | None, latest_ms: int | None) -> Chunk:
+    """Moves rows whose event time is missing, out of range or too late to the malformed rows."""
     if event_time is None or event_time not in chunk.batch.schema.names:
         return chunk
     column = chunk.batch.column(event_time)
     if column.null_count:
         missing = column.is_null().to_numpy(zero_copy_only=False)
         chunk = _reject_rows(chunk, missing, event_time, "the event time is missing")
-    return _reject_rows(chunk, ~is_in_range(chunk.batch, event_time), event_time, "the event time is out of range")
+    chunk = _reject_rows(chunk, ~is_in_range(chunk.batch, event_time), event_time, "the event time is out of range")
+    if latest_ms is None or not chunk.batch.num_rows:
+        return chunk
+    return _reject_rows(chunk, event_times_ms(chunk.batch, event_time) > latest_ms, event_time, FUTURE_TIME)
 
 
 def _reject_rows(chunk: Chunk, bad: npt.NDArray[np.bool_], column: str, reason: str) -> Chunk:

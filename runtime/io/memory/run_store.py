@@ -11,7 +11,14 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import RetentionPolicy
-from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, OperationRequest, PendingProgress
+from runtime.run_store import (
+    CompletedCheckpoint,
+    LaunchTimes,
+    MetricsInterval,
+    OperationRequest,
+    PendingProgress,
+    late_rows,
+)
 
 
 @dataclass
@@ -35,6 +42,11 @@ class MemoryRunStore:
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _taken_operations: list[OperationRequest] = field(default_factory=list)
     _discarded: set[int] = field(default_factory=set)
+
+    @property
+    def late_rows(self) -> dict[str, int]:
+        """The number of late rows of each step that has had some, by uid, in the last attempt."""
+        return late_rows(self.live)
 
     def reserve_ids_above(self, checkpoint: int, token: int) -> None:
         """Sets token and checkpoint ids above the ids of earlier runs in the storage. Call before the run begins."""

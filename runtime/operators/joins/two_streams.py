@@ -25,7 +25,7 @@ from runtime.operators.joins.columns import JoinColumns, plain_rows, plain_schem
 from runtime.operators.joins.kept_rows import KeptRows
 from runtime.operators.joins.sorted_rows import TIME_BITS, Rows, Run, pairs
 from runtime.operators.joins.stored_rows import NewRows, StoredRows
-from runtime.operators.late_rows import LATE_RECORDS_COUNTER, late_columns_error
+from runtime.operators.late_rows import count_late_rows, late_columns_error
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.paired_keys import check_key_pairs
 from runtime.ports import Collector, Operator, OperatorContext
@@ -240,7 +240,7 @@ class TwoStreamJoin(Operator):
         if not late.any():
             return batch, times
         mask = pa.array(late)
-        self._context.count(LATE_RECORDS_COUNTER, int(np.count_nonzero(late)))
+        count_late_rows(self._context, int(np.count_nonzero(late)), has_output=side.late_to is not None)
         if side.late_to is not None:
             out.emit_to(side.late_to.name, batch.filter(mask))
         return batch.filter(pc.invert(mask)), times[~late]

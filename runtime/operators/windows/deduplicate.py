@@ -52,7 +52,8 @@ class Deduplicate(Operator):
             return
         self._late_columns.check(batch.schema)
         starts = self._part_starts(batch)
-        rows, late = self._fired.split_late(batch, starts, self._watermark)
+        has_output = self._late_to is not None
+        rows, late = self._fired.split_late(batch, starts, self._watermark, has_output=has_output)
         if late is not None and self._late_to is not None:
             out.emit_to(self._late_to.name, late)
         if not rows.num_rows:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.event_time import Times
 from runtime.operators.group_watermarks import GroupWatermarks
-from runtime.operators.late_rows import LATE_RECORDS_COUNTER
+from runtime.operators.late_rows import count_late_rows
 from runtime.operators.windows.pre_aggregation import input_row_count
 from runtime.ports import OperatorContext
 
@@ -58,21 +58,24 @@ class FiredWatermarks:
         late = self._late_rows(parts, parts.column(len(self._keys)).to_numpy(), time)
         if late is None:
             return parts
-        self._context.count(LATE_RECORDS_COUNTER, input_row_count(parts.filter(late)))
+        count_late_rows(self._context, input_row_count(parts.filter(late)), has_output=False)
         return parts.filter(pc.invert(late))
 
-    def split_late(self, rows: pa.RecordBatch, panes: Times, time: int) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    def split_late(
+        self, rows: pa.RecordBatch, panes: Times, time: int, *, has_output: bool
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         """The rows whose last window has not fired at watermark `time`, and the late rows, which are counted.
 
         Args:
             rows: unaggregated rows.
             panes: start of the pane of each row.
+            has_output: the caller emits the late rows to a side output.
         """
         late = self._late_rows(rows, panes, time)
         if late is None:
             return rows, None
         dropped = rows.filter(late)
-        self._context.count(LATE_RECORDS_COUNTER, dropped.num_rows)
+        count_late_rows(self._context, dropped.num_rows, has_output=has_output)
         return rows.filter(pc.invert(late)), dropped
 
     def _late_rows(self, rows: pa.RecordBatch, panes: Times, time: int) -> pa.Array | None:

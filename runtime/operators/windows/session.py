@@ -23,7 +23,7 @@ from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.column_names import free_name
 from runtime.operators.event_time import Times, event_times_ms
 from runtime.operators.group_watermarks import GroupWatermarks
-from runtime.operators.late_rows import LATE_RECORDS_COUNTER, LateColumns
+from runtime.operators.late_rows import LateColumns, count_late_rows
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.windows.merging import Intervals, Merged, merge_sessions, sessions_of_rows
 from runtime.operators.windows.open_sessions import OpenSessions
@@ -160,7 +160,7 @@ class SessionWindow(Operator):
         return np.asarray(last + self.gap_ms <= watermarks)
 
     def _drop_late(self, rows: pa.RecordBatch, out: Collector) -> None:
-        self._context.count(LATE_RECORDS_COUNTER, rows.num_rows)
+        count_late_rows(self._context, rows.num_rows, has_output=self._late is not None)
         if self._late is not None:
             out.emit_to(self._late.name, rows)
 

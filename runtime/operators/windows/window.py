@@ -100,7 +100,7 @@ class WindowOperator(Operator):
         self._late_columns.check(batch.schema)
         numbers = pane_numbers(batch, self._late.time, self._late.pane_ms)
         panes = np.broadcast_to(np.asarray(numbers) * self._late.pane_ms, batch.num_rows)
-        rows, late = self._fired.split_late(batch, panes, self._watermark)
+        rows, late = self._fired.split_late(batch, panes, self._watermark, has_output=True)
         if late is not None:
             out.emit_to(self._late.tag.name, late)
         for parts in (*self._pre_aggregator.add(rows), *self._pre_aggregator.flush()):

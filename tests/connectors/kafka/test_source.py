@@ -145,6 +145,16 @@ def test_a_requested_look_asks_for_new_partitions_before_its_interval_has_passed
     closing([reading])
 
 
+def test_a_message_of_the_far_future_is_malformed(broker: Broker) -> None:
+    topic = broker.topic(1)
+    broker.produce(topic, [b'{"id": 1, "at": 5}', b'{"id": 2, "at": 253370764800000}', b'{"id": 3, "at": 6}'])
+    wanted = source(broker, topic, event_time="at", max_future_ms=1_000, on_malformed="skip")
+    reading = Reading(wanted)
+    assert read([reading], 2) == [1, 3]
+    assert reading.reader.watermark() == 5
+    closing([reading])
+
+
 def test_the_start_is_the_oldest_message_the_newest_or_a_time(broker: Broker) -> None:
     topic = broker.topic(1)
     broker.produce(topic, values(range(2)))

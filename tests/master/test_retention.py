@@ -97,7 +97,10 @@ def test_a_damaged_checkpoint_of_this_attempt_takes_no_file_that_the_next_may_na
 
 
 def test_what_an_unreadable_checkpoint_may_need_stays_and_the_rest_goes(tmp_path: Path) -> None:
-    """It names files that were there when it was taken: none in the folder of a newer checkpoint."""
+    """It names files that were there when it was taken: none in the folder of a newer checkpoint.
+
+    A savepoint names the last snapshot of a subtask that had finished, which lies in the folder of a checkpoint.
+    """
     store = FileStore(tmp_path)
     paths = [f"chk-{number}-1/file" for number in range(1, 6)] + ["savepoint-2-1/file"]
     for path in paths:
@@ -105,7 +108,7 @@ def test_what_an_unreadable_checkpoint_may_need_stays_and_the_rest_goes(tmp_path
     sweep_orphans(store, Token(2), [], ["chk-3-1"])
     assert store.list("") == ["chk-1-1/file", "chk-2-1/file", "chk-3-1/file", "savepoint-2-1/file"]
     sweep_orphans(store, Token(2), [], ["savepoint-2-1"])
-    assert store.list("") == ["savepoint-2-1/file"]
+    assert store.list("") == ["chk-1-1/file", "chk-2-1/file", "savepoint-2-1/file"]
 
 
 # ---------------------------------------------------------------- what is being read

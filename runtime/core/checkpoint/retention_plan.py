@@ -118,12 +118,12 @@ def folder_of_file(path: str) -> str:
 def _is_possibly_needed(path: str, unreadable: Collection[str]) -> bool:
     """Whether a checkpoint with an unreadable manifest may name `path`.
 
-    A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer checkpoint
-    (see `SegmentLog`).
+    No checkpoint names a file in the folder of a newer one (see `SegmentLog`). A savepoint names files in its own
+    folder, and those of the last snapshot of each subtask that had finished before it.
     """
     folder = folder_of_file(path)
     if folder in unreadable:
         return True
     own = parse_folder(folder)
-    taken = [parse_folder(other) for other in unreadable if not other.startswith("savepoint-")]
+    taken = [parse_folder(other) for other in unreadable]
     return any(own is None or other is None or own[0] <= other[0] for other in taken)

@@ -454,7 +454,7 @@ class Slot:
 
 def _log_compaction_failure(future: "Future[None]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
+        log.error("state files were not merged", error=f"{type(error).__name__}: {error}")
 
 
 def _stop_after_failure_report() -> None:

@@ -6,7 +6,7 @@ never depends on files of another lineage or on a savepoint, which a user may de
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -39,6 +39,7 @@ _STATE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _MAX_SHOWN_FILES: Final = 3
 
+ProvedSegments = tuple[tuple[PendingSegment, ...], LazyProof]  #: segments of a state, and the proof of the state
 StateSegments = dict[str, tuple[PendingSegment, ...]]
 Table = TypeVar("Table", KeyedTable, ObjectTable)
 
@@ -57,7 +58,11 @@ class StateCapture:
     segment_logs: tuple[SegmentLog, ...] = ()  #: logs to compact after the snapshot
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
-        """Stores the segments that are not stored yet. May be called again after a failure."""
+        """Stores the segments that are not stored yet. May be called again after a failure.
+
+        Proofs are computed first: while storage is away, the changes that they are made of would pile up.
+        """
+        proofs = {name: dict(proof()) for name, proof in self.proofs.items()}
         keyed, keyed_bytes = _write_segments(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _write_segments(self.broadcast, store, prefix)
         snapshot = SubtaskSnapshot(
@@ -67,7 +72,7 @@ class StateCapture:
             unions=self.unions,
             value_types=self.value_types,
             empty_tables=self.empty_tables,
-            proofs={name: dict(proof()) for name, proof in self.proofs.items()},
+            proofs=proofs,
         )
         merged_bytes = sum(log.take_compacted_bytes() for log in self.segment_logs)
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
@@ -76,13 +81,13 @@ class StateCapture:
         """Compacts the states with many segments; see `SegmentLog`.
 
         Raises:
-            CorruptState: files of a state could not be compacted; the others were.
+            CorruptState, pa.ArrowException: files of a state could not be compacted; those of others were.
         """
         failures = []
         for log in self.segment_logs:
             try:
                 log.compact(store, prefix)
-            except CorruptState as error:
+            except (CorruptState, pa.ArrowException) as error:
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -231,16 +236,14 @@ class SubtaskState:
         maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
         keyed = {name: self._capture_table(name, table, full) for name, table in self._tables.items()}
         return StateCapture(
-            keyed=keyed,
-            broadcast=rows | maps,
+            keyed={name: segments for name, (segments, _) in keyed.items()},
+            broadcast={name: segments for name, (segments, _) in (rows | maps).items()},
             lists={name: values.capture() for name, values in self._lists.items()},
             unions={name: values.capture() for name, values in self._unions.items()},
             segment_logs=() if full else tuple(self._segment_logs.values()),
             value_types=self._value_types(),
             empty_tables=self._empty_tables(),
-            proofs={
-                name: complete_proof(name, table.proof(), len(table)) for name, table in self._proved_tables().items()
-            },
+            proofs={name: proof for name, (_, proof) in (rows | maps | keyed).items()},
         )
 
     def close(self) -> None:
@@ -253,41 +256,40 @@ class SubtaskState:
         typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.is_typed]
         return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
 
-    def _proved_tables(self) -> dict[str, KeyedTable | ObjectTable | BroadcastTable]:
-        return {**self._tables, **self._broadcast, **{name: entries.table for name, entries in self._maps.items()}}
-
     def _empty_tables(self) -> dict[str, TableColumns]:
         """The columns of tables without rows: no segment file shows them to a reader of the checkpoint."""
         tables = {**self._tables, **{name: entries.table for name, entries in self._maps.items()}}
         return {name: manifest_columns(table.schema) for name, table in tables.items() if not len(table)}
 
-    def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[PendingSegment, ...]:
+    def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> ProvedSegments:
+        log, segments = self._segment_logs[name], tuple[PendingSegment, ...]()
         if not table.is_typed:
-            return ()
-        log = self._segment_logs[name]
-        if full:
-            return _as_tuple(self._table_segment(log, table, [table.copy_all()], table.proof(), 0))
-        is_small = len(table) * table.row_bytes <= log.base_inline_bytes
-        if log.needs_base or is_small or table.is_mostly_changed:
-            rows = table.capture_all()
-            log.start_from(self._table_segment(log, table, rows, table.proof(), log.base_inline_bytes))
+            proof = table.proof()
+        elif full:
+            proof = table.proof()
+            segments = _as_tuple(self._table_segment(log, table, [table.copy_all()], proof, proof, 0))
+        elif log.needs_base or table.is_mostly_changed or len(table) * table.row_bytes <= log.base_inline_bytes:
+            rows, proof = table.capture_all(), table.proof()
+            log.start_from(self._table_segment(log, table, rows, proof, proof, log.base_inline_bytes))
+            segments = log.segments()
         else:
-            rows = table.capture_changes()
+            rows, proof = table.capture_changes(), table.proof()
             changes = ProofOnce(partial(rows_proof, rows))
-            log.append(self._table_segment(log, table, rows, changes, log.delta_inline_bytes))
-        return log.segments()
+            log.append(self._table_segment(log, table, rows, changes, proof, log.delta_inline_bytes))
+            segments = log.segments()
+        return segments, complete_proof(name, proof, len(table))
 
-    def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[PendingSegment, ...]:
-        log = self._segment_logs[name]
+    def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> ProvedSegments:
+        log, proof = self._segment_logs[name], table.proof()
         if full:
-            return _as_tuple(self._broadcast_segment(log, table, table.batches, table.proof(), 0))
+            return _as_tuple(self._broadcast_segment(log, table.batches, proof, proof, 0)), proof
         if log.needs_base:
             rows = table.capture_all()
-            log.start_from(self._broadcast_segment(log, table, rows, table.proof(), log.base_inline_bytes))
+            log.start_from(self._broadcast_segment(log, rows, proof, proof, log.base_inline_bytes))
         else:
-            changes = table.changes_proof()
-            log.append(self._broadcast_segment(log, table, table.capture_changes(), changes, log.delta_inline_bytes))
-        return log.segments()
+            changes, rows = table.changes_proof(), table.capture_changes()
+            log.append(self._broadcast_segment(log, rows, changes, proof, log.delta_inline_bytes))
+        return log.segments(), complete_proof(name, proof, len(table))
 
     def _table_segment(
         self,
@@ -295,27 +297,28 @@ class SubtaskState:
         table: KeyedTable | ObjectTable,
         parts: Sequence[SegmentRows],
         proof: LazyProof,
+        state: LazyProof,
         inline_bytes: int,
     ) -> PendingSegment | None:
         count = sum(len(part) for part in parts)
         if not count:
             return None
         batches, nbytes = partial(_batches_of, parts), count * table.row_bytes
-        return log.new_segment(batches, proof, table.proof(), count, nbytes, inline_bytes=inline_bytes)
+        return log.new_segment(batches, proof, state, count, nbytes, inline_bytes=inline_bytes)
 
     def _broadcast_segment(
         self,
         log: SegmentLog,
-        table: BroadcastTable,
         batches: Sequence[pa.RecordBatch],
         proof: LazyProof,
+        state: LazyProof,
         inline_bytes: int,
     ) -> PendingSegment | None:
         if not batches:
             return None
         rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
         groups, one_batch = (0, self._max_parallelism - 1), lambda _: [pa.concat_batches(batches)]
-        return log.new_segment(one_batch, proof, table.proof(), rows, nbytes, groups, inline_bytes)
+        return log.new_segment(one_batch, proof, state, rows, nbytes, groups, inline_bytes)
 
     # ------------------------------------------------------------ internals
 
@@ -339,8 +342,9 @@ class SubtaskState:
         """The name and kind of every restored state that is not empty."""
         assert self._restored is not None, "nothing was restored"
         copied = self._restored.broadcast
-        found: list[tuple[str, Mapping[str, Sequence[Any]]]] = [
+        found: list[tuple[str, Mapping[str, Collection[Any]]]] = [
             *((_KEYED_STATE, snapshot.keyed) for snapshot in self._restored.snapshots),
+            (_KEYED_STATE, self._restored.proofs),
             (LIST_STATE, self._restored.lists),
             (UNION_LIST_STATE, self._restored.unions),
             (_BROADCAST_STATE, {} if copied is None else copied.broadcast),

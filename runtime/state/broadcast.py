@@ -52,8 +52,8 @@ class BroadcastTable:
         """
         if self._batches and not batch.schema.equals(self._batches[0].schema):
             raise JobRejected("state-type-changed", self._name, "the columns of this broadcast state have changed")
-        self._batches.append(with_own_memory(batch))
         add_broadcast_rows(self._proof, batch)
+        self._batches.append(with_own_memory(batch))
 
     def table(self) -> pa.Table | None:
         """All rows; None before the first batch, when the columns are unknown."""

@@ -183,7 +183,7 @@ def add_broadcast_rows(sums: ProofSums, batch: pa.RecordBatch) -> None:
     for column in batch.columns:
         try:
             following = value_hashes(column)
-        except TypeError:
+        except (TypeError, pa.ArrowException):  # a type that cannot be a key
             continue
         hashes = combine_hashes(hashes, following)
     sums.add(np.full(batch.num_rows, BROADCAST_GROUP, dtype=np.int32), hashes)

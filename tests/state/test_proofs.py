@@ -16,7 +16,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.core.snapshot.proofs import GroupProof, add_proofs, proof_difference, total_proof
-from runtime.errors import CorruptState
+from runtime.errors import CorruptState, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.columns import ValueColumn
@@ -29,6 +29,7 @@ from runtime.state.object_table import ObjectTable
 from runtime.state.primary_key import PrimaryKey, value_hashes
 from runtime.state.proofs import proof_of_rows
 from runtime.state.rows import segment_batches
+from tests.state.failing_store import DiskFull, FailingStore
 
 GROUPS = 8
 OPERATOR = OperatorId("sums")
@@ -304,6 +305,51 @@ def test_broadcast_state_is_compared_with_its_proof(monkeypatch: Patch) -> None:
         again.broadcast_table("names")
     with pytest.raises(CorruptState, match="state 'rules' of operator 'sums'"):
         again.broadcast_map("rules")
+
+
+@pytest.mark.parametrize("texts", [0, 1_200])
+def test_a_null_key_before_the_first_text_leaves_the_hashes_of_later_texts_right(texts: int) -> None:
+    """Also once all texts were deleted, and the numbering of texts began anew."""
+    store, state = MemorySnapshotStore(), SubtaskState(range(GROUPS), GROUPS, MemorySnapshotStore(), compaction=SMALL)
+    schema = pa.schema([("k", pa.string())])
+    table = state.keyed_table("t", schema, VALUES)
+    rows = table.upsert([pa.array([None, *(f"text {number}" for number in range(texts))], pa.string())])
+    for number, change in enumerate((lambda: None, lambda: table.delete(rows[1:]), lambda: table.touch(rows[:1]))):
+        change()
+        state.capture(False).write(store, f"chk-{number + 1}-1/sums-0")
+    table.upsert([pa.array(["new", None, "other"], pa.string())])
+    snapshot, _ = state.capture(False).write(store, "chk-4-1/sums-0")
+    assert len(restored(store, [snapshot], range(GROUPS)).keyed_table("t", schema, VALUES)) == 3
+
+
+@KINDS
+def test_a_whole_state_that_is_missing_is_noticed(kind: Kind) -> None:
+    """Its files are named by no manifest, and its proof is left: declared or not, the state is not empty."""
+    store, state, _ = fresh(kind)
+    snapshot, _ = state.capture(False).write(store, "chk-2-1/sums-0")
+    nothing = msgspec.structs.replace(snapshot, keyed={})
+    with pytest.raises(CorruptState, match=rf"state '{kind.name}' of operator 'sums' \(without files\)"):
+        kind.open(restored(store, [nothing], range(GROUPS)))
+    with pytest.raises(JobRejected, match=f"the checkpoint holds state '{kind.name}'"):
+        restored(store, [nothing], range(GROUPS)).check_declarations()
+
+
+def test_proofs_do_not_hold_the_changes_of_captures_whose_writes_failed() -> None:
+    """While the disk is full, a job goes on."""
+    store, (_, state, table) = FailingStore(), fresh(PerGroup, 8)
+    for number in range(50):
+        PerGroup.put(table, range(8), number)
+        capture = state.capture(False)
+        with pytest.raises(DiskFull), store.failing_after(0):
+            capture.write(store, f"chk-{number + 2}-1/sums-0")
+        assert table._history._newest._previous is None
+
+
+def test_a_broadcast_table_may_have_columns_that_no_key_can_have() -> None:
+    store, state = MemorySnapshotStore(), SubtaskState(range(GROUPS), GROUPS, MemorySnapshotStore())
+    table = state.broadcast_table("names")
+    table.append(pa.record_batch({"id": [1], "every": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}))
+    assert state.capture(False).write(store, "chk-1-1/sums-0")[0].proofs["names"][0].entries == 1
 
 
 def test_a_change_that_no_capture_has_is_noticed_by_the_number_of_entries() -> None:

@@ -97,7 +97,8 @@ def keyed_proofs(snapshots: Collection[SubtaskSnapshot], groups: range) -> dict[
 
     `snapshots`: those of all old subtasks of the operator. So a share of the state that is assigned to none is noticed.
     """
-    names = {name for snapshot in snapshots for name in snapshot.keyed}
+    broadcast = {name for snapshot in snapshots for name in snapshot.broadcast}
+    names = {name for snapshot in snapshots for name in (*snapshot.keyed, *snapshot.proofs)} - broadcast
     return {
         name: add_proofs((snapshot.proofs.get(name, {}) for snapshot in snapshots), groups) for name in sorted(names)
     }

@@ -1,5 +1,6 @@
 """Text, binary and decimal keys as numbers: each distinct value gets the next number."""
 
+import threading
 from copy import copy
 from typing import Any, Final
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.state.index.growing import GrowingArray
 from runtime.state.index.hashing import Hashes, hash_column, text_buffers
 from runtime.state.index.text_arena import UNKNOWN_NUMBER
 from runtime.state.index.text_table import text_table
@@ -23,7 +25,9 @@ class InternedCodec:
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         self._table = text_table()
-        self._hashes: Hashes = np.zeros(0, dtype=np.uint64)  #: by code, as far as they were asked for
+        self._hashes = GrowingArray(np.uint64, 1)  #: by code
+        self._hashed = 0  #: codes whose hash is there
+        self._hash_lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._table.arena.count
@@ -37,11 +41,14 @@ class InternedCodec:
 
     def hashes(self, codes: Codes) -> Hashes:
         """The hash of the value of each code, as `hash_column` computes it; of an unknown code, it is arbitrary."""
-        hashes = self._hashes  # another thread may replace it
-        if len(hashes) <= int(codes.max(initial=-1)):
-            fresh = hash_column(self._table.arena.values()[len(hashes) :])
-            hashes = self._hashes = np.append(hashes, fresh) if len(self) else np.zeros(1, dtype=np.uint64)
-        return hashes[codes]
+        with self._hash_lock:  # captures on the loop, rows of deltas in the background
+            hashed, count = self._hashed, len(self)
+            if hashed < count and int(codes.max(initial=-1)) >= hashed:
+                self._hashes.grow(max(len(self._hashes), 2 * hashed, count))
+                self._hashes.data[hashed:count] = hash_column(self._table.arena.values()[hashed:count])
+                self._hashed = count
+            known = np.minimum(codes, self._hashed - 1) if self._hashed else np.zeros_like(codes)
+            return self._hashes.data[known]
 
     def with_type(self, kind: Any) -> "InternedCodec":
         """A codec that shares the table, which only grows, and decodes to a wider type."""

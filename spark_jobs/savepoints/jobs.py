@@ -165,7 +165,10 @@ class StoredSnapshots:
                 watermark=watermark,
             )
         _check_redistributed(uid, held, list(made.values()), is_rekeyed=redistribution.rekey is not None)
-        return msgspec.structs.replace(held, subtasks=subtasks)
+        keys = held.keys
+        if redistribution.rekey is not None and keys is not None:
+            keys = (tuple(redistribution.rekey.keys.names),) if len(keys) == 1 else None
+        return msgspec.structs.replace(held, subtasks=subtasks, keys=keys)
 
 
 def _check_redistributed(uid: str, old: OperatorSnapshot, new: list[SubtaskSnapshot], *, is_rekeyed: bool) -> None:

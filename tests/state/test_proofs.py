@@ -314,9 +314,11 @@ def test_a_null_key_before_the_first_text_leaves_the_hashes_of_later_texts_right
     schema = pa.schema([("k", pa.string())])
     table = state.keyed_table("t", schema, VALUES)
     rows = table.upsert([pa.array([None, *(f"text {number}" for number in range(texts))], pa.string())])
-    for number, change in enumerate((lambda: None, lambda: table.delete(rows[1:]), lambda: table.touch(rows[:1]))):
-        change()
-        state.capture(False).write(store, f"chk-{number + 1}-1/sums-0")
+    state.capture(False).write(store, "chk-1-1/sums-0")
+    table.delete(rows[1:])
+    state.capture(False).write(store, "chk-2-1/sums-0")
+    table.touch(rows[:1])
+    state.capture(False).write(store, "chk-3-1/sums-0")
     table.upsert([pa.array(["new", None, "other"], pa.string())])
     snapshot, _ = state.capture(False).write(store, "chk-4-1/sums-0")
     assert len(restored(store, [snapshot], range(GROUPS)).keyed_table("t", schema, VALUES)) == 3

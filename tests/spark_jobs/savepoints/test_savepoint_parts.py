@@ -141,6 +141,15 @@ def test_a_redistribution_that_loses_a_row_is_refused_by_operator_and_state(
         stored.with_redistributed_state(uid, savepoint.manifest.operators[uid])
 
 
+def test_rekeyed_state_is_that_of_the_new_key_columns(savepoint: OpenedCheckpoint) -> None:
+    """A job keyed by the new columns restores it, and a job keyed by the old ones is refused."""
+    rekey = Rekey(lambda user: user, pa.schema([("customer", pa.string())]))
+    redistribution = Redistribution(checkpoint=savepoint, uid="totals", parallelism=1, max_parallelism=128, rekey=rekey)
+    stored = StoredSnapshots(snapshots={"totals": shares(redistribution)}, redistributions={"totals": redistribution})
+    held = msgspec.structs.replace(savepoint.manifest.operators["totals"], keys=(("user",),))
+    assert stored.with_redistributed_state("totals", held).keys == (("customer",),)
+
+
 def test_rows_that_are_lost_while_they_are_written_or_read_are_noticed(
     tmp_path: Path, savepoint: OpenedCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,15 +98,20 @@ def running(
     restart: RestartStrategy | None = None,
     launcher: Launcher | None = None,
     retained: int = 1_000,
+    store: FileStore | None = None,
     **more: Any,
 ) -> Iterator[Run]:
-    """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `more` goes to the master."""
+    """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `more` goes to the master.
+
+    `store`: `storage` as the master sees it.
+    """
     records = records or MemoryRunStore()
     config = MasterConfig(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
         restart=restart or FixedDelay(attempts=0), retention=RetentionPolicy(retained), **more,
     )  # fmt: skip
-    master = JobMaster(config, records, FileStore(str(storage)), launcher or LocalLauncher(), SystemClock())
+    store = store or FileStore(str(storage))
+    master = JobMaster(config, records, store, launcher or LocalLauncher(), SystemClock())
     done: list[MasterExitCode] = []
     run = Run(master, records, threading.Thread(target=lambda: done.append(master.run()), daemon=True), done)
     run.thread.start()

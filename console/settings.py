@@ -138,6 +138,9 @@ WEIR_RUNS = count("WEIR_RUNS") or 4
 #: Standing stages that the workers of the queue `standing` supervise at a time; each has its own JVM.
 WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
+#: With less free space on a file system of Weir's, in MB, the console is not ready, and jobs have a finding.
+WEIR_MIN_FREE_MB = count("WEIR_MIN_FREE_MB") or 500
+
 #: How long the numbers of runs are kept, by the length of their intervals.
 WEIR_METRICS_5S_HOURS = count("WEIR_METRICS_5S_HOURS") or 24
 WEIR_METRICS_1M_DAYS = count("WEIR_METRICS_1M_DAYS") or 14

@@ -24,11 +24,13 @@ from stack.services import ServiceFailed
 from stack.settings import (
     ROOT,
     BadSetting,
+    DiskFull,
     Settings,
     changed_variables,
     child_environment,
     make_folders,
     read_env_file,
+    require_free_space,
 )
 from stack.stack import AlreadyUp, Stack, greeting, print_line, sweep
 
@@ -45,7 +47,7 @@ def main() -> int:
     try:
         settings = Settings.read(arguments.var, os.environ)
         code = arguments.command(settings, arguments)
-    except (BadSetting, ServerMissing, ServiceFailed) as failure:
+    except (BadSetting, DiskFull, ServerMissing, ServiceFailed) as failure:
         sys.stderr.write(f"{failure}\n")
         return 1
     except ForeignProcess as failure:
@@ -86,6 +88,7 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
         if changed := changed_variables(running, os.environ) if running else []:
             print_line(f"already up; these variables take effect after `make down`: {', '.join(changed)}")
         return _wait_until_up(settings, None)
+    require_free_space(settings)
     make_folders(settings)
     (settings.run / "status.json").unlink(missing_ok=True)
     with (settings.log / "supervisor.log").open("ab") as sink:

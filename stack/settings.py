@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +19,16 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _PREFIXES: Final = ("WEIR_", "DJANGO_", "SPARK_", "DATABASE_URL", "CELERY_BROKER_URL")  #: of variables of a stack
 
 
+DEFAULT_MIN_FREE_MB: Final = 500  #: default of WEIR_MIN_FREE_MB
+_MEGABYTE: Final = 1 << 20
+
+
 class BadSetting(Exception):
     """The value of a variable is invalid; the text names the variable."""
+
+
+class DiskFull(Exception):
+    """A start would fill a disk; the text names the folder and the variable of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Settings:
     admin_user: str
     given_database: str
     given_broker: str
+    min_free_mb: int  #: free space that a start needs, in MB
     http_port: int  #: 0: the last used port, else the first free port from 8000 on
 
     @property
@@ -51,6 +61,7 @@ class Settings:
             admin_user=environment.get("WEIR_ADMIN_USER") or "operator",
             given_database=outside.get("DATABASE_URL", ""),
             given_broker=outside.get("CELERY_BROKER_URL", ""),
+            min_free_mb=int(_number(environment, "WEIR_MIN_FREE_MB", 0)) or DEFAULT_MIN_FREE_MB,
             http_port=int(_number(environment, "WEIR_HTTP_PORT", 0)),
         )
 
@@ -64,6 +75,24 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
     if value < 0:
         raise BadSetting(f"{name} must not be negative: {text}")
     return value
+
+
+def require_free_space(settings: Settings) -> None:
+    """Raises DiskFull if less than `min_free_mb` are free for `var`, Postgres or the state of jobs."""
+    state = os.environ.get("WEIR_STORAGE")
+    for folder in (settings.var, settings.var / "pg", *([Path(state)] if state else [])):
+        free = shutil.disk_usage(_existing_parent(folder)).free
+        if free < settings.min_free_mb * _MEGABYTE:
+            raise DiskFull(
+                f"{folder}: only {free / _MEGABYTE:.1f} MB are free, and a start needs {settings.min_free_mb} MB: "
+                "free space there, or lower WEIR_MIN_FREE_MB"
+            )
+
+
+def _existing_parent(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
+    real = folder.resolve()
+    return next(path for path in (real, *real.parents) if path.exists())
 
 
 def make_folders(settings: Settings) -> None:

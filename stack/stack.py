@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -33,6 +34,7 @@ from stack.settings import (
     child_environment,
     load_or_create_secret,
     make_folders,
+    require_free_space,
     stack_variables,
     write_env_file,
 )
@@ -51,6 +53,7 @@ class Stack:
     """A stack that runs once."""
 
     def __init__(self, settings: Settings, say: Callable[[str], None], *, shows_password: bool = True) -> None:
+        require_free_space(settings)
         make_folders(settings)
         self._settings = settings
         self._print_line = say
@@ -59,6 +62,7 @@ class Stack:
         self._lock = _take_lock(settings)
         self._phase = "starting"
         self._message = ""
+        self._is_status_written = True
         self._url = ""
         self._environment: dict[str, str] = {}
         self._supervisor = Supervisor(settings.run, settings.log, settings.restart_delay_s, self._on_change)
@@ -120,6 +124,8 @@ class Stack:
             self._supervisor.wait(0.5)
             self._supervisor.check_children()
             rotate_logs(self._settings.log)
+            if not self._is_status_written:
+                self._write_status(self._phase)
             if guest and guest.exit_code is not None:
                 if ends:
                     self._prints_changes = False  # the demo's result is the last line
@@ -189,6 +195,7 @@ class Stack:
         self._write_status(self._phase)
 
     def _write_status(self, phase: str, message: str = "") -> None:
+        """Writes `status.json`. On a full disk the stack runs on, and the next round writes it again."""
         self._phase = phase
         self._message = message or self._message
         status = {
@@ -198,7 +205,15 @@ class Stack:
             "user": self._settings.admin_user,
             "processes": self._supervisor.report(),
         }
-        replace_text(self._settings.run / "status.json", json.dumps(status, indent=1))
+        was_written = self._is_status_written
+        try:
+            replace_text(self._settings.run / "status.json", json.dumps(status, indent=1))
+        except OSError as error:
+            self._is_status_written = False
+            if was_written:
+                self._print_line(f"the status cannot be written, and the stack runs on: {error}")
+        else:
+            self._is_status_written = True
 
     def _greeting(self) -> str:
         return greeting(self._settings, self._url) if self._shows_password else f"ready at {self._url}"
@@ -284,5 +299,7 @@ def _remember_port(settings: Settings, name: str, port: int) -> None:
 
 
 def print_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """Prints a line. It is lost if the output is a file on a full disk, or a closed pipe."""
+    with suppress(OSError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()

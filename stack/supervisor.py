@@ -151,9 +151,14 @@ class Supervisor:
     # ------------------------------------------------------------ starting
 
     def start(self, spec: ProcessSpec) -> ManagedProcess:
+        """Starts a process. Raises StartFailed if the system refuses a process or a log."""
         child = ManagedProcess(spec)
         self.children.append(child)
-        self._launch(child)
+        try:
+            self._launch(child)
+        except OSError as error:
+            self.children.remove(child)
+            raise StartFailed(f"{spec.name} did not start: {error}") from error
         return child
 
     def forget(self, child: ManagedProcess) -> None:
@@ -195,7 +200,8 @@ class Supervisor:
         child.started_at_s = time.monotonic()
         self._set_state(child, State.STARTING)
         if child.identity:
-            save_identity(self._run / f"{spec.name}.pid", child.identity)
+            with contextlib.suppress(OSError):  # the disk may be full; a process is found by its mark too
+                save_identity(self._run / f"{spec.name}.pid", child.identity)
 
     # ------------------------------------------------------------ watching
 
@@ -220,8 +226,7 @@ class Supervisor:
             elif child.state is not State.WAITING:
                 self._on_death(child, now)
             elif now >= child.start_at_s and not self.is_ending:
-                child.restarts += 1
-                self._launch(child)
+                self._restart(child, now)
         reap_orphans({child.popen.pid for child in self.children if child.popen and not child.is_reaped})
 
     def _check_ready(self, child: ManagedProcess) -> bool:
@@ -234,11 +239,22 @@ class Supervisor:
     def _on_death(self, child: ManagedProcess, now: float) -> None:
         assert child.popen is not None
         self._reap(child)
-        settled = now - child.started_at_s > _BACKOFF_RESET_S
-        child.consecutive_deaths = 1 if settled else child.consecutive_deaths + 1
+        if now - child.started_at_s > _BACKOFF_RESET_S:
+            child.consecutive_deaths = 0
+        self._await_restart(child, now, f"ended with {child.popen.returncode}")
+
+    def _restart(self, child: ManagedProcess, now: float) -> None:
+        child.restarts += 1
+        try:
+            self._launch(child)
+        except OSError as error:  # the system refuses a process, or a log on a full disk
+            self._await_restart(child, now, f"cannot start ({error})")
+
+    def _await_restart(self, child: ManagedProcess, now: float, reason: str) -> None:
+        child.consecutive_deaths += 1
         wait_s = delay_s(child.consecutive_deaths, self._restart_delay_s)
         child.start_at_s = now + wait_s
-        self._set_state(child, State.WAITING, f"ended with {child.popen.returncode}, starts again in {wait_s:g} s")
+        self._set_state(child, State.WAITING, f"{reason}, starts again in {wait_s:g} s")
 
     def _set_state(self, child: ManagedProcess, state: State, detail: str = "") -> None:
         child.state = state
@@ -302,8 +318,17 @@ class Supervisor:
 
 
 def rotate_logs(log: Path, longest_bytes: int = _MAX_LOG_BYTES) -> None:
-    """Copies each long log to `.log.1` and truncates it. The file itself stays, because children have it open."""
+    """Copies each long log to `.log.1` and truncates it. The file itself stays, because children have it open.
+
+    On a disk without space for the copy, the log stays as it is.
+    """
     for path in log.glob("*.log"):
-        if path.stat().st_size > longest_bytes:
-            shutil.copyfile(path, path.with_suffix(".log.1"))
-            os.truncate(path, 0)
+        copy = path.with_suffix(".log.1")
+        try:
+            nbytes = path.stat().st_size
+            if nbytes > longest_bytes and shutil.disk_usage(log).free > nbytes:
+                shutil.copyfile(path, copy)
+                os.truncate(path, 0)
+        except OSError:
+            with contextlib.suppress(OSError):
+                copy.unlink(missing_ok=True)  # it is incomplete

@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import StrictView
+from console.health.readiness import READINESS
 from console.operations.cluster import MAX_RUNS, Cluster, read_cluster
 
 
@@ -64,7 +65,7 @@ class StorageSerializer(serializers.Serializer[Any]):
 
 
 class ClusterSerializer(serializers.Serializer[Any]):
-    """`supervised`: places whose run has a worker. `parts`: the dependencies of the console, with their answers."""
+    """`supervised`: places whose run has a worker. `parts`: what the console needs, as `/readyz` has it."""
 
     workers = WorkersSerializer(allow_null=True, help_text="Null: the workers have not answered yet.")
     supervised = serializers.IntegerField()
@@ -83,7 +84,7 @@ class ClusterSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field(serializers.DictField(child=serializers.CharField()))
     def get_parts(self, found: Cluster) -> Any:
-        return dict(found.parts)
+        return {name: part.text for name, part in READINESS.parts().items()}
 
     @extend_schema_field(serializers.DictField(child=serializers.CharField()))
     def get_versions(self, found: Cluster) -> Any:

@@ -4,7 +4,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from console.operations.readiness import READINESS, Readiness
+from console.health.readiness import READINESS, Readiness
 
 
 @never_cache
@@ -19,5 +19,6 @@ def livez(request: HttpRequest) -> JsonResponse:
 def readyz(request: HttpRequest, readiness: Readiness = READINESS) -> JsonResponse:
     """The status of every dependency by name; 503 if any of them is unavailable."""
     parts = readiness.parts()
-    ready = all(answer == "ok" for answer in parts.values())
-    return JsonResponse({"status": "ok" if ready else "unavailable", "parts": parts}, status=200 if ready else 503)
+    ready = all(part.is_ok for part in parts.values())
+    texts = {name: part.text for name, part in parts.items()}
+    return JsonResponse({"status": "ok" if ready else "unavailable", "parts": texts}, status=200 if ready else 503)

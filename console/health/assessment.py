@@ -28,6 +28,10 @@ RULES: Final = (
         "Check the storage or service that the message names; the run continues by itself.",
     ),
     Rule(
+        "low-disk", _ACTIVE, workers.low_disk,
+        "Free space there: on a full disk checkpoints fail, and Postgres ends until there is space again.",
+    ),
+    Rule(
         "memory", _EXECUTING, attempts.memory,
         "Raise slot_memory_mb or the parallelism, or bound the state of the operators.",
     ),

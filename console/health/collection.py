@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from console.checkpoints.file_systems import low_file_systems
 from console.health import hours, past
 from console.health.facts import OperatorFacts, RunFacts, StageFacts, SubtaskFacts
 from console.health.fetching import decode, fetch
@@ -64,6 +65,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     rows = _rows(active, now)
     stages = _stages([run.pk for run in active if run.version.has_standing_stages])
     places, schemas = _place_owners(runs), _schemas(runs)
+    low_disks = low_file_systems() if active else ()
     found = {}
     for run in runs:
         report, row = live.parse(run.live, run.live_at), rows.get(run.pk, {})
@@ -99,6 +101,7 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             reads=_reads(own, _sources([run])),
             lag=lag_of(row.get("records_in") or 0, row.get("processing_lag_ms"), row.get("event_lag_ms")),
             watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
+            low_disks=low_disks,
             lit=frozenset((lit or {}).get(run.pk, ())),
         )
     return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from console.checkpoints.file_systems import FileSystem
 from console.jobs.operator_names import quoted
 from console.metrics.lag import Lag
 from console.metrics.live import NO_METRICS, Live
@@ -241,6 +242,7 @@ class RunFacts:
         lag: how far the run is behind; None: unknown.
         watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
         operators: in topological order; empty for a run in BATCH.
+        low_disks: file systems of Weir with too little free space (`WEIR_MIN_FREE_MB`).
         lit: rules that the former verdict found; they hold until a lower limit (hysteresis).
     """
 
@@ -272,6 +274,7 @@ class RunFacts:
     reads: tuple[Read, ...] = ()
     lag: Lag | None = None
     watermark_s: float = 0.0
+    low_disks: tuple[FileSystem, ...] = ()
     lit: frozenset[str] = frozenset()
 
     @property

@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from console.health.models import HousekeepingPass
 
 CACHE_KEY: Final = "housekeeping-pass"
+RECONCILER: Final = "reconciler"
 STAGES: Final = "stages"
 MAX_SILENCE: Final = timedelta(seconds=30)  #: the longest period of a recorded task is 5 s
 MAX_SILENCE_OF_STAGES: Final = timedelta(minutes=2)  #: compilations may hold all places for a while
@@ -39,6 +40,12 @@ def silent_since(now: datetime) -> datetime | None:
     """The time of the newest pass of the task that has been silent for longest, if its next pass is overdue."""
     oldest = min((at for task, at in _passes().items() if task != STAGES), default=None)
     return oldest if oldest is not None and now - oldest > MAX_SILENCE else None
+
+
+def reconciler_silent_since(now: datetime) -> datetime | None:
+    """The time of the newest pass of the reconciler, if the next one is overdue."""
+    newest = _passes().get(RECONCILER)
+    return newest if newest is not None and now - newest > MAX_SILENCE else None
 
 
 def stages_silent_since(now: datetime) -> datetime | None:

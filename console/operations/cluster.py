@@ -1,26 +1,21 @@
 """The cluster: places for runs and their holders, the queue, slots by host, storage and versions."""
 
 import platform
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Final
 
 import django
-from django.conf import settings
 from django.db import connection
 from django.db.models.fields.json import KeyTextTransform
 
-from console.accounts.refusals import Refused
-from console.checkpoints.timed_reads import read_in_time
+from console.checkpoints.file_systems import FileSystem, file_systems
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live, metrics_in_mode
 from console.operations import workers
-from console.operations.readiness import READINESS
 from console.operations.workers import Answer
 from console.runs.standing_stages import ENDED_STATES
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
@@ -45,24 +40,6 @@ class Place:
         return len(self.live.slots)
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """A file system. `label`: use of the folder; bytes None: it cannot be read."""
-
-    label: str
-    folder: str
-    free_bytes: int | None
-    total_bytes: int | None
-    is_missing: bool = False  #: the folder does not exist, which is well before its first use
-    is_hanging: bool = False  #: it does not answer in time
-
-    @property
-    def used_percent(self) -> float | None:
-        if self.free_bytes is None or not self.total_bytes:
-            return None
-        return (1 - self.free_bytes / self.total_bytes) * 100
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     workers: Answer | None  #: None: not known yet
@@ -71,8 +48,7 @@ class Cluster:
     hosts: tuple[tuple[str, int], ...]  #: number of slots of running jobs, by host
     stages: int  #: standing stages that are not ended
     oldest_waiting: datetime | None
-    storage: tuple[Storage, ...]
-    parts: tuple[tuple[str, str], ...]  #: dependencies with their answers; "ok" is well
+    storage: tuple[FileSystem, ...]
     versions: tuple[tuple[str, str], ...]
 
     @property
@@ -113,8 +89,7 @@ def read_cluster() -> Cluster:
         hosts=tuple(sorted(hosts.items())),
         stages=StandingStage.objects.exclude(state__in=ENDED_STATES).count(),
         oldest_waiting=min((run.created_at for run in queue), default=None),
-        storage=_storage(),
-        parts=tuple(READINESS.parts().items()),
+        storage=file_systems(),
         versions=_versions(),
     )
 
@@ -123,31 +98,6 @@ def _place(run: Any) -> Place:
     """The place of a run with the annotation `mode`. Lease owners are "host:pid:…"."""
     live = metrics_in_mode(run, is_batch=run.mode == ExecutionMode.BATCH)
     return Place(run, live, supervisor=":".join(run.lease_owner.split(":")[:2]))
-
-
-def _storage() -> tuple[Storage, ...]:
-    folders = {"Checkpoints": settings.WEIR_STORAGE, "Inputs from Spark": settings.WEIR_INPUTS,
-               "Logs": settings.WEIR_LOGS}  # fmt: skip
-    found, devices = [], set()
-    for label, folder in folders.items():
-        try:
-            free, total, device = read_in_time(("usage", label), partial(_usage, folder))
-        except Refused:
-            found.append(Storage(label, str(folder), None, None, is_hanging=True))
-            continue
-        except OSError as error:
-            found.append(Storage(label, str(folder), None, None, isinstance(error, FileNotFoundError)))
-            continue
-        if device not in devices:
-            devices.add(device)
-            found.append(Storage(label, str(folder), free, total))
-    return tuple(found)
-
-
-def _usage(folder: Path) -> tuple[int, int, int]:
-    """Free and total bytes of a file system, and its device."""
-    usage = shutil.disk_usage(folder)
-    return usage.free, usage.total, folder.stat().st_dev
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

@@ -174,7 +174,7 @@ def _no_throttle() -> None:
     """Logins are counted, and readiness is remembered, for longer than a test."""
     from django.core.cache import cache
 
-    from console.operations.readiness import READINESS
+    from console.health.readiness import READINESS
 
     cache.clear()
     READINESS.clear()

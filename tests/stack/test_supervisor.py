@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,6 +209,35 @@ def test_a_long_log_is_moved_aside_under_the_hands_of_its_writer(tmp_path: Path)
 
     assert (tmp_path / "a.log").read_bytes() == b"new line\n"
     assert (tmp_path / "a.log.1").read_bytes() == b"old line\n" * 10
+
+
+def test_a_long_log_stays_if_its_copy_has_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.log").write_bytes(b"line\n" * 20)
+
+    def fill(source: Path, target: Path) -> None:
+        target.write_bytes(b"li")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", fill)
+    rotate_logs(tmp_path, longest_bytes=50)
+    assert (tmp_path / "a.log").read_bytes() == b"line\n" * 20
+    assert not (tmp_path / "a.log.1").exists()
+
+
+def test_a_restart_that_the_system_refuses_is_tried_again(bench: Bench) -> None:
+    """The program, or a log on a full disk, cannot be opened for a while."""
+    program = bench.folder / "program"
+    program.write_text(f"#!{sys.executable}\n{SLEEP}\n")
+    program.chmod(0o700)
+    child = bench.supervisor.start(replace(bench.spec("one", SLEEP), argv=[str(program)]))
+    bench.supervisor.wait_ready(child, 30)
+    program.rename(bench.folder / "aside")
+    assert child.identity is not None
+    os.kill(child.identity.pid, signal.SIGKILL)
+    refused = "one: cannot start ([Errno 2] No such file or directory: "
+    until(lambda: bench.tended() and sum(line.startswith(refused) for line in bench.said) >= 2)
+    (bench.folder / "aside").rename(program)
+    until(lambda: bench.tended() and child.state is State.READY)
 
 
 def test_a_held_socket_is_handed_to_each_new_start(bench: Bench) -> None:

@@ -34,6 +34,12 @@ def lost_lease(facts: RunFacts) -> Iterator[Finding]:
     )
 
 
+def low_disk(facts: RunFacts) -> Iterator[Finding]:
+    if facts.low_disks:
+        left = ", ".join(disk.free_words for disk in facts.low_disks)
+        yield Finding(sentence=f"A disk of Weir is nearly full: {left}. WEIR_MIN_FREE_MB is the limit.")
+
+
 def no_worker(facts: RunFacts) -> Iterator[Finding]:
     since = facts.queued_at or facts.created_at
     if facts.now - since < MAX_QUEUED:

@@ -4,6 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from console.health.readiness import READINESS
 from console.operations import workers
 from console.operations.cluster import read_cluster
 from console.ui.cluster import places_with_health, queues_with_uses, rows_of_cluster
@@ -17,10 +18,11 @@ def cluster(request: HttpRequest) -> HttpResponse:
     def load_content() -> PageContent:
         found = read_cluster()
         places = places_with_health(found, timezone.now())
-        context = {"section": "cluster", "cluster": found, "places": places, "queues": queues_with_uses(found)}
+        queues, parts = queues_with_uses(found), READINESS.parts()
+        context = {"section": "cluster", "cluster": found, "places": places, "queues": queues, "parts": parts}
         return PageContent(context, settled=False)
 
     def load_revision() -> str:
-        return revision(request, rows_of_cluster(), workers.CENSUS.last())
+        return revision(request, rows_of_cluster(), workers.CENSUS.last(), READINESS.parts())
 
     return page_or_blocks(request, "cluster.html", "_cluster.html", load_content, load_revision)

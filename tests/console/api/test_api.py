@@ -1,12 +1,15 @@
 """REST: does it work, who may, what a wrong request is told."""
 
+import re
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
@@ -17,6 +20,9 @@ from console.accounts.models import ApiToken, User
 from console.api import activity
 from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import job_root
+from console.health.models import HousekeepingPass
+from console.health.passes import RECONCILER
+from console.health.readiness import READINESS
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import orphaned_operations
 from console.operations.models import BulkOperation, Operation, Schedule
@@ -496,7 +502,10 @@ def test_the_page_of_the_api_has_nothing_inline(browser: Client) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_readiness_names_the_parts(client: Client, broker_url: str) -> None:
     assert client.get("/livez").json() == {"status": "ok"}
-    assert client.get("/readyz").json() == {"status": "ok", "parts": {"database": "ok", "broker": "ok"}}
+    ready = client.get("/readyz").json()
+    assert ready["status"] == "ok"
+    assert ready["parts"].pop("disk").startswith("ok: ")
+    assert ready["parts"] == {"database": "ok", "broker": "ok", "reconciler": "ok"}
     assert client.post("/readyz").status_code == 405
 
 
@@ -510,7 +519,34 @@ def test_a_database_without_our_tables_is_not_ready(client: Client, broker_url: 
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE weir_run_elsewhere RENAME TO weir_run")
     assert answer.status_code == 503
-    assert answer.json()["parts"] == {"database": "unavailable: ProgrammingError", "broker": "ok"}
+    parts = answer.json()["parts"]
+    assert (parts["database"], parts["broker"]) == ("unavailable: ProgrammingError", "ok")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readiness_says_how_much_is_left_on_a_disk_that_is_nearly_full(
+    client: Client, broker_url: str, settings: Settings
+) -> None:
+    assert re.fullmatch(r"ok: \S+ \S+ free of \S+ \S+ \(\w+\)", client.get("/readyz").json()["parts"]["disk"])
+    READINESS.clear()
+    settings.WEIR_MIN_FREE_MB = 1 << 30
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    said = answer.json()["parts"]["disk"]
+    assert re.fullmatch(r"unavailable: \S+ \S+ free of \S+ \S+ \(\w+\); WEIR_MIN_FREE_MB is 1073741824", said)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readiness_says_since_when_the_reconciler_has_not_run(client: Client, broker_url: str) -> None:
+    """A clock that jumped silenced Celery's beat, and the console called itself ready."""
+    at = timezone.now() - timedelta(seconds=45)
+    HousekeepingPass.objects.create(task=RECONCILER, at=at)
+    cache.clear()
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["parts"]["reconciler"].startswith(
+        f"unavailable: no pass since {at:%Y-%m-%d %H:%M:%S} UTC, for 45 s"
+    )
 
 
 def test_a_version_says_what_it_promises_from_end_to_end(api: APIClient, version: JobVersion) -> None:

@@ -15,10 +15,10 @@ from rest_framework.test import APIClient
 from console.accounts.middleware import ConcurrencyLimit
 from console.accounts.models import User
 from console.api import health
+from console.health.readiness import Readiness
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH
 from console.operations.models import Operation
-from console.operations.readiness import Readiness
 from tests.console.api.test_api import check_problem
 from tests.waiting import until
 

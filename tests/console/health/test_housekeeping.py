@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
@@ -84,6 +87,20 @@ def test_a_verdict_from_before_the_end_of_a_run_is_none_on_its_end(browser: Clie
     assert "Checkpoints are slow." not in blocks.text(response)
     failing = browser.get(f"/jobs/?health={Level.FAILED.word}").context["lines"]
     assert [line.job.name for line in failing] == ["b-failed"]
+
+
+def test_a_disk_that_is_nearly_full_is_a_finding_of_each_run_under_way(settings: Settings, tmp_path: Path) -> None:
+    settings.WEIR_STORAGE = tmp_path
+    run = rows.run(rows.job())
+    assert "low-disk" not in _rules_of(run)
+    settings.WEIR_MIN_FREE_MB = 1 << 30
+    cache.clear()
+    assert "low-disk" in _rules_of(run)
+
+
+def _rules_of(run: Run) -> set[str]:
+    store_verdicts()
+    return {finding["rule"] for finding in JobHealth.objects.get(job=run.job_id).findings}
 
 
 def test_the_acknowledgements_of_a_slow_checkpoint_are_read() -> None:

@@ -30,7 +30,7 @@ def test_the_cluster_shows_who_holds_places_and_who_waits(at_console: Client) ->
     assert re.search(rf"beta {queued.pk} a worker of the queue runs 2", said)
     assert "gamma" not in said
     assert "Runs with a worker 1 Waiting runs 1 Slots in use 2" in said
-    assert "Database Reachable" in said
+    assert "Database Ok Broker" in said
     assert re.search(r"Postgres \d", said)
     assert re.search(r"\d % used, \S+ \S+ free of", said)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from console.checkpoints.file_systems import FileSystem
 from console.health.facts import CheckpointFacts, StageFacts
 from console.health.findings import Level
 from console.metrics.live import EndingLive, Live, SlotLive, WaitingLive
@@ -49,6 +50,14 @@ def test_a_run_without_a_worker_names_the_queue_or_the_jobs_that_hold_the_worker
     assert five.startswith(f"{busy}, b, c and 2 more")
     assert sentence("no-worker", **waiting, places=4, held_places=("a", "b", "c", "d")) == (
         f"{busy}, b, c, d; WEIR_RUNS sets the limit."
+    )
+
+
+def test_a_disk_that_is_nearly_full_is_named_with_what_is_left() -> None:
+    assert found("low-disk") is None
+    disk = FileSystem("Checkpoints", "/data/storage", free_bytes=3 << 20, total_bytes=40 << 30)
+    assert sentence("low-disk", low_disks=(disk,)) == (
+        "A disk of Weir is nearly full: 3.0 MiB free of 40 GiB (Checkpoints). WEIR_MIN_FREE_MB is the limit."
     )
 
 

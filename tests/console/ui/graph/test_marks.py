@@ -10,6 +10,7 @@ from console.ui.status import Meaning
 NAMES = {"orders": "orders", "join": "join orders", "sink": "sink"}
 #: Rules on the run as a whole, its processes or all of its checkpoints.
 WITHOUT_OPERATOR = {
+    "low-disk",
     "lost-lease",
     "old-numbers",
     "no-worker",

@@ -365,7 +365,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # A broker that hangs must not block the request that sends a wake-up: after a timeout the reconciler resends it.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3, "socket_timeout": 5, "max_retries": 0}
-CELERY_BEAT_SCHEDULE_FILENAME = str(WEIR_VAR / "run" / "beat-schedule")
+CELERY_BEAT_SCHEDULER = "console.beat:MonotonicScheduler"
 CELERY_BEAT_SCHEDULE = {
     # `expires`: a pass that no worker took in time is obsolete, since the next pass reads newer rows.
     "reconcile": {

@@ -81,12 +81,9 @@ def _limit(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(environment.get(name) or 0) or default
 
 
-def beat(environment: Mapping[str, str], settings: Settings) -> ProcessSpec:
-    return _python(
-        "beat", environment,
-        "-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING",
-        "--schedule", str(settings.run / "beat-schedule"), "--pidfile=", grace_s=5.0,
-    )  # fmt: skip
+def beat(environment: Mapping[str, str]) -> ProcessSpec:
+    argv = ("-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING", "--pidfile=")
+    return _python("beat", environment, *argv, grace_s=5.0)
 
 
 def history(environment: Mapping[str, str]) -> list[ProcessSpec]:

@@ -114,7 +114,7 @@ class Stack:
         web = self._supervisor.start(plan.web(self._environment, listener, self._url))
         for spec in plan.workers(self._environment):
             self._supervisor.start(spec)
-        self._supervisor.start(plan.beat(self._environment, self._settings))
+        self._supervisor.start(plan.beat(self._environment))
         for spec in plan.history(self._environment):
             self._supervisor.start(spec)
         self._supervisor.wait_ready(web, _START_S)

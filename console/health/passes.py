@@ -39,19 +39,24 @@ def record_passes(name: str, task: Callable[[], bool | None]) -> Callable[[], No
 def silent_since(now: datetime) -> datetime | None:
     """The time of the newest pass of the task that has been silent for longest, if its next pass is overdue."""
     oldest = min((at for task, at in _passes().items() if task != STAGES), default=None)
-    return oldest if oldest is not None and now - oldest > MAX_SILENCE else None
+    return oldest if oldest is not None and _is_overdue(oldest, now, MAX_SILENCE) else None
 
 
 def reconciler_silent_since(now: datetime) -> datetime | None:
     """The time of the newest pass of the reconciler, if the next one is overdue."""
     newest = _passes().get(RECONCILER)
-    return newest if newest is not None and now - newest > MAX_SILENCE else None
+    return newest if newest is not None and _is_overdue(newest, now, MAX_SILENCE) else None
 
 
 def stages_silent_since(now: datetime) -> datetime | None:
     """The time of the newest pass in the queue `stages`, if the next one is overdue."""
     newest = _passes().get(STAGES)
-    return newest if newest is not None and now - newest > MAX_SILENCE_OF_STAGES else None
+    return newest if newest is not None and _is_overdue(newest, now, MAX_SILENCE_OF_STAGES) else None
+
+
+def _is_overdue(newest: datetime, now: datetime, limit: timedelta) -> bool:
+    """Whether the pass after `newest` is overdue. A pass from the future is the last before the clock was set back."""
+    return abs(now - newest) > limit
 
 
 def _passes() -> Mapping[str, datetime]:

@@ -100,8 +100,10 @@ def _measure_disks() -> str | None:
 
 def _read_reconciler_pass() -> None:
     now = timezone.now()
-    if since := passes.reconciler_silent_since(now):
-        raise Unavailable(f"no pass since {formats.utc(since)}, for {formats.since(since, now)}")
+    since = passes.reconciler_silent_since(now)
+    if since is not None:
+        lasted = f"for {formats.since(since, now)}" if since < now else "before the clock was set back"
+        raise Unavailable(f"no pass since {formats.utc(since)}, {lasted}")
 
 
 READINESS: Final = Readiness(

@@ -97,7 +97,8 @@ def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:
 
 
 def test_every_lasting_service_is_watched(services: dict[str, dict[str, Any]]) -> None:
-    assert {name for name, service in services.items() if "healthcheck" not in service} == {"migrate"}
+    """`/readyz` watches beat, by the passes of the reconciler."""
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"migrate", "beat"}
 
 
 def test_whoever_is_waited_for_exists_and_can_get_there(services: dict[str, dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def fill(disk: Path, left: int = 0) -> Path:
         while left == 0 or os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > left:
             file.write(bytes(4096))
     return ballast
+
+
+def shows(log: Path, text: str) -> bool:
+    return text in log.read_text()
 
 
 def readiness(url: str) -> dict[str, Any]:
@@ -124,8 +129,7 @@ def test_a_full_disk_ends_no_supervisor_and_all_comes_back_once_there_is_space(
     write_until_postgres_ends(database)
     for name in ("postgres", "runs-1"):
         os.kill(checkout.row(name)["pid"], signal.SIGKILL)
-        end = f"{name}: ended with"
-        until(lambda end=end: end in log.read_text(), 30, or_else=lambda: log.read_text()[-3000:])
+        until(partial(shows, log, f"{name}: ended with"), 30, or_else=lambda: log.read_text()[-3000:])
         fill(disk)
     time.sleep(3)  # of restarts without space
     assert supervisor.poll() is None, log.read_text()[-3000:]

@@ -69,6 +69,14 @@ def test_the_task_that_is_silent_for_longest_counts() -> None:
     assert passes.silent_since(old + passes.MAX_SILENCE + timedelta(seconds=1)) == old
 
 
+def test_a_pass_before_the_clock_was_set_back_does_not_count_as_recent() -> None:
+    """A worker that was silent since then counted as well until the clock reached that time again."""
+    at = passed_ago(-3600)
+    assert passes.silent_since(timezone.now()) == passes.reconciler_silent_since(timezone.now()) == at
+    passed_ago(-3600, passes.STAGES)
+    assert passes.stages_silent_since(timezone.now()) is not None
+
+
 @pytest.mark.parametrize("path", ["/jobs/", "/jobs/{job}/", "/runs/{run}/", "/operations/", "/reviews/", "/cluster/",
                                   "/jobs/new/", "/jobs/{job}/edit/", "/checkpoints/{checkpoint}/"])  # fmt: skip
 def test_every_page_says_that_the_worker_is_silent(browser: Client, path: str) -> None:

@@ -138,6 +138,11 @@ WEIR_RUNS = count("WEIR_RUNS") or 4
 #: Standing stages that the workers of the queue `standing` supervise at a time; each has its own JVM.
 WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
+#: How long rows are kept after their end, unless something needs them (`console.operations.old_rows`).
+WEIR_CHECKPOINT_DAYS = count("WEIR_CHECKPOINT_DAYS") or 30
+WEIR_ATTEMPT_DAYS = count("WEIR_ATTEMPT_DAYS") or 90
+WEIR_OPERATION_DAYS = count("WEIR_OPERATION_DAYS") or 400
+
 #: With less free space on a file system of Weir's, in MB, the console is not ready, and jobs have a finding.
 WEIR_MIN_FREE_MB = count("WEIR_MIN_FREE_MB") or 500
 
@@ -357,6 +362,7 @@ CELERY_TASK_ROUTES = {
     "console.operations.tasks.run_verifications": {"queue": "stages"},  # large snapshots take their time
     "console.operations.tasks.run_copies": {"queue": "stages"},  # large savepoints take their time
     "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
+    "console.operations.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next run's wake-up
@@ -375,6 +381,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "remove-lineage-folders": {
         "task": "console.operations.tasks.remove_lineage_folders",
+        "schedule": schedule(60),
+        "options": {"expires": 60},
+    },
+    "remove-old-rows": {
+        "task": "console.operations.tasks.remove_old_rows",
         "schedule": schedule(60),
         "options": {"expires": 60},
     },

@@ -11,7 +11,15 @@ from console.health import housekeeping as health
 from console.health import passes
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
-from console.operations import copies, file_work, lineage_folders, reconciler, scheduled_operations, verification
+from console.operations import (
+    copies,
+    file_work,
+    lineage_folders,
+    old_rows,
+    reconciler,
+    scheduled_operations,
+    verification,
+)
 from console.runs import run_supervisor, stage_supervisor
 
 shared_task(name=wakeups.SUPERVISE_TASK)(run_supervisor.supervise)
@@ -29,3 +37,4 @@ shared_task(name="console.operations.tasks.run_verifications")(
 )
 shared_task(name="console.operations.tasks.run_copies")(passes.record_passes(passes.STAGES, copies.run_copies))
 shared_task(name="console.operations.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)
+shared_task(name="console.operations.tasks.remove_old_rows")(old_rows.remove_old_rows)

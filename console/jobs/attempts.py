@@ -6,7 +6,7 @@ run has started.
 
 from typing import Any
 
-from django.db.models import Count, OuterRef, QuerySet, Subquery, Window
+from django.db.models import Count, F, Max, OuterRef, QuerySet, Subquery, Window
 from django.db.models.functions import Coalesce, RowNumber
 
 from console.jobs.models import Attempt
@@ -14,7 +14,8 @@ from console.jobs.models import Attempt
 
 def with_numbers(attempts: QuerySet[Attempt]) -> QuerySet[Any]:
     """The attempts annotated with `number`, from 1. `attempts`: all attempts of their runs."""
-    return attempts.annotate(number=Window(RowNumber(), partition_by="run", order_by="token"))
+    number = Window(RowNumber(), partition_by="run", order_by="token")
+    return attempts.annotate(number=number + F("run__removed_attempts"))
 
 
 def attempt_number() -> Coalesce:
@@ -23,4 +24,5 @@ def attempt_number() -> Coalesce:
     It reads the attempts of a run for each row; `with_numbers` reads them once.
     """
     until = Attempt.objects.filter(run=OuterRef("run"), token__lte=OuterRef("token")).order_by().values("run")
-    return Coalesce(Subquery(until.values(number=Count("pk"))), 0)
+    number = until.values(number=Count("pk") + Max("run__removed_attempts"))
+    return Coalesce(Subquery(number), 0)

@@ -244,6 +244,7 @@ class Run(Leased):
     #: first run of the chain of runs that continue each other's checkpoints; null: this run
     lineage = models.BigIntegerField(null=True, blank=True)
     releases = models.IntegerField(default=0, db_default=0)
+    removed_attempts = models.IntegerField(default=0, db_default=0)  #: oldest attempts whose rows are removed
     failure = models.JSONField(null=True)
     #: `CodeIdentity` of the newest job master; the graph of the version has that of the compilation
     code = models.JSONField(null=True, editable=False)

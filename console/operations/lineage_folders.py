@@ -23,10 +23,12 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from console.accounts.refusals import Refused
 from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run, StandingStage
 from console.jobs.services import lock_job
+from console.operations.orphans import remove_failed_folders
 from console.operations.passes import FILE_WORK_LOCK
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
@@ -37,17 +39,17 @@ log = structlog.get_logger(__name__)
 
 
 def remove_unused_folders() -> int:
-    """Removes the folders that are no longer needed, unless other file work is under way. Returns their number.
+    """Removes the folders that are no longer needed, also of failed checkpoints. Returns their number.
 
-    The next call retries after an error.
+    While other file work is under way, it removes none. The next call retries after an error.
     """
     count = 0
     with try_lock(FILE_WORK_LOCK) as is_free:
         for job in Job.objects.order_by("pk").iterator() if is_free else ():
             try:
-                count += _remove_job_folders(job)
-            except OSError as error:
-                log.warning("folders of old lineages are not removed yet", job=job.pk, error=str(error))
+                count += _remove_job_folders(job) + remove_failed_folders(job)
+            except (OSError, Refused) as error:
+                log.warning("unused folders are not removed yet", job=job.pk, error=str(error))
     return count
 
 

@@ -1,21 +1,23 @@
 """Orphans in the storage of a job: folders that no checkpoint row names, and rows whose files are missing.
 
-It reads names and sizes only, and changes nothing. A folder of a discarded checkpoint is no orphan: its row names it,
-and later checkpoints may need its files. The folder of a failed checkpoint is an orphan once its run has ended, unless
-a checkpoint that can be restored needs its files.
+Pages read names and sizes only, and change nothing. A folder of a discarded checkpoint is no orphan: its row names it,
+and later checkpoints may need its files. The folder of a failed checkpoint is an orphan once its run has ended, or has
+completed a later checkpoint, unless a checkpoint that can be restored needs its files. Only such folders of failed
+checkpoints are removed (`remove_failed_folders`); a pass removes them by and by.
 """
 
 import os
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from django.db.models import Q
+import structlog
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
@@ -24,7 +26,6 @@ from console.checkpoints.storage import job_root, readable_manifest
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job
 from runtime.core.checkpoint.retention_plan import folder_of_file
-from runtime.core.job.lifecycle import TERMINAL_STATES
 from runtime.core.snapshot.manifest import parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 
@@ -32,6 +33,11 @@ MAX_LISTED: Final = 200  #: folders, and rows, of an answer
 MAX_ROWS: Final = 2_000  #: the newest restorable checkpoints whose files are looked for
 #: After it, sizes of folders are unknown, and no further manifest is read. Less than the limit of a read of storage.
 WALK_S: Final = 1.5
+REMOVAL_S: Final = 30.0  #: limit of the reads of manifests before a removal, in seconds
+#: After the last change in the folder of a failed checkpoint. A slot that is slow to stop may still write to it.
+FAILED_GRACE: Final = timedelta(minutes=10)
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +72,11 @@ def find_orphans(job: Job) -> Orphans:
     root = job_root(job.pk)
     try:
         names = read_in_time(("folders", job.pk), partial(_checkpoint_folders, root))
-        named = _named(job, names)
+        named, failed = _named(job, names)
         unnamed = [name for name in names if name not in named]
         restorable = _restorable(job)
         key = ("orphans", job.pk, tuple(unnamed), tuple(row.pk for row in restorable))
-        found = read_in_time(key, partial(_read_folders, root, unnamed, restorable))
+        found = read_in_time(key, partial(_read_folders, root, unnamed, restorable, failed))
     except OSError as error:
         return Orphans(root=str(root), fault=f"The storage cannot be read: {error}")
     except Refused as refused:
@@ -82,6 +88,55 @@ def find_orphans(job: Job) -> Orphans:
     )  # fmt: skip
 
 
+def remove_failed_folders(job: Job) -> int:
+    """Removes the orphaned folders of failed checkpoints without a change for `FAILED_GRACE`. Returns their number.
+
+    Folders without any row stay, and so do savepoints with a manifest: a user decides. The caller holds the lock of
+    file work.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    root = job_root(job.pk)
+    names = _checkpoint_folders(root)
+    _, failed = _named(job, names)
+    if not failed:
+        return 0
+    restorable = _restorable(job)
+    stored = [row for row in restorable if (root / row.path / MANIFEST_FILE).exists()]
+    if len(stored) < len(restorable) or len(restorable) == MAX_ROWS:  # a manifest that is not read may need any folder
+        return 0
+    whole = {name for name in failed if name.startswith("savepoint-") and (root / name / MANIFEST_FILE).exists()}
+    over = [name for name in failed if name not in whole and _is_over(failed[name], stored)]
+    count = 0
+    for name in _without_reference(over, stored, time.monotonic() + REMOVAL_S):
+        folder = _folder(root / name, time.monotonic() + WALK_S)
+        if folder is not None and datetime.now(UTC) - folder.changed_at > FAILED_GRACE:
+            shutil.rmtree(root / name, ignore_errors=True)  # a slot that is slow to stop may write another file
+            log.info("removed the folder of a failed checkpoint", job=job.pk, folder=name)
+            count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A failed checkpoint. `is_ended`: so has its run."""
+
+    run_id: int
+    number: int
+    is_ended: bool
+
+
+def _is_over(failed: _Failed, stored: Sequence[Checkpoint]) -> bool:
+    """Whether the run can no longer need the files.
+
+    A later checkpoint of the run names all of its earlier files that the state still needs, and later states name no
+    other file of that time.
+    """
+    later = (row for row in stored if row.run_id == failed.run_id and row.kind == Kind.CHECKPOINT)
+    return failed.is_ended or any(row.number > failed.number for row in later)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folders:
     """`stored`: ids of the restorable checkpoints whose manifest exists. `orphans`: as `folders` in `Orphans`."""
@@ -91,8 +146,10 @@ class _Folders:
     orphan_total: int
 
 
-def _read_folders(root: Path, unnamed: Sequence[str], restorable: Sequence[Checkpoint]) -> _Folders:
-    """`unnamed`: folders that no row names.
+def _read_folders(
+    root: Path, unnamed: Sequence[str], restorable: Sequence[Checkpoint], failed: Mapping[str, _Failed]
+) -> _Folders:
+    """`unnamed`: folders that no row names, with those of `failed` checkpoints.
 
     Raises:
         OSError, Refused: the storage cannot be read, or not in time.
@@ -101,7 +158,8 @@ def _read_folders(root: Path, unnamed: Sequence[str], restorable: Sequence[Check
     if restorable:
         root.stat()  # while it is not mounted, no file counts as missing
     stored = [row for row in restorable if (root / row.path / MANIFEST_FILE).exists()]
-    orphans = _without_reference(unnamed, stored, deadline)
+    over = [name for name in unnamed if name not in failed or _is_over(failed[name], stored)]
+    orphans = _without_reference(over, stored, deadline)
     measured = (_folder(root / name, deadline) for name in orphans[:MAX_LISTED])
     return _Folders(
         stored=frozenset(row.pk for row in stored),
@@ -121,18 +179,24 @@ def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
     return parse_folder(entry.name) is not None and entry.is_dir(follow_symlinks=False)
 
 
-def _named(job: Job, names: list[str]) -> set[str]:
-    """The folders that a row names, by its path, or by its number and token while it has no path.
-
-    A checkpoint that failed has no path. Its folder is named while its run can still need it.
+def _named(job: Job, names: list[str]) -> tuple[set[str], dict[str, _Failed]]:
+    """The folders that a row names, by its path, or by its number and token while it is in progress; and the failed
+    checkpoints, by folder. They have no path.
     """
     numbers = {name: parse_folder(name) for name in names}
     wanted = {found[0] for found in numbers.values() if found is not None}
-    naming = ~Q(path="") | Q(status=Status.IN_PROGRESS) | ~Q(run__state__in=TERMINAL_STATES)
-    found_rows = Checkpoint.objects.filter(naming, job=job, number__in=wanted)
-    rows = list(found_rows.values_list("number", "token", "path"))
-    paths, keys = {path for _, _, path in rows if path}, {(number, token) for number, token, path in rows if not path}
-    return {name for name, found in numbers.items() if name in paths or found in keys}
+    rows = list(Checkpoint.objects.filter(job=job, number__in=wanted).select_related("run").only(
+        "number", "token", "path", "status", "run__state"))  # fmt: skip
+    paths = {row.path for row in rows if row.path}
+    keys = {(row.number, row.token): row for row in rows if not row.path}
+    named, failed = set[str](), dict[str, _Failed]()
+    for name, key in numbers.items():
+        row = keys.get(key) if key is not None else None
+        if name in paths or (row is not None and row.status != Status.FAILED):
+            named.add(name)
+        elif row is not None:
+            failed[name] = _Failed(row.run_id, row.number, is_ended=row.run.is_terminal)
+    return named, failed
 
 
 def _restorable(job: Job) -> list[Checkpoint]:

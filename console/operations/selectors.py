@@ -291,8 +291,9 @@ def runs_of(job: Job | int) -> QuerySet[Run]:
 
 def _attempt_count(run: str) -> Coalesce:
     """The number of attempts of the run whose key is in the column `run`: an annotation, 0 without attempts."""
-    attempts = Attempt.objects.filter(run=OuterRef(run)).order_by().values("run").values(number=Count("pk"))
-    return Coalesce(Subquery(attempts), 0)
+    attempts = Attempt.objects.filter(run=OuterRef(run)).order_by().values("run")
+    counted = attempts.values(number=Count("pk") + Max("run__removed_attempts"))
+    return Coalesce(Subquery(counted), 0)
 
 
 def _restarts(run: str) -> Greatest:

@@ -1,17 +1,23 @@
 """What is asked again and again, by pages that poll and by job masters, reads few rows of a long history."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
+from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations import reconciler
+from console.operations.old_rows import BATCH_ROWS, old_checkpoints, remove_old_rows
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS
 from runtime.core.job.lifecycle import RunState
 from runtime.io.postgres.queries import statement
@@ -48,6 +54,16 @@ def run(make_run: MakeRun) -> Run:
         cursor.execute("ALTER TABLE weir_checkpoint ENABLE TRIGGER weir_checkpoint_concerns")
         cursor.execute("VACUUM (ANALYZE) weir_checkpoint")  # as Postgres does by itself, some time after
     return made
+
+
+def test_old_rows_are_removed_batch_by_batch_without_reading_the_whole_history(run: Run, settings: Settings) -> None:
+    settings.WEIR_CHECKPOINT_DAYS = 0
+    Checkpoint.objects.filter(number__gt=ROWS - 5).update(discarded_at=None)
+    Checkpoint.objects.update(triggered_at=F("triggered_at") - timedelta(hours=1))
+    Checkpoint.objects.exclude(discarded_at=None).update(discarded_at=Now() - timedelta(hours=1))
+    query, values = old_checkpoints().order_by("triggered_at").values("pk")[:BATCH_ROWS].query.sql_with_params()
+    assert rows_read(query, values) < 20 * BATCH_ROWS
+    assert remove_old_rows() >= BATCH_ROWS
 
 
 def rows_read(sql: str, given: Any = None) -> int:

@@ -1,6 +1,7 @@
 """Orphans: folders without a row and rows without files, on the page and over REST."""
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.storage import job_root
 from console.jobs.models import Run
 from console.operations import orphans
+from console.operations.lineage_folders import remove_unused_folders
 from console.operations.orphans import find_orphans
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
@@ -88,6 +90,52 @@ def test_the_folder_of_a_failed_checkpoint_is_listed_once_its_run_has_ended(
     monkeypatch.setattr(orphans, "WALK_S", 0.0)
     late = find_orphans(run.job)
     assert (late.fault, late.folders) == ("The storage cannot be read: its manifests were not read in time", ())
+
+
+def test_the_folder_of_a_failed_checkpoint_of_a_run_under_way_is_listed_and_then_removed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed for as long as the run lasted, and the list of orphans was empty."""
+    run.checkpoints.filter(number=4).update(status="failed")
+    run.checkpoints.filter(number=5).update(discarded_at=run.created_at)
+    name = f"chk-4-{run.token}"
+    assert find_orphans(run.job).folders == (), "the run has no later checkpoint yet: its state may need the files"
+    assert removed(run) == []
+    later = rows.checkpoint(run, 6)
+    assert [folder.name for folder in find_orphans(run.job).folders] == [name]
+    assert removed(run) == [], "a slot may still write to it"
+    monkeypatch.setattr(orphans, "FAILED_GRACE", timedelta(0))
+    leave(run, f"chk-9-{run.token}")
+    (job_root(run.job_id) / later.path / MANIFEST_FILE).rename(job_root(run.job_id) / "aside")
+    assert removed(run) == [], "checkpoint 6 may need it"
+    (job_root(run.job_id) / "aside").rename(job_root(run.job_id) / later.path / MANIFEST_FILE)
+    assert removed(run) == [name]
+    assert [folder.name for folder in find_orphans(run.job).folders] == [f"chk-9-{run.token}"], "no row is its own"
+
+
+def test_files_of_a_failed_checkpoint_that_a_later_checkpoint_needs_stay(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "FAILED_GRACE", timedelta(0))
+    run.checkpoints.filter(number=4).update(status="failed")
+    run.checkpoints.filter(number=5).update(discarded_at=run.created_at)
+    later = rows.checkpoint(run, 6, is_stored=False)
+    segment = Segment(
+        path=f"chk-4-{run.token}/a.arrow", rows=1, nbytes=9, checksum="blake2b:00", first_group=0, last_group=127
+    )
+    subtask = SubtaskSnapshot(keyed={"state": (segment,)})
+    window = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: subtask})
+    store(later, operators={"window": window})
+    assert removed(run) == []
+    Run.objects.update(state="canceled")
+    assert removed(run) == []
+
+
+def removed(run: Run) -> list[str]:
+    """The folders that a pass removes."""
+    before = {path.name for path in job_root(run.job_id).iterdir()}
+    remove_unused_folders()
+    return sorted(before - {path.name for path in job_root(run.job_id).iterdir()})
 
 
 def test_a_checkpoint_that_is_discarded_meanwhile_is_not_missing(run: Run) -> None:

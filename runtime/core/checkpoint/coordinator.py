@@ -1,10 +1,10 @@
 """The checkpoint coordinator of an attempt: trigger, collect, complete, expire, notify, end.
 
 Invariants: a checkpoint id is used once; completion is notified only after the manifest is recorded; a plain savepoint
-sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointCoordinator`.)
+sends no notification; a failed checkpoint undoes no work; each requested operation is answered exactly once. (Flink's `CheckpointCoordinator`.)
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final, Literal
 
 import msgspec
@@ -75,8 +75,26 @@ class Coordinator:
         self._released = False  #: a checkpoint has completed that every subtask took after finishing its logic
         self._final_not_before = 0
         self.savepoint: Manifest | None = None  #: the savepoint of a completed stop or drain
+        self._unanswered: Counter[str] = Counter()  #: requested operations without a `CompleteOperation`
 
     def handle(self, event: events.CoordinatorEvent) -> Effects:
+        if isinstance(event, events.CheckpointRequested) and event.operation is not None:
+            self._unanswered[event.operation] += 1
+        effects = self._on_event(event)
+        self._check_answers(effects)
+        return effects
+
+    def _check_answers(self, effects: Effects) -> None:
+        """Asserts that each operation is answered once: at the end all but those whose manifest is being stored."""
+        for effect in effects:
+            if isinstance(effect, CompleteOperation):
+                assert self._unanswered[effect.operation] > 0, f"operation {effect.operation} is answered twice"
+                self._unanswered[effect.operation] -= 1
+        if self._phase == "suspended":
+            storing = Counter(each.operation for each in self.pending.values() if each.operation is not None)
+            assert +self._unanswered == storing, f"an operation has no answer: {+self._unanswered - storing}"
+
+    def _on_event(self, event: events.CoordinatorEvent) -> Effects:
         match event:
             case events.SubtaskReported(at, subtask, report):
                 return self._on_report(at, subtask, report)
@@ -135,7 +153,7 @@ class Coordinator:
         following = None if self._released else self._trigger_schedule.due(at)
         if following is not None:
             effects.append(WakeAt(following))
-            self._queue.add(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
+            effects += self._enqueue(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
         return effects + self._final_checkpoint(at) + self._start_next(at)
 
     def _on_requested(self, request: events.CheckpointRequested) -> Effects:
@@ -148,11 +166,14 @@ class Coordinator:
             self._ending = request.kind
             self._trigger_schedule.stop()
             effects = self._fail_all(request.at, "a stop or drain begins")
+        return effects + self._enqueue(request) + self._start_next(request.at)
+
+    def _enqueue(self, request: events.CheckpointRequested) -> Effects:
+        """Queues `request`. The operation of a displaced request, possibly of `request` itself, fails."""
         displaced = self._queue.add(request)
-        if displaced is not None:
-            detail = "too many requests are waiting"
-            effects += _fail_operation(displaced.operation, FailureReason.TOO_MANY_REQUESTS, detail)
-        return effects + self._start_next(request.at)
+        if displaced is None:
+            return []
+        return _fail_operation(displaced.operation, FailureReason.TOO_MANY_REQUESTS, "too many requests are waiting")
 
     def _refusal(self, request: events.CheckpointRequested) -> tuple[FailureReason, str] | None:
         if self._phase != "running":
@@ -302,7 +323,7 @@ class Coordinator:
         if pending.barrier.kind.ends_job:
             # Some subtasks may have finished their logic, so the job must restart from the last checkpoint.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
-        self._retry_periodic(at, pending, reason)
+        effects += self._retry_periodic(at, pending, reason)
         savepoint = pending.barrier.kind.is_savepoint
         exceeded = self._failure_manager.on_failed(reason, detail, checkpoint=checkpoint, savepoint=savepoint)
         return effects + self._fail_attempt(exceeded) + self._final_checkpoint(at) + self._start_next(at)
@@ -318,22 +339,23 @@ class Coordinator:
     def _fail_attempt(detail: str | None) -> Effects:
         return [] if detail is None else [FailAttempt(detail)]
 
-    def _retry_periodic(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
+    def _retry_periodic(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> Effects:
         """Retries a failed periodic checkpoint before the next interval, unless a newer checkpoint is pending."""
         is_retried = self._phase == "running" and reason is not FailureReason.SUBSUMED and pending.operation is None
         if not is_retried or self._is_logic_finished:
-            return
+            return []
         newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self.pending)
-        if not newer and not self._queue.waiting and self._trigger_schedule.may_retry():
-            self._trigger_schedule.on_retry()
-            self._queue.add(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
+        if newer or self._queue.waiting or not self._trigger_schedule.may_retry():
+            return []
+        self._trigger_schedule.on_retry()
+        return self._enqueue(events.CheckpointRequested(at, CheckpointKind.CHECKPOINT))
 
     def _replan(self, at: int, pending: PendingCheckpoint) -> Effects:
         """Replans what an operation has requested, because a subtask ended by itself. Each subtask ends once, so the
         retries end too.
         """
-        self._queue.add(events.CheckpointRequested(at, pending.barrier.kind, pending.operation, is_replanned=True))
-        return self._start_next(at)
+        request = events.CheckpointRequested(at, pending.barrier.kind, pending.operation, is_replanned=True)
+        return self._enqueue(request) + self._start_next(at)
 
     def _fail_all(self, at: int, detail: str) -> Effects:
         """Gives up queued requests, and pending checkpoints whose manifest is not being stored. Starts no other."""

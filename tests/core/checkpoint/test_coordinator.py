@@ -639,6 +639,18 @@ def test_a_savepoint_is_planned_anew_when_a_subtask_ends_before_its_snapshot() -
     assert not of(FailAttempt, gone), "a stop has begun to end the job, a savepoint has not"
 
 
+def test_a_request_that_a_savepoint_planned_anew_displaces_is_answered() -> None:
+    """The queue was full: the last request left it without an answer, and its operation never ended."""
+    job = _with_finished_source()
+    job.ask(Kind.SAVEPOINT, "move")
+    job.issue(2)
+    for number in range(QUEUE_CAPACITY):
+        job.at += 1
+        assert job.ask(operation=f"{number}") == []
+    displaced = of(CompleteOperation, job.end(A))
+    assert [done.operation for done in displaced] == [f"{QUEUE_CAPACITY - 1}"]
+
+
 def test_a_savepoint_that_is_planned_anew_completes_its_operation() -> None:
     job = _with_finished_source()
     job.ask(Kind.SAVEPOINT, "move")
@@ -1029,6 +1041,16 @@ def test_a_savepoint_recorded_after_suspension_still_counts() -> None:
     assert of(CompleteOperation, effects) == [CompleteOperation("op", CheckpointId(1))]
     assert job.machine.savepoint is not None
     assert job.suspend() == []
+
+
+def test_a_coordinator_checks_at_its_end_that_each_operation_has_an_answer() -> None:
+    """A pending checkpoint that is lost with its operation does not stay silent."""
+    job = Job()
+    job.ask(operation="lost")
+    job.issue(1)
+    job.machine.pending.clear()
+    with pytest.raises(AssertionError, match="an operation has no answer"):
+        job.suspend()
 
 
 def test_suspension_while_a_periodic_id_is_under_way_settles_nothing() -> None:

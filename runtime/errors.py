@@ -47,10 +47,11 @@ class TargetAway(EnvironmentFailure):
 
 
 class OperatorFailure(WeirError):
-    """Code of the job raised. The message names the operator and the subtask."""
+    """Code of the job raised. The message names the operator and the subtask; None: the job master called the code."""
 
-    def __init__(self, operator: str, subtask: int, hook: str, cause: BaseException) -> None:
-        super().__init__(f"operator {operator!r}, subtask {subtask}, in {hook}: {type(cause).__name__}: {cause}")
+    def __init__(self, operator: str, subtask: int | None, hook: str, cause: BaseException) -> None:
+        place = "job master" if subtask is None else f"subtask {subtask}"
+        super().__init__(f"operator {operator!r}, {place}, in {hook}: {type(cause).__name__}: {cause}")
         self.operator = operator
         self.subtask = subtask
         self.hook = hook

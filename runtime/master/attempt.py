@@ -30,7 +30,7 @@ from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.build_sides import BuildSides
 from runtime.core.subtask.idle_sources import IdleSources
-from runtime.errors import EnvironmentFailure, WeirError, is_outage
+from runtime.errors import EnvironmentFailure, OperatorFailure, WeirError, is_outage
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
 from runtime.io.logs import traceback_text
@@ -437,7 +437,10 @@ class Attempt:
 
     def _finalize(self, manifest: Manifest, timings: Timings) -> Recorded | NotRecorded | Superseded:
         """Finalizes a checkpoint unless its output has a problem. Runs on the metadata thread."""
-        problem = self._output.problem(manifest)
+        try:
+            problem = self._output.problem(manifest)
+        except OperatorFailure as error:  # the thread has later work, such as the answers to operations
+            problem = str(error)
         if problem is not None:
             return NotRecorded(problem)
         return finalize_checkpoint(self._store, self._records, manifest, timings, self._now)

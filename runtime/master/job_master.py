@@ -7,7 +7,7 @@ this module uses neither Spark nor Postgres.
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.io.control.messages import Marker
+from runtime.io.logs import traceback_text
 from runtime.master.attempt import Attempt, AttemptStart
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import DeliveryBacklog
@@ -27,7 +28,7 @@ from runtime.master.end_reports import EndReports
 from runtime.master.failover import Failover, GiveUp, Restart
 from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
-from runtime.master.output_commit import check_expiry, commit_pending
+from runtime.master.output_commit import check_expiry, commit_pending, connector_call
 from runtime.master.restore import Restorer
 from runtime.master.result import (
     AttemptFailed,
@@ -116,31 +117,33 @@ class JobMaster:
             self._launcher.stop()
 
     def _try_attempt(self) -> AttemptResult:
+        """An attempt with its preparation. Any error fails the attempt, since only a recorded failure is seen."""
+        try:
+            return self._prepare_and_run()
+        except _Interrupted:
+            raise
+        except Exception as error:
+            log.error("an attempt raised", token=self._token, traceback=traceback_text(error))
+            return master_failure(error)
+
+    def _prepare_and_run(self) -> AttemptResult:
         try:
             savepoint = self._restorer.final_savepoint()
         except CorruptState as error:
             return AttemptFailed(str(error), is_final=True, damaged_file=error.file)
-        except (WeirError, OSError) as error:
-            return master_failure(error)
         if savepoint is not None:
             return SavepointCompleted(savepoint)
         self._check_interrupt()
-        try:
-            check_expiry(self._config.job.sinks, self._config.coordinator)
-            check_roots(self._config.job)  # a folder may have become a link since the last attempt
-            restored = self._restorer.restore(self._token)
-            inputs = self._list_inputs(restored)
-        except (WeirError, OSError) as error:
-            return master_failure(error)
+        check_expiry(self._config.job.sinks, self._config.coordinator)
+        check_roots(self._config.job)  # a folder may have become a link since the last attempt
+        restored = self._restorer.restore(self._token)
+        inputs = self._list_inputs(restored)
         is_first = not self._had_slots
         wait = self._slot_wait()
         missing = self._await_slots(wait)
         if missing is not None:
             return missing
-        try:
-            markers = self._write_markers()
-        except OSError as error:
-            return master_failure(error)
+        markers = self._write_markers()
         return self._run_attempt(
             AttemptStart(
                 token=self._token,
@@ -164,7 +167,8 @@ class JobMaster:
         for uid, source in self._config.job.sources.items():
             if uid in self._inputs or uid in ended or not isinstance(source, ListsInput):
                 continue
-            with suppress(EnvironmentFailure, JobRejected) if uid in with_state else nullcontext():
+            tolerated = (EnvironmentFailure, JobRejected) if uid in with_state else ()
+            with suppress(*tolerated), connector_call(uid, "its list_input"):
                 self._inputs[uid] = source.list_input()
         return {uid: listing for uid, listing in self._inputs.items() if listing is not None}
 

@@ -5,7 +5,8 @@ the files itself: output that a slot wrote behind a lost mount fails the checkpo
 Once its checkpoint is recorded, its output may be committed, and moved by readers, at any time.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit, output_in_progress, pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure, WeirError
 from runtime.ports import ExpiringOutput, Sink, SinkCommitter
 
 #: Before repetitions of a failed commit. Afterwards the attempt ends, and its restore commits.
@@ -51,14 +52,17 @@ class CheckpointOutput:
             return f"the output of the preceding checkpoint {self._uncommitted_checkpoint} could not be committed"
         for uid, committables in pending_committables(manifest).items():
             fresh = [each for each in committables if _key(uid, each) not in self._recorded_committables]
-            if fresh and (lost := self._committer(uid).missing(fresh)):
+            if fresh and (lost := self._missing(uid, fresh)):
                 return _unseen("prepared output", lost)
         for uid in self._sinks:
-            committer = self._committer(uid)
-            entries = output_in_progress(manifest, uid, committer.list_states)
-            if entries and (lost := committer.missing(entries)):
+            entries = output_in_progress(manifest, uid, self._committer(uid).list_states)
+            if entries and (lost := self._missing(uid, entries)):
                 return _unseen("output in progress", lost)
         return None
+
+    def _missing(self, uid: OperatorId, entries: Sequence[Any]) -> list[str]:
+        with connector_call(uid, "its committer's missing"):
+            return self._committer(uid).missing(entries)
 
     def on_recorded(self, manifest: Manifest) -> None:
         """Commits the output of a recorded checkpoint as a whole, sink by sink. A plain savepoint commits no output.
@@ -89,17 +93,37 @@ class CheckpointOutput:
         """Commits, repeatedly if the environment fails: a restart would cost more than a short wait."""
         for pause_s in COMMIT_PAUSES_S:
             try:
-                return self._committer(uid).commit_epoch(permit, committables)
+                return self._commit_once(uid, permit, committables)
             except (EnvironmentFailure, OSError) as error:
                 log.warning("commit is repeated", operator=uid, checkpoint=permit.checkpoint, error=str(error))
                 if not self._pause(pause_s):
                     raise
-        return self._committer(uid).commit_epoch(permit, committables)
+        return self._commit_once(uid, permit, committables)
+
+    def _commit_once(self, uid: OperatorId, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        with connector_call(uid, "its committer's commit"):
+            self._committer(uid).commit_epoch(permit, committables)
 
     def _committer(self, uid: OperatorId) -> SinkCommitter:
         if uid not in self._committers:
-            self._committers[uid] = self._sinks[uid].committer()
+            with connector_call(uid, "the making of its committer"):
+                self._committers[uid] = self._sinks[uid].committer()
         return self._committers[uid]
+
+
+@contextmanager
+def connector_call(uid: OperatorId, hook: str) -> Iterator[None]:
+    """A call of a connector's code by the job master. The errors of its client library name no operator.
+
+    Raises:
+        OperatorFailure: the call raised an error that is neither Weir's nor of the operating system.
+    """
+    try:
+        yield
+    except (WeirError, OSError):
+        raise
+    except Exception as error:
+        raise OperatorFailure(uid, None, hook, error) from error
 
 
 def check_expiry(sinks: Sinks, settings: CoordinatorSettings) -> None:
@@ -130,9 +154,10 @@ def commit_pending(sinks: Sinks, manifest: Manifest, token: Token) -> None:
     """Commits all pending output of a checkpoint that is restored, or that ends the run. Idempotent."""
     permit = permit_for_manifest(manifest, token)
     for uid, committables in pending_committables(manifest).items():
-        committer = sinks[uid].committer()
-        count = committer.commit(permit, committables)
-        committer.commit_epoch(permit, committables)
+        with connector_call(uid, "its committer's commit"):
+            committer = sinks[uid].committer()
+            count = committer.commit(permit, committables)
+            committer.commit_epoch(permit, committables)
         log.info("committed pending output", operator=uid, files=len(committables), newly=count)
 
 

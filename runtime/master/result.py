@@ -5,7 +5,7 @@ from typing import Final
 
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import CorruptState, DataRejected, JobRejected, is_outage
+from runtime.errors import CorruptState, DataRejected, JobRejected, OperatorFailure, WeirError, is_outage
 from runtime.io.control.messages import SlotFailed
 
 MAX_TRACEBACK_CHARACTERS: Final = 20_000  #: the end of a longer traceback is recorded
@@ -99,4 +99,8 @@ def master_failure(error: Exception, context: str = "") -> AttemptFailed:
         return AttemptFailed(detail, is_final=True)
     if isinstance(error, CorruptState):
         return AttemptFailed(detail, damaged_file=error.file)
+    if isinstance(error, OperatorFailure):
+        return AttemptFailed(detail, error.operator, is_outage=is_outage(error))
+    if not isinstance(error, WeirError | OSError):  # its text alone may be a bare value
+        detail = f"{context}{type(error).__name__}: {error}"
     return AttemptFailed(detail, is_outage=is_outage(error))

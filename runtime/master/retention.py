@@ -16,11 +16,12 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.commit import output_in_progress, pending_committables, pending_only, retained_output
 from runtime.core.snapshot.manifest import Manifest, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
-from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.io.manifests import read_manifest
 from runtime.io.pins import active_pin_folders
 from runtime.io.savepoints import drop_committed_output
 from runtime.master.config import MasterConfig
+from runtime.master.output_commit import connector_call
 from runtime.ports import Clock, ReleasesInput, SinkCommitter, SnapshotStore
 from runtime.run_store import RunStore
 
@@ -115,14 +116,16 @@ class Retention:
     def _clean_output(self, retained: list[Manifest], token: Token) -> None:
         self._older_output = {}
         for uid, sink in self._config.job.sinks.items():
-            committer = sink.committer()
+            with connector_call(uid, "the making of its committer"):
+                committer = sink.committer()
             if found := _output_in_progress(retained, uid, committer):
                 self._older_output[uid] = found
             self._clean_sink(uid, committer, retained, token)
 
     def _clean_sink(self, uid: OperatorId, committer: SinkCommitter, retained: list[Manifest], token: Token) -> None:
         keep = retained_output(retained, uid, committer.list_states)
-        removed = committer.clean(self._config.job_id, uid, token, keep)
+        with connector_call(uid, "its committer's clean"):
+            removed = committer.clean(self._config.job_id, uid, token, keep)
         if removed:
             log.info("removed leftovers of older attempts", operator=uid, files=removed)
 
@@ -136,7 +139,7 @@ class Retention:
                 continue
             try:
                 self._clean_sink(uid, committer, retained, token)
-            except (OSError, EnvironmentFailure) as error:
+            except (OSError, EnvironmentFailure, OperatorFailure) as error:
                 log.warning("output of older attempts is not deleted yet", operator=uid, error=str(error))
                 self._older_output[uid] = older
             if not self._older_output[uid]:
@@ -147,8 +150,9 @@ class Retention:
         for uid, source in self._config.job.sources.items():
             if isinstance(source, ReleasesInput):
                 try:
-                    released = source.release(list_states_of(retained, uid))
-                except (OSError, EnvironmentFailure) as error:
+                    with connector_call(uid, "its release"):
+                        released = source.release(list_states_of(retained, uid))
+                except (OSError, EnvironmentFailure, OperatorFailure) as error:
                     log.warning("processed input is not deleted yet", operator=uid, error=str(error))
                 else:
                     log.debug("released input", operator=uid, pieces=released)

@@ -1,7 +1,8 @@
 """The checkpoint coordinator of an attempt: trigger, collect, complete, expire, notify, end.
 
 Invariants: a checkpoint id is used once; completion is notified only after the manifest is recorded; a plain savepoint
-sends no notification; a failed checkpoint undoes no work; each requested operation is answered exactly once. (Flink's `CheckpointCoordinator`.)
+sends no notification; a failed checkpoint undoes no work; each requested operation is answered exactly once. (Flink's
+`CheckpointCoordinator`.)
 """
 
 from collections import Counter, OrderedDict

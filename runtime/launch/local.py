@@ -55,8 +55,8 @@ class LocalLauncher(SlotPoolLauncher):
         self._threads: list[threading.Thread] = []
 
     @property
-    def is_usable(self) -> bool:
-        return True
+    def loss(self) -> str:
+        return ""
 
     @property
     def host(self) -> str:

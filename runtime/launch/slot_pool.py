@@ -219,8 +219,8 @@ class SlotPoolLauncher(ABC):
 
     @property
     @abstractmethod
-    def is_usable(self) -> bool:
-        """False once this process can start no more slots and only a fresh process could."""
+    def loss(self) -> str:
+        """Why this process can start no more slots and only a fresh process could; "" while it can."""
 
     @property
     def spans_hosts(self) -> bool:

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore, RunRow
+from runtime.launch.driver_jvm import DriverJvm, JvmLost
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
@@ -73,6 +75,8 @@ class SparkLauncher(SlotPoolLauncher):
         super().__init__()
         self._name, self._spark_master, self._settings = name, spark_master, settings or {}
         self.context: SparkContext | None = None  #: None until it is opened
+        self._jvm: DriverJvm | None = None  #: as `context`
+        self._ui_address = self._application = ""
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
         self.group = ""  #: job group of the current stage
@@ -91,11 +95,11 @@ class SparkLauncher(SlotPoolLauncher):
 
     @property
     def ui_address(self) -> str:
-        return str(self.context.uiWebUrl or "") if self.context is not None else ""
+        return self._ui_address
 
     @property
     def application(self) -> str:
-        return str(self.context.applicationId or "") if self.context is not None else ""
+        return self._application
 
     def _address_towards_master(self) -> str:
         url = urlsplit(self._spark_master.split(",")[0])
@@ -108,20 +112,24 @@ class SparkLauncher(SlotPoolLauncher):
             raise EnvironmentFailure(f"SPARK_MASTER: no route to {self._spark_master!r}: {error}") from error
 
     @property
-    def is_usable(self) -> bool:
-        """Whether the context, once created, still gets executors.
+    def loss(self) -> str:
+        """Why the context, once created, gets no executors any more; "" if it does.
 
         A killed JVM cannot be restarted in this process. A standalone master that restarted does not know the
         application.
         """
-        if self.context is None:
-            return True
+        context, jvm = self.context, self._jvm
+        if context is None or jvm is None:
+            return ""
         if self._standalone is not None and self._standalone.has_forgotten_application:
-            return False
+            return "the Spark master has restarted and no longer knows this application"
         try:
-            return not self.context._jsc.sc().isStopped()
-        except Exception:
-            return False
+            has_stopped = jvm.call("a query of its status", lambda: context._jsc.sc().isStopped())
+        except JvmLost as error:
+            return str(error)
+        except Exception as error:
+            return f"the JVM of the Spark driver does not answer: {summarize_error(error)}"
+        return "its Spark context has stopped" if has_stopped else ""
 
     def warm_up(self, slots: int) -> None:
         """Starts the JVM ahead of the first stage. An error is only logged, since the stage will raise it again."""
@@ -135,8 +143,12 @@ class SparkLauncher(SlotPoolLauncher):
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
     def close(self) -> None:
-        if self.context is not None:
-            self.context.stop()
+        if self.context is None or self._jvm is None:
+            return
+        try:
+            self._jvm.call("the stop of its context", self.context.stop)
+        except Exception as error:
+            log.warning("the Spark context did not stop", error=summarize_error(error))
 
     def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
         self.group = f"{self._name}-{pool.address.token}"
@@ -151,8 +163,11 @@ class SparkLauncher(SlotPoolLauncher):
             return
         self._dismissed.set()
         self._thread.join(1.0)  # dismissed members exit by themselves
-        if self._thread.is_alive() and self.context is not None:
-            self.context.cancelJobGroup(self.group)
+        if self._thread.is_alive() and self.context is not None and self._jvm is not None:
+            try:
+                self._jvm.call("the cancel of its stage", partial(self.context.cancelJobGroup, self.group))
+            except Exception as error:  # the stage ends with the JVM
+                log.error("a Spark stage is not canceled", group=self.group, error=summarize_error(error))
             self._thread.join(STOP_TIMEOUT_S)
             if self._thread.is_alive():
                 log.error("a Spark stage does not end and keeps its tasks", group=self.group)
@@ -242,8 +257,11 @@ class SparkLauncher(SlotPoolLauncher):
             if self.context is None:
                 if not self._spark_master.startswith("spark://"):
                     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
-                self.context = SparkContext(conf=self._conf(slots))
-                self.context.setLogLevel("ERROR")
+                context = SparkContext(conf=self._conf(slots))
+                context.setLogLevel("ERROR")
+                self._jvm = DriverJvm(context)
+                self._ui_address, self._application = str(context.uiWebUrl or ""), str(context.applicationId or "")
+                self.context = context
             return self.context
 
     def _conf(self, slots: int) -> SparkConf:

@@ -248,8 +248,7 @@ class JobMaster:
             case Superseded():
                 return MasterExitCode.SUPERSEDED
             case LauncherBroken(detail):
-                log.error("no slots can be started from this process any more", detail=detail)
-                return MasterExitCode.BROKEN
+                return self._leave_to_fresh_master(detail)
             case AttemptFailed():
                 return self._on_failure(result)
 
@@ -264,9 +263,8 @@ class JobMaster:
 
     def _begin_restart(self, restart: Restart) -> MasterExitCode | None:
         """Takes the token of the next attempt and waits until it is due."""
-        if not self._launcher.is_usable:
-            log.error("no slots can be started from this process any more", detail=restart.reason)
-            return MasterExitCode.BROKEN
+        if loss := self._launcher.loss:
+            return self._leave_to_fresh_master(f"{restart.reason}; then {loss}")
         token = self._retry(partial(self._records.next_attempt, restart.reason, restart.failure))
         if token is None:
             return MasterExitCode.SUPERSEDED
@@ -279,6 +277,12 @@ class JobMaster:
         while (rest_ms := until - self._clock.monotonic_ms()) > 0:
             self._pause(rest_ms / 1000)
         return None
+
+    def _leave_to_fresh_master(self, reason: str) -> MasterExitCode:
+        """Records why no slots can be started from this process any more. Its supervisor sees an exit code only."""
+        log.error("no slots can be started from this process any more", detail=reason)
+        self._retry(partial(self._records.end_attempt, "failed", reason))
+        return MasterExitCode.BROKEN
 
     # ------------------------------------------------------------ the end of the run
 

@@ -38,8 +38,8 @@ class Launcher(Protocol):
     """Starts and ends the processes or threads that slots run in."""
 
     @property
-    def is_usable(self) -> bool:
-        """False once this process can start no more slots and only a fresh process could."""
+    def loss(self) -> str:
+        """Why this process can start no more slots and only a fresh process could; "" while it can."""
 
     @property
     def spans_hosts(self) -> bool:

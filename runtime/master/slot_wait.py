@@ -69,8 +69,8 @@ class SlotWait:
 
     def poll(self) -> AttemptFailed | LauncherBroken | None:
         """Polls the launcher. Returns the result if the wait failed, else None."""
-        if not self._launcher.is_usable:
-            return LauncherBroken("Spark is gone, or has forgotten this application")
+        if loss := self._launcher.loss:
+            return LauncherBroken(loss)
         status, now = self._launcher.status(), self._clock.monotonic_ms()
         match status.phase:
             case SlotPhase.READY:

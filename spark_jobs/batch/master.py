@@ -27,6 +27,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import RunRow
+from runtime.launch.driver_jvm import DriverJvm
 from runtime.launch.spark import LOOPBACK, UI_SETTINGS
 from runtime.master.master_process import (
     compile_job,
@@ -43,7 +44,7 @@ from runtime.spark_settings import check_spark_settings
 from spark_jobs.batch.execute import TaskFailure
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.run import BatchRun, Superseded, plan_with_session
-from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.session import SparkSettings, first_line, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +88,7 @@ class BatchMaster:
         self._progress: BatchProgress | None = None
         self._report_lock = threading.Lock()  #: orders the reports of both threads: the last one written is the newest
         self._spark: SparkSession | None = None
+        self._jvm: DriverJvm | None = None  #: as `_spark`
         self._ui_address = ""  #: of Spark's UI; read once, because a context that stops gives none
         self._error: Exception | None = None
         self._end_lock = threading.Lock()  #: orders the recorded end, a cancel and a release of the run
@@ -124,6 +126,7 @@ class BatchMaster:
             with plan_with_session(self._run.job, self._session) as (plan, spark):
                 progress = BatchProgress(spark.sparkContext, plan.stages, self._run.group)
                 self._ui_address = str(spark.sparkContext.uiWebUrl or "")
+                self._jvm = DriverJvm(spark.sparkContext)
                 self._progress, self._spark = progress, spark
                 self._retry(lambda: self._records.change_state(RunEvent.DEPLOYED))
                 self._run.run(plan, spark, progress)
@@ -167,17 +170,18 @@ class BatchMaster:
         self._stop_spark()
 
     def _stop_spark(self) -> None:
-        if self._spark is not None:
+        if self._spark is not None and self._jvm is not None:
+            cancel = partial(self._spark.sparkContext.cancelJobGroup, self._run.group)
             with suppress(Exception):  # a stopped context has no jobs to cancel
-                self._spark.sparkContext.cancelJobGroup(self._run.group)
+                self._jvm.call("the cancel of its jobs", cancel)
 
     def _report(self) -> None:
         """Writes the live report, once a stage has begun: a master that only commits keeps its predecessor's report."""
-        if self._progress is None or not self._progress.has_begun:
+        if self._progress is None or self._jvm is None or not self._progress.has_begun:
             return
         with self._report_lock:
             try:
-                live = self._progress.live()
+                live = self._jvm.call("a query of its status", self._progress.live)
             except Exception as error:  # noqa: BLE001 - py4j: the context may be stopping
                 log.debug("no news of the stages", error=str(error))
                 return
@@ -203,7 +207,9 @@ class BatchMaster:
         if self._released:
             self._retry(lambda: self._records.end_attempt("released"))
             return MasterExitCode.RELEASED
-        if self._is_spark_gone():
+        if loss := self._spark_loss():
+            reason = f"{first_line(error)}; {loss}"
+            self._retry(lambda: self._records.end_attempt("failed", reason))
             return MasterExitCode.BROKEN
         code = error.code if isinstance(error, JobRejected) else "batch-failed"
         operator = error.operator if isinstance(error, TaskFailure) else ""
@@ -215,15 +221,18 @@ class BatchMaster:
         state = self._retry(lambda: self._records.change_state(event, failure))
         return MasterExitCode.SUPERSEDED if state is None else MasterExitCode.DONE
 
-    def _is_spark_gone(self) -> bool:
-        """Whether the JVM has died; the next master starts another."""
-        if self._spark is None:
-            return False
+    def _spark_loss(self) -> str:
+        """Why the JVM can run nothing more; "" if it can. The next master starts another."""
+        if self._spark is None or self._jvm is None:
+            return ""
         context = self._spark.sparkContext
         try:
-            return context._jsc is not None and bool(context._jsc.sc().isStopped())
-        except Exception:  # noqa: BLE001 - py4j raises if the JVM does not answer
-            return True
+            has_stopped = self._jvm.call(
+                "a query of its status", lambda: context._jsc is not None and bool(context._jsc.sc().isStopped())
+            )
+        except Exception as error:  # noqa: BLE001 - py4j raises if the JVM does not answer
+            return self._jvm.loss or f"the JVM of the Spark driver does not answer: {first_line(error)}"
+        return "its Spark context has stopped" if has_stopped else ""
 
     def _retry(self, function: Callable[[], T]) -> T:
         """Calls `function`, and retries while the database is unavailable."""

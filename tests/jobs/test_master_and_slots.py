@@ -91,7 +91,7 @@ class PlayedSlot:
 class Played:
     """Implements `launcher.Launcher` with slots that do what the test says."""
 
-    is_usable = True
+    loss = ""
     spans_hosts = False
     ui_address = ""
     application = ""

@@ -279,8 +279,8 @@ def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> 
 
 class SpentLauncher(LocalLauncher):
     @property
-    def is_usable(self) -> bool:
-        return False
+    def loss(self) -> str:
+        return "its Spark context has stopped"
 
 
 def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_path: Path) -> None:
@@ -289,6 +289,7 @@ def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_pat
     master = JobMaster(config, records, FileStore(storage), SpentLauncher(), SystemClock())
     assert master.run() is MasterExitCode.BROKEN
     assert not records.state.is_terminal
+    assert records.attempts == [(1, "failed", "its Spark context has stopped")]
 
 
 def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:

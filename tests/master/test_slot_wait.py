@@ -22,7 +22,7 @@ from tests.jobs.numbers import Numbers, counts
 
 
 class Cluster(LocalLauncher):
-    """Has `there` slots, and starts places as soon as these are enough. `usable` is for the test to say."""
+    """Has `there` slots, and starts places as soon as these are enough. `lives` is for the test to say."""
 
     def __init__(self, there: int) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class Cluster(LocalLauncher):
         self._waiting: tuple[SlotPool, CompiledJob] | None = None
 
     @property
-    def is_usable(self) -> bool:
-        return self.lives
+    def loss(self) -> str:
+        return "" if self.lives else "its Spark context has stopped"
 
     def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
         self._waiting = stage, job
@@ -175,7 +175,7 @@ def test_a_context_that_became_useless_ends_the_master_and_not_the_run(tmp_path:
         cluster.lives = False
         assert run.join() is MasterExitCode.BROKEN
     assert records.state is RunState.WAITING
-    assert records.attempts == []
+    assert records.attempts == [(1, "failed", "its Spark context has stopped")]
 
 
 def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:

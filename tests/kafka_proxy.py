@@ -37,9 +37,9 @@ class Proxy:
 
 
 @contextmanager
-def proxied_broker() -> Iterator[Proxy]:
+def proxied_broker(port: int | None = None) -> Iterator[Proxy]:
     """A broker that is known to its clients by the address of the proxy only."""
-    port = free_port()
+    port = port or free_port()
     with running_broker("--advertised-listener-url", f"tcp://127.0.0.1:{port}") as behind:
         proxy = Proxy(Broker(f"127.0.0.1:{port}"))
         with socket.create_server(("127.0.0.1", port)) as server:

@@ -7,15 +7,17 @@ therefore remembers the last refusal and puts it before the time-out.
 import errno
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from ssl import SSLError
+from typing import Any, Final, TypeVar
 
-from runtime.connectors.kafka.wire import KafkaWire
+from runtime.connectors.kafka.wire import SASL_MECHANISMS, KafkaWire, sasl_mechanism
 from runtime.connectors.libraries import import_library
 from runtime.data_hosts import hosts_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
+T = TypeVar("T")
 _REQUEST_TIMEOUT_MS: Final = 10_000  #: of metadata and offset requests, unless `socket.timeout.ms` is smaller
 _OWN_OPTIONS: Final = frozenset(
     {
@@ -96,7 +98,6 @@ class KafkaConnection:
         self._resolved = {name: resolve(f"options.{name}", value, hosts) for name, value in options.items()}
         self._resolved |= {} if named is None else named.options
         self._library = import_library("confluent_kafka", "kafka")
-        self._admin_library = import_library("confluent_kafka.admin", "kafka")
         self._refusal: Any = None  #: the last error of a login
         timeout_ms = int(self._resolved.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS))
         self.timeout_s = min(timeout_ms, _REQUEST_TIMEOUT_MS) / 1_000
@@ -106,9 +107,6 @@ class KafkaConnection:
 
     def producer(self, own: Mapping[str, Any]) -> Any:
         return self._create(self._library.Producer, own)
-
-    def admin(self) -> Any:
-        return self._create(self._admin_library.AdminClient, {})
 
     def _create(self, kind: Any, own: Mapping[str, Any]) -> Any:
         """A client with the options `own`, which override the options of the author.
@@ -144,6 +142,30 @@ class KafkaConnection:
             except OSError as error:
                 failure = error
         raise failure
+
+    @property
+    def has_wire(self) -> bool:
+        """Whether `wire` can log in: it has the mechanisms PLAIN and SCRAM."""
+        protocol = self._resolved.get("security.protocol", "plaintext").lower()
+        return not protocol.startswith("sasl") or sasl_mechanism(self._resolved) in SASL_MECHANISMS
+
+    def ask(self, what: str, request: Callable[[KafkaWire], T], place: tuple[str, int] | None = None) -> T:
+        """The result of `request` at the broker at `place`. None: the first bootstrap server that answers.
+
+        Raises:
+            TargetAway: no broker answers.
+            EnvironmentFailure: the certificate of the broker is refused.
+        """
+        try:
+            with self.wire(place) as wire:
+                return request(wire)
+        except OSError as error:
+            kind = EnvironmentFailure if isinstance(error, SSLError) else TargetAway
+            raise kind(f"Kafka at {self.servers}: {what}: {error}") from error
+
+    def refusal(self, code: int, what: str) -> WeirError:
+        """The exception to raise for an error code of the protocol."""
+        return self.failure_of(self._library.KafkaError(code), what)
 
     def list_topics(self, client: Any, what: str, **which: Any) -> Any:
         """Metadata by topic; blocks for `timeout_s` at most. A refused login is known when the client is polled."""

@@ -118,8 +118,7 @@ class KafkaEpochs:
 class EpochRecord:
     """The group `name`, which records the last written epoch, as an offset of partition 0 of the topic.
 
-    A consumer reads it. An admin client whose first request finds no broker in time aborts the process when the broker
-    answers later (librdkafka 2.16, `eonce->refcnt > 0` in rd_kafka_enq_once_del_source_return).
+    A consumer reads it: an admin client that asks during an outage can end the process (`wire`).
     """
 
     def __init__(self, connection: KafkaConnection, name: str, topic: str) -> None:

@@ -9,29 +9,34 @@ import msgspec
 
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.libraries import import_library
+from runtime.errors import JobRejected
 
 Partition = tuple[str, int]  #: topic and number
+TopicIds = Mapping[str, str]  #: the broker's id of each topic, in hexadecimal digits; a topic made anew gets another
 OffsetRange = tuple[int, int]  #: first offset, and the offset behind the last; `NO_END` if the source is unbounded
 Start = Literal["earliest", "latest"] | datetime
 
 NO_END: Final = -1
-_LISTING: Final = list[tuple[str, int, int, int]]
+_LISTING: Final = tuple[list[tuple[str, int, int, int]], dict[str, str]]
+_TIMES_OF_ENDS: Final[Mapping[str, int]] = {"earliest": -2, "latest": -1}  #: in the request ListOffsets
 
 
 @dataclass(frozen=True)
 class TopicOffsets:
-    """Requests about `topics`. Each blocks for `timeout_s` of the connection at most.
+    """Requests about `topics`. Each blocks for `timeout_s` of the connection at most. Thread-safe.
 
     Args:
-        read_uncommitted: whether the newest offset is that behind open transactions.
+        consumer: makes the requests. A producer or an admin client could create a topic, and an admin client can end
+            the process after an outage (`wire`). Its isolation level decides whether the newest offset is that behind
+            open transactions.
     """
 
     connection: KafkaConnection
     topics: Sequence[str]
-    read_uncommitted: bool
+    consumer: Any
 
-    def partitions(self, consumer: Any) -> list[Partition]:
-        """All partitions. A consumer asks: the same request of a producer or an admin client could create a topic.
+    def partitions(self) -> list[Partition]:
+        """All partitions.
 
         Raises:
             JobRejected: a topic is missing, or the login is refused.
@@ -40,11 +45,23 @@ class TopicOffsets:
         found = []
         for topic in self.topics:
             what = f"topic {topic!r}"
-            described = self.connection.list_topics(consumer, what, topic=topic)[topic]
+            described = self.connection.list_topics(self.consumer, what, topic=topic)[topic]
             if described.error is not None:
                 raise self.connection.failure_of(described.error, what)
             found += [(topic, number) for number in described.partitions]
         return found
+
+    def topic_ids(self) -> TopicIds:
+        """The id of each topic. Empty: the broker is older than Kafka 3.1, or `wire` lacks the mechanism of the login.
+
+        Raises:
+            EnvironmentFailure: no broker answers.
+        """
+        if not self.connection.has_wire:
+            return {}
+        names = ", ".join(map(repr, self.topics))
+        found = self.connection.ask(f"topic {names}", lambda wire: wire.topic_ids(self.topics))
+        return {topic: identity.hex for topic, identity in found.items() if identity.int}
 
     def ranges(self, partitions: Sequence[Partition], start: Start, *, bounded: bool) -> dict[Partition, OffsetRange]:
         """The offsets from `start` on; of a bounded source to the newest message.
@@ -60,32 +77,41 @@ class TopicOffsets:
         """The offset of `start` in each partition. A time after the last message is the end of the partition."""
         if not partitions:
             return {}
-        library, admin = import_library("confluent_kafka", "kafka"), import_library("confluent_kafka.admin", "kafka")
-        specs = {"earliest": admin.OffsetSpec.earliest, "latest": admin.OffsetSpec.latest}
-        if isinstance(start, datetime):
-            spec = admin.OffsetSpec.for_timestamp(int(start.timestamp() * 1_000))
-        else:
-            spec = specs[start]()
-        levels = library.IsolationLevel
-        level = levels.READ_UNCOMMITTED if self.read_uncommitted else levels.READ_COMMITTED
-        asked = {library.TopicPartition(topic, number): spec for topic, number in partitions}
-        client = self.connection.admin()  # its requests end with it
-        futures = client.list_offsets(asked, isolation_level=level, request_timeout=self.connection.timeout_s)
+        library = import_library("confluent_kafka", "kafka")
+        time = int(start.timestamp() * 1_000) if isinstance(start, datetime) else _TIMES_OF_ENDS[start]
+        asked = [library.TopicPartition(*partition, time) for partition in partitions]
+        what = f"offsets of topics {', '.join(self.topics)}"
+        try:
+            answers = self.consumer.offsets_for_times(asked, self.connection.timeout_s)
+        except library.KafkaException as error:
+            self.consumer.poll(0)  # a refused login is known then
+            raise self.connection.failure(error, what) from error
         found: dict[Partition, int] = {}
-        for place, future in futures.items():
-            try:
-                found[place.topic, place.partition] = future.result().offset
-            except library.KafkaException as error:
+        for place in answers:
+            if place.error is not None:
                 what = f"offset of topic {place.topic!r}, partition {place.partition}"
-                raise self.connection.failure(error, what) from error
+                raise self.connection.failure_of(place.error, what)
+            found[place.topic, place.partition] = place.offset
         unknown = [partition for partition, offset in found.items() if offset < 0]
         return found | (self.offsets(unknown, "latest") if isinstance(start, datetime) else {})
 
 
-def encode_listing(ranges: Mapping[Partition, OffsetRange]) -> bytes:
-    return msgspec.msgpack.encode([(*partition, *each) for partition, each in ranges.items()])
+def check_topic_ids(former: TopicIds, present: TopicIds) -> None:
+    """Raises JobRejected if a topic was deleted and made anew: its offsets belong to other messages."""
+    for topic, identity in sorted(former.items()):
+        if present.get(topic, identity) != identity:
+            detail = (
+                f"topic {topic!r} was deleted and created anew (its id was {identity} and is {present[topic]}), so the "
+                "offsets of the job belong to other messages. Start the job without a checkpoint to read the new topic "
+                "from `start` on"
+            )
+            raise JobRejected("topic-created-anew", "topics", detail)
 
 
-def decode_listing(listing: bytes) -> dict[Partition, OffsetRange]:
-    rows = msgspec.msgpack.decode(listing, type=_LISTING)
-    return {(topic, number): (first, end) for topic, number, first, end in rows}
+def encode_listing(ranges: Mapping[Partition, OffsetRange], ids: TopicIds) -> bytes:
+    return msgspec.msgpack.encode(([(*partition, *each) for partition, each in ranges.items()], ids))
+
+
+def decode_listing(listing: bytes) -> tuple[dict[Partition, OffsetRange], TopicIds]:
+    rows, ids = msgspec.msgpack.decode(listing, type=_LISTING)
+    return {(topic, number): (first, end) for topic, number, first, end in rows}, ids

@@ -11,7 +11,8 @@ loses no rows: the next begins at the same offsets.
 The state names the next offset of every partition from the first snapshot on, and its newest event time. Without that
 time, a partition that has no message after a restore would hold back the watermark, though its time was known. A
 partition without an offset in state and listing has appeared since, and is read from its beginning. An offset that the
-broker no longer has fails the job: a silent reset would lose or repeat rows.
+broker no longer has fails the job: a silent reset would lose or repeat rows. State and listing also name the ids of the
+topics. A topic that was deleted and made anew has another id, and its messages other offsets: the job is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,9 @@ from runtime.connectors.kafka.offsets import (
     OffsetRange,
     Partition,
     Start,
+    TopicIds,
     TopicOffsets,
+    check_topic_ids,
     decode_listing,
     encode_listing,
 )
@@ -106,6 +109,7 @@ class KafkaSource:
     max_future_ms: int | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     listing: Mapping[Partition, OffsetRange] | None = field(default=None, kw_only=True, repr=False)  #: by `with_input`
+    listed_ids: TopicIds = field(default_factory=dict, kw_only=True, repr=False)  #: as `listing`
     is_ordered: bool = field(default=False, kw_only=True, repr=False)  #: set by `in_order`
 
     def output_columns(self) -> pa.Schema | None:
@@ -142,23 +146,34 @@ class KafkaSource:
         """
         if self.start == "earliest" and not self.bounded:
             return None
-        offsets = self.topic_offsets(KafkaConnection(self.servers, self.options))
-        consumer = offsets.connection.consumer({"group.id": self.group or "weir"})
+        offsets = self.topic_offsets(self.group or "weir")
         try:
-            partitions = offsets.partitions(consumer)
+            ids = offsets.topic_ids()  # first: a topic that is made anew in between gets other offsets
+            ranges = offsets.ranges(offsets.partitions(), self.start, bounded=self.bounded)
         finally:
-            consumer.close()
-        return encode_listing(offsets.ranges(partitions, self.start, bounded=self.bounded))
+            offsets.consumer.close()
+        return encode_listing(ranges, ids)
 
     def with_input(self, listing: bytes) -> "KafkaSource":
-        return replace(self, listing=decode_listing(listing))
+        ranges, ids = decode_listing(listing)
+        return replace(self, listing=ranges, listed_ids=ids)
 
     def in_order(self) -> "KafkaSource":
         """The source whose readers read partition after partition. A partition that waits its turn is not idle."""
         return replace(self, is_ordered=True, idle_after_ms=None)
 
-    def topic_offsets(self, connection: KafkaConnection) -> TopicOffsets:
-        return TopicOffsets(connection, self.topic_names, self.read_uncommitted)
+    def topic_offsets(self, group: str) -> TopicOffsets:
+        """With a new consumer, which the caller closes."""
+        connection = KafkaConnection(self.servers, self.options)
+        settings = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted" if self.read_uncommitted else "read_committed",
+            "enable.partition.eof": self.bounded,
+        }
+        return TopicOffsets(connection, self.topic_names, connection.consumer(settings))
 
     def check(self) -> None:
         check_connection(self.servers, self.options)
@@ -215,28 +230,23 @@ class KafkaReader(SourceReader):
     def open(self, context: OperatorContext) -> None:
         source, self._context = self._source, context
         self._library = import_library("confluent_kafka", "kafka")
-        self._connection = KafkaConnection(source.servers, source.options)
-        self._offsets = source.topic_offsets(self._connection)
-        self._consumer = self._connection.consumer(
-            {
-                "group.id": source.group or f"weir-{context.job}-{context.uid}",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_uncommitted" if source.read_uncommitted else "read_committed",
-                "enable.partition.eof": source.bounded,
-            }
-        )
+        self._offsets = source.topic_offsets(source.group or f"weir-{context.job}-{context.uid}")
+        self._connection, self._consumer = self._offsets.connection, self._offsets.consumer
         self._table: KeyedTable = context.state.keyed_table("partitions", _KEY_SCHEMA, _VALUE_SCHEMA)
         restored = self._restored_positions()
-        found = self._offsets.partitions(self._consumer)
+        self._topic_ids = self._offsets.topic_ids()  # first: a topic that is made anew in between is noticed later
+        found = self._offsets.partitions()
         self._check_restored(restored, found)
+        former = {} if context.restored else source.listed_ids
+        restored_ids = self._restored_ids()
+        check_topic_ids({**former, **restored_ids}, self._topic_ids)
         ended = self._with_ends(restored) if source.bounded else {}
         own = [partition for partition in self._own(found) if partition not in restored]
         new = {partition: (*each, _NO_TIME) for partition, each in self._first_ranges(own).items()}
         self._assign(restored | ended | new)
         self._discoveries += bool(new)
-        self._changed.update(ended, new)
+        unidentified = [partition for partition in restored if partition[0] not in restored_ids]
+        self._changed.update(ended, new, unidentified)
         self._discovered_at = context.now_ms()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
@@ -294,6 +304,9 @@ class KafkaReader(SourceReader):
         self._table.column("end_offset")[rows] = [self._splits[name].end_offset for name in names]
         times = [self._splits[name].clock.max_event_time for name in names]
         self._table.column("max_event_time")[rows] = [_NO_TIME if time is None else time for time in times]
+        ids = [bytes.fromhex(self._topic_ids.get(topic, "")) or bytes(16) for topic, _ in names]
+        for column, half in zip(_ID_COLUMNS, (slice(0, 8), slice(8, 16)), strict=True):
+            self._table.column(column)[rows] = [int.from_bytes(each[half], signed=True) for each in ids]
         self._table.touch(rows)
         self._changed.clear()
 
@@ -314,8 +327,16 @@ class KafkaReader(SourceReader):
     def _restored_positions(self) -> dict[Partition, _Place]:
         rows = self._table.row_ids()
         topics, numbers = (self._table.key_column(name, rows).to_pylist() for name in _KEY_SCHEMA.names)
-        values = [self._table.value_column(name, rows).to_pylist() for name in _VALUE_SCHEMA.names]
+        values = [self._table.value_column(name, rows).to_pylist() for name in _POSITION_COLUMNS]
         return dict(zip(zip(topics, numbers, strict=True), zip(*values, strict=True), strict=True))
+
+    def _restored_ids(self) -> TopicIds:
+        """The ids of the topics that the state names. A topic whose id was unknown is missing."""
+        rows = self._table.row_ids()
+        topics = self._table.key_column("topic", rows).to_pylist()
+        halves = [self._table.value_column(name, rows).to_pylist() for name in _ID_COLUMNS]
+        ids = [b"".join(half.to_bytes(8, signed=True) for half in each) for each in zip(*halves, strict=True)]
+        return {topic: identity.hex() for topic, identity in zip(topics, ids, strict=True) if any(identity)}
 
     def _check_restored(self, restored: Mapping[Partition, Any], found: Sequence[Partition]) -> None:
         """Raises JobRejected if a partition of the state does not exist: its rows would be missing silently."""
@@ -394,7 +415,8 @@ class KafkaReader(SourceReader):
 
     def _find_new(self) -> dict[Partition, int]:
         """Partitions without a position, with their first offsets. Runs on the metadata thread."""
-        found = self._own(self._offsets.partitions(self._consumer))
+        check_topic_ids(self._topic_ids, self._offsets.topic_ids())
+        found = self._own(self._offsets.partitions())
         return self._offsets.offsets([partition for partition in found if partition not in self._splits], "earliest")
 
     def _position(self, partition: Partition, offset: int) -> Any:
@@ -516,6 +538,8 @@ _METADATA_VALUES: Final[Mapping[str, Any]] = {
     "key": lambda message: message.key(),
 }
 _KEY_SCHEMA: Final = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
+_POSITION_COLUMNS: Final = ("next_offset", "end_offset", "max_event_time")
+_ID_COLUMNS: Final = ("topic_id_high", "topic_id_low")  #: halves of the id of the topic; 0: unknown
 _VALUE_SCHEMA: Final = pa.schema(
-    [pa.field(name, pa.int64(), nullable=False) for name in ("next_offset", "end_offset", "max_event_time")]
+    [pa.field(name, pa.int64(), nullable=False) for name in (*_POSITION_COLUMNS, *_ID_COLUMNS)]
 )

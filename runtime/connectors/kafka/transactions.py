@@ -26,17 +26,17 @@ Without the group, two outcomes would look alike: a broker that answers a commit
 transaction before a later use of the id, or has aborted it. Flink takes the former for granted.
 """
 
-import errno
 import re
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from runtime.connectors.kafka.connection import KafkaConnection
+from runtime.connectors.kafka.wire import GROUP_KEY, TRANSACTION_KEY, KafkaWire
 from runtime.connectors.libraries import import_library
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
@@ -47,10 +47,13 @@ from runtime.ports import SinkCommitter
 _ID_PATTERN: Final = re.compile(
     r"(?P<prefix>[\w.]+)-(?P<job>[\w.=]+)-(?P<uid>[\w.=]+)-(?P<token>\d+)-\d+-[0-9a-f]+-\d+", re.ASCII
 )
-_COMMIT_TRIES: Final = 60
+_COORDINATOR_TRIES: Final = 60
 _PAUSE_S: Final = 0.25
 _CLEANING_THREADS: Final = 8
 
+_NO_TOPIC: Final = 3  #: UNKNOWN_TOPIC_OR_PARTITION
+_NO_LEADER: Final = 5  #: LEADER_NOT_AVAILABLE: the topic exists
+_NO_GROUP: Final = 69  #: GROUP_ID_NOT_FOUND
 _IN_PROGRESS: Final = 51  #: CONCURRENT_TRANSACTIONS: the commit is decided and not finished
 _MOVED: Final = frozenset({14, 15, 16})  #: the coordinator is loading, absent, or another broker
 _GONE: Final[Mapping[int, str]] = {
@@ -96,57 +99,54 @@ def encode_id_part(name: str) -> str:
 class CommitRecord:
     """The groups that record the commits of transactional ids, as offsets of partition 0 of a topic. Thread-safe.
 
-    The constructor blocks until a broker answers, since the first request of an admin client must find one: see
-    `epochs.EpochRecord`. It raises EnvironmentFailure if none does.
+    Its requests go over `wire`. An admin client that asks during an outage can end the process when the broker returns.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
-        self._library = import_library("confluent_kafka", "kafka")
-        self._admin = connection.admin()
-        connection.list_topics(self._admin, "list of topics")
 
     def committed_number(self, transactional_id: str, topic: str) -> int:
         """The number of the last committed transaction of the id, whose messages go to `topic`; 0: none."""
-        place = self._library.TopicPartition(topic, 0)
-        asked = self._library.ConsumerGroupTopicPartitions(transactional_id, [place])
-        try:
-            # Stable offsets would be waited for, until the open transaction has ended.
-            futures = self._admin.list_consumer_group_offsets(
-                [asked], require_stable=False, request_timeout=self._connection.timeout_s
-            )
-            found = futures[transactional_id].result().topic_partitions[0]
-        except self._library.KafkaException as error:
-            raise self._connection.failure(error, f"commit record {transactional_id}") from error
-        if found.error is not None:
-            raise self._connection.failure_of(found.error, f"commit record {transactional_id}")
-        return max(int(found.offset), 0)
+        what, offset = f"commit record {transactional_id}", 0
+
+        def fetch(coordinator: KafkaWire) -> int:
+            nonlocal offset
+            code, offset = coordinator.committed_offset(transactional_id, topic, 0)
+            return code
+
+        code = _ask_coordinator(self._connection, what, transactional_id, GROUP_KEY, fetch)
+        if code:
+            raise self._connection.refusal(code, what)
+        return max(offset, 0)
 
     def check_topic_exists(self, topic: str) -> None:
-        check_topic_exists(self._connection, self._admin, topic)
+        what = f"topic {topic!r}"
+        code = self._connection.ask(what, lambda wire: wire.metadata(topic))[1]
+        if code == _NO_TOPIC:
+            raise missing_topic(self._connection, topic)
+        if code and code != _NO_LEADER:
+            raise self._connection.refusal(code, what)
 
     def ids_of_older_attempts(self, prefix: str, job: str, uid: str, token: Token) -> list[str]:
-        try:
-            groups = self._admin.list_consumer_groups(request_timeout=self._connection.timeout_s).result().valid
-        except self._library.KafkaException as error:
-            raise self._connection.failure(error, "list of consumer groups") from error
-        found = [(group.group_id, _ID_PATTERN.fullmatch(group.group_id)) for group in groups]
+        what, groups = "list of consumer groups", set[str]()
+        for place in self._connection.ask(what, lambda wire: wire.metadata())[0]:
+            code, names = self._connection.ask(what, lambda wire: wire.groups(), place)
+            if code:
+                raise self._connection.refusal(code, what)
+            groups.update(names)
+        found = [(name, _ID_PATTERN.fullmatch(name)) for name in sorted(groups)]
         owner = (prefix, encode_id_part(job), encode_id_part(uid))
         mine = [(name, own) for name, own in found if own and own.group("prefix", "job", "uid") == owner]
         return [name for name, own in mine if int(own["token"]) < token]
 
     def delete(self, transactional_ids: Sequence[str]) -> None:
-        if not transactional_ids:
-            return
-        futures = self._admin.delete_consumer_groups(
-            list(transactional_ids), request_timeout=self._connection.timeout_s
-        )
-        for name, future in futures.items():
-            try:
-                future.result()
-            except self._library.KafkaException as error:
-                if error.args[0].name() != "GROUP_ID_NOT_FOUND":
-                    raise self._connection.failure(error, f"commit record {name}") from error
+        for name in transactional_ids:
+            what = f"commit record {name}"
+            code = _ask_coordinator(
+                self._connection, what, name, GROUP_KEY, lambda wire, name=name: wire.delete_group(name)
+            )
+            if code and code != _NO_GROUP:
+                raise self._connection.refusal(code, what)
 
 
 class KafkaCommitter(SinkCommitter):
@@ -224,33 +224,44 @@ class KafkaCommitter(SinkCommitter):
 
 def check_topic_exists(connection: KafkaConnection, client: Any, topic: str) -> None:
     """Raises JobRejected if there is no such topic. Lists all topics: a request for one topic could create it."""
-    topics = connection.list_topics(client, f"topic {topic!r}")
-    if topic not in topics:
-        detail = f"Kafka at {connection.servers} has no topic {topic!r}: create the topic, or correct its name"
-        raise JobRejected("missing-topic", "topic", detail)
+    if topic not in connection.list_topics(client, f"topic {topic!r}"):
+        raise missing_topic(connection, topic)
+
+
+def missing_topic(connection: KafkaConnection, topic: str) -> JobRejected:
+    detail = f"Kafka at {connection.servers} has no topic {topic!r}: create the topic, or correct its name"
+    return JobRejected("missing-topic", "topic", detail)
 
 
 def _end_transaction(connection: KafkaConnection, transaction: PreparedTransaction) -> int:
     """The final error code of the commit; 0: committed. Raises EnvironmentFailure if the outcome is not known."""
-    problem: object = "no coordinator"
-    for _ in range(_COMMIT_TRIES):
-        try:
-            with connection.wire() as any_broker:
-                code, host, port = any_broker.find_coordinator(transaction.id)
-            if code == 0:
-                with connection.wire((host, port)) as coordinator:
-                    code = coordinator.end_transaction(
-                        transaction.id, transaction.producer, transaction.epoch, commit=True
-                    )
-        except OSError as error:
-            what = f"Kafka at {connection.servers}: commit of {transaction.id}: {error}"
-            outage = error if error.errno else OSError(errno.ETIMEDOUT, str(error))
-            raise EnvironmentFailure(what) from outage
+    name, producer, epoch = transaction.id, transaction.producer, transaction.epoch
+    return _ask_coordinator(
+        connection,
+        f"commit of {name}",
+        name,
+        TRANSACTION_KEY,
+        lambda coordinator: coordinator.end_transaction(name, producer, epoch, commit=True),
+    )
+
+
+def _ask_coordinator(
+    connection: KafkaConnection, what: str, key: str, key_type: int, request: Callable[[KafkaWire], int]
+) -> int:
+    """The error code of `request` at the coordinator of `key`; 0: none. Repeated while the coordinator moves.
+
+    Raises:
+        EnvironmentFailure: no broker answers, or there is no coordinator for some seconds.
+    """
+    code = 0
+    for _ in range(_COORDINATOR_TRIES):
+        code, host, port = connection.ask(what, lambda wire: wire.find_coordinator(key, key_type))
+        if code == 0:
+            code = connection.ask(what, request, (host, port))
         if code not in _MOVED and code != _IN_PROGRESS:
             return code
-        problem = f"error {code}"
         threading.Event().wait(_PAUSE_S)
-    raise EnvironmentFailure(f"Kafka at {connection.servers}: commit of {transaction.id}: {problem}")
+    raise EnvironmentFailure(f"Kafka at {connection.servers}: {what}: error {code}")
 
 
 def _abort_open_transaction(connection: KafkaConnection, transactional_id: str) -> None:

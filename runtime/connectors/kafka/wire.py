@@ -1,7 +1,11 @@
-"""A connection that speaks the Kafka protocol, for the one request that librdkafka does not offer: EndTxn of another
-producer's transaction.
+"""A connection that speaks the Kafka protocol, for requests that librdkafka does not offer, or offers unsafely.
 
-Versions: FindCoordinator 1, EndTxn 1, SaslHandshake 1, SaslAuthenticate 0. Brokers from 1.0 to 4.x accept them.
+1. EndTxn of another producer's transaction has no call in librdkafka.
+2. Requests about consumer groups and the ids of topics need its admin client. An admin client that asks while a broker
+   is away can end the process when the broker returns (librdkafka 2.16: SIGSEGV, or an assertion of `enq_once`).
+
+Versions: FindCoordinator 1, EndTxn 1, OffsetFetch 2, ListGroups 0, DeleteGroups 0, Metadata 4, ApiVersions 0,
+SaslHandshake 1, SaslAuthenticate 0. Brokers from 1.1 to 4.x accept them. Ids of topics: Metadata 12, from Kafka 3.1 on.
 Security: PLAINTEXT, SSL, and SASL with PLAIN or SCRAM (RFC 5802), by the options of librdkafka.
 """
 
@@ -13,18 +17,26 @@ import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Self
+from uuid import UUID
 
 from runtime.errors import EnvironmentFailure, JobRejected
 
+METADATA: Final = 3
+OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+LIST_GROUPS: Final = 16
 SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
 END_TXN: Final = 26
 SASL_AUTHENTICATE: Final = 36
+DELETE_GROUPS: Final = 42
 SASL_MECHANISMS: Final[Mapping[str, str]] = {"PLAIN": "", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_TRANSACTION_KEY: Final = 1  #: key type of FindCoordinator
-_MAX_RESPONSE_BYTES: Final = 1 << 20
+GROUP_KEY: Final = 0  #: key types of FindCoordinator
+TRANSACTION_KEY: Final = 1
+_MAX_RESPONSE_BYTES: Final = 1 << 26
+_METADATA_WITH_IDS: Final = 12  #: version
 
 
 class KafkaWire:
@@ -64,9 +76,9 @@ class KafkaWire:
     def close(self) -> None:
         self._socket.close()
 
-    def find_coordinator(self, transactional_id: str) -> tuple[int, str, int]:
-        """Error code, host and port of the coordinator of a transactional id."""
-        answer = _Reader(self._request(FIND_COORDINATOR, 1, _text(transactional_id) + bytes([_TRANSACTION_KEY])))
+    def find_coordinator(self, key: str, key_type: int) -> tuple[int, str, int]:
+        """Error code, host and port of the coordinator of a transactional id or a consumer group."""
+        answer = _Reader(self._request(FIND_COORDINATOR, 1, _text(key) + bytes([key_type])))
         answer.skip(4)  # throttle time
         error = answer.int16()
         answer.text()
@@ -80,6 +92,81 @@ class KafkaWire:
         )
         answer.skip(4)
         return answer.int16()
+
+    def committed_offset(self, group: str, topic: str, partition: int) -> tuple[int, int]:
+        """Error code, and the offset of the group; -1: none. Open transactions do not count and are not waited for."""
+        place = struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
+        answer = _Reader(self._request(OFFSET_FETCH, 2, _text(group) + place))
+        offset, error = -1, 0
+        for _ in range(answer.int32()):
+            answer.text()
+            for _ in range(answer.int32()):
+                answer.skip(4)
+                offset = answer.int64()
+                answer.text()
+                error = answer.int16()
+        return answer.int16() or error, offset
+
+    def groups(self) -> tuple[int, list[str]]:
+        """Error code, and the names of the consumer groups that this broker coordinates."""
+        answer = _Reader(self._request(LIST_GROUPS, 0, b""))
+        error, names = answer.int16(), []
+        for _ in range(answer.int32()):
+            names.append(answer.text())
+            answer.text()  # type of protocol
+        return error, names
+
+    def delete_group(self, group: str) -> int:
+        """The error code of DeleteGroups."""
+        answer = _Reader(self._request(DELETE_GROUPS, 0, struct.pack(">i", 1) + _text(group)))
+        answer.skip(8)  # throttle time, number of results
+        answer.text()
+        return answer.int16()
+
+    def metadata(self, topic: str | None = None) -> tuple[list[tuple[str, int]], int]:
+        """The addresses of all brokers, and the error code of `topic`, which is not created."""
+        topics = struct.pack(">i", 0) if topic is None else struct.pack(">i", 1) + _text(topic)
+        answer = _Reader(self._request(METADATA, 4, topics + b"\0"))
+        answer.skip(4)
+        brokers = []
+        for _ in range(answer.int32()):
+            answer.skip(4)
+            brokers.append((answer.text(), answer.int32()))
+            answer.text()  # rack
+        answer.text()  # cluster
+        answer.skip(4)  # controller
+        return brokers, answer.int16() if answer.int32() else 0
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, UUID]:
+        """The ids of the topics that exist. A topic that is deleted and made anew gets another id.
+
+        Empty for a broker before Kafka 3.1.
+        """
+        if self._newest_version(METADATA) < _METADATA_WITH_IDS:
+            return {}
+        places = b"".join(bytes(16) + _compact_text(topic) + b"\0" for topic in topics)
+        body = _varint(len(topics) + 1) + places + b"\0\0\0"  # creates no topic, asks for no rights
+        answer = _Reader(self._request(METADATA, _METADATA_WITH_IDS, body, flexible=True))
+        answer.skip(4)
+        for _ in range(answer.varint() - 1):
+            answer.skip(4)
+            answer.compact_text()
+            answer.skip(4)
+            answer.compact_text()
+            answer.tags()
+        answer.compact_text()
+        answer.skip(4)
+        return dict(found for _ in range(answer.varint() - 1) if (found := _topic_with_id(answer)) is not None)
+
+    def _newest_version(self, api: int) -> int:
+        """The newest version of a request that the broker accepts; -1: none."""
+        answer = _Reader(self._request(API_VERSIONS, 0, b""))
+        answer.skip(2)
+        versions = {}
+        for _ in range(answer.int32()):
+            key, _, newest = answer.int16(), answer.int16(), answer.int16()
+            versions[key] = newest
+        return versions.get(api, -1)
 
     # ------------------------------------------------------------ login
 
@@ -124,9 +211,11 @@ class KafkaWire:
 
     # ------------------------------------------------------------ messages
 
-    def _request(self, api: int, version: int, body: bytes) -> bytes:
+    def _request(self, api: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
+        """The answer behind its header. `flexible`: both headers end with tagged fields (KIP-482)."""
         self._correlation += 1
-        message = struct.pack(">hhi", api, version, self._correlation) + _text("weir") + body
+        header = struct.pack(">hhi", api, version, self._correlation) + _text("weir") + (b"\0" if flexible else b"")
+        message = header + body
         self._socket.sendall(struct.pack(">i", len(message)) + message)
         (size,) = struct.unpack(">i", self._receive(4))
         if not 4 <= size <= _MAX_RESPONSE_BYTES:
@@ -134,6 +223,10 @@ class KafkaWire:
         answer = self._receive(size)
         if struct.unpack(">i", answer[:4])[0] != self._correlation:
             raise EnvironmentFailure(f"{self._place}: an answer belongs to another request")
+        if flexible:
+            rest = _Reader(answer[4:])
+            rest.tags()
+            return rest.remainder()
         return answer[4:]
 
     def _receive(self, size: int) -> bytes:
@@ -172,14 +265,65 @@ class _Reader:
     def int32(self) -> int:
         return int.from_bytes(self.take(4), "big", signed=True)
 
+    def int64(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
+
     def text(self) -> str:
         """A nullable text; null is ""."""
         return self.take(max(self.int16(), 0)).decode()
+
+    def varint(self) -> int:
+        """An unsigned number in groups of 7 bits, the lowest first."""
+        value = shift = 0
+        while (byte := self.take(1)[0]) & 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        return value | byte << shift
+
+    def compact_text(self) -> str:
+        """A nullable text of a flexible version; null is ""."""
+        return self.take(max(self.varint() - 1, 0)).decode()
+
+    def tags(self) -> None:
+        """Skips tagged fields."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.skip(self.varint())
+
+    def remainder(self) -> bytes:
+        return self._data[self._place :]
+
+
+def _topic_with_id(answer: _Reader) -> tuple[str, UUID] | None:
+    """Reads a topic of Metadata 12. None: there is no such topic."""
+    error, name, identity = answer.int16(), answer.compact_text(), UUID(bytes=answer.take(16))
+    answer.skip(1)  # whether it is internal
+    for _ in range(answer.varint() - 1):
+        answer.skip(14)  # error, number, leader, epoch of the leader
+        for _ in range(3):  # replicas: all, in sync, offline
+            answer.skip(4 * max(answer.varint() - 1, 0))
+        answer.tags()
+    answer.skip(4)  # rights
+    answer.tags()
+    return None if error else (name, identity)
 
 
 def _text(value: str) -> bytes:
     data = value.encode()
     return struct.pack(">h", len(data)) + data
+
+
+def _compact_text(value: str) -> bytes:
+    data = value.encode()
+    return _varint(len(data) + 1) + data
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
 
 
 def _ssl_context(options: Mapping[str, str], check_host: bool) -> ssl.SSLContext:

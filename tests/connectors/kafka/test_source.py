@@ -2,7 +2,9 @@
 
 import json
 import random
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
 from runtime.connectors.kafka.offsets import NO_END, encode_listing
 from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaReader, KafkaSource
+from runtime.connectors.kafka.wire import API_VERSIONS, METADATA, KafkaWire
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.snapshot.commit import permit_from_master
@@ -26,6 +29,7 @@ from spark_jobs.batch.execute import _with_input
 from spark_jobs.batch.plan import BatchStage, ReadSource, WriteSink
 from tests.contracts.files import Reading
 from tests.kafka import QUIET, Broker, free_port, running_broker
+from tests.kafka_proxy import proxied_broker
 from tests.manual_clock import ManualClock
 from tests.waiting import until
 
@@ -55,6 +59,17 @@ def read(readings: list[Reading], count: int, max_rows: int = 1_000) -> list[int
 
     until(has_all, 30.0, or_else=lambda: f"but {len(found)} of {count} rows")
     return found
+
+
+@contextmanager
+def broker_without_ids(port: int) -> Iterator[Broker]:
+    def rule(api: int, body: bytes) -> bytes | None:
+        is_ours = api == API_VERSIONS and body == b"\0\4weir"
+        return struct.pack(">hihhh", 0, 1, METADATA, 0, 9) if is_ours else None
+
+    with proxied_broker(port) as proxy:
+        proxy.rule = rule
+        yield proxy.broker
 
 
 def closing(readings: list[Reading]) -> None:
@@ -100,16 +115,17 @@ def test_every_message_is_read_once_across_restores_at_any_parallelism(seed: int
 def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
     """S1-22: while the job runs, and after a restore; also where the job itself began at the newest message.
 
-    This broker cannot add partitions, so another one with the same messages and more partitions takes its port.
+    This broker cannot add partitions, so another one with the same messages and more partitions takes its port. It does
+    not offer ids of topics, as brokers before Kafka 3.1.
     """
     clock, port, found = ManualClock(1_000_000), free_port(), list[int]()
-    with running_broker(port=port) as one:
+    with broker_without_ids(port) as one:
         topic = one.topic(1)
         one.produce(topic, values(range(5)))
         wanted = source(one, topic, start="latest", discovery_interval_ms=100)
         reading = Reading(wanted, clock=clock)
         assert reading.poll() is None
-    with running_broker(port=port) as two:
+    with broker_without_ids(port) as two:
         two.topic(2, topic)
         two.produce(topic, values(range(7)), 0)
         two.produce(topic, values(range(100, 103)), 1)
@@ -124,7 +140,7 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
         assert sorted(found) == [5, 6, 100, 101, 102]
         snapshot = reading.snapshot("chk-1")
         closing([reading])
-    with running_broker(port=port) as three:
+    with broker_without_ids(port) as three:
         three.topic(3, topic)
         three.produce(topic, values(range(7)), 0)
         three.produce(topic, values(range(100, 104)), 1)
@@ -259,7 +275,7 @@ def test_a_partition_that_is_not_listed_is_read_from_its_beginning_or_not_at_all
     for partition in range(2):
         broker.produce(topic, values(range(partition * 10, partition * 10 + 3)), partition)
     wanted = source(broker, topic, bounded=bounded)
-    of = source_with_input(wanted, encode_listing({(topic, 0): (1, 3 if bounded else NO_END)}))
+    of = source_with_input(wanted, encode_listing({(topic, 0): (1, 3 if bounded else NO_END)}, {}))
     expected = [1, 2] if bounded else [1, 2, 10, 11, 12]
     first = Reading(of)
     assert sorted(read([first], len(expected))) == expected
@@ -374,8 +390,9 @@ def test_messages_of_open_transactions_wait_unless_the_source_reads_uncommitted(
     closing([committed, uncommitted])
 
 
-def test_offsets_that_the_broker_does_not_have_fail_loudly() -> None:
+def test_offsets_that_the_broker_does_not_have_fail_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mock cluster of librdkafka reports an offset out of range, which the other broker does not."""
+    monkeypatch.setattr(KafkaWire, "topic_ids", lambda *_: {})  # two mock clusters stand for one broker
     mock = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, **QUIET})
     metadata = mock.list_topics("t", timeout=30)
     mocked = Broker(",".join(f"{each.host}:{each.port}" for each in metadata.brokers.values()))
@@ -408,6 +425,54 @@ def test_a_missing_topic_and_a_missing_partition_are_named(broker: Broker) -> No
     broker.topic(1, topic)
     with pytest.raises(JobRejected, match=f"topic '{topic}' has no partition 1"):
         Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
+
+
+def test_a_topic_that_was_made_anew_is_refused_at_a_restore(broker: Broker) -> None:
+    """The former offset was read on from: 50 rows of the new topic were skipped in silence."""
+    topic = broker.topic(1)
+    broker.produce(topic, values(range(50)))
+    reading = Reading(source(broker, topic))
+    read([reading], 50)
+    snapshot = reading.snapshot("chk-1")
+    closing([reading])
+    again = Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
+    closing([again])
+    broker.delete(topic)
+    broker.topic(1, topic)
+    broker.produce(topic, values(range(1_000, 1_100)))
+    with pytest.raises(JobRejected, match=f"topics: topic '{topic}' was deleted and created anew") as found:
+        Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
+    assert found.value.code == "topic-created-anew"
+
+
+def test_a_topic_that_is_made_anew_under_a_job_ends_it_by_name(broker: Broker) -> None:
+    clock, topic = ManualClock(1_000_000), broker.topic(1)
+    broker.produce(topic, values(range(5)))
+    reading = Reading(source(broker, topic, discovery_interval_ms=100), clock=clock)
+    read([reading], 5)
+    broker.delete(topic)
+    broker.topic(1, topic)
+    broker.produce(topic, values(range(100, 110)))
+
+    def polls() -> bool:
+        clock.advance(100)
+        reading.poll()
+        return False
+
+    with pytest.raises(JobRejected, match=f"topic '{topic}' was deleted and created anew"):
+        until(polls, 30.0)
+    closing([reading])
+
+
+def test_a_topic_that_was_made_anew_after_the_listing_is_refused(broker: Broker) -> None:
+    topic = broker.topic(1)
+    broker.produce(topic, values(range(5)))
+    of = source(broker, topic, start="latest")
+    listing = of.list_input()
+    broker.delete(topic)
+    broker.topic(1, topic)
+    with pytest.raises(JobRejected, match=f"topic '{topic}' was deleted and created anew"):
+        Reading(source_with_input(of, listing))
 
 
 def test_an_absent_broker_is_an_outage() -> None:

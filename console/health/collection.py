@@ -23,7 +23,7 @@ from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
 from console.metrics.reads import RATE_WINDOW, Read
 from runtime.core.job.graph import Partitioning, Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
-from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import JobSettings
 from runtime.redaction import redact_failure, redact_json
 
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
@@ -165,9 +165,9 @@ def _failure(run: Run, schemas: Mapping[str, Any]) -> tuple[str, str]:
 
 def _max_restarts(run: Run) -> int | None:
     """The limit of restarts in a row; only a fixed delay between them has one."""
-    given: Mapping[str, Any] = run.version.settings
-    is_limited = given.get("restart_strategy", "fixed_delay") == "fixed_delay"
-    return given.get("restart_attempts", FixedDelay().attempts) if is_limited else None
+    given, defaults = run.version.settings, JobSettings()
+    is_limited = given.get("restart_strategy", defaults.restart_strategy) == "fixed_delay"
+    return given.get("restart_attempts", defaults.restart_attempts) if is_limited else None
 
 
 def _place_owners(runs: Sequence[Run]) -> list[str]:

@@ -138,6 +138,17 @@ def test_a_body_without_announcement_is_cut_off_where_it_grows_too_large(
     assert status_of(address, b"x") == 200
 
 
+def test_a_body_in_chunks_that_is_too_large_is_refused_in_words(address: tuple[str, int], reader: Reader) -> None:
+    """The server answered 500, since its application was cut off before it answered."""
+    client = http.client.HTTPConnection(*address, timeout=60)
+    client.request("POST", "/", iter([b" " * 10_000] * 60), encode_chunked=True)
+    answer = client.getresponse()
+    assert (answer.status, answer.read()) == (413, f"The request body exceeds {LIMIT_BYTES} bytes.\n".encode())
+    client.close()
+    assert reader.bodies == []
+    assert status_of(address, b"x") == 200
+
+
 def send_without_end(client: socket.socket, data: bytes) -> None:
     for _ in range(1_000):
         client.sendall(data)

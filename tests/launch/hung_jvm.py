@@ -45,7 +45,8 @@ def run(folder: Path) -> dict[str, Any]:
     thread.start()
     until(lambda: bool(records.completed) and len(records.live.get("slots", ())) == SLOTS, PATIENCE_S)
     assert launcher.context is not None
-    jvm = psutil.Process(launcher.context._gateway.proc.pid)
+    gateway: Any = launcher.context._gateway
+    jvm = psutil.Process(gateway.proc.pid)
     slot = next(int(each["pid"]) for each in records.live["slots"] if each["index"] == 1)
     family = [jvm, *jvm.children(recursive=True)]
     jvm.send_signal(signal.SIGSTOP)

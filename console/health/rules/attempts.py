@@ -13,12 +13,20 @@ from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_C
 #: Failed attempts within a time that make a loop: in quick succession, or again and again with progress in between.
 LOOPS: Final = ((3, timedelta(minutes=10)), (5, timedelta(hours=1)))
 MAX_ATTEMPTS: Final = 20  #: failed attempts that facts hold at most
-#: Texts of ENOSPC, EDQUOT and EROFS, which messages of outages contain.
-FULL_STORAGE: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system")
+#: Causes that a person must remove, by the texts of ENOSPC, EDQUOT and EROFS in messages of outages; with the remedy.
+_FULL: Final = ("Storage is full", "Free space, or raise the quota: the run continues by itself.")
+_READ_ONLY: Final = (
+    "The file system is read-only",
+    "Look for errors of the disk, and mount it writable: the run continues by itself.",
+)
+_STORAGE_CAUSES: Final = {
+    "No space left on device": _FULL,
+    "Disk quota exceeded": _FULL,
+    "Read-only file system": _READ_ONLY,
+}
 _RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a run that lasts longer is healthy again
 _RECENT_OUTAGE: Final = timedelta(minutes=1)
 _NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
-_FULL_REMEDY: Final = "Free space, or raise the quota: the run continues by itself."
 
 
 def run_failed(facts: RunFacts) -> Iterator[Finding]:
@@ -39,20 +47,20 @@ def outage(facts: RunFacts) -> Iterator[Finding]:
         return
     wait_ms = facts.ms_since(newest.next_at) if newest.next_at else 0.0
     following = f"the next attempt is in {formats.duration(-wait_ms)}" if wait_ms < 0 else "it is being retried now"
-    is_full = is_full_storage(newest.message)
-    cause = "Storage is full" if is_full else "Waiting for storage or a service"
+    cause, remedy = storage_cause(newest.message)
     by = f": {facts.operator(newest.operator)}" if newest.operator else ""
     yield Finding(
-        sentence=f"{cause}{by}. {newest.message.rstrip('.')}. Failed {newest.tries} times in a row; {following}. "
+        sentence=f"{cause or 'Waiting for storage or a service'}{by}. {newest.message.rstrip('.')}. Failed {newest.tries} times in a row; {following}. "
         "This does not count as a restart, and the run continues by itself.",
-        level=Level.FAILED if is_full else Level.ATTENTION,
+        level=Level.FAILED if cause else Level.ATTENTION,
         operator=newest.operator,
-        remedy=_FULL_REMEDY if is_full else "",
+        remedy=remedy,
     )
 
 
-def is_full_storage(message: str) -> bool:
-    return any(text in message for text in FULL_STORAGE)
+def storage_cause(message: str) -> tuple[str, str]:
+    """Cause and remedy if `message` is of storage that takes no data until a person acts, else ("", "")."""
+    return next((cause for text, cause in _STORAGE_CAUSES.items() if text in message), ("", ""))
 
 
 def _is_between_outages(facts: RunFacts, newest: FailedAttempt) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from console import formats
 from console.health.facts import CheckpointFacts, CompletedCheckpoint, RunFacts
 from console.health.findings import Finding, Level
-from console.health.rules.attempts import is_full_storage
+from console.health.rules.attempts import storage_cause
 from console.health.rules.flow import Bottleneck, bottleneck
 from runtime.core.snapshot.failure_reason import FailureReason
 
@@ -184,15 +184,15 @@ def failing(facts: RunFacts) -> Iterator[Finding]:
     if since is None or not checkpoints.failed:
         return
     reason = _reason(checkpoints.failed_reason, checkpoints.failed_detail)
-    is_full = is_full_storage(checkpoints.failed_detail)
+    cause, _ = storage_cause(checkpoints.failed_detail)
     number = f"{checkpoints.failed}{' or more' if checkpoints.failed >= MAX_COUNTED_FAILURES else ''}"
     is_known = checkpoints.failed_reason == FailureReason.EXPIRED and facts.old_since is None
     root = bottleneck(facts) if is_known else None
     late = f" Barriers wait for {root.root}, {root.clause}." if root else ""
     yield Finding(
-        sentence=f"{'Storage is full. ' if is_full else ''}{_overdue_text(facts, since)} {number} failed since then, "
+        sentence=f"{f'{cause}. ' if cause else ''}{_overdue_text(facts, since)} {number} failed since then, "
         f"checkpoint {checkpoints.failed_number} with {reason}.{late}",
-        level=Level.FAILED if is_full or checkpoints.failed >= MIN_FAILURES else Level.ATTENTION,
+        level=Level.FAILED if cause or checkpoints.failed >= MIN_FAILURES else Level.ATTENTION,
         operator=root.root.uid if root else "",
         checkpoint=checkpoints.failed_pk,
         since=since,

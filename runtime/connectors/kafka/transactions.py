@@ -33,6 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Final
 
 from runtime.connectors.kafka.connection import KafkaConnection
@@ -142,9 +143,7 @@ class CommitRecord:
     def delete(self, transactional_ids: Sequence[str]) -> None:
         for name in transactional_ids:
             what = f"commit record {name}"
-            code = _ask_coordinator(
-                self._connection, what, name, GROUP_KEY, lambda wire, name=name: wire.delete_group(name)
-            )
+            code = _ask_coordinator(self._connection, what, name, GROUP_KEY, methodcaller("delete_group", name))
             if code and code != _NO_GROUP:
                 raise self._connection.refusal(code, what)
 

@@ -80,8 +80,8 @@ class ExponentialDelay:
     """The delay grows with each consecutive failure and restarts never stop. (Flink's exponential-delay strategy.)
 
     The delay is `initial_ms * multiplier ** (failures - 1)`, between `initial_ms` and `max_ms`. It is changed at random
-    by up to the fraction `jitter`, so that jobs that failed together do not restart together. An attempt that ran for
-    `reset_after_ms` resets the count; a completed checkpoint does not.
+    by up to the fraction `jitter`, so that jobs that failed together do not restart together. An attempt that completed a
+    checkpoint, or ran for `reset_after_ms`, resets the count.
 
     Args:
         initial_ms: the delay after the first failure, 1 ms to an hour.
@@ -107,7 +107,7 @@ class ExponentialDelay:
 
     def decide(self, failure: AttemptFailure, before: int) -> RestartDecision:
         """`before`: number of consecutive failures before `failure`."""
-        failures = 1 if failure.ran_ms >= self.reset_after_ms else before + 1
+        failures = 1 if failure.progressed or failure.ran_ms >= self.reset_after_ms else before + 1
         return RestartDecision(failures, self._jittered_ms(self._backoff_ms(failures), failure.draw))
 
     def _backoff_ms(self, failures: int) -> int:
@@ -125,16 +125,19 @@ class RepeatedErrors:
     """Detects a programming error that repeats at the same record, so that a restart cannot help.
 
     Mutable, owned by a job master. Equal failures without a completed checkpoint in between concern the same record,
-    since their attempts have read the same rows.
+    since their attempts have read the same rows. Other failures may lie between them, as when two subtasks fail in turn.
     """
 
     def __init__(self) -> None:
-        self._last = ""
+        self._fingerprints: set[str] = set()  #: of the failures since the last completed checkpoint
 
     def is_final(self, error: str, progressed: bool) -> bool:
         """Stores the fingerprint `error` (or ""). Returns whether the failure repeats without a new checkpoint."""
-        repeated = bool(error) and error == self._last and not progressed
-        self._last = error
+        if progressed:
+            self._fingerprints.clear()
+        repeated = error in self._fingerprints
+        if error:
+            self._fingerprints.add(error)
         return repeated
 
 

@@ -131,9 +131,10 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     restart_strategy: Annotated[
         Literal["none", "fixed_delay", "exponential_delay"],
         Meta(
-            description="After a failure: no restart, a fixed delay, or ever longer delays without a limit of attempts."
+            description="After a failure: no restart, a fixed delay with a limit of attempts, or ever longer delays "
+            "without a limit. A completed checkpoint resets the count of failures."
         ),
-    ] = "fixed_delay"
+    ] = "exponential_delay"
     restart_attempts: Annotated[
         FailureCount,
         Meta(description="Fixed delay: restarts in a row without a completed checkpoint before the run fails."),
@@ -149,7 +150,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 1.5
     restart_reset_after_ms: Annotated[
         ResetAfterMs,
-        Meta(description="Exponential delay: running this long without a failure resets the delay."),
+        Meta(description="Exponential delay: running this long without a failure resets the delay too."),
     ] = 3_600_000
     restart_jitter: Annotated[
         Jitter, Meta(description="Exponential delay: largest random change, as a fraction of the delay.")

@@ -172,6 +172,15 @@ def test_a_missed_time_of_a_schedule_is_a_sample(api: APIClient, make_run: MakeR
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("method", ["post", "put", "delete", "options"])
+def test_another_method_than_get_is_refused(api: APIClient, client: Client, method: str) -> None:
+    """As a problem document, also for a client that accepts no JSON."""
+    client.raise_request_exception = api.raise_request_exception = False
+    assert getattr(api, method)("/metrics").status_code == (200 if method == "options" else 405)
+    assert getattr(client, method)("/metrics").status_code in (401, 403)
+
+
+@pytest.mark.django_db
 def test_a_scrape_needs_a_login_and_few_queries(api: APIClient, client: Client, make_run: MakeRun) -> None:
     """With a token as the rest of the API, or a browser session."""
     make_run(RunState.RUNNING, token=1)

@@ -22,7 +22,7 @@ def worker(place: World) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("never_spoke", [False, True])
 def test_a_master_that_hangs_is_killed_and_followed(place: World, worker: Worker, never_spoke: bool) -> None:
-    run_id = place.new_run(restart_delay_ms=0)
+    run_id = place.new_run(restart_strategy="fixed_delay", restart_delay_ms=0)
     if never_spoke:
         place.order("mute", run_id)
     place.supervise(run_id)

@@ -22,7 +22,9 @@ def steady(place: World) -> Iterator[Worker]:
 
 def new_stage(place: World, operator: str = "orders", state: str = "running", **params: object) -> tuple[int, int]:
     """A run and its stage, which a worker has been asked to attend to."""
-    run_id = place.new_run(state, params=json.dumps(params), restart_delay_ms=100, restart_attempts=2)
+    run_id = place.new_run(
+        state, params=json.dumps(params), restart_strategy="fixed_delay", restart_delay_ms=100, restart_attempts=2
+    )
     return run_id, add_stage(place, run_id, operator)
 
 

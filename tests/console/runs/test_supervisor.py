@@ -65,7 +65,7 @@ def test_a_run_is_claimed_and_ends_as_its_master_records(place: World, workers: 
 
 
 def test_a_master_that_is_killed_is_followed_by_one_with_a_new_token(place: World, workers: list[Worker]) -> None:
-    run_id = place.new_run(restart_delay_ms=100)
+    run_id = place.new_run(restart_strategy="fixed_delay", restart_delay_ms=100)
     place.supervise(run_id)
     token, master, child = place.master(run_id)
     os.kill(master, signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_a_master_that_is_killed_is_followed_by_one_with_a_new_token(place: Worl
 
 
 def test_a_master_that_dies_too_often_fails_the_run_with_its_last_words(place: World, workers: list[Worker]) -> None:
-    run_id = place.new_run(restart_attempts=2, restart_delay_ms=0)
+    run_id = place.new_run(restart_strategy="fixed_delay", restart_attempts=2, restart_delay_ms=0)
     place.order("at-once", run_id, "1")
     place.supervise(run_id)
     assert ended(place, run_id) == "failed"
@@ -95,7 +95,7 @@ def test_a_master_that_dies_too_often_fails_the_run_with_its_last_words(place: W
 
 
 def test_exit_code_0_without_a_recorded_end_is_a_death(place: World, workers: list[Worker]) -> None:
-    run_id = place.new_run(restart_attempts=0)
+    run_id = place.new_run(restart_strategy="fixed_delay", restart_attempts=0)
     place.order("at-once", run_id, "0")
     place.supervise(run_id)
     assert ended(place, run_id) == "failed"
@@ -225,7 +225,7 @@ def test_an_outage_of_postgres_costs_a_healthy_run_nothing(place: World, workers
 
 
 def test_a_master_that_dies_during_an_outage_is_followed_after_it(place: World, workers: list[Worker]) -> None:
-    run_id = place.new_run(restart_delay_ms=0)
+    run_id = place.new_run(restart_strategy="fixed_delay", restart_delay_ms=0)
     place.supervise(run_id)
     token, master, _ = place.master(run_id)
     place.stop_postgres()

@@ -43,7 +43,7 @@ def test_the_form_is_drawn_from_the_schema(at_console: Client) -> None:
     assert 'name="params-max_disorder_ms" value="500" min="0"' in page
     assert '<option value="&quot;fail&quot;" selected>fail</option>' in page
     assert 'name="settings-checkpoint_interval_ms" value="5000" min="100"' in page
-    assert '<option value="&quot;fixed_delay&quot;" selected>fixed_delay</option>' in page
+    assert '<option value="&quot;exponential_delay&quot;" selected>exponential_delay</option>' in page
     assert '<option value="&quot;fail&quot;" selected>fail</option>' in page[page.index("settings-on_corrupt") :]
     assert "no longer exactly once" in page
 

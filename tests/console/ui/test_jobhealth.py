@@ -100,7 +100,7 @@ def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(
 
 @pytest.mark.parametrize(
     ("chosen", "said"),
-    [({"restart_attempts": 5}, "restart 3 of 5"), ({"restart_strategy": "exponential_delay"}, "restart 3")],
+    [({"restart_strategy": "fixed_delay", "restart_attempts": 5}, "restart 3 of 5"), ({}, "restart 3")],
 )
 def test_a_restart_shows_its_number_and_why_other_operations_are_refused(
     at_console: Client, chosen: dict[str, Any], said: str

@@ -15,7 +15,7 @@ from runtime.errors import JobRejected
 def test_an_untuned_job_has_the_defaults() -> None:
     settings = msgspec.convert({}, JobSettings)
     assert settings.coordinator == CoordinatorSettings(interval_ms=5_000, timeout_ms=60_000, min_pause_ms=500)
-    assert settings.restart == FixedDelay(attempts=10, delay_ms=1_000)
+    assert settings.restart == ExponentialDelay(initial_ms=1_000, max_ms=60_000), "ten restarts end within a minute"
 
 
 def test_what_is_set_reaches_the_machines() -> None:
@@ -26,6 +26,7 @@ def test_what_is_set_reaches_the_machines() -> None:
         "max_concurrent_checkpoints": 2,
         "tolerable_failed_checkpoints": 3,
         "checkpoint_mode": "at_least_once",
+        "restart_strategy": "fixed_delay",
         "restart_attempts": 0,
         "retained_hours": 48,
     }

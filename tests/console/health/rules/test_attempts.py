@@ -79,6 +79,16 @@ def test_full_storage_fails_the_job_and_has_its_own_remedy() -> None:
     assert "Free space" in finding.remedy
 
 
+def test_a_read_only_file_system_is_not_called_full() -> None:
+    """Free space would not help: a disk with errors is mounted read-only by Linux."""
+    attempts = (failed_attempt(3, **{**OUTAGE, "message": "/out: Read-only file system"}),)
+    finding = found("outage", state=RunState.RESTARTING, attempts=attempts)
+    assert finding is not None
+    assert finding.level is Level.FAILED
+    assert finding.sentence.startswith("The file system is read-only: `sink`. /out: Read-only file system.")
+    assert "mount it writable" in finding.remedy
+
+
 @pytest.mark.parametrize(("ended_ago", "is_found"), [(600, True), (601, False)])
 def test_slots_above_their_memory_are_found_for_ten_minutes(ended_ago: float, is_found: bool) -> None:
     attempts = (failed_attempt(ended_ago, code="slot-out-of-memory", message="Slot 1 uses 612 MB.", tries=3),)

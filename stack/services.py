@@ -31,6 +31,7 @@ from stack.supervisor import ProcessSpec, spawn, tail
 _FIRST_PORT: Final = 20_000  #: below the ephemeral ports of outgoing connections,
 _LAST_PORT: Final = 32_000  #: so that a port stays free while its server restarts
 _READY_S: Final = 60.0
+_OTHER_SERVER_GRACE_S: Final = 10.0  #: a Postgres that has not ended by then is killed, and recovers at its next start
 
 
 class ServiceFailed(Exception):
@@ -95,9 +96,15 @@ def postgres(home: Path, port: int, *, durable: bool = True, password: str = "",
     argv = (str(programs / "postgres"), "-D", str(folder / "data"), *options)
     spec = ProcessSpec(
         name="postgres", argv=argv, environment=_ENVIRONMENT, folder=folder, account=account,
-        is_ready=lambda: _answers_sql(url), stop_signal=signal.SIGINT, orphan_signal=signal.SIGINT,
+        is_ready=lambda: _answers_sql(url), before_restart=lambda: _end_other_servers(folder),
+        stop_signal=signal.SIGINT, orphan_signal=signal.SIGINT,
     )  # fmt: skip
     return Service(spec, url)
+
+
+def _end_other_servers(folder: Path) -> None:
+    """Ends a Postgres that was started by hand (`pg_ctl restart`): it holds the lock of the data."""
+    end_processes(lambda: servers_in(folder), grace_s=_OTHER_SERVER_GRACE_S, first=signal.SIGINT)
 
 
 def _check_version(data: Path, program: Path) -> None:

@@ -57,6 +57,7 @@ class ProcessSpec:
     folder: Path
     account: Account | None = None
     is_ready: Callable[[], bool] | None = field(default=None, repr=False)
+    before_restart: Callable[[], None] | None = field(default=None, repr=False)  #: called before each later start
     stop_signal: signal.Signals = signal.SIGTERM
     grace_s: float = 10.0
     orphan_signal: signal.Signals = signal.SIGTERM  #: the kernel sends it when the supervisor dies
@@ -246,6 +247,8 @@ class Supervisor:
     def _restart(self, child: ManagedProcess, now: float) -> None:
         child.restarts += 1
         try:
+            if child.spec.before_restart is not None:
+                child.spec.before_restart()
             self._launch(child)
         except OSError as error:  # the system refuses a process, or a log on a full disk
             self._await_restart(child, now, f"cannot start ({error})")

@@ -18,8 +18,9 @@ import pytest
 import redis
 
 from stack import folders, programs
-from stack.processes import ProcessId, servers_in
+from stack.processes import ProcessId, end_processes, servers_in
 from stack.services import ServiceFailed, free_port, postgres, start_postgres, start_redis
+from stack.supervisor import State, Supervisor
 from tests.waiting import until
 
 
@@ -101,6 +102,36 @@ def test_data_outlives_a_killed_postgres(home: Path) -> None:
 
     with start_postgres(home) as again, psycopg.connect(again.url) as connection:
         assert connection.execute("select n from kept").fetchone() == (7,)
+
+
+def test_a_postgres_that_is_restarted_by_hand_returns_to_its_supervisor(home: Path) -> None:
+    """`pg_ctl restart` starts a server of its own. A second one was refused by its lock, for ever."""
+    log, said = home / "log", list[str]()
+    log.mkdir()
+    supervisor = Supervisor(log, log, 0.2, said.append)
+    service = postgres(home, free_port())
+    child = supervisor.start(service.spec)
+    try:
+        supervisor.wait_ready(child, 60)
+        first = child.identity
+        programs_folder = Path(service.spec.argv[0]).parent
+        restart = [programs_folder / "pg_ctl", "restart", "-D", service.spec.argv[2], "-m", "fast", "-l", os.devnull]
+        subprocess.run(
+            restart, env=dict(service.spec.environment), cwd=service.spec.folder, check=True, stdout=subprocess.DEVNULL,
+            **folders.identity(service.spec.account),
+        )  # fmt: skip
+
+        def is_tended() -> bool:
+            supervisor.wait(0.05)
+            supervisor.check_children()
+            return child.state is State.READY and child.identity != first
+
+        until(is_tended, 60, or_else=lambda: f"but {said}")
+        assert child.is_alive
+        assert child.restarts == 1
+    finally:
+        supervisor.stop_all()
+        end_processes(lambda: servers_in(service.spec.folder), grace_s=0, first=signal.SIGKILL)
 
 
 def test_a_half_made_cluster_is_made_anew(home: Path) -> None:

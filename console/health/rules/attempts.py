@@ -50,7 +50,8 @@ def outage(facts: RunFacts) -> Iterator[Finding]:
     cause, remedy = storage_cause(newest.message)
     by = f": {facts.operator(newest.operator)}" if newest.operator else ""
     yield Finding(
-        sentence=f"{cause or 'Waiting for storage or a service'}{by}. {newest.message.rstrip('.')}. Failed {newest.tries} times in a row; {following}. "
+        sentence=f"{cause or 'Waiting for storage or a service'}{by}. {newest.message.rstrip('.')}. "
+        f"Failed {newest.tries} times in a row; {following}. "
         "This does not count as a restart, and the run continues by itself.",
         level=Level.FAILED if cause else Level.ATTENTION,
         operator=newest.operator,

@@ -207,7 +207,7 @@ def checkpoint_list(request: HttpRequest, pk: int) -> HttpResponse:
             show_progress(live_metrics(run), found.page.rows)
         return PageContent(
             {"job": job, "found": found, "absent": number, "comparing": comparing},
-            settled=run is None or run.is_terminal,
+            settled=False,
         )
 
     def load_revision() -> str:
@@ -239,7 +239,7 @@ def checkpoint_statistics(request: HttpRequest, pk: int) -> HttpResponse:
             "statistics": found,
             "spreads": spread_lines(found.summary) if found.summary else (),
         }
-        return PageContent(context, settled=not runs or runs[0].is_terminal)
+        return PageContent(context, settled=False)
 
     def load_revision() -> str:
         newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)

@@ -12,7 +12,7 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
 from console.jobs import editing
 from console.jobs.differences import compared_versions, differences
-from console.jobs.models import Job, JobVersion, VersionState
+from console.jobs.models import Job, JobVersion
 from console.jobs.planned_differences import planned_differences
 from console.jobs.services import create_version, pipeline_schema
 from console.operations.selectors import latest_run
@@ -45,7 +45,7 @@ def versions(request: HttpRequest, pk: int) -> HttpResponse:
             "differences": differences(base, other, pipeline_schema(job.pipeline)) if base and other else (),
             "define_reason": define_refusal(request.user),
         }
-        return PageContent(context, settled=all(row.state != VersionState.COMPILING for row in shown.rows))
+        return PageContent(context, settled=False)
 
     def load_revision() -> str:
         states = [(row.number, row.state, row.run_count) for row in shown.rows]

@@ -116,7 +116,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
                 states=(inspector.uid, newest.pk if newest else None, int(now.timestamp()) // _STATES_AGE_S),
             ),
         }
-        return PageContent(context, view.settled)
+        return PageContent(context, settled=False)  # another user may start the job
 
     def load_revision() -> str:
         return marked.revision(request)

@@ -41,8 +41,7 @@ def operation_list(request: HttpRequest) -> HttpResponseBase:
     operations = by_time(found, uuid(request.GET.get("before")))
 
     def load_content() -> PageContent:
-        settled = not any(row.is_active for row in operations.rows)
-        return PageContent({"section": "operations", "operations": operations, "filters": filters}, settled)
+        return PageContent({"section": "operations", "operations": operations, "filters": filters}, settled=False)
 
     def load_revision() -> str:
         return revision(

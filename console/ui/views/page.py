@@ -25,7 +25,7 @@ from console.pooled_connections import drop_pooled_connections
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """The template context of a page. `settled`: the page cannot change by itself, so polling ends (status 286)."""
+    """The template context of a page. `settled`: the page cannot change, so polling ends (status 286)."""
 
     context: Mapping[str, Any]
     settled: bool

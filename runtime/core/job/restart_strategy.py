@@ -80,8 +80,8 @@ class ExponentialDelay:
     """The delay grows with each consecutive failure and restarts never stop. (Flink's exponential-delay strategy.)
 
     The delay is `initial_ms * multiplier ** (failures - 1)`, between `initial_ms` and `max_ms`. It is changed at random
-    by up to the fraction `jitter`, so that jobs that failed together do not restart together. An attempt that completed a
-    checkpoint, or ran for `reset_after_ms`, resets the count.
+    by up to the fraction `jitter`, so that jobs that failed together do not restart together. An attempt that completed
+    a checkpoint, or ran for `reset_after_ms`, resets the count.
 
     Args:
         initial_ms: the delay after the first failure, 1 ms to an hour.
@@ -125,7 +125,7 @@ class RepeatedErrors:
     """Detects a programming error that repeats at the same record, so that a restart cannot help.
 
     Mutable, owned by a job master. Equal failures without a completed checkpoint in between concern the same record,
-    since their attempts have read the same rows. Other failures may lie between them, as when two subtasks fail in turn.
+    since their attempts have read the same rows. Other failures may lie between them: two subtasks may fail in turn.
     """
 
     def __init__(self) -> None:

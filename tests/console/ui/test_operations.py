@@ -34,7 +34,7 @@ def test_operations_page_by_time(at_console: Client) -> None:
     older = first.context["operations"].older
     second = at_console.get("/operations/", {"before": older})
     assert second.content.decode().count('scope="row"') == 3
-    assert at_console.get("/operations/", headers=POLL).status_code == 286
+    assert at_console.get("/operations/", headers=POLL).status_code == 200, "others may request operations"
 
 
 def test_no_operation_is_lost_between_pages(at_console: Client) -> None:

@@ -138,15 +138,15 @@ def test_pages_of_subtasks_reviews_schedules_checks_and_versions_follow_their_ro
     assert found == (286, {"verify", "verification", "files"})
     made = JobVersion.objects.create(job=job, number=2, parallelism=2, state="compiling")
     ready = partial(JobVersion.objects.filter(pk=made.pk).update, state="ready", graph=run.version.graph)
-    assert changed_blocks(at_console, f"{path}versions/", ready) == (286, {"versions"})
+    assert changed_blocks(at_console, f"{path}versions/", ready) == (200, {"versions"})
 
 
-def test_a_job_that_has_ended_ends_the_polls_though_nothing_is_sent(at_console: Client, running: Run) -> None:
+def test_the_page_of_a_job_that_has_ended_goes_on_asking_and_gets_nothing(at_console: Client, running: Run) -> None:
     Operation.objects.all().delete()
     Run.objects.update(state="stopped")
     path = f"/jobs/{running.job_id}/"
     known = digests(at_console.get(path))
-    assert at_console.get(path, headers={**AJAX, "X-Blocks": known}).status_code == 286
+    assert at_console.get(path, headers={**AJAX, "X-Blocks": known}).status_code == 204
 
 
 def test_another_user_s_revision_is_another(at_console: Client, reading: Client, running: Run, still: None) -> None:

@@ -35,6 +35,26 @@ def test_a_restore_waits_until_repeated_output_is_accepted(signed_in: Open, runn
         expect(page.get_by_text("The rollback was requested")).to_be_visible()
 
 
+def test_a_restore_posts_the_plan_that_is_shown_or_nothing(signed_in: Open, running: Run) -> None:
+    """Pressed at once after typing, the button posted the parallelism of the former plan."""
+    Run.objects.filter(pk=running.pk).update(state="stopped")
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/restore/")
+        restore = page.get_by_role("button", name="at parallelism 2")
+        expect(restore).to_have_attribute("aria-disabled", "false")
+        page.get_by_label("Parallelism", exact=True).fill("3")
+        expect(restore).to_have_attribute("aria-disabled", "true")
+        expect(page.get_by_text("The effects of your choice are not shown yet.")).to_be_visible()
+        page.locator("#restore-it").evaluate("button => button.click()")
+        assert not Operation.objects.filter(kind="restore").exists(), "the shown plan is another one"
+        page.get_by_label("Parallelism", exact=True).press("Tab")
+        again = page.get_by_role("button", name="at parallelism 3")
+        expect(again).to_have_attribute("aria-disabled", "false")
+        again.click()
+        expect(page.get_by_text("The restore was requested")).to_be_visible()
+    assert Operation.objects.get(kind="restore").params["parallelism"] == 3
+
+
 def test_a_start_waits_until_repeated_output_is_accepted(signed_in: Open, running: Run) -> None:
     Run.objects.filter(pk=running.pk).update(state="stopped")
     with signed_in() as page:

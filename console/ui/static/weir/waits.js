@@ -1,5 +1,6 @@
 // The button of a form waits until the required boxes are ticked, and until a field differs from its present value
-// (`data-now`). The text of `data-waits` gives the reason. Without scripts the console refuses the request instead.
+// (`data-now`). A button with `data-waits-for="plan"` waits until the plan of the choice is shown: it posts this plan.
+// The text of `data-waits` gives the reason. Without scripts the console refuses the request instead.
 
 function isWaiting(form) {
   const fields = [...form.elements], compared = fields.filter(({ dataset }) => "now" in dataset);
@@ -7,12 +8,24 @@ function isWaiting(form) {
     || (compared.length > 0 && compared.every((field) => field.value === field.dataset.now));
 }
 
+// Whether a value of the choice differs from that of the shown plan.
+function isOtherPlan(form) {
+  const choice = document.querySelector("form[hx-target='#plan']"), chosen = choice && new FormData(choice);
+  const shown = [...form.querySelectorAll("#shown-plan input")];
+  return shown.some(({ name, value }) => chosen?.has(name) && chosen.get(name) !== value);
+}
+
 function show() {
+  const reasons = new Map();  // by button, those for which it waits
   for (const reason of document.querySelectorAll("[data-waits]")) {
-    const button = document.getElementById(reason.dataset.waits), waits = !button.disabled && isWaiting(button.form);
+    const button = document.getElementById(reason.dataset.waits);
+    const waits = !button.disabled && (reason.dataset.waitsFor === "plan" ? isOtherPlan : isWaiting)(button.form);
     reason.hidden = !waits;
-    button.setAttribute("aria-disabled", String(waits));
-    if (waits) button.setAttribute("aria-describedby", reason.id);
+    reasons.set(button, [...(reasons.get(button) ?? []), ...(waits ? [reason.id] : [])]);
+  }
+  for (const [button, ids] of reasons) {
+    button.setAttribute("aria-disabled", String(ids.length > 0));
+    if (ids.length) button.setAttribute("aria-describedby", ids.join(" "));
     else button.removeAttribute("aria-describedby");
   }
 }

@@ -22,7 +22,7 @@ import structlog
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.control.endpoints import ControlClient, ControlServer, Hello
-from runtime.master.launcher import SlotPhase, SlotStatus
+from runtime.master.launcher import SlotPhase, SlotStatus, describe_loss
 from runtime.redaction import redact
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000
@@ -200,7 +200,7 @@ class SlotPool:
         """A member was lost without being dismissed. Launchers call it as well, for a member that never connected."""
         with self._changed:
             self._slots_lost = self._slots_lost or (self._assignment is None and self.is_intact)
-        self._break_up(member, reason)
+        self._break_up(member, describe_loss(reason))
 
     def _break_up(self, member: int, reason: str) -> None:
         with self._changed:

@@ -37,7 +37,7 @@ from runtime.io.logs import traceback_text
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import DeliveryBacklog
 from runtime.master.finalize import NotRecorded, Recorded, Timings, finalize_checkpoint
-from runtime.master.launcher import Launcher
+from runtime.master.launcher import Launcher, describe_loss
 from runtime.master.live_report import LIVE_INTERVAL_MS, LiveReports
 from runtime.master.metadata_thread import MetadataThread
 from runtime.master.metrics_history import MetricsHistory
@@ -355,7 +355,7 @@ class Attempt:
         remove_markers(self._start.markers, self._config.job_id, self._token)
 
     def _on_lost(self, slot: int, reason: str) -> None:
-        self._fail_by(slot, f"was lost: {reason}")
+        self._fail_by(slot, f"was lost: {describe_loss(reason, self._monitor.memory_of(slot))}")
 
     def _check_backlog(self, now: float) -> None:
         """Checks the backlog once a second, on the metadata thread, since the folder may hang."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
+from runtime.io.control.connection import CLOSED_BY_PEER
 
 
 class SlotPhase(StrEnum):
@@ -32,6 +33,19 @@ class SlotStatus:
         return f"{self.wanted} wanted, {self.available} there" + (
             f", {self.shortage_cause}" if self.shortage_cause else ""
         )
+
+
+def describe_loss(reason: str, memory_bytes: int = 0) -> str:
+    """The loss of a slot's process as text. `memory_bytes`: its memory at its last heartbeat; 0: unknown.
+
+    A slot that fails reports its error first. A connection that ends without one is of a process that was killed or has
+    crashed; Linux kills by SIGKILL when memory is exhausted. The exit status is known to Spark's daemon only.
+    """
+    if reason != CLOSED_BY_PEER:
+        return reason
+    used = f", and used {memory_bytes >> 20} MB of memory at its last heartbeat" if memory_bytes else ""
+    end = "it was killed, as Linux does when memory runs out, or crashed"
+    return f"{reason}. Its process reported no error{used}: {end}"
 
 
 class Launcher(Protocol):

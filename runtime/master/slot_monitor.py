@@ -50,6 +50,11 @@ class SlotMonitor:
         for metrics in heartbeat.subtasks:
             self._metrics.setdefault(metrics.subtask.operator, {})[metrics.subtask.index] = metrics
 
+    def memory_of(self, slot: int) -> int:
+        """Resident memory of the slot's process in bytes, at its last heartbeat; 0: unknown."""
+        usage = self._usage.get(slot)
+        return usage.memory_bytes if usage else 0
+
     def log_of(self, slot: int) -> str:
         """File and host of the log of a slot; "" if it has none."""
         hello = self._slots.get(slot)

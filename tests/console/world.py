@@ -153,7 +153,7 @@ class World:
             cursor = connection.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
-    def new_run(self, state: str = "queued", params: str = "{}", **settings: int) -> int:
+    def new_run(self, state: str = "queued", params: str = "{}", **settings: int | str) -> int:
         """A job with one ready version and one run. Returns the run's id."""
         rows = self.sql(
             """

@@ -214,9 +214,13 @@ def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) ->
         stage.deploy()
         until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
         first = stage.slots
+        first[2].say(Heartbeat([], memory_bytes=3_000 << 20))
         first[2].close()
         until(lambda: len(stage.launcher.attempts) == 2, PATIENCE_S)
-        assert "slot 2 was lost" in stage.records.attempts[0][2]
+        assert stage.records.attempts[0][2] == (
+            "slot 2 was lost: the other side closed the connection. Its process reported no error, and used 3000 MB of "
+            "memory at its last heartbeat: it was killed, as Linux does when memory runs out, or crashed"
+        )
         assert stage.records.details[0]["slot_log"] == "/2/stderr on here", "the next attempt has other slots"
         assert [report.reason for report in stage.records.reports][-1] is Why.SUSPENDED
         begun = len(stage.records.reports)

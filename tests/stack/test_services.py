@@ -115,7 +115,16 @@ def test_a_postgres_that_is_restarted_by_hand_returns_to_its_supervisor(home: Pa
         supervisor.wait_ready(child, 60)
         first = child.identity
         programs_folder = Path(service.spec.argv[0]).parent
-        restart = [programs_folder / "pg_ctl", "restart", "-D", service.spec.argv[2], "-m", "fast", "-l", os.devnull]
+        restart = [
+            str(programs_folder / "pg_ctl"),
+            "restart",
+            "-D",
+            service.spec.argv[2],
+            "-m",
+            "fast",
+            "-l",
+            os.devnull,
+        ]
         subprocess.run(
             restart, env=dict(service.spec.environment), cwd=service.spec.folder, check=True, stdout=subprocess.DEVNULL,
             **folders.identity(service.spec.account),

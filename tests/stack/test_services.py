@@ -114,9 +114,9 @@ def test_a_postgres_that_is_restarted_by_hand_returns_to_its_supervisor(home: Pa
     try:
         supervisor.wait_ready(child, 60)
         first = child.identity
-        programs_folder = Path(service.spec.argv[0]).parent
+        program = str(Path(service.spec.argv[0]).with_name("pg_ctl"))
         restart = [
-            str(programs_folder / "pg_ctl"),
+            program,
             "restart",
             "-D",
             service.spec.argv[2],

@@ -24,6 +24,9 @@ HOSTS_VARIABLE: Final = "WEIR_DATA_HOSTS"
 CONNECTIONS_VARIABLE: Final = "WEIR_CONNECTIONS"
 CONNECTION_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "postgres": 5432, "postgresql": 5432}
+_AUTHORITY: Final = re.compile(r"([^/?#\\]*)([/?#\\]?)(.*)", re.DOTALL)
+#: Other characters end the name for some clients, and are a part of it for others.
+_SERVER: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,11 +55,19 @@ def connections() -> Mapping[str, Connection] | None:
         raise JobRejected("bad-environment", CONNECTIONS_VARIABLE, f"must be JSON: {error}") from error
 
 
-def hosts_of(address: str) -> tuple[str, ...]:
-    """The hosts of a URL, or of `host:port` separated by commas. Without a port, that of the scheme, else 0."""
+def hosts_of(address: str, field: str = "address") -> tuple[str, ...]:
+    """The hosts of a URL, or of `host:port` separated by commas. Without a port, that of the scheme, else 0.
+
+    Raises:
+        JobRejected: naming `field` without the address, if a host is no name, or if clients disagree about the host.
+    """
     scheme, separator, rest = address.partition("://")
-    netloc = re.split(r"[/?#\\]", rest if separator else address, maxsplit=1)[0].rpartition("@")[2]
-    return tuple(_with_port(part.strip(), _DEFAULT_PORTS.get(scheme.lower(), 0)) for part in netloc.split(","))
+    authority, end, more = _AUTHORITY.findall(rest if separator else address)[0]
+    servers = [part.strip() for part in authority.rpartition("@")[2].split(",")]
+    if (end in ("?", "#", "\\") and "@" in more) or not all(map(_SERVER.fullmatch, servers)):
+        detail = "must name its host by letters, digits, '.', '_' and '-', or by an IPv6 address in brackets"
+        raise JobRejected("bad-host", field, f"{detail}, and the port behind ':'")
+    return tuple(_with_port(server, _DEFAULT_PORTS.get(scheme.lower(), 0)) for server in servers)
 
 
 def is_listed(host: str) -> bool:

@@ -52,8 +52,8 @@ class IcebergSink:
 
     Args:
         table: namespace and name, such as `sales.orders`.
-        catalog: properties of the catalog as pyiceberg takes them, such as `type`, `uri` and `warehouse`. Values may
-            contain `${secret:NAME}`.
+        catalog: properties of the catalog as pyiceberg takes them, such as `type`, `uri` and `warehouse`. `uri`,
+            `token` and `credential` may contain `${secret:NAME}`.
         catalog_name: name of the catalog. A catalog in a database can hold several.
         partition_by: partitions of a new table: columns, or `years(at)`, `months(at)`, `days(at)`, `hours(at)`. Empty:
             those of the existing table.

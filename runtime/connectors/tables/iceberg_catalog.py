@@ -1,17 +1,20 @@
 """Access to an Iceberg table by a catalog of `pyiceberg`: secrets, time limits, and its errors as errors of Weir."""
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final
+from urllib.parse import urlparse
 
 from runtime.connectors.libraries import import_library
 from runtime.connectors.postgres.connection import check_parameters
 from runtime.data_hosts import hosts_of
+from runtime.data_roots import DataRoots
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.redaction import REFERENCE, is_secret
-from runtime.secrets import check_hosts, check_references, is_connection, resolve
+from runtime.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
 
 #: Of a catalog in Postgres, unless its address has its own. A lost server or a held lock then ends a commit.
 _LIMITS: Final = {
@@ -20,8 +23,26 @@ _LIMITS: Final = {
     **CLIENT_KEEPALIVES,
     "options": "-c statement_timeout=30000 -c lock_timeout=20000",
 }
-#: Addresses of servers: of the catalog, of its tokens, of an object store. Others are folders and buckets.
-_SERVER_URL: Final = re.compile(r"(?:https?|thrift|postgresql(?:\+\w+)?)://", re.IGNORECASE)
+#: Properties of pyiceberg that a job may choose. Others load code (`py-catalog-impl`), or name further hosts and files.
+_PROPERTIES: Final = frozenset(
+    {
+        "audience", "credential", "init_catalog_tables", "namespace-separator", "oauth2-server-uri", "pool_pre_ping",
+        "prefix", "resource", "rest-page-size", "schema_version", "scope", "snapshot-loading-mode", "token", "type",
+        "ugi", "uri", "warehouse",
+    }
+)  # fmt: skip
+_SECRET_PROPERTIES: Final = ("credential", "token", "uri")  #: may contain references
+#: The type of a catalog by the scheme of its address.
+_TYPES: Final = {
+    "http": "rest",
+    "https": "rest",
+    "thrift": "hive",
+    "sqlite": "sql",
+    "postgresql": "sql",
+    "postgresql+psycopg": "sql",
+    "postgresql+psycopg2": "sql",
+}
+_SERVER_URL: Final = re.compile(r"(?:https?|thrift)://[^\s/\\?#@,$]+(?:/[^\s\\?#@,$]*)?")
 _REFUSED: Final = ("UnauthorizedError", "ForbiddenError", "OAuthError", "AuthorizationExpiredError")
 _AWAY: Final = ("ServiceUnavailableError", "ServerError", "TooManyRequestsError")
 #: Beginnings of SQLSTATE: authorization, unknown database, missing right.
@@ -38,31 +59,95 @@ _SQL_REFUSALS: Final = (
 
 
 def check_catalog(catalog: Mapping[str, str]) -> None:
-    """Raises JobRejected, naming the property, for a property that is no text or is a literal secret."""
+    """Raises JobRejected, naming the property, for one that a job may not choose, a literal secret, or a host or file
+    that jobs may not use.
+    """
     if not isinstance(catalog, Mapping) or not catalog:
         detail = "must have the properties of a catalog, such as type, uri and warehouse"
         raise JobRejected("bad-catalog", "catalog", detail)
     for name, value in catalog.items():
-        if not isinstance(value, str):
-            raise JobRejected("bad-catalog", f"catalog.{name}", "must be text")
-        check_references(f"catalog.{name}", value)
-        if is_connection(value):
-            raise JobRejected(
-                "bad-connection", f"catalog.{name}", "a catalog takes no connection: write its properties"
-            )
-        if is_secret(name, {}) and "${secret:" not in value:
-            raise JobRejected("literal-secret", f"catalog.{name}", "contains a secret: write ${secret:NAME} instead")
-    _hosts(catalog)
+        _check_property(name, value)
+    if not REFERENCE.fullmatch(catalog.get("uri", "")):
+        _check_bound(catalog, _hosts(catalog))
+
+
+def _check_property(name: str, value: str) -> None:
+    field = f"catalog.{name}"
+    if name not in _PROPERTIES:
+        allowed = ", ".join(sorted(_PROPERTIES))
+        raise JobRejected("bad-option", field, f"is no property that a job may choose. Allowed are: {allowed}")
+    if not isinstance(value, str):
+        raise JobRejected("bad-catalog", field, "must be text")
+    check_references(field, value)
+    if is_connection(value):
+        raise JobRejected("bad-connection", field, "a catalog takes no connection: write its properties")
+    if "${" in value and name not in _SECRET_PROPERTIES:
+        raise JobRejected("bad-secret", field, f"takes no secret: only {', '.join(_SECRET_PROPERTIES)} do")
+    if is_secret(name, {}) and "${secret:" not in value:
+        raise JobRejected("literal-secret", field, "contains a secret: write ${secret:NAME} instead")
+
+
+def _check_bound(catalog: Mapping[str, str], hosts: Collection[str]) -> None:
+    """Raises JobRejected for a secret in a catalog without hosts: it would be bound to nothing."""
+    for name, value in catalog.items():
+        if not hosts and REFERENCE.search(value):
+            raise JobRejected("secret-not-bound", f"catalog.{name}", "has a secret, but the catalog names no host")
 
 
 def _hosts(catalog: Mapping[str, str]) -> tuple[str, ...]:
-    """The hosts that the properties name. Raises JobRejected, naming the property, if jobs may not use one."""
-    hosts = list[str]()
-    for name, value in catalog.items():
-        if _SERVER_URL.match(value):
-            check_hosts(f"catalog.{name}", hosts_of(value))
-            hosts += hosts_of(value)
-    return tuple(hosts)
+    """All hosts of a catalog, whose address is no reference; none for a file.
+
+    Raises:
+        JobRejected: naming the property, for an invalid address, or a host or a file that jobs may not use.
+    """
+    uri = catalog.get("uri", "")
+    kind = _type(uri)
+    if catalog.get("type", kind) != kind:
+        raise JobRejected("bad-catalog", "catalog.type", f"must be {kind}, by the address of the catalog")
+    place = urlparse(catalog.get("warehouse", ""))
+    if kind != "rest" and (place.scheme not in ("", "file") or place.netloc):
+        detail = "must be a folder: this sink writes to local folders; mount the storage"
+        raise JobRejected("bad-catalog", "catalog.warehouse", detail)
+    hosts = {"catalog.uri": _database_hosts(_database(uri)) if kind == "sql" else _server_hosts("catalog.uri", uri)}
+    if "oauth2-server-uri" in catalog:
+        field = "catalog.oauth2-server-uri"
+        hosts[field] = _server_hosts(field, catalog["oauth2-server-uri"])
+    for field, names in hosts.items():
+        check_hosts(field, names)
+    return tuple(host for names in hosts.values() for host in names)
+
+
+def _type(uri: str) -> str:
+    kind = _TYPES.get(uri.partition("://")[0])
+    if kind is None or re.search(r"\s", uri):
+        detail = f"must be an address without spaces that begins with one of {', '.join(sorted(_TYPES))} and ://"
+        raise JobRejected("bad-catalog", "catalog.uri", detail)
+    return kind
+
+
+def _server_hosts(field: str, uri: str) -> tuple[str, ...]:
+    """The hosts of addresses of HTTP or Thrift; those of Thrift are separated by commas."""
+    addresses = uri.split(",") if uri.startswith("thrift:") else [uri]
+    if not all(map(_SERVER_URL.fullmatch, addresses)):
+        detail = "must be an address without user, query and references: write token or credential"
+        raise JobRejected("bad-catalog", field, detail)
+    return tuple(host for address in addresses for host in hosts_of(address, field))
+
+
+def _database_hosts(url: Any) -> tuple[str, ...]:
+    """The host to which SQLAlchemy connects; none for a file, which is checked."""
+    if url.drivername == "sqlite":
+        if not url.database or url.database.startswith((":", "file:")) or url.query or url.host:
+            raise JobRejected("bad-catalog", "catalog.uri", "must be sqlite:/// and the path of a file, nothing else")
+        DataRoots.of_environment(os.environ).check("catalog.uri", url.database)
+        return ()
+    check_parameters("catalog.uri", [f"?{name}" if name in ("host", "port") else name for name in url.query])
+    if "${" in f"{url.database} {url.query.get('dbname', '')}":
+        raise JobRejected("bad-secret", "catalog.uri", "takes no secret as the name of its database")
+    port = url.port or 5432
+    if not url.host:  # libpq takes PGHOST or a socket
+        return (f":{port}",)
+    return hosts_of(f"[{url.host}]:{port}" if ":" in url.host else f"{url.host}:{port}", "catalog.uri")
 
 
 @contextmanager
@@ -70,25 +155,28 @@ def open_catalog(name: str, catalog: Mapping[str, str]) -> Iterator[Any]:
     """The catalog, closed with the block: a database has few connections, and a job needs them rarely.
 
     Raises:
-        JobRejected: a secret or a property is missing, or the catalog refuses the credentials.
+        JobRejected: a secret or a property is missing or refused, or the catalog refuses the credentials.
         TargetAway: the catalog is unreachable.
     """
-    named = {key: value for key, value in catalog.items() if not REFERENCE.fullmatch(value)}
-    texts = {key: named.get(key) or resolve(f"catalog.{key}", value, ()) for key, value in catalog.items()}
-    hosts = _hosts(texts)
-    properties = {
-        key: _database_address(value) if value.startswith("postgresql") else resolve(f"catalog.{key}", value, hosts)
-        for key, value in catalog.items()
-    }
-    if properties.get("uri", "").startswith("postgresql"):
+    check_catalog(catalog)
+    uri = catalog["uri"]
+    if REFERENCE.fullmatch(uri):
+        uri = resolve("catalog.uri", uri, ())
+    hosts = _hosts({**catalog, "uri": uri})
+    _check_bound(catalog, hosts)
+    check_secrets("catalog.uri", catalog["uri"], hosts)
+    properties = {key: resolve(f"catalog.{key}", value, hosts) for key, value in catalog.items() if key != "uri"}
+    properties |= {"type": _type(uri), "uri": uri}
+    if uri.startswith("postgresql"):
+        properties["uri"] = _database_address(_database(uri), hosts)
         properties.setdefault("pool_pre_ping", "true")
 
     def load() -> Any:
         try:
             return import_library("pyiceberg.catalog", "iceberg").load_catalog(name, **properties)
         except ValueError:  # its text repeats the properties, and with them secrets
-            detail = f"names no catalog of pyiceberg; it has the properties {', '.join(sorted(catalog))}"
-            raise JobRejected("bad-catalog", "catalog", f"{detail}: add type and uri") from None
+            detail = f"is refused by pyiceberg; it has the properties {', '.join(sorted(catalog))}"
+            raise JobRejected("bad-catalog", "catalog", detail) from None
 
     with closing(create_together(f"catalog {name}", load)) as found:
         yield found
@@ -165,15 +253,17 @@ def _database_failure(error: Any, what: str) -> WeirError:
     return TargetAway(text) if is_away else EnvironmentFailure(text)
 
 
-def _database_address(uri: str) -> str:
-    """The address of a Postgres with its secrets and with time limits."""
+def _database(uri: str) -> Any:
+    """The parts of the address of a database, as SQLAlchemy reads them."""
     engine, exceptions = (import_library(f"sqlalchemy.{name}", "iceberg") for name in ("engine", "exc"))
     try:
-        url = engine.make_url(uri)
-    except exceptions.ArgumentError:  # its text repeats the address, and with it a password
+        return engine.make_url(uri)
+    except (ValueError, exceptions.ArgumentError):  # their texts repeat the address, and with it a password
         raise JobRejected("bad-catalog", "catalog.uri", "is no address of a database") from None
-    hosts = hosts_of(f"postgresql://{url.host or ''}:{url.port or 5432}")
-    check_parameters("catalog.uri", [f"?{name}" if name in ("host", "port") else name for name in url.query])
+
+
+def _database_address(url: Any, hosts: Collection[str]) -> str:
+    """The address of a Postgres with its secrets and with time limits."""
     given = {name: resolve("catalog.uri", str(value), hosts) for name, value in url.query.items()}
     password = resolve("catalog.uri", url.password, hosts) if url.password else None
     url = url.set(password=password, query=_LIMITS | given)

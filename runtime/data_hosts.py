@@ -62,7 +62,7 @@ def hosts_of(address: str, field: str = "address") -> tuple[str, ...]:
         JobRejected: naming `field` without the address, if a host is no name, or if clients disagree about the host.
     """
     scheme, separator, rest = address.partition("://")
-    authority, end, more = _AUTHORITY.findall(rest if separator else address)[0]
+    authority, end, more = _AUTHORITY.findall(rest)[0] if separator else (address, "", "")
     servers = [part.strip() for part in authority.rpartition("@")[2].split(",")]
     if (end in ("?", "#", "\\") and "@" in more) or not all(map(_SERVER.fullmatch, servers)):
         detail = "must name its host by letters, digits, '.', '_' and '-', or by an IPv6 address in brackets"

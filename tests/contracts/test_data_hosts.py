@@ -23,7 +23,7 @@ from runtime.connectors.kafka.registry import SchemaRegistry
 from runtime.connectors.postgres.connection import connect
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.connectors.sinks.webhook import Webhook
-from runtime.data_hosts import is_listed
+from runtime.data_hosts import hosts_of, is_listed
 from runtime.errors import JobRejected, WeirError
 from runtime.ports import OutputEpoch
 from spark_jobs.pipelines.enrichment import CustomerLookup
@@ -323,3 +323,27 @@ def test_the_login_of_a_named_connection_cannot_be_weakened(monkeypatch: pytest.
     name_connections(monkeypatch, events={"address": "events.example.org:9092"})
     with pytest.raises(JobRejected, match="belongs to the connection"):
         KafkaConnection("${connection:events}", {"security.protocol": "plaintext"})
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        "allowed.example.org#.evil.com:9092", "allowed.example.org?.evil.com:9092", "u@allowed.example.org:9092",
+        "allowed.example.org:9092,allowed.example.org#.evil.com:9092", "allowed.example.org\\.evil.com:9092",
+        "allowed.example.org:9092,evil.com:9092", "[::1]#.evil.com:9092", "allowed.example.org%2e:9092",
+    ],
+)  # fmt: skip
+def test_servers_of_kafka_are_read_as_librdkafka_reads_them(servers: str) -> None:
+    """librdkafka takes everything up to the last colon as the name."""
+    with pytest.raises(JobRejected) as refused:
+        check_connection(servers, {})
+    assert refused.value.field == "servers"
+    check_connection("allowed.example.org:9092, allowed.example.org:9093", {})
+
+
+@pytest.mark.parametrize(
+    "address", ["x://good?@evil/db", "x://good#@evil", "x://good\\@evil", "good#.evil:9092", "a b:1"]
+)
+def test_an_address_that_clients_read_differently_has_no_host(address: str) -> None:
+    with pytest.raises(JobRejected, match="must name its host"):
+        hosts_of(address)

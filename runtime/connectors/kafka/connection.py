@@ -58,6 +58,7 @@ _OPTIONS: Final = frozenset(
         "topic.metadata.refresh.sparse",
     }
 )  # fmt: skip
+_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _SECURITY_OPTION: Final = re.compile(r"(?:sasl|security|ssl)\.")
 _SECRET_OPTION: Final = re.compile(r"password|secret|\.key\.pem$")
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")
@@ -94,7 +95,7 @@ class KafkaConnection:
         check_connection(servers, options)
         named = named_connection("servers", servers)
         self.servers = servers if named is None else named.address
-        hosts = hosts_of(self.servers)
+        hosts = _hosts(self.servers)
         self._resolved = {name: resolve(f"options.{name}", value, hosts) for name, value in options.items()}
         self._resolved |= {} if named is None else named.options
         self._library = import_library("confluent_kafka", "kafka")
@@ -210,7 +211,7 @@ def check_connection(servers: str, options: Mapping[str, str]) -> None:
     """Raises JobRejected, naming the field, for a malformed address or an option that a connector sets itself."""
     check_references("servers", servers)
     places = [] if is_connection(servers) else [place.strip() for place in servers.split(",")]
-    if not all(re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}", place) for place in places):
+    if not all(map(_SERVER.fullmatch, places)):
         raise JobRejected("bad-servers", "servers", f"must be host:port, separated by commas, not {servers!r}")
     timeout = options.get("socket.timeout.ms", "1000")
     if not timeout.isdecimal() or not int(timeout):
@@ -229,7 +230,13 @@ def check_connection(servers: str, options: Mapping[str, str]) -> None:
         if _SECRET_OPTION.search(name) and _REFERENCE.fullmatch(value) is None:
             advice = "write ${secret:NAME}, and set WEIR_SECRET_NAME where the job runs"
             raise JobRejected("literal-secret", field, f"is a secret: {advice}")
-    check_hosts("servers", [host for place in places for host in hosts_of(place)])
+    if places:
+        check_hosts("servers", _hosts(servers))
+
+
+def _hosts(servers: str) -> list[str]:
+    """The hosts of the servers, each read for itself as librdkafka does."""
+    return [host for server in servers.split(",") for host in hosts_of(server, "servers")]
 
 
 def check_topics(field: str, topics: Sequence[str]) -> None:

@@ -7,12 +7,15 @@ The job master redacts every failure text that it records.
 
 A process of a single job registers the value of each reference that it resolves. Until the process ends, `redact` masks
 these values in every text, since an error of a client library may quote them. A process of many jobs registers none and
-gives `redact` the values of a job (`runtime.secrets.resolved_texts`). A value is masked as a whole word only.
+gives `redact` the values of a job (`runtime.secrets.resolved_texts`). A value below 8 characters is masked as a whole
+word only. A longer one is masked within words and in any case: a definer writes text around a reference, and clients
+print names of hosts in lower case.
 """
 
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -20,6 +23,7 @@ from urllib.parse import quote, unquote
 MASK: Final = "********"
 REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")  #: stands for a secret that the place of the job has
 _MIN_SECRET_CHARACTERS: Final = 4  #: characters; a shorter secret also occurs in texts by chance
+_MIN_PART_CHARACTERS: Final = 8  #: of a resolved value that is masked within words; a shorter one may be a user name
 _SECRET_NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
 )
@@ -101,13 +105,18 @@ def redact(text: str, params: Mapping[str, Any] = _NONE, schema: Schema = _NONE,
     literal = set(_secrets(params, mask(params, schema)))
     for secret in sorted({*literal, *_resolved, *resolved}, key=len, reverse=True):
         for written in (secret, _as_json(secret, ascii=True), _as_json(secret, ascii=False)):
-            if written in text:
-                text = text.replace(written, MASK) if secret in literal else _whole_words(written).sub(MASK, text)
+            if secret in literal:
+                text = text.replace(written, MASK)
+            if secret not in literal or secret in _resolved or secret in resolved:
+                text = _pattern(written).sub(MASK, text)
     return text
 
 
-def _whole_words(written: str) -> re.Pattern[str]:
-    """Finds `written`, but not within a longer word: user names and names of buckets are secrets, too."""
+@lru_cache(maxsize=4096)
+def _pattern(written: str) -> re.Pattern[str]:
+    """Finds a resolved value. A short one within a longer word is none: user names and buckets are secrets, too."""
+    if len(written) >= _MIN_PART_CHARACTERS:
+        return re.compile(re.escape(written), re.IGNORECASE)
     before = _WORD_START if _WORD_CHARACTER.match(written[0]) else ""
     after = r"(?!\w)" if _WORD_CHARACTER.match(written[-1]) else ""
     return re.compile(before + re.escape(written) + after)

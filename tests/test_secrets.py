@@ -125,3 +125,11 @@ def test_a_failure_keeps_its_code_operator_and_slot(monkeypatch: pytest.MonkeyPa
     assert redact_failure(failure, redact_json) == {
         **named, "message": "********: KeyError", "detail": {**named, "log": ["********"]}
     }  # fmt: skip
+
+
+def test_a_long_value_is_masked_within_words_and_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A definer appends a letter to the reference, or writes it as a host, which clients print in lower case."""
+    monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "Hunter2-of-the-shop")
+    resolve("url", URL, ())
+    text = 'database "Hunter2-of-the-shopx", host xhunter2-of-the-shop.example.org, HUNTER2-OF-THE-SHOP_1'
+    assert redact(text) == 'database "********x", host x********.example.org, ********_1'

@@ -347,3 +347,32 @@ def test_servers_of_kafka_are_read_as_librdkafka_reads_them(servers: str) -> Non
 def test_an_address_that_clients_read_differently_has_no_host(address: str) -> None:
     with pytest.raises(JobRejected, match="must name its host"):
         hosts_of(address)
+
+
+# ------------------------------------------------------------ references within addresses
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"postgresql://u@{REFERENCE}x/d", f"postgresql://u@allowed.example.org/{REFERENCE}x",
+        f"postgresql://u@allowed.example.org:{REFERENCE}/d", f"host={REFERENCE}x dbname=d",
+        f"host=allowed.example.org dbname={REFERENCE}", f"host=allowed.example.org port={REFERENCE} dbname=d",
+        f"postgresql://u@allowed.example.org/?dbname={REFERENCE}",
+    ],
+)  # fmt: skip
+def test_an_address_of_postgres_has_no_secret_that_errors_print(
+    address: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for act in (lambda: PostgresSink(address, "t").check(), lambda: connect(address)):
+        with pytest.raises(JobRejected, match=r"takes no secret|no address of a Postgres") as refused:
+            act()
+        assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", [f"http://{REFERENCE}/", f"http://x{REFERENCE}.org/", f"{REFERENCE}.evil.org/"])
+def test_an_address_of_a_webhook_has_no_secret_as_its_host(url: str) -> None:
+    for act in (lambda: Webhook(url).check(), lambda: post(url)):
+        with pytest.raises(JobRejected, match="takes no secret") as refused:
+            act()
+        assert SECRET not in str(refused.value)

@@ -70,8 +70,7 @@ def check_address(url: str) -> None:
     if not is_connection(url) and not _REFERENCE.fullmatch(url):
         parameters = _parameters(url)
         check_parameters("url", parameters)
-        if "${" not in parameters.get("host", "") + parameters.get("port", ""):
-            check_hosts("url", _hosts(parameters))
+        check_hosts("url", _hosts(parameters))
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
@@ -101,8 +100,7 @@ def conninfo(url: str) -> str:
     else:
         parameters = _parameters(url)
         check_parameters("url", parameters)
-    place = {name: resolve("url", parameters.get(name, ""), ()) for name in ("host", "port")}
-    hosts = _hosts(place)
+    hosts = _hosts(parameters)
     return make_conninfo("", **(_DEFAULTS | {name: resolve("url", value, hosts) for name, value in parameters.items()}))
 
 
@@ -115,7 +113,14 @@ def check_parameters(field: str, names: Iterable[str]) -> None:
 
 
 def _hosts(parameters: Mapping[str, str]) -> tuple[str, ...]:
-    """All hosts that libpq may connect to. A single port stands for all hosts."""
+    """All hosts that libpq may connect to. A single port stands for all hosts.
+
+    Raises:
+        JobRejected: the numbers of hosts and ports differ, or errors of libpq would print a secret.
+    """
+    for name in ("host", "port", "dbname"):
+        if "${" in parameters.get(name, ""):
+            raise JobRejected("bad-secret", "url", f"takes no secret as {name}: only the whole address may be one")
     names, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
     if len(ports) == 1:
         ports = ports * len(names)

@@ -64,10 +64,9 @@ class Webhook:
 
     def check(self) -> None:
         check_references("url", self.url)
+        _check_place(self.url)
         if not self.url.startswith("${"):
-            address = _address("url", _REFERENCE.sub("secret", self.url))
-            if "${" not in urlsplit(self.url).netloc:
-                check_hosts("url", _hosts(address))
+            check_hosts("url", _hosts(_address("url", _REFERENCE.sub("secret", self.url))))
         for name, value in self.headers.items():
             check_references(f"headers.{name}", value)
             if name.lower() in _OWN_HEADERS:
@@ -93,6 +92,7 @@ class Webhook:
 
     def _resolve(self) -> tuple[SplitResult, dict[str, str]]:
         """The URL and the headers with secrets. Raises JobRejected if the job may not use the host or a secret."""
+        _check_place(self.url)
         named = named_connection("url", self.url)
         address = _address("url", resolve("url", self.url, ()) if named is None else named.address)
         hosts = _hosts(address)
@@ -157,6 +157,13 @@ def _address(field_name: str, url: str) -> SplitResult:
         problem = "must be an http or https URL with a host and without a user; use the header Authorization"
         raise JobRejected("bad-url", field_name, problem)
     return found
+
+
+def _check_place(url: str) -> None:
+    """Raises JobRejected for a secret within the host or port, which errors would print. It may begin the whole URL."""
+    place = re.split(r"[/?#]", url.partition("://")[2] or url, maxsplit=1)[0]
+    if "${" in place and not (url.startswith(place) and re.fullmatch(r"\$\{\w+:[^}]*\}", place)):
+        raise JobRejected("bad-secret", "url", "takes no secret in its host or port: only in path and query, or as all")
 
 
 def _hosts(address: SplitResult) -> tuple[str, ...]:

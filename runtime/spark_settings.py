@@ -26,9 +26,10 @@ class ValueKind:
 
 
 _SIZE: Final = ValueKind("size", "a size such as 512m", re.compile(r"[0-9]{1,12}(?:[kmgtKMGT]?[bB]?)"))
+_LIMIT: Final = ValueKind("limit", "a size such as 10m, or -1 for none", re.compile(rf"{_SIZE.pattern.pattern}|-1"))
 _TIME: Final = ValueKind("time", "a time such as 30s", re.compile(r"[0-9]{1,12}(?:us|ms|s|m|min|h|d)?"))
 _COUNT: Final = ValueKind("count", "a whole number from 1 on", re.compile(r"[1-9][0-9]{0,8}"))
-_FRACTION: Final = ValueKind("fraction", "a number from 0 to 1", re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"))
+_FRACTION: Final = ValueKind("fraction", "a number from 0 to 1", re.compile(r"0?\.[0-9]{1,9}|0|1(?:\.0{1,9})?"))
 _SWITCH: Final = ValueKind("switch", "true or false", re.compile(r"true|false"))
 #: Of a name that an administrator has added. `$` would begin a reference to the environment.
 _TEXT: Final = ValueKind("text", "text without control characters and `$`", re.compile(r"[^$\x00-\x1f\x7f]{0,1000}"))
@@ -53,7 +54,7 @@ VALUES: Final[Mapping[str, ValueKind]] = {
     "spark.rpc.askTimeout": _TIME,
     "spark.rpc.lookupTimeout": _TIME,
     "spark.sql.adaptive.enabled": _SWITCH,
-    "spark.sql.autoBroadcastJoinThreshold": _SIZE,
+    "spark.sql.autoBroadcastJoinThreshold": _LIMIT,
     "spark.sql.files.maxPartitionBytes": _SIZE,
     "spark.sql.shuffle.partitions": _COUNT,
     "spark.storage.blockManagerHeartbeatTimeoutMs": _TIME,

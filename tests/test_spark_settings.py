@@ -50,7 +50,7 @@ def test_a_value_of_another_form_is_refused(name: str, value: str) -> None:
 
 
 def test_each_listed_name_takes_a_value_of_its_form() -> None:
-    examples = {"size": "512m", "time": "30s", "count": "3", "fraction": "0.6", "switch": "true"}
+    examples = {"size": "512m", "limit": "-1", "time": "30s", "count": "3", "fraction": "0.6", "switch": "true"}
     check_spark_settings({name: examples[kind.name] for name, kind in VALUES.items()})
 
 
@@ -92,3 +92,31 @@ def test_the_event_log_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     found = event_log_settings({"WEIR_SPARK_EVENT_LOG": str(tmp_path / "events")})
     assert found["spark.eventLog.dir"] == (tmp_path / "events").as_uri()
     assert (tmp_path / "events").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.autoBroadcastJoinThreshold", "-1"),
+        ("spark.sql.autoBroadcastJoinThreshold", "10m"),
+        ("spark.memory.fraction", ".6"),
+        ("spark.memory.storageFraction", "0.5"),
+    ],
+)
+def test_values_as_spark_documents_them_are_allowed(name: str, value: str) -> None:
+    check_spark_settings({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.autoBroadcastJoinThreshold", "-2"),
+        ("spark.sql.autoBroadcastJoinThreshold", "-1m"),
+        ("spark.sql.files.maxPartitionBytes", "-1"),
+        ("spark.memory.fraction", "."),
+        ("spark.memory.fraction", "1.1"),
+    ],
+)
+def test_other_values_below_0_and_above_1_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be .*, not "):
+        check_spark_settings({name: value})

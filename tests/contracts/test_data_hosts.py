@@ -362,9 +362,10 @@ def test_an_address_that_clients_read_differently_has_no_host(address: str) -> N
     ],
 )  # fmt: skip
 def test_an_address_of_postgres_has_no_secret_that_errors_print(
-    address: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
+    address: str,
 ) -> None:
-    for act in (lambda: PostgresSink(address, "t").check(), lambda: connect(address)):
+    acts: list[Callable[[], object]] = [PostgresSink(address, "t").check, lambda: connect(address)]
+    for act in acts:
         with pytest.raises(JobRejected, match=r"takes no secret|no address of a Postgres") as refused:
             act()
         assert SECRET not in str(refused.value)
@@ -372,7 +373,8 @@ def test_an_address_of_postgres_has_no_secret_that_errors_print(
 
 @pytest.mark.parametrize("url", [f"http://{REFERENCE}/", f"http://x{REFERENCE}.org/", f"{REFERENCE}.evil.org/"])
 def test_an_address_of_a_webhook_has_no_secret_as_its_host(url: str) -> None:
-    for act in (lambda: Webhook(url).check(), lambda: post(url)):
+    acts: list[Callable[[], object]] = [Webhook(url).check, lambda: post(url)]
+    for act in acts:
         with pytest.raises(JobRejected, match="takes no secret") as refused:
             act()
         assert SECRET not in str(refused.value)

@@ -44,11 +44,6 @@ def is_connection(text: str) -> bool:
     return _CONNECTION.fullmatch(text) is not None
 
 
-def connection_names(text: str) -> set[str]:
-    """The names of the connections to which `text` refers."""
-    return set(_CONNECTION.findall(text))
-
-
 def check_references(field: str, text: str) -> None:
     """Raises JobRejected, naming `field`, for a malformed reference, an unknown connection or a literal password."""
     if (reference := _CONNECTION.search(text)) is not None:

@@ -14,8 +14,7 @@ from console.api.parsing import number_between, whole_number
 from console.api.serializers.base import Problem
 from console.checkpoints.filters import MAX_BIGINT
 from console.jobs.models import Run
-from console.jobs.services import pipeline_schema
-from console.runs.logs import LEVELS, LogFilter, log_file, log_part, log_size, run_with_slot_logs, slot_file
+from console.runs.logs import LEVELS, LogFilter, LogSecrets, log_file, log_part, log_size, run_with_slot_logs, slot_file
 
 MIN_BYTES, MAX_BYTES, DEFAULT_BYTES = 1024, 1024 * 1024, 64 * 1024  #: of a log, in an answer
 _MAX_SLOT = 2**31 - 1
@@ -106,8 +105,7 @@ class RunLog(StrictView, generics.GenericAPIView[Run]):
         limit = number_between("limit", given.get("limit", str(DEFAULT_BYTES)), MIN_BYTES, MAX_BYTES)
         found, slots = run_with_slot_logs(self.get_queryset(), pk)
         file = log_file(found) if slot is None else slot_file(slots, slot)
-        schema = pipeline_schema(found.job.pipeline)
-        part = log_part(file, found.version.params, schema, begin, limit, is_whole=True) if file else None
+        part = log_part(file, LogSecrets.of(found), begin, limit, is_whole=True) if file else None
         if part is None:
             raise Http404("The console's host cannot read this log.")
         lines = part.lines(LogFilter.of(given))

@@ -20,8 +20,9 @@ from django.db.models import QuerySet
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.shortcuts import get_object_or_404
 
-from console.jobs.connections import mentioned_connections
+from console.jobs.connections import connections_of
 from console.jobs.models import Run
+from console.jobs.services import pipeline_schema
 from runtime.redaction import Schema, redact
 from runtime.secrets import resolved_texts
 
@@ -157,8 +158,32 @@ class LogPart:
         return [line for line in list(parse_lines(self.all_lines))[self.first :] if wanted.accepts(line)]
 
 
+class LogSecrets:
+    """The secrets of a log: those of the parameters, and those of all connections of the pipeline.
+
+    Libraries and authors print past Weir's log, and code of a package may use a connection that no parameter names.
+    """
+
+    def __init__(self, pipeline: str, params: Mapping[str, Any], schema: Schema) -> None:
+        self._params, self._schema = params, schema
+        self._resolved = resolved_texts(params, connections_of(pipeline).values())
+
+    @classmethod
+    def of(cls, run: Run) -> "LogSecrets":
+        return cls(run.job.pipeline, run.version.params, pipeline_schema(run.job.pipeline))
+
+    def redact(self, text: str) -> str:
+        """`text` without the secrets, as far as the console's host has them."""
+        return redact(text, self._params, self._schema, self._resolved)
+
+
 def log_part(
-    file: Path, params: Mapping[str, Any], schema: Schema, begin: int | None, limit: int, *, is_whole: bool = False
+    file: Path,
+    secrets: LogSecrets,
+    begin: int | None,
+    limit: int,
+    *,
+    is_whole: bool = False,
 ) -> LogPart | None:
     """At most `limit` bytes of a log from byte `begin`; None if this host does not have the log.
 
@@ -188,7 +213,7 @@ def log_part(
         part, after = part[:whole], part[whole:] + after
 
     def lines(*texts: bytes) -> list[str]:
-        return _redact(b"".join(texts).decode(errors="replace"), params, schema).splitlines()
+        return secrets.redact(b"".join(texts).decode(errors="replace")).splitlines()
 
     shown, first = lines(before, part, after), 0
     if before:
@@ -221,8 +246,7 @@ def _equal_count(some: Iterable[str], others: Iterable[str]) -> int:
 
 def log_tail(
     file: Path,
-    params: Mapping[str, Any],
-    schema: Schema,
+    secrets: LogSecrets,
     wanted: LogFilter = LogFilter(),
     limit: int = _TAIL_BYTES,
 ) -> tuple[LogLine, ...] | None:
@@ -230,25 +254,20 @@ def log_tail(
 
     `limit`: bytes at the end of the file that are searched.
     """
-    part = log_part(file, params, schema, None, limit)
+    part = log_part(file, secrets, None, limit)
     return None if part is None else tuple(part.lines(wanted)[-LOG_LINES:])
 
 
-def recent_warnings(run: Run, schema: Schema) -> tuple[LogLine, ...] | None:
+def recent_warnings(run: Run, secrets: LogSecrets) -> tuple[LogLine, ...] | None:
     """The last warnings and errors without their tracebacks; None if this host does not have the log."""
-    lines = log_tail(log_file(run), run.version.params, schema, LogFilter("warning"), _WARNING_BYTES)
+    lines = log_tail(log_file(run), secrets, LogFilter("warning"), _WARNING_BYTES)
     return None if lines is None else tuple([line for line in lines if line.time][-WARNING_LINES:])
 
 
-def plain_log(file: Path, params: Mapping[str, Any], schema: Schema) -> str | None:
+def plain_log(file: Path, secrets: LogSecrets) -> str | None:
     """The end of the file as it is, but without secrets; None if this host does not have the log."""
-    part = log_part(file, params, schema, None, _DOWNLOAD_BYTES)
+    part = log_part(file, secrets, None, _DOWNLOAD_BYTES)
     return None if part is None else "".join(f"{line}\n" for line in part.text_lines)
-
-
-def _redact(text: str, params: Mapping[str, Any], schema: Schema) -> str:
-    """`text` without secrets, also those that the console's host has: libraries and authors print past Weir's log."""
-    return redact(text, params, schema, resolved_texts(params, mentioned_connections(params)))
 
 
 def _open_log(file: Path) -> IO[bytes]:

@@ -19,7 +19,7 @@ from django.conf import settings
 
 from console.celery import is_shutting_down
 from console.child_process import Child
-from console.jobs.connections import mentioned_connections
+from console.jobs.connections import connections_of
 from console.jobs.inputs import parse_stored_settings
 from console.jobs.models import JobVersion
 from console.jobs.services import parameter_schema
@@ -61,7 +61,7 @@ class Supervisor(ABC):
         self._owner = owner
         self._version = version
         self._schema = parameter_schema(version)
-        self._resolved = resolved_texts(version.params, mentioned_connections(version.params))
+        self._resolved = resolved_texts(version.params, connections_of(version.job.pipeline).values())
         self._restart = parse_stored_settings(version.settings).restart
         self._deaths = 0  #: consecutive
 

@@ -21,7 +21,7 @@ from console.jobs.failures import MAX_CAUSES, FailureCause, failure_causes
 from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import SubtaskHistory, subtask_history
-from console.runs.logs import LogLine, log_file, log_size, recent_warnings
+from console.runs.logs import LogLine, LogSecrets, log_file, log_size, recent_warnings
 from console.ui.jobpage import JobView
 from console.ui.plots import shapes
 from runtime.core.snapshot.contents import StoredState
@@ -124,7 +124,7 @@ class Inspector:
     def warnings(self) -> Sequence[LogLine] | None:
         """The last warnings in the log of the job master; None if this host does not have the log."""
         run = self._page.run
-        return recent_warnings(run, self._page.schema) if run else ()
+        return recent_warnings(run, LogSecrets.of(run)) if run else ()
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:

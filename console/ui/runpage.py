@@ -18,7 +18,7 @@ from console.operations.models import Operation
 from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.start_phases import StartPhase, restart_phases, start_moments, start_phases
-from console.runs.logs import LogFilter, LogLine, SlotLog, log_file, log_tail
+from console.runs.logs import LogFilter, LogLine, LogSecrets, SlotLog, log_file, log_tail
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
 from runtime.redaction import Schema
 
@@ -94,7 +94,7 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
         ),
         start=start_phases(*start_moments(run)),
         restored=restored_operators(run),
-        log=log_tail(file, run.version.params, schema, wanted),
+        log=log_tail(file, LogSecrets.of(run), wanted),
         log_file=str(file),
         slots=logs,
         slot=chosen,

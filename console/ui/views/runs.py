@@ -11,7 +11,16 @@ from console.jobs.services import pipeline_schema
 from console.metrics.selectors import newest_interval
 from console.operations.models import Operation
 from console.operations.selectors import with_runs
-from console.runs.logs import LEVELS, LogFilter, log_file, log_size, plain_log, run_with_slot_logs, slot_file
+from console.runs.logs import (
+    LEVELS,
+    LogFilter,
+    LogSecrets,
+    log_file,
+    log_size,
+    plain_log,
+    run_with_slot_logs,
+    slot_file,
+)
 from console.ui.jobhealth import health_line
 from console.ui.paging import text, whole_number
 from console.ui.revision import revision
@@ -83,7 +92,7 @@ def log(request: HttpRequest, pk: int) -> HttpResponse:
     found, logs = run_with_slot_logs(Run.objects.select_related("job", "version"), pk)
     slot = whole_number(request.GET.get("slot"))
     file = log_file(found) if slot is None else slot_file(logs, slot)
-    lines = file and plain_log(file, found.version.params, pipeline_schema(found.job.pipeline))
+    lines = file and plain_log(file, LogSecrets.of(found))
     if lines is None:
         raise Http404("this host does not have the log")
     response = HttpResponse(lines, content_type="text/plain; charset=utf-8")

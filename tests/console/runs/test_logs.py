@@ -11,8 +11,20 @@ from django.http import QueryDict
 from pytest_django.fixtures import Settings
 
 from console.runs import logs
-from console.runs.logs import LOG_LINES, LogFilter, LogLine, LogPart, log_part, log_tail, parse_lines, plain_log
+from console.runs.logs import (
+    LOG_LINES,
+    LogFilter,
+    LogLine,
+    LogPart,
+    LogSecrets,
+    log_part,
+    log_tail,
+    parse_lines,
+    plain_log,
+)
+from runtime.redaction import redact
 
+pytestmark = pytest.mark.django_db
 SECRET = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}
 PARAMS = {"password": "a-river-runs"}
 EVENT = '{"slot": 1, "detail": "", "event": "slot lost", "level": "warning", "run": 7, '
@@ -40,12 +52,12 @@ def test_events_jvm_lines_and_tracebacks_become_lines_with_time_and_level() -> N
 def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> None:
     log = tmp_path / "run-1.log"
     log.write_text("".join(f"line {n}\n" for n in range(90_000)) + "url=jdbc:x?password=a-river-runs\n")
-    found = log_tail(log, PARAMS, SECRET)
+    found = log_tail(log, LogSecrets("", PARAMS, SECRET))
     assert found is not None
     assert len(found) == LOG_LINES
     assert found[-2].text == "line 89999"
     assert "a-river-runs" not in found[-1].text
-    assert log_tail(tmp_path / "none.log", {}, {}) is None
+    assert log_tail(tmp_path / "none.log", LogSecrets("", {}, {})) is None
 
 
 def test_a_file_that_a_slot_has_replaced_is_not_read(settings: Settings, tmp_path: Path) -> None:
@@ -55,10 +67,10 @@ def test_a_file_that_a_slot_has_replaced_is_not_read(settings: Settings, tmp_pat
     (tmp_path / "secret").write_text("of the console\n")
     log = settings.WEIR_LOGS / "run-1.log"
     log.symlink_to(tmp_path / "secret")
-    assert plain_log(log, {}, {}) is None
+    assert plain_log(log, LogSecrets("", {}, {})) is None
     log.unlink()
     os.mkfifo(log)
-    assert plain_log(log, {}, {}) is None
+    assert plain_log(log, LogSecrets("", {}, {})) is None
 
 
 def test_a_log_masks_the_secrets_that_the_parameters_refer_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +78,14 @@ def test_a_log_masks_the_secrets_that_the_parameters_refer_to(tmp_path: Path, mo
     log = tmp_path / "run-1.log"
     log.write_text("no way to postgresql://app:fish-and-chips@db\n")
     params = {"url": "postgresql://app:${secret:orders}@db"}
-    assert "fish-and-chips" in (plain_log(log, params, {}) or ""), "this host does not have the secret"
+    assert "fish-and-chips" in (plain_log(log, LogSecrets("", params, {})) or ""), "this host does not have the secret"
     monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
-    assert plain_log(log, params, {}) == "no way to postgresql://app:********@db\n"
-    assert [line.text for line in log_tail(log, params, {}) or ()] == ["no way to postgresql://app:********@db"]
+    assert plain_log(log, LogSecrets("", params, {})) == "no way to postgresql://app:********@db\n"
+    assert [line.text for line in log_tail(log, LogSecrets("", params, {})) or ()] == [
+        "no way to postgresql://app:********@db"
+    ]
     other = {"menu": "fish-and-chips"}
-    assert "fish-and-chips" in (plain_log(log, other, {}) or ""), "it is no secret of another job"
+    assert "fish-and-chips" in (plain_log(log, LogSecrets("", other, {})) or ""), "it is no secret of another job"
 
 
 @pytest.mark.parametrize("secret", ["a-river-runs", 'p"ss\\w0rd', "first line\nsecond line"])
@@ -81,8 +95,8 @@ def test_no_search_finds_a_secret(tmp_path: Path, secret: str) -> None:
     log.write_text(f"{json.dumps({'event': secret, 'timestamp': '2026-11-25T23:58:33Z'})}\nplain {secret}\n")
     params = {"password": secret}
     for query in (secret, secret[:3], json.dumps(secret)[1:-1]):
-        assert log_tail(log, params, SECRET, LogFilter(text=query)) == ()
-    shown = plain_log(log, params, SECRET) or ""
+        assert log_tail(log, LogSecrets("", params, SECRET), LogFilter(text=query)) == ()
+    shown = plain_log(log, LogSecrets("", params, SECRET)) or ""
     assert secret not in shown
     assert json.dumps(secret)[1:-1] not in shown
 
@@ -92,7 +106,7 @@ def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
     log.write_text(f"plain\n{EVENT}\n{JVM}\n")
 
     def texts(query: str) -> list[str]:
-        return [line.text for line in log_tail(log, {}, {}, LogFilter.of(QueryDict(query))) or ()]
+        return [line.text for line in log_tail(log, LogSecrets("", {}, {}), LogFilter.of(QueryDict(query))) or ()]
 
     assert texts("level=warning") == ["slot lost  slot=1", "TaskSetManager: Task 0 failed"]
     assert texts("level=error") == ["TaskSetManager: Task 0 failed"]
@@ -105,12 +119,12 @@ def test_a_log_that_became_a_link_after_its_check_is_not_read(tmp_path: Path, se
     other.write_text("of another job\n")
     own.symlink_to(other)
     settings.WEIR_LOGS, settings.WEIR_SLOT_LOGS = tmp_path, (tmp_path,)
-    assert plain_log(other, {}, {}) == "of another job\n"
-    assert plain_log(own, {}, {}) is None
+    assert plain_log(other, LogSecrets("", {}, {})) == "of another job\n"
+    assert plain_log(own, LogSecrets("", {}, {})) is None
 
 
 def read_part(log: Path, begin: int | None, limit: int, params: dict[str, str] = PARAMS) -> LogPart:
-    part = log_part(log, params, SECRET, begin, limit, is_whole=True)
+    part = log_part(log, LogSecrets("", params, SECRET), begin, limit, is_whole=True)
     assert part is not None
     return part
 
@@ -168,13 +182,13 @@ def test_no_part_shows_a_piece_of_a_secret(
 
 def test_a_large_part_is_masked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was masked as a whole for each of its edges, too: a part of a log in the middle three times."""
-    log, line, masked, redact = tmp_path / "run-1.log", f"{'x' * 99}\n", list[int](), logs._redact
+    log, line, masked = tmp_path / "run-1.log", f"{'x' * 99}\n", list[int]()
 
     def count(text: str, *given: Any) -> str:
         masked.append(len(text))
         return redact(text, *given)
 
-    monkeypatch.setattr(logs, "_redact", count)
+    monkeypatch.setattr(logs, "redact", count)
     log.write_text(line * 60_000)
     part = read_part(log, 1_000_000, 4_000_000)
     assert (len(part.text_lines), part.end - part.begin) == (40_000, 4_000_000)

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from pytest_django.fixtures import Settings
 
-from console.jobs.models import Run
-from console.runs.logs import plain_log
+from console.jobs.models import Connection, Run
+from console.runs.logs import LogSecrets, plain_log
 from tests.console.runs.test_logs import EVENT, PARAMS, SECRET
 from tests.console.ui import blocks, rows
 
@@ -52,7 +52,22 @@ def test_the_whole_log_is_a_download_without_secrets(
     (tmp_path / f"run-{run.pk}.log").unlink()
     assert at_console.get(f"/runs/{run.pk}/log/").status_code == 404
     (tmp_path / "secret.log").write_text("password=a-river-runs\n")
-    assert "a-river-runs" not in (plain_log(tmp_path / "secret.log", PARAMS, SECRET) or "")
+    assert "a-river-runs" not in (plain_log(tmp_path / "secret.log", LogSecrets("", PARAMS, SECRET)) or "")
+
+
+@pytest.mark.parametrize("pipelines", ["{pipeline}", "*"])
+def test_a_log_masks_the_secrets_of_every_connection_of_the_pipeline(
+    at_console: Client, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipelines: str
+) -> None:
+    """Code of a package may use a connection that no parameter names, and a library prints its address."""
+    run = run_with_log(settings, tmp_path, "no way to app:fish-and-chips@db\n")
+    monkeypatch.setenv("WEIR_SECRET_SHOP", "fish-and-chips")
+    address = "postgresql://app:${secret:shop}@db/shop"
+    Connection.objects.create(name="shop", address=address, pipelines=pipelines.format(pipeline=run.job.pipeline))
+    for page in (f"/runs/{run.pk}/log/", f"/runs/{run.pk}/"):
+        shown = at_console.get(page).content.decode()
+        assert "no way to app:********@db" in shown
+        assert "fish-and-chips" not in shown
 
 
 APPLICATION = "app-20261126101112-0001"

@@ -20,7 +20,7 @@ from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
 from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
-from console.runs.logs import LogFilter, log_file, log_tail
+from console.runs.logs import LogFilter, LogSecrets, log_file, log_tail
 from console.ui.templatetags.weir import quantity
 from runtime.core.checkpoint.acknowledgements import PHASES
 from tests.console.ui import blocks, every_page, logs, numbers, rows
@@ -373,7 +373,7 @@ def test_a_restarting_run_has_no_slots_and_a_running_run_has_all(at_console: Cli
 def test_the_log_of_a_failed_attempt_has_an_error(run: Run, settings: Any, tmp_path: Path) -> None:
     settings.WEIR_LOGS = tmp_path
     logs.write(run)
-    lines = log_tail(log_file(run), {}, {}, LogFilter("error")) or ()
+    lines = log_tail(log_file(run), LogSecrets("", {}, {}), LogFilter("error")) or ()
     failed = run.attempts.filter(outcome="failed")
     assert len([line for line in lines if "attempt fails" in line.text]) == failed.count()
 

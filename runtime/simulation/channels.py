@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+import pyarrow as pa
+
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.key_groups import key_group_owner
@@ -12,6 +14,15 @@ from runtime.simulation.invariants import ChannelChecker
 from runtime.simulation.model import MAX_PARALLELISM, ROW_BYTES, Row, Rows, group_of, route
 
 WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders often wait for credit
+
+
+def batch_of(rows: Rows) -> pa.RecordBatch:
+    """The batch that the feedback log stores for feedback rows."""
+    return pa.RecordBatch.from_pydict({"key": [key for key, _ in rows], "time": [time for _, time in rows]})
+
+
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    return list(zip(*batch.to_pydict().values(), strict=True))
 
 
 class Channel:

@@ -5,8 +5,6 @@ FIFO per slot; the simulation loop chooses when to take a message. An abandoned 
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from random import Random
 from typing import Final
 
 from runtime.core.job.graph import JobGraph
@@ -14,7 +12,7 @@ from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Control, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import ControlMessage, FollowWatermark
+from runtime.core.snapshot.control import ControlMessage, Decline, FollowWatermark
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects, events
 from runtime.core.subtask.credits import Credits, ReceiverWindow
@@ -24,29 +22,13 @@ from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
-from runtime.errors import EnvironmentFailure
-from runtime.simulation.channels import WINDOW_BYTES, Channel, RowPartitioner
-from runtime.simulation.invariants import check_subtask
+from runtime.errors import CorruptState, EnvironmentFailure
+from runtime.simulation.channels import WINDOW_BYTES, Channel, RowPartitioner, batch_of, rows_of
+from runtime.simulation.invariants import STATE_IN_FILES, check_subtask, require
 from runtime.simulation.jobs import Job
-from runtime.simulation.model import (
-    MAX_PARALLELISM,
-    ROW_BYTES,
-    WINDOW_MS,
-    ModelOperator,
-    Rows,
-    SourceOperator,
-)
+from runtime.simulation.model import MAX_PARALLELISM, ROW_BYTES, WINDOW_MS, Rows, SourceOperator
 from runtime.simulation.slots import Report, ReportFailed, ReportStarted, Slot
-from runtime.simulation.snapshots import (
-    HELD_STATE,
-    INLINE_BYTES,
-    POOLED_STATE,
-    Snapshots,
-    batch_of,
-    read_image,
-    read_table,
-    rows_of,
-)
+from runtime.simulation.state import CapturedTables, OperatorHost
 from runtime.simulation.world import World
 from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs, replay_records
@@ -67,6 +49,7 @@ class Attempt:
         mode: CheckpointMode,
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
+        self.captured_tables = CapturedTables()
         self.remaining_steps = 10**9  #: world steps until the attempt stops running; lowered by `abandon`
         self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
@@ -132,14 +115,12 @@ class SubtaskHost:
         }
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.partitioner = RowPartitioner(graph, self.outputs)
-        self.compaction_rng = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift other draws
-        self.pending_compactions: list[Callable[[], None]] = []
         self.poll_policy = PollPolicy()
         self.poll_at = 0
-        self.operator = self._operator(restored)
+        self.stateful = OperatorHost(self.world, attempt.job, graph, restored, attempt.token, self.world.storage)
+        self.operator, self.state = self.stateful.operator, self.stateful.state
         reader = self.operator if isinstance(self.operator, SourceOperator) and not restored.finished else None
         self.follower = WatermarkFollower(self.machine, reader, graph.by_uid[subtask.operator].parallelism)
-        self.snapshots = Snapshots(Random(f"{attempt.token} {subtask} inline").choice(INLINE_BYTES))
         self.async_snapshot = AsyncSnapshot(
             subtask=subtask,
             token=attempt.token,
@@ -152,19 +133,6 @@ class SubtaskHost:
         self.log: Rows = []  #: rows read from the restored feedback log and not yet replayed
         self.replays = replay_records(self.world.storage, restored.feedback)
         self.started = False
-
-    def _operator(self, restored: SubtaskRestore) -> ModelOperator:
-        parallelism = self.attempt.graph.by_uid[self.subtask.operator].parallelism
-        prefix = f"{self.attempt.token}-{self.subtask.operator}-{self.subtask.index}"
-        operator = self.attempt.job.operator(self.subtask, parallelism, self.world.target, prefix)
-        if not restored.finished:
-            store = self.world.storage
-            images = [read_image(store, snapshot) for snapshot in restored.snapshots]
-            table = read_table(store, restored.broadcast) if restored.broadcast else ()
-            held = [(key, time) for key, time in restored.lists.get(HELD_STATE, ())]
-            pooled = [(key, time) for key, time in restored.unions.get(POOLED_STATE, ())]
-            operator.restore(images, held, table, pooled)
-        return operator
 
     # ------------------------------------------------------------ running
 
@@ -366,7 +334,9 @@ class SubtaskHost:
     # ------------------------------------------------------------ snapshots
 
     def _capture(self, effect: effects.CaptureState) -> None:
-        capture = self.snapshots.capture(self.operator.image(), full=effect.barrier.kind.is_savepoint)
+        self.operator.snapshot(effect.barrier.checkpoint)
+        self.attempt.captured_tables.on_capture(effect.barrier.checkpoint, self.stateful)
+        capture = self.state.capture(full=effect.barrier.kind.is_savepoint)
         committables = self.operator.committables()
         rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
         copied = CapturedSnapshot(barrier=effect.barrier, capture=capture, rest=rest, timings=SnapshotTimings())
@@ -384,13 +354,26 @@ class SubtaskHost:
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
         report = self.async_snapshot.write(copied, log)
+        if isinstance(report, Decline) and CorruptState.__name__ in report.detail:
+            self._check_damage(report.detail)
         if not lost:
             self.handle(report)
 
     def _submit_compaction(self, compact: Callable[[], None]) -> None:
-        """Compacts state files, now or after a later snapshot. After a failure, a later snapshot compacts again."""
-        self.pending_compactions.append(compact)
-        if self.compaction_rng.random() < 0.5:
-            with suppress(EnvironmentFailure):
-                while self.pending_compactions:
-                    self.pending_compactions.pop()()
+        """Compacts state files later, perhaps after further captures. After a failure, a later snapshot compacts."""
+        self.world.schedule(lambda: self._compact(compact), "slow_compaction")
+
+    def _compact(self, compact: Callable[[], None]) -> None:
+        if not self.slot.alive:
+            return
+        try:
+            compact()
+        except CorruptState as error:
+            self._check_damage(str(error))
+        except EnvironmentFailure as failure:
+            self.world.note(f"{self.attempt.token}:{self.subtask}", f"compacts later: {failure}")
+
+    def _check_damage(self, detail: str) -> None:
+        """Checks an error of state. Only an abandoned attempt may miss a file: a newer attempt deletes its folders."""
+        is_abandoned = self.attempt.token != self.world.records.token
+        require(is_abandoned, STATE_IN_FILES, f"{self.subtask}: {detail}")

@@ -36,6 +36,7 @@ EXTERNAL_EVENT_RATES: Final = {
     "storage_outage": 0.0005,  #: reads, writes and deletions fail for a while
     "stop_master": 0.0005,  #: the process is stopped (SIGSTOP) and later continues; its slots keep running
     "damage_manifest": 0.002,  #: a retained checkpoint other than the newest becomes unreadable
+    "slow_compaction": 0.3,  #: further captures come before the files of a state are merged
 }
 
 #: Probability of each user request at each step of the world.

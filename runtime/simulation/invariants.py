@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Set
+from typing import Final
 
 from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.graph import JobGraph
@@ -23,6 +24,8 @@ from runtime.core.snapshot.manifest import FinishedState, Manifest, parse_folder
 from runtime.core.subtask.credits import MAX_WINDOW_BYTES
 from runtime.core.subtask.subtask import Subtask
 from runtime.ports import SnapshotStore
+
+STATE_IN_FILES: Final = "files-hold-the-state-of-the-operator"  #: an invariant: no file of state differs from its proof
 
 
 class Violation(Exception):

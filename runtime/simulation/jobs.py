@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
-from runtime.core.job.ids import OperatorId, SubtaskId
-from runtime.core.job.key_groups import key_group_range
+from runtime.core.job.ids import OperatorId
+from runtime.ports import OperatorContext
 from runtime.simulation.model import (
+    GAP_MS,
     LATE,
     MAX_PARALLELISM,
     PAIR_MS,
+    SLIDE_MS,
     WINDOW_MS,
     BatchingOperator,
-    CountOperator,
     HoldingOperator,
-    IntervalJoinOperator,
     JoinOperator,
     ListSourceOperator,
     LoopBackOperator,
@@ -31,11 +31,10 @@ from runtime.simulation.model import (
     SinkOperator,
     SourceOperator,
     Split,
-    StragglerWindowOperator,
     Target,
     TeeOperator,
-    WindowOperator,
 )
+from runtime.simulation.operators import KINDS, ProductionOperator, window_name
 
 Positions = Mapping[OperatorId, Mapping[str, int]]  #: number of rows read, by source and split
 Output = Counter[tuple[str, str, int]]  #: sink, key, value
@@ -46,15 +45,12 @@ PLAIN_OPERATORS = {
     "holding": HoldingOperator,
     "pooling": PoolingOperator,
     "union": ModelOperator,
-    "pairs": IntervalJoinOperator,
-    "count": CountOperator,
-    "window": WindowOperator,
-    "straggler_window": StragglerWindowOperator,
     "loop": ModelOperator,
 }
 LOOP_OPERATORS = {"hop": LoopBodyOperator, "again": LoopBackOperator, "out": LoopExitOperator}
 WINDOW_KINDS = ("window", "straggler_window")
-EVENT_TIME_KINDS = (*WINDOW_KINDS, "pairs")  #: assert that no row is late
+STREAM_JOINS = ("pairs", "window_pairs")
+EVENT_TIME_KINDS = (*WINDOW_KINDS, *STREAM_JOINS, "session", "distinct")  #: assert that no row is late
 COMMITTING_OPERATORS = {"sink": SinkOperator, "tee": TeeOperator}
 
 
@@ -152,20 +148,20 @@ class Job:
         )
         return JobGraph(operators, tuple(self.edges), MAX_PARALLELISM)
 
-    def operator(self, subtask: SubtaskId, parallelism: int, target: Target, prefix: str) -> ModelOperator:
-        step = self.step(subtask.operator)
-        groups = key_group_range(subtask.index, MAX_PARALLELISM, parallelism)
-        if step.kind == "source" and step.uses_list_state:
-            return ListSourceOperator(groups, step.splits, step.bounded, subtask.index, parallelism)
+    def operator(self, context: OperatorContext, target: Target, prefix: str) -> ModelOperator:
+        step = self.step(OperatorId(context.uid))
         if step.kind == "source":
-            return SourceOperator(groups, step.splits, step.bounded)
+            source = ListSourceOperator if step.uses_list_state else SourceOperator
+            return source(context, step.splits, step.bounded)
         if step.kind in COMMITTING_OPERATORS:
-            return COMMITTING_OPERATORS[step.kind](groups, target, prefix)
+            return COMMITTING_OPERATORS[step.kind](context, target, prefix)
         if step.kind == "join":
-            return JoinOperator(groups, self._build_keys(step.uid))
+            return JoinOperator(context, self._build_keys(step.uid))
         if step.kind in LOOP_OPERATORS:
-            return LOOP_OPERATORS[step.kind](groups, step.mark)
-        return PLAIN_OPERATORS[step.kind](groups)
+            return LOOP_OPERATORS[step.kind](context, step.mark)
+        if step.kind in KINDS:
+            return ProductionOperator(context, KINDS[step.kind], may_straggle=step.kind == "straggler_window")
+        return PLAIN_OPERATORS[step.kind](context)
 
     # ------------------------------------------------------------ the oracle
 
@@ -196,8 +192,9 @@ class Job:
             elif step.kind == "join":
                 keys = {key for edge in read if edge.build for key, _ in streams[edge.source]}
                 streams[step.uid] = Counter({row: n for row, n in streams[read[0].source].items() if row[0] in keys})
-            elif step.kind == "pairs":
-                streams[step.uid] = _pairs(*(streams[edge.source] for edge in read))
+            elif step.kind in STREAM_JOINS:
+                pairs = _pairs if step.kind == "pairs" else _window_pairs
+                streams[step.uid] = pairs(*(streams[edge.source] for edge in read))
             else:
                 streams[step.uid] = _apply(step.kind, sum((streams[edge.source] for edge in read), Counter()))
         return streams
@@ -215,18 +212,44 @@ def _pairs(first: Counter[Row], second: Counter[Row]) -> Counter[Row]:
     return +found
 
 
+def _window_pairs(first: Counter[Row], second: Counter[Row]) -> Counter[Row]:
+    """The pairs in each window, with the last time of the window."""
+    pairs: Counter[Row] = Counter()
+    for (key, time), n in first.items():
+        for (other_key, other), m in second.items():
+            oldest = (max(time, other) - WINDOW_MS) // SLIDE_MS * SLIDE_MS + SLIDE_MS
+            for start in range(oldest, min(time, other) + 1, SLIDE_MS) if key == other_key else ():
+                pairs[key, start + WINDOW_MS - 1] += n * m
+    return pairs
+
+
 def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
     if kind == "count":
         totals: Counter[str] = Counter()
         for (key, _), n in rows.items():
-            totals[key] += n
+            totals[key.lower()] += n
         return Counter((key, i) for key, total in totals.items() for i in range(1, total + 1))
     if kind in WINDOW_KINDS:
         windows: Counter[str] = Counter()
         for (key, time), n in rows.items():
-            windows[f"{key.lower()}@{time - time % WINDOW_MS}"] += n
+            windows[window_name(key, time)] += n
         return Counter(windows.items())
-    return rows
+    if kind == "distinct":
+        return Counter({(window_name(key, time), 1) for key, time in rows})
+    return _sessions(rows) if kind == "session" else rows
+
+
+def _sessions(rows: Counter[Row]) -> Counter[Row]:
+    sessions: Counter[Row] = Counter()
+    previous, name, count = ("", 0), "", 0
+    for (key, time), n in sorted(rows.items()):
+        if key != previous[0] or time - previous[1] > GAP_MS:
+            sessions[name, count] += 1
+            name, count = f"{key}@{time}", 0
+        previous, count = (key, time), count + n
+    sessions[name, count] += 1
+    del sessions["", 0]
+    return sessions
 
 
 def count_late_rows(output: Output) -> Output:

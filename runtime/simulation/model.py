@@ -1,36 +1,48 @@
-"""Operators of the simulator, in plain Python, with the hooks of `runtime.ports.Operator`.
+"""Operators of the simulator in plain Python, with the hooks of `runtime.ports.Operator`, and production's state.
 
-A record is a key and an event time. State is as in production: keyed state by key group, list state that a rescale
-redistributes, union lists, and a broadcast table. The operators assert the guarantees of the runtime: no record after
-`finish`, no late record, no second `close`.
+A record is a key and an event time. State is declared in the constructor, in production's `SubtaskState`: keyed state,
+list state that a rescale redistributes, union lists, and a broadcast table. `operators` runs production's operators.
+The operators assert the guarantees of the runtime: no record after `finish`, no second `close`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol
 from zlib import crc32
 
+import msgspec
+import pyarrow as pa
+
 from runtime.core.job.key_groups import key_group_of
-from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.ports import ListState, OperatorContext
+from runtime.state.index.hashing import hash_column
+from runtime.state.object_table import ObjectTable
 
 Row = tuple[str, int]
 Rows = list[Row]
-KeyedState = dict[int, dict[str, int]]  #: key group, then name or key
 
 MAX_PARALLELISM: Final = 8
 WINDOW_MS: Final = 10
 PAIR_MS: Final = 5
+SLIDE_MS: Final = 5
+GAP_MS: Final = 3
 ROW_BYTES: Final = 10
 MAX_HOPS: Final = 3
 LOOK_MS: Final = 20  #: between looks of a source for new rows
 LATE: Final = "late "  #: begins the key of a row that a window emits for a late record
+POSITIONS: Final = "positions"  #: name of the state of sources
+
+_encode: Final = msgspec.msgpack.encode
+_decode: Final[Callable[[Any], Any]] = msgspec.msgpack.decode
 
 
+@cache
 def group_of(name: str) -> int:
-    """The key group of a name or key. A straggler is in the group of the other rows of its key."""
-    return key_group_of(crc32(name.lower().encode()), MAX_PARALLELISM)
+    """The key group of a name or key, as in production. A straggler is in the group of the other rows of its key."""
+    return key_group_of(int(hash_column(pa.array([name.lower()]))[0]), MAX_PARALLELISM)
 
 
 def route(name: str, targets: int) -> int:
@@ -66,16 +78,6 @@ class Split:
         return len(self.rows) if self.pauses_at is None or looked_at >= self.resumes_ms else self.pauses_at
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorImage:
-    """The state of an operator subtask, copied at a barrier."""
-
-    keyed: Mapping[int, Mapping[str, int]]
-    held: tuple[Row, ...]
-    table: tuple[str, ...]
-    pooled: tuple[Row, ...] | None = None  #: union list; None: the operator has none
-
-
 class Target(Protocol):
     """The external system behind a sink."""
 
@@ -83,29 +85,32 @@ class Target(Protocol):
     def commit(self, permit: CommitPermit, names: Sequence[str]) -> None: ...
 
 
+class KeyedNumbers:
+    """Keyed state of integers by name; an absent name has the number 0."""
+
+    def __init__(self, table: ObjectTable) -> None:
+        self._table = table
+
+    def get(self, name: str) -> int:
+        number = self._table.value_of(group_of(name), _encode(name))
+        return 0 if number is None else int(_decode(number))
+
+    def put(self, name: str, number: int) -> None:
+        self._table.put((group_of(name), _encode(name), None), _encode(number))
+
+    def items(self) -> Iterable[tuple[str, int]]:
+        for (_, name, _), number in self._table.items():
+            yield _decode(name), _decode(number)
+
+
 class ModelOperator:
     """Forwards records. Base class of all operators."""
 
-    def __init__(self, groups: range) -> None:
-        self.groups = groups
-        self.keyed: KeyedState = {}
-        self.held: Rows = []
-        self.table: list[str] = []
+    def __init__(self, context: OperatorContext) -> None:
+        self.context = context
         self.finished = False
         self.closed = False
         self.inputs_ended: set[int] = set()
-
-    def restore(
-        self, images: Iterable[OperatorImage], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
-    ) -> None:
-        for image in images:
-            for group in set(image.keyed) & set(self.groups):
-                assert group not in self.keyed, "two old subtasks held one key group"
-                self.keyed[group] = dict(image.keyed[group])
-        self.held, self.table = list(held), list(table)
-
-    def image(self) -> OperatorImage:
-        return OperatorImage({g: dict(rows) for g, rows in self.keyed.items()}, tuple(self.held), tuple(self.table))
 
     def process(self, input: int, rows: Rows) -> Rows:
         return rows
@@ -133,6 +138,9 @@ class ModelOperator:
     def commit(self, permit: CommitPermit) -> None:
         return
 
+    def snapshot(self, checkpoint: int) -> None:
+        """Puts the rows in memory into the state, before a capture."""
+
     def committables(self) -> tuple[Any, ...]:
         return ()
 
@@ -140,22 +148,17 @@ class ModelOperator:
         assert not self.closed, "close came twice"
         self.closed = True
 
-    def _add(self, name: str, amount: int = 1) -> int:
-        rows = self.keyed.setdefault(group_of(name), {})
-        rows[name] = rows.get(name, 0) + amount
-        return rows[name]
-
 
 class SourceOperator(ModelOperator):
     """Reads the splits that hash to its key groups; the position in each split is keyed state."""
 
-    def __init__(self, groups: range, splits: Sequence[Split], bounded: bool) -> None:
-        super().__init__(groups)
-        self.splits = [split for split in splits if group_of(split.name) in groups]
+    def __init__(self, context: OperatorContext, splits: Sequence[Split], bounded: bool) -> None:
+        super().__init__(context)
         self.bounded = bounded
         self.looked_at = -1  #: time of the last look for new rows
         self.discoveries = 0
         self.has_looked = True
+        self.splits = self._declare(splits)
 
     def look_for_splits(self) -> None:
         self.has_looked = False
@@ -167,8 +170,17 @@ class SourceOperator(ModelOperator):
         self.looked_at, self.has_looked = now, True
         self.discoveries += before != [split.available_rows(now) for split in self.splits]
 
+    def _declare(self, splits: Sequence[Split]) -> list[Split]:
+        """Declares the state. Returns the splits to read."""
+        self._positions = KeyedNumbers(self.context.state.object_table(POSITIONS))
+        return [split for split in splits if group_of(split.name) in self.context.key_groups]
+
     def position(self, split: Split) -> int:
-        return self.keyed.get(group_of(split.name), {}).get(split.name, 0)
+        return self._positions.get(split.name)
+
+    def move(self, split: Split, position: int) -> None:
+        """Sets the next row of `split`."""
+        self._positions.put(split.name, position)
 
     @property
     def max_disorder_ms(self) -> int:
@@ -200,10 +212,6 @@ class SourceOperator(ModelOperator):
         self.move(split, start + len(rows))
         return rows
 
-    def move(self, split: Split, position: int) -> None:
-        """Sets the next row of `split`."""
-        self._add(split.name, position - self.position(split))
-
     def watermark(self) -> int | None:
         """A time just below all unread rows but stragglers. A fully read unbounded split counts with its last time."""
         times = []
@@ -221,35 +229,28 @@ class SourceOperator(ModelOperator):
 class ListSourceOperator(SourceOperator):
     """Keeps its splits in list state, an entry (name, position) per split, which a restore redistributes."""
 
-    def __init__(self, groups: range, splits: Sequence[Split], bounded: bool, index: int, parallelism: int) -> None:
-        super().__init__(groups, (), bounded)
-        self.all_splits = {split.name: split for split in splits}
-        self.splits = [split for split in splits if route(split.name, parallelism) == index]
-        self.positions: dict[str, int] = {}
-
-    def restore(
-        self, images: Iterable[OperatorImage], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
-    ) -> None:
-        if not list(images):
-            return
-        self.positions = dict(held)
-        self.splits = [self.all_splits[name] for name in self.positions]
-
-    def image(self) -> OperatorImage:
-        return OperatorImage({}, tuple((split.name, self.position(split)) for split in self.splits), ())
+    def _declare(self, splits: Sequence[Split]) -> list[Split]:
+        self._stored = self.context.state.list_state(POSITIONS)
+        self._by_name: dict[str, int] = dict(self._stored.get())
+        if self.context.restored:
+            return [split for name in self._by_name for split in splits if split.name == name]
+        return [split for split in splits if route(split.name, self.context.parallelism) == self.context.index]
 
     def position(self, split: Split) -> int:
-        return self.positions.get(split.name, 0)
+        return self._by_name.get(split.name, 0)
 
     def move(self, split: Split, position: int) -> None:
-        self.positions[split.name] = position
+        self._by_name[split.name] = position
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._stored.replace([split.name, self.position(split)] for split in self.splits)
 
 
 class BatchingOperator(ModelOperator):
     """Collects a few rows and forwards them together. Flushes before each barrier, so that its state has no rows."""
 
-    def __init__(self, groups: range) -> None:
-        super().__init__(groups)
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
         self.batch: Rows = []
 
     def process(self, input: int, rows: Rows) -> Rows:
@@ -273,13 +274,26 @@ class BatchingOperator(ModelOperator):
         rows, self.batch = self.batch, []
         return rows
 
-    def image(self) -> OperatorImage:
+    def snapshot(self, checkpoint: int) -> None:
         assert not self.batch, "rows were not flushed before the barrier"
-        return super().image()
 
 
 class HoldingOperator(ModelOperator):
     """Keeps up to three rows in list state, like asynchronous look-ups in flight; `end_input` emits them."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._stored = self._declare()
+        self.held = self._restored_rows()
+
+    def _declare(self) -> ListState:
+        return self.context.state.list_state("held")
+
+    def _restored_rows(self) -> Rows:
+        return [(key, time) for key, time in self._stored.get()]
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._stored.replace([key, time] for key, time in self.held)
 
     def process(self, input: int, rows: Rows) -> Rows:
         self.held += rows
@@ -298,13 +312,11 @@ class HoldingOperator(ModelOperator):
 class PoolingOperator(HoldingOperator):
     """Holds rows in a union list: each restored subtask gets all rows and keeps the rows of its own key groups."""
 
-    def restore(
-        self, images: Iterable[OperatorImage], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
-    ) -> None:
-        super().restore(images, [row for row in pooled if group_of(row[0]) in self.groups], table, ())
+    def _declare(self) -> ListState:
+        return self.context.state.union_list_state("pooled")
 
-    def image(self) -> OperatorImage:
-        return replace(super().image(), held=(), pooled=tuple(self.held))
+    def _restored_rows(self) -> Rows:
+        return [row for row in super()._restored_rows() if group_of(row[0]) in self.context.key_groups]
 
 
 class LoopBodyOperator(ModelOperator):
@@ -313,15 +325,16 @@ class LoopBodyOperator(ModelOperator):
     It also counts rows by key in keyed state, so that the loop body has state.
     """
 
-    def __init__(self, groups: range, mark: str) -> None:
-        super().__init__(groups)
+    def __init__(self, context: OperatorContext, mark: str) -> None:
+        super().__init__(context)
         self.mark = mark
+        self._counts = KeyedNumbers(context.state.object_table("counts"))
 
     def process(self, input: int, rows: Rows) -> Rows:
         return [(self._next_key(key, time), time) for key, time in rows]
 
     def _next_key(self, key: str, time: int) -> str:
-        self._add(key)
+        self._counts.put(key, self._counts.get(key) + 1)
         plain, mark, left = key.partition(self.mark)
         if not mark:
             return f"{key}{self.mark}{crc32(f'{key}@{time}'.encode()) % MAX_HOPS}"
@@ -331,8 +344,8 @@ class LoopBodyOperator(ModelOperator):
 class LoopBackOperator(ModelOperator):
     """Forwards the rows with remaining iterations."""
 
-    def __init__(self, groups: range, mark: str) -> None:
-        super().__init__(groups)
+    def __init__(self, context: OperatorContext, mark: str) -> None:
+        super().__init__(context)
         self.mark = mark
 
     def process(self, input: int, rows: Rows) -> Rows:
@@ -349,117 +362,35 @@ class LoopExitOperator(LoopBackOperator):
 class JoinOperator(ModelOperator):
     """Keeps the rows of input 0 whose key occurs on the build side, input 1.
 
-    The table has an entry per row of the build side, so that a lost or duplicate row is detected at the end of input 1.
+    The table has a row per row of the build side, so that a lost or duplicate row is detected at the end of input 1.
     """
 
-    def __init__(self, groups: range, build: Counter[str]) -> None:
-        super().__init__(groups)
+    def __init__(self, context: OperatorContext, build: Counter[str]) -> None:
+        super().__init__(context)
         self.build = build  #: keys of all rows of the build side
+        self.table = context.state.broadcast_table("build")
+        self._keys = Counter(key for batch in self.table.batches for key in batch.column("key").to_pylist())
 
     def process(self, input: int, rows: Rows) -> Rows:
         if input == 0:
-            assert self._keys() == self.build, "a row of the probe side arrived before the build side was complete"
+            assert self._keys == self.build, "a row of the probe side arrived before the build side was complete"
             return [row for row in rows if row[0] in self.build]
-        self.table += [f"{key}#{place}" for place, (key, _) in enumerate(rows, len(self.table))]
+        keys = [key for key, _ in rows]
+        self.table.append(pa.RecordBatch.from_pydict({"key": keys}))
+        self._keys.update(keys)
         return []
 
     def end_input(self, input: int) -> Rows:
         if input == 1:
-            assert self._keys() == self.build, "a row of the build side is missing or duplicate"
+            assert self._keys == self.build, "a row of the build side is missing or duplicate"
         return super().end_input(input)
-
-    def _keys(self) -> Counter[str]:
-        return Counter(entry.rpartition("#")[0] for entry in self.table)
-
-
-class CountOperator(ModelOperator):
-    """Emits the running count per key: a lost or duplicate record changes every later row of its key."""
-
-    def process(self, input: int, rows: Rows) -> Rows:
-        return [(key, self._add(key)) for key, _ in rows]
-
-
-class EventTimeOperator(ModelOperator):
-    """Base of operators whose state depends on the watermark."""
-
-    def __init__(self, groups: range) -> None:
-        super().__init__(groups)
-        self.watermark = MIN_WATERMARK
-
-    def advance(self, time: int) -> Rows:
-        assert time > self.watermark, "the watermark went back"
-        self.watermark = time
-        return []
-
-    def finish(self) -> Rows:
-        super().finish()
-        assert self.watermark == MAX_WATERMARK, "finish came before the maximum watermark"
-        return []
-
-
-class IntervalJoinOperator(EventTimeOperator):
-    """Pairs rows of both inputs with equal keys whose times differ by at most `PAIR_MS`.
-
-    The watermark frees rows. A pair has the later of both times.
-    """
-
-    def process(self, input: int, rows: Rows) -> Rows:
-        pairs: Rows = []
-        for key, time in rows:
-            assert time > self.watermark, f"a late record: {time} behind {self.watermark}"
-            kept = self.keyed.setdefault(group_of(key), {})
-            for other in range(time - PAIR_MS, time + PAIR_MS + 1):
-                pairs += [(key, max(time, other))] * kept.get(f"{key}/{1 - input}@{other}", 0)
-            name = f"{key}/{input}@{time}"
-            kept[name] = kept.get(name, 0) + 1
-        return pairs
-
-    def advance(self, time: int) -> Rows:
-        for rows in self.keyed.values():
-            for name in [name for name in rows if int(name.split("@")[1]) + PAIR_MS <= time]:
-                del rows[name]
-        return super().advance(time)
-
-
-class WindowOperator(EventTimeOperator):
-    """Counts per key and tumbling window; fires when the watermark reaches the end of the window."""
-
-    def process(self, input: int, rows: Rows) -> Rows:
-        late: Rows = []
-        for key, time in rows:
-            start = time - time % WINDOW_MS
-            name = f"{key.lower()}@{start}"
-            if start + WINDOW_MS - 1 > self.watermark:
-                per_window = self.keyed.setdefault(group_of(key), {})
-                per_window[name] = per_window.get(name, 0) + 1
-            else:
-                late.append(self.on_late(key, name))
-        return late
-
-    def on_late(self, key: str, name: str) -> Row:
-        """The row to emit for a late record of window `name`."""
-        raise AssertionError(f"a late record: {key} of {name} behind {self.watermark}")
-
-    def advance(self, time: int) -> Rows:
-        fired = super().advance(time)
-        for rows in self.keyed.values():
-            due = [name for name in rows if int(name.split("@")[1]) + WINDOW_MS - 1 <= time]
-            fired += [(name, rows.pop(name)) for name in sorted(due)]
-        return fired
-
-
-class StragglerWindowOperator(WindowOperator):
-    """A window that emits a row for each late straggler."""
-
-    def on_late(self, key: str, name: str) -> Row:
-        return (f"{LATE}{name}", 1) if key.isupper() else super().on_late(key, name)
 
 
 class SinkOperator(ModelOperator):
     """Two-phase commit: rows are prepared before the barrier and committed with a permit."""
 
-    def __init__(self, groups: range, target: Target, prefix: str) -> None:
-        super().__init__(groups)
+    def __init__(self, context: OperatorContext, target: Target, prefix: str) -> None:
+        super().__init__(context)
         self.target = target
         self.prefix = prefix
         self.rows: Rows = []

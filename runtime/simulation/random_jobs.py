@@ -5,11 +5,12 @@ from random import Random
 
 from runtime.core.job.graph import EdgeSpec, Partitioning
 from runtime.core.job.ids import OperatorId
-from runtime.simulation.jobs import EVENT_TIME_KINDS, WINDOW_KINDS, Job, Step
+from runtime.simulation.jobs import EVENT_TIME_KINDS, STREAM_JOINS, WINDOW_KINDS, Job, Step
 from runtime.simulation.model import WINDOW_MS, Split
 
 KEYS = "abcde"
 DISORDERS_MS = (3, WINDOW_MS, WINDOW_MS + 5, 2 * WINDOW_MS + 5)  #: below and above half a window
+_STRICT_KINDS = frozenset(EVENT_TIME_KINDS) - {*WINDOW_KINDS}  #: have no output for late rows
 AFTER_PAUSE_MS = 1_000_000  #: first event time after a pause, far above all other event times
 
 
@@ -135,16 +136,23 @@ def _add_sink(job: Job, rng: Random, stream: OperatorId) -> None:
 
 
 def with_pairs(job: Job, rng: Random) -> Job:
-    """Makes random unions, except of loops, an interval join of their inputs."""
+    """Makes random unions, except of loops, a join of their inputs in event time."""
     chosen = {
-        step.uid for step in job.steps if step.kind == "union" and not has_loop(job, step.uid) and rng.random() < 0.4
+        step.uid for step in job.steps if step.kind == "union" and not has_loop(job, step.uid) and rng.random() < 0.6
     }
-    steps = [replace(step, kind="pairs") if step.uid in chosen else step for step in job.steps]
+    steps = [replace(step, kind=rng.choice(STREAM_JOINS)) if step.uid in chosen else step for step in job.steps]
     edges = [
         replace(edge, partitioning=Partitioning.HASH, keys=("key",)) if edge.target in chosen else edge
         for edge in job.edges
     ]
     return Job(steps, edges)
+
+
+def with_sessions(job: Job, rng: Random) -> Job:
+    """Makes random windows session windows, or removals of duplicates within windows."""
+    kinds = ("window", "session", "distinct")
+    steps = [replace(step, kind=rng.choice(kinds)) if step.kind == "window" else step for step in job.steps]
+    return Job(steps, job.edges)
 
 
 def with_pooling(job: Job, rng: Random) -> Job:
@@ -191,10 +199,10 @@ def with_drifts(job: Job, rng: Random) -> Job:
 
 
 def with_disorder(job: Job, rng: Random) -> Job:
-    """Makes rows of random sources arrive out of order. Some sources also have stragglers, except before joins."""
+    """Makes rows of random sources arrive out of order. Some also have stragglers, where only windows follow."""
     for uid in [step.uid for step in job.sources if rng.random() < 0.4]:
-        is_joined = any(job.step(fed).kind == "pairs" for fed in _fed_by(job, uid))
-        job = with_disordered_source(job, uid, rng, stragglers=rng.random() < 0.5 and not is_joined)
+        may_be_late = all(job.step(fed).kind not in _STRICT_KINDS for fed in _fed_by(job, uid))
+        job = with_disordered_source(job, uid, rng, stragglers=rng.random() < 0.5 and may_be_late)
     return job
 
 

@@ -35,11 +35,13 @@ from runtime.simulation.random_jobs import (
     with_pairs,
     with_pane_ends,
     with_pooling,
+    with_sessions,
     with_tees,
 )
 from runtime.simulation.slots import ReportFailed
-from runtime.simulation.snapshots import read_image
+from runtime.simulation.state import source_positions
 from runtime.simulation.world import World
+from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 
 FAULTY_STEPS: Final = 3_000  #: faults happen only in the first steps
 STEP_LIMIT: Final = 40_000  #: every job must end within this number of steps
@@ -88,6 +90,7 @@ class Simulation:
         )
         self.world = World(self.rng, faults)
         self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
+        self.world.compaction = random_policy(Random(f"{seed} policy"))
         self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
         settings = plan.settings or _settings(shape, seed)
         self.job = self.cuts.apply(plan.job or _job(shape, seed))
@@ -340,14 +343,11 @@ class Simulation:
         before = {} if base is None else self._positions(base)
         found: dict[OperatorId, Mapping[str, int]] = {}
         for source in self.job.sources:
-            captured = [s for s in manifest.operators[source.uid].subtasks.values() if s.keyed or s.lists]
-            images = [read_image(self.world.storage.archive, snapshot) for snapshot in captured]
-            here = dict(before.get(source.uid, {}))
-            for image in images:
-                here |= dict(image.held)
-                for splits in image.keyed.values():
-                    here |= splits
-            found[source.uid] = here
+            snapshots = manifest.operators[source.uid].subtasks.values()
+            found[source.uid] = {
+                **before.get(source.uid, {}),
+                **source_positions(self.world.storage.archive, snapshots),
+            }
         return found
 
     def _run_again(self) -> None:
@@ -368,10 +368,20 @@ def _job(shape: Random, seed: int) -> Job:
     """A random job. Each extension has its own random stream, so that jobs without the extension do not change."""
     job = with_bursts(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} bursts"))
     job = with_pairs(job, Random(f"{seed} pairs"))
-    job = with_pooling(job, Random(f"{seed} unions"))
+    job = with_pooling(with_sessions(job, Random(f"{seed} sessions")), Random(f"{seed} unions"))
     job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
     job = with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
     return with_pane_ends(job, Random(f"{seed} panes"))
+
+
+def random_policy(rng: Random) -> CompactionPolicy:
+    """When files of state are merged. With the default sizes, states as small as here would hardly be."""
+    return CompactionPolicy(
+        max_deltas=rng.randint(2, 8),
+        copied_bytes=rng.choice((0, 0, DEFAULT_POLICY.copied_bytes)),
+        base_bytes=rng.choice((0, 0, DEFAULT_POLICY.base_bytes)),
+        inline_bytes=rng.choice((0, 0, 0, DEFAULT_POLICY.inline_bytes)),
+    )
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:

@@ -24,6 +24,7 @@ from runtime.ports import Clock
 from runtime.simulation.faults import Faults
 from runtime.simulation.invariants import Ledger, Violation
 from runtime.simulation.model import Row
+from runtime.state.files.compaction import DEFAULT_POLICY
 
 JOURNAL_LENGTH: Final = 400
 JOURNAL_WIDTH: Final = 200
@@ -264,6 +265,7 @@ class World(Clock):
         self.bases: dict[int, Manifest | None] = {}  #: by token, the manifest that the attempt restored
         self.storage = FaultyStorage(rng, faults)
         self.retained_checkpoints = 2
+        self.compaction = DEFAULT_POLICY
         self.background = Background(rng)
 
     def now_ms(self) -> int:

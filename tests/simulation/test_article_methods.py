@@ -3,18 +3,22 @@
 The third method, emptying in the snapshot, is `test_releases`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.messages import CheckpointKind
+from runtime.ports import OperatorContext
 from runtime.simulation import jobs
 from runtime.simulation.invariants import Violation
 from runtime.simulation.jobs import Job
 from runtime.simulation.master import RunEnding
-from runtime.simulation.model import ModelOperator, PoolingOperator, Rows, group_of
+from runtime.simulation.model import KeyedNumbers, ModelOperator, PoolingOperator, Rows, group_of
 from runtime.simulation.simulation import Incident, Simulation
+from runtime.state.object_table import ObjectTable
 from tests.simulation.test_scenarios import FORWARD, HASH, PERIODIC, ask, plan, running, splits
 
 SEEDS = range(12)
@@ -24,6 +28,10 @@ MAX_ROWS = 5
 class Batches(ModelOperator):
     """Keeps rows under the group of their key, and forwards `MAX_ROWS` of them together, in the order of time."""
 
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self.table: ObjectTable = context.state.object_table("rows")
+
     def process(self, input: int, rows: Rows) -> Rows:
         for key, time in rows:
             self._keep(key, time)
@@ -31,18 +39,22 @@ class Batches(ModelOperator):
 
     def end_input(self, input: int) -> Rows:
         super().end_input(input)
-        return self._take(list(self.keyed))
+        return self._take(self.context.key_groups)
 
     def _keep(self, key: str, time: int) -> None:
-        self.keyed.setdefault(group_of(key), {})[f"{key}@{time}"] = time
+        self._put(group_of(key), key, time)
+
+    def _put(self, group: int, key: str, time: int) -> None:
+        self.table.put((group, msgspec.msgpack.encode((key, time)), None), True)
 
     def _due(self) -> Rows:
-        waiting = sum(map(len, self.keyed.values()))
-        return self._take(list(self.keyed)) if waiting >= MAX_ROWS else []
+        return self._take(self.context.key_groups) if len(self.table) >= MAX_ROWS else []
 
-    def _take(self, groups: list[int]) -> Rows:
-        names = [name for group in groups for name in self.keyed.pop(group, {})]
-        rows = [(key, int(time)) for key, _, time in (name.partition("@") for name in names)]
+    def _take(self, groups: Sequence[int]) -> Rows:
+        entries = [entry for entry, _ in self.table.items() if entry[0] in groups]
+        for entry in entries:
+            self.table.delete(entry)
+        rows = [msgspec.msgpack.decode(name, type=tuple[str, int]) for _, name, _ in entries]
         return sorted(rows, key=lambda row: row[1])
 
 
@@ -50,11 +62,12 @@ class VirtualBatches(Batches):
     """Keeps rows under the group of a virtual key of its subtask. Each virtual key has a batch of its own."""
 
     def _keep(self, key: str, time: int) -> None:
-        self.keyed.setdefault(self.groups[0], {})[f"{key}@{time}"] = time
+        self._put(self.context.key_groups[0], key, time)
 
     def _due(self) -> Rows:
-        mine = self.groups[0]
-        return self._take([mine]) if len(self.keyed.get(mine, ())) >= MAX_ROWS else []
+        mine = self.context.key_groups[0]
+        waiting = sum(group == mine for (group, _, _), _ in self.table.items())
+        return self._take([mine]) if waiting >= MAX_ROWS else []
 
 
 class StuckBatches(PoolingOperator):
@@ -74,11 +87,14 @@ class StuckBatches(PoolingOperator):
 class Ordered(ModelOperator):
     """Asserts that the times of a key rise."""
 
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self.next_times = KeyedNumbers(context.state.object_table("next_times"))
+
     def process(self, input: int, rows: Rows) -> Rows:
         for key, time in rows:
-            last = self.keyed.setdefault(group_of(key), {})
-            assert time > last.get(key, -1), f"row {time} of key {key} was overtaken"
-            last[key] = time
+            assert time >= self.next_times.get(key), f"row {time} of key {key} was overtaken"
+            self.next_times.put(key, time + 1)
         return rows
 
 

@@ -137,10 +137,7 @@ def complete_with_a_partly_finished_union(patch: pytest.MonkeyPatch) -> None:
 
 def take_every_entry_of_a_union(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks whose they are."""
-    restore = HoldingOperator.restore
-    patch.setattr(
-        PoolingOperator, "restore", lambda o, images, held, table, pooled: restore(o, images, pooled, table, ())
-    )
+    patch.setattr(PoolingOperator, "_restored_rows", HoldingOperator._restored_rows)
 
 
 def end_before_the_last_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -227,16 +224,16 @@ def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None
     made: dict[tuple[SubtaskHost, int], set[PendingSegment]] = {}
 
     def forgetting(host: SubtaskHost, effect: SubtaskEffect) -> None:
-        chains = host.snapshots._logs.values()
-        before = {link for chain in chains for link in chain.segments()}
+        logs = host.state._segment_logs.values()
+        before = {segment for log in logs for segment in log.segments()}
         perform(host, effect)
         if isinstance(effect, CaptureState):
-            new = {link for chain in chains for link in chain.segments()} - before
+            new = {segment for log in logs for segment in log.segments()} - before
             made[host, effect.barrier.checkpoint] = new
         if isinstance(effect, ForgetCheckpoint):
             forgotten = made.get((host, effect.checkpoint), set())
-            for chain in chains:
-                chain._segments = tuple(link for link in chain.segments() if link not in forgotten)
+            for log in logs:
+                log._segments = tuple(segment for segment in log.segments() if segment not in forgotten)
 
     patch.setattr(SubtaskHost, "_perform", forgetting)
 

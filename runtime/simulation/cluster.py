@@ -354,7 +354,8 @@ class SubtaskHost:
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
         report = self.async_snapshot.write(copied, log)
-        if isinstance(report, Decline) and CorruptState.__name__ in report.detail:
+        is_subsumed = copied.barrier.checkpoint < max(self.world.ledger.recorded, default=0)  # its files may be gone
+        if isinstance(report, Decline) and CorruptState.__name__ in report.detail and not is_subsumed:
             self._check_damage(report.detail)
         if not lost:
             self.handle(report)

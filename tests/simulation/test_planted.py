@@ -10,13 +10,14 @@ import pytest
 from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
-from runtime.core.job.ids import CheckpointId, OperatorId, Token
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.job.messages import Records
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.barrier_alignment import BarrierAlignment
 from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome
-from runtime.core.subtask.effects import CaptureState, ForgetCheckpoint, SubtaskEffect
+from runtime.core.subtask.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
 from runtime.core.subtask.feedback_alignment import FeedbackAlignment
 from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec, spec_of
@@ -247,6 +248,18 @@ def forget_the_back_edge_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedbackAlignment, "logs_of", lambda edges, channel: ())
 
 
+def log_for_the_stop_alone(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is still being logged when a stop's barrier passes loses what comes round from then on."""
+    records = Iteration.on_records
+
+    def forgetful(side: Iteration, channel: ChannelId, came: Records, *, over: bool) -> list[SubtaskEffect]:
+        effects = records(side, channel, came, over=over)
+        stop = side._end_checkpoint
+        return effects if stop is None or over else [LogFeedback((stop,), came)]
+
+    patch.setattr(Iteration, "on_records", forgetful)
+
+
 def acknowledge_before_the_barrier_is_back(patch: pytest.MonkeyPatch) -> None:
     """S4-39."""
     begin = FeedbackAlignment.begin_log
@@ -310,6 +323,7 @@ PLANTED: dict[Plant, int] = {
     hold_back_time_when_all_are_idle: 39,
     lose_credit: 10,
     forget_the_back_edge_log: 184,
+    log_for_the_stop_alone: 8_506,
     acknowledge_before_the_barrier_is_back: 85,
     align_on_back_edges: 20,
     end_a_loop_without_probing: 0,

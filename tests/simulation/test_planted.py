@@ -11,7 +11,7 @@ from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.job.messages import Records
+from runtime.core.job.messages import MAX_WATERMARK, Records
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
@@ -121,6 +121,12 @@ def lose_list_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state_assignment, "_redistribute_lists", lambda *_: {})
 
 
+def restore_event_time_by_key_group_alone(patch: pytest.MonkeyPatch) -> None:
+    """A split in list state may lie far behind the subtask that it is given to."""
+    patch.setattr(state_assignment, "_is_shared", lambda *_: False)
+    patch.setattr(state_assignment, "_keeps_rows", lambda *_: False)
+
+
 def lose_union_lists(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state_assignment, "_union_lists", lambda _: {})
 
@@ -180,6 +186,19 @@ def fire_before_the_successors_count_again(patch: pytest.MonkeyPatch) -> None:
         return effects[1:] if len(effects) == 3 else effects
 
     patch.setattr(Subtask, "_on_channel_time", late)
+
+
+def leave_idle_channels_out_of_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """As in Flink: a subtask that resumes first raises event time over what its siblings have yet to discover."""
+
+    def rise(watermarks: WatermarkValve) -> int | None:
+        counted = [time for channel, time in watermarks._watermarks.items() if channel not in watermarks._idle]
+        active = [time for time in counted if time < MAX_WATERMARK]
+        if active or not watermarks._idle:
+            return watermarks.advance_own(min(active, default=MAX_WATERMARK))
+        return watermarks.advance_own(max(watermarks._last_times.values())) if watermarks.all_idle else None
+
+    patch.setattr(WatermarkValve, "_update", rise)
 
 
 def follow_without_a_look_for_new_splits(patch: pytest.MonkeyPatch) -> None:
@@ -305,6 +324,7 @@ PLANTED: dict[Plant, int] = {
     drop_the_last_batch_at_drain: 5,
     emit_behind_the_barrier: 37,
     lose_list_state: 47,
+    restore_event_time_by_key_group_alone: 2_304,
     lose_union_lists: 8,
     complete_with_a_partly_finished_union: 4,
     take_every_entry_of_a_union: 31,
@@ -318,6 +338,7 @@ PLANTED: dict[Plant, int] = {
     know_what_is_committed_by_its_file: 5,
     resume_without_a_word: 26,
     fire_before_the_successors_count_again: 104,
+    leave_idle_channels_out_of_the_minimum: 530,
     follow_without_a_look_for_new_splits: 92,
     end_time_over_the_head_of_an_idle_channel: 68,
     hold_back_time_when_all_are_idle: 39,

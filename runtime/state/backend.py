@@ -280,7 +280,7 @@ class SubtaskState:
         return segments, complete_proof(name, proof, len(table))
 
     def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> ProvedSegments:
-        log, proof = self._segment_logs[name], table.proof()
+        log, proof = self._segment_logs[name], complete_proof(name, table.proof(), len(table))
         if full:
             return _as_tuple(self._broadcast_segment(log, table.batches, proof, proof, 0)), proof
         if log.needs_base:
@@ -289,7 +289,7 @@ class SubtaskState:
         else:
             changes, rows = table.changes_proof(), table.capture_changes()
             log.append(self._broadcast_segment(log, rows, changes, proof, log.delta_inline_bytes))
-        return log.segments(), complete_proof(name, proof, len(table))
+        return log.segments(), proof
 
     def _table_segment(
         self,

@@ -63,11 +63,6 @@ class ProofSums:
         twin._entries, twin._hashes = self._entries.copy(), self._hashes.copy()
         return twin
 
-    @property
-    def entries(self) -> int:
-        """The number of entries of all key groups."""
-        return int(self._entries.sum())
-
     def proof(self) -> StateProof:
         groups = np.flatnonzero((self._entries != 0) | (self._hashes != 0))
         sums = zip(groups.tolist(), self._entries[groups].tolist(), self._hashes[groups].tolist(), strict=True)
@@ -114,13 +109,13 @@ class MergeProof:
     The segments are compared with their own proofs first. Entries are then compared by the hashes of their keys.
 
     Args:
-        segment_proofs: the proof of each segment, from the capture of the table.
+        expected: the path of each segment, and its proof from the capture of the table.
     """
 
-    def __init__(self, key: PrimaryKey, segment_proofs: Sequence[LazyProof]) -> None:
+    def __init__(self, key: PrimaryKey, expected: Sequence[tuple[str, LazyProof]]) -> None:
         self._key = key
-        self._expected = segment_proofs
-        self._segments = [ProofSums() for _ in segment_proofs]
+        self._expected = expected
+        self._segments = [ProofSums() for _ in expected]
         self._merged = ProofSums()
 
     def add(self, batches: Sequence[pa.RecordBatch | None]) -> None:
@@ -146,8 +141,8 @@ class MergeProof:
         Raises:
             CorruptState: a segment has other rows than the table had when the segment was captured.
         """
-        for number, (expected, sums) in enumerate(zip(self._expected, self._segments, strict=True)):
-            check_proof(f"delta {number + 1} of {len(self._expected)}", expected(), sums.proof())
+        for (path, proof), sums in zip(self._expected, self._segments, strict=True):
+            check_proof(path, proof(), sums.proof())
         return self._merged.proof()
 
 

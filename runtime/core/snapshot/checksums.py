@@ -37,7 +37,7 @@ def checksum_fault(expected: str, actual: Checksum) -> str:
 
 
 def verified_chunks(segment: Segment, chunks: Iterable[bytes], file: str = "") -> Iterator[bytes]:
-    """Passes the bytes of a segment on, to be copied, and verifies all of them before the last one is consumed.
+    """Passes the bytes of a segment on, to be copied, and verifies them at the end.
 
     Args:
         file: the name of the file in errors; "": the path of the segment.

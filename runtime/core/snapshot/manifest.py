@@ -120,9 +120,9 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     unions: dict[str, tuple[Any, ...]] = {}
     committables: tuple[Any, ...] = ()
     feedback: tuple[Segment, ...] = ()
-    key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
-    value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables; older manifests lack them
-    empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows; older manifests lack them
+    key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns
+    value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables
+    empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows
     proofs: dict[str, dict[int, GroupProof]] = {}  #: of keyed and broadcast states, by name and key group
 
     def segments(self) -> tuple[Segment, ...]:
@@ -161,7 +161,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     finished: FinishedState
     subtasks: dict[int, SubtaskSnapshot] = {}
     origin: str = ""  #: origin of state that no running job wrote, such as a savepoint writer; shown to people
-    durations: dict[str, int] = {}  #: as in `OperatorSpec`; older manifests lack them
+    durations: dict[str, int] = {}  #: as in `OperatorSpec`
     #: By partitioned input, the names of the key columns. `SubtaskSnapshot.key_types` has the types. None: unknown.
     keys: tuple[tuple[str, ...], ...] | None = None
     aggregates: tuple[tuple[str, str], ...] | None = None  #: as in `OperatorSpec`; None: unknown

@@ -99,7 +99,9 @@ class Merge:
             CorruptState: a file does not match its manifest.
             pa.ArrowTypeError: two types of a column have no common type.
         """
-        merged = self._merged = None if self.state is not None else MergeProof(self.key, self.segment_proofs)
+        paths = [segment.path for segment in self.segments]
+        expected = list(zip(paths, self.segment_proofs, strict=True)) if self.state is None else []
+        merged = self._merged = MergeProof(self.key, expected) if self.state is None else None
         schemas, kept = _read_heads(store, self.segments, self.slice_bytes)
         schema = _common_schema(schemas, self.key)
         total = max(self.nbytes, sum(segment.nbytes for segment in self.segments))

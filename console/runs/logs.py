@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, Final
@@ -165,16 +166,19 @@ class LogSecrets:
     """
 
     def __init__(self, pipeline: str, params: Mapping[str, Any], schema: Schema) -> None:
-        self._params, self._schema = params, schema
-        self._resolved = resolved_texts(params, connections_of(pipeline).values())
+        self._pipeline, self._params, self._schema = pipeline, params, schema
 
     @classmethod
     def of(cls, run: Run) -> "LogSecrets":
         return cls(run.job.pipeline, run.version.params, pipeline_schema(run.job.pipeline))
 
     def redact(self, text: str) -> str:
-        """`text` without the secrets, as far as the console's host has them."""
-        return redact(text, self._params, self._schema, self._resolved)
+        """`text` without the secrets, as far as the console's host has them; without text, nothing is read."""
+        return redact(text, self._params, self._schema, self._resolved) if text else ""
+
+    @cached_property
+    def _resolved(self) -> frozenset[str]:
+        return resolved_texts(self._params, connections_of(self._pipeline).values())
 
 
 def log_part(

@@ -123,8 +123,8 @@ class Inspector:
     @property
     def warnings(self) -> Sequence[LogLine] | None:
         """The last warnings in the log of the job master; None if this host does not have the log."""
-        run = self._page.run
-        return recent_warnings(run, LogSecrets.of(run)) if run else ()
+        run, page = self._page.run, self._page
+        return recent_warnings(run, LogSecrets(run.job.pipeline, run.version.params, page.schema)) if run else ()
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:

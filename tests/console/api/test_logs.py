@@ -82,7 +82,7 @@ def test_every_user_reads_logs_and_no_stranger(
     run = run_with_log(settings, tmp_path, "plain\n")
     path, client = f"/api/v1/runs/{run.pk}/{route}/", api_as(viewer)
     check_problem(APIClient().get(path), 401, "not-authenticated")
-    with django_assert_max_num_queries(4):
+    with django_assert_max_num_queries(5):
         assert client.get(path).status_code == 200
     assert client.get(f"/api/v1/runs/{run.pk + 1}/{route}/").status_code == 404
 

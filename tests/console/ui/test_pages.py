@@ -128,7 +128,7 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
         ("/jobs/{job}/checkpoints/", 7), ("/jobs/{job}/restore/", 10), ("/jobs/{job}/rescale/", 12),
         ("/jobs/{job}/restore/?checkpoint={oldest}", 12),
         ("/operations/", 3),
-        ("/runs/{run}/", 8), ("/checkpoints/{checkpoint}/", 10), ("/checkpoints/{savepoint}/", 12),
+        ("/runs/{run}/", 9), ("/checkpoints/{checkpoint}/", 10), ("/checkpoints/{savepoint}/", 12),
         ("/jobs/{job}/history.csv", 10),
     ],
 )  # fmt: skip

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
@@ -275,15 +274,6 @@ def test_no_window_opens_again_where_subtasks_had_come_to_different_times() -> N
         assert both.context.counters[LATE_RECORDS_COUNTER] == len(theirs)
     fired = both.watermark(9)
     assert {row["k"]: row["n"] for row in fired} == {f"key {n}": 3 for n in range(8) if f"key {n}" not in theirs}
-    assert len(both.watermark(MAX_WATERMARK)) == 8
-
-
-def test_a_savepoint_from_before_fired_times_were_kept_restores() -> None:
-    ahead, behind, store = pair()
-    snapshots = [subtask.snapshot(name) for subtask, name in ((ahead, "a"), (behind, "b"))]
-    without = [replace(one, keyed={"windows": one.keyed["windows"]}) for one in snapshots]
-    (both,) = deploy(1, store, without)
-    assert len(both.watermark(9)) == 8 - len(ahead.out.rows())
     assert len(both.watermark(MAX_WATERMARK)) == 8
 
 

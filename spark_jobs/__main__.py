@@ -1,9 +1,9 @@
 """The command lines of the pipelines: `weir pipelines | compile | batch` for authors; `python -m spark_jobs` for the
-console has `state | stand` as well.
+console has `state | verify | stand` as well.
 
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
-(`{"error": {"code", "field", "detail"}}`), 1 failed (such an error, and the cause on stderr). `state` writes a
-progress line each second before its answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
+(`{"error": {"code", "field", "detail"}}`), 1 failed (such an error, and the cause on stderr). `state` and `verify`
+write progress lines before their answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
 stdin. It writes its reports, one per line, before its answer (`spark_jobs.stages.standing`).
 """
 
@@ -104,6 +104,10 @@ def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
     reading = commands.add_parser("state", help="a query on stdin → a table of the state of a checkpoint")
     reading.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
     reading.set_defaults(command=_state, pipeline="state")
+    checking = commands.add_parser("verify", help="compare the states of a checkpoint with their proofs")
+    checking.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
+    checking.add_argument("--skip", type=int, default=0, help="number of states that were compared before")
+    checking.set_defaults(command=_verify, pipeline="verify")
     standing = commands.add_parser("stand", help="run a standing stage beside a job until it is asked to end")
     standing.add_argument("verb", choices=sorted(STANDING_STAGES))
     standing.add_argument("--pipeline", required=True)
@@ -140,6 +144,12 @@ def _state(arguments: argparse.Namespace) -> dict[str, Any]:
     from spark_jobs.state.stage import answer_query  # imports PySpark: slow, and not needed by the other commands
 
     return answer_query(arguments.checkpoint, _params(), arguments.answers)
+
+
+def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
+    from spark_jobs.state.check import answer_check  # imports Arrow's files: not needed by the other commands
+
+    return answer_check(arguments.checkpoint, arguments.skip, arguments.answers)
 
 
 def _stand(arguments: argparse.Namespace) -> dict[str, Any]:

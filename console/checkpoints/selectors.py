@@ -26,7 +26,7 @@ from runtime.core.snapshot.failure_reason import FailureReason
 
 #: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]
-#: Whether the last check of the files of a checkpoint found damage. Never null, so that it can be negated.
+#: Whether the last check of a checkpoint found damage. Never null, so that it can be negated.
 IS_DAMAGED: Final = Q(verification__is_damaged=True, verification__is_damaged__isnull=False)
 
 
@@ -94,7 +94,7 @@ def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
 def restorable(job: Job) -> FoundCheckpoints:
     """Checkpoints that can be restored, newest first. `all_finished`: every operator in the checkpoint had finished.
 
-    `is_damaged`: the last check of the files found damage. A restore is possible, and warns.
+    `is_damaged`: the last check found damage. A restore is possible, and warns.
     """
     found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
     of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))

@@ -73,18 +73,19 @@ def _stored_manifest(checkpoint: Checkpoint) -> StoredManifest:
 
 
 def _verification(checkpoint: Checkpoint, stored: StoredManifest) -> dict[str, Any]:
-    """The last check of the files. It is not complete if the manifest has changed since."""
+    """The last check. It is not complete if the manifest has changed since."""
     last = Verification.objects.filter(checkpoint=checkpoint).select_related("operation__requested_by").first()
     under_way = verification_under_way(checkpoint)
-    files = last.files if last else []
-    results = [result for _, _, _, result in files]
+    files, states = (last.files, last.states) if last else ([], [])
+    results, state_results = ([result for *_, result in rows] for rows in (files, states))
     is_current = last is not None and last.manifest_sha256 == stored.sha256
     if stored.fault or last is None:
-        sentence = stored.fault or "The files have not been checked."
+        sentence = stored.fault or "The checkpoint has not been checked."
     else:
-        sentence = summary(results) if is_current else f"The manifest has changed since the check. {summary(results)}"
+        sentence = summary(results, state_results)
+        sentence = sentence if is_current else f"The manifest has changed since the check. {sentence}"
     return {
-        "is_complete": is_current and is_complete(results), "sentence": sentence,
+        "is_complete": is_current and is_complete([*results, *state_results]), "sentence": sentence,
         "is_under_way": under_way is not None,
         "requested_by": _name(last.operation.requested_by) if last else None,
         "checked_at": _time(last.operation.ended_at) if last else None,
@@ -92,6 +93,10 @@ def _verification(checkpoint: Checkpoint, stored: StoredManifest) -> dict[str, A
         "files": [
             {"path": path, "bytes": nbytes, "checksum": checksum, "result": result}
             for path, nbytes, checksum, result in files
+        ],
+        "states": [
+            {"operator": operator, "state": state, "entries": entries, "result": result}
+            for operator, state, entries, result in states
         ],
     }  # fmt: skip
 

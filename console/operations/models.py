@@ -190,7 +190,8 @@ class BulkOperation(models.Model):
 
 
 class Verification(models.Model):
-    """The last check of the files of a checkpoint. `files`: path, bytes, checksum and result of each.
+    """The last check of a checkpoint. `files`: path, bytes, checksum and result of each. `states`: operator, name,
+    entries and result of each.
 
     `manifest_sha256` is that of the manifest with which the files were compared.
     """
@@ -199,7 +200,8 @@ class Verification(models.Model):
     operation = models.ForeignKey(Operation, models.CASCADE, related_name="+")
     manifest_sha256 = models.TextField()
     files = models.JSONField()
-    is_damaged = models.BooleanField(default=False, db_default=False)  #: a file is missing, or not as in the manifest
+    states = models.JSONField(default=list, db_default=[])
+    is_damaged = models.BooleanField(default=False, db_default=False)  #: a file or a state is not as in the manifest
 
     class Meta:
         db_table = "weir_verification"

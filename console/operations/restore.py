@@ -296,5 +296,5 @@ def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
     is_own_copy = origin.checkpoint is not None and origin.path in ("", origin.checkpoint.path)
     damage = found_damage(origin.checkpoint) if origin.checkpoint and is_own_copy else ""
     if damage:
-        found += (f"The last check of the files of this {noun(origin.manifest.kind)} found damage: {damage}",)
+        found += (f"The last check of this {noun(origin.manifest.kind)} found damage: {damage}",)
     return found

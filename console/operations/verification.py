@@ -1,10 +1,11 @@
-"""The check of every file of a checkpoint against its manifest: an operation, whose result is stored with its time.
+"""The check of a checkpoint against its manifest: an operation, whose result is stored with its time.
 
-A worker of the console reads every file for its checksum. If a file is missing or damaged, the operation fails, and a
-restore warns. A restore drill reads the state of all operators but sinks.
+A worker of the console reads every file for its checksum. Then a PySpark stage reads the rows of every state, and
+compares them with the proof of the state. If a file is missing or damaged, or a state differs, the operation fails, and
+a restore warns. A restore drill starts the operators, too.
 
-Files are read outside any transaction, and a pass makes a single check. A check of many files gives other work on files
-its turn: a pass ends after a minute, and the next one continues with the next file. If the worker dies, Postgres
+Files are read outside any transaction, and a pass makes a single check. A long check gives other work on files its
+turn: a pass ends after a minute, and the next one continues with the next file or state. If the worker dies, Postgres
 releases its lock, and the next pass continues behind the last pass that ended.
 """
 
@@ -12,7 +13,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +28,7 @@ from console.accounts.refusals import Conflict
 from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import file_chunks, job_root, pin
+from console.jobs import stages
 from console.jobs.services import lock_job
 from console.operations.labels import checkpoint_of
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
@@ -38,8 +41,8 @@ from runtime.errors import CorruptState, JobRejected
 
 _PIN_RENEWAL_S: Final = 60.0
 _MAX_PASS_S: Final = 60.0  #: a pass ends with the first file after it
-#: Earlier versions read at most 256 MiB for checksums: `SIZE_ONLY` is in the results of their checks.
-VERIFIED, SIZE_ONLY = "verified", "size only"
+_STAGE_TIMEOUT_S: Final = 3600.0  #: the stage ends a minute after its start, or with the state that it then reads
+VERIFIED: Final = "verified"  #: result of a file, and of a state (`spark_jobs.state.check`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +104,20 @@ def found_damage(checkpoint: Checkpoint) -> str:
     return str((last.operation.result or {}).get("sentence", "")) if last is not None and last.is_damaged else ""
 
 
-def is_complete(results: list[str]) -> bool:
+def is_complete(results: Sequence[str]) -> bool:
     return all(result == VERIFIED for result in results)
 
 
-def summary(results: list[str]) -> str:
-    """The results of all files as a sentence."""
-    bad = len(results) - results.count(VERIFIED) - results.count(SIZE_ONLY)
-    if bad:
-        return f"{bad} of {len(results)} files are missing or damaged."
-    if SIZE_ONLY in results:
-        read = results.count(VERIFIED)
-        return f"All {len(results)} files have their size; the checksums of {read} were verified."
-    return f"The size and checksum of all {len(results)} files were verified."
+def summary(files: Sequence[str], states: Sequence[str]) -> str:
+    """The results of all files and states as a sentence. States are read if all files are verified."""
+    if bad := len(files) - files.count(VERIFIED):
+        return f"{bad} of {len(files)} files are missing or damaged."
+    differences = [result for result in states if result != VERIFIED]
+    if differences:
+        return f"{len(differences)} of {len(states)} states differ from their proofs: {differences[0]}."
+    many = f", and the rows of all {len(states)} states by their proofs"
+    rows = ("", ", and the rows of its state by their proof")[len(states)] if len(states) < 2 else many
+    return f"The size and checksum of all {len(files)} files were verified{rows}."
 
 
 def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> str:
@@ -168,7 +172,7 @@ def run_verifications() -> bool:
 
 
 class _Progress:
-    """The files and bytes that were read, as the phase of the operation. Renews the pin of the checkpoint."""
+    """Shows files, bytes and states that were read as the phase of the operation, and renews the pin."""
 
     def __init__(self, row: Operation, checkpoint: Checkpoint, segments: Sequence[Segment], skip: int) -> None:
         self._report, self._checkpoint, self._files = PhaseReport(row), checkpoint, len(segments)
@@ -176,10 +180,19 @@ class _Progress:
         self._read = sum(segment.nbytes for segment in segments[:skip])
         self._pin_due = time.monotonic() + _PIN_RENEWAL_S
 
-    def add(self, number: int, nbytes: int) -> None:
+    def on_file(self, number: int, nbytes: int) -> None:
         self._read += nbytes
         read = f"{formats.size(self._read)} of {self._whole}"
-        self._report.show(f"checking files: {number} of {self._files}, {read}")
+        self._show(f"checking files: {number} of {self._files}, {read}")
+
+    def on_states(self, progress: Any) -> bool:
+        """Takes a report of the stage: the number of the state that it reads, and of all; None before the first."""
+        number, count = progress or (0, 0)
+        self._show(f"checking states: {number} of {count}" if count else "checking states")
+        return True
+
+    def _show(self, phase: str) -> None:
+        self._report.show(phase)
         if time.monotonic() >= self._pin_due:
             self._pin_due = time.monotonic() + _PIN_RENEWAL_S
             pin(self._checkpoint)
@@ -205,60 +218,86 @@ def _check_and_end(row: Operation, checkpoint: Checkpoint) -> None:
         _end(row, {"code": "not-verified", "message": stored.fault})
         return
     try:
-        results = _check_until_due(row, checkpoint, stored, stored.manifest)
-    except OSError as error:
-        _end(row, {"code": "not-verified", "message": f"Checkpoint storage cannot be read: {error}."})
+        check = _check_until_due(row, checkpoint, stored.manifest, _earlier(row, stored))
+    except (OSError, stages.StageFailed) as error:
+        what = "Checkpoint storage" if isinstance(error, OSError) else "The state"
+        _end(row, {"code": "not-verified", "message": f"{what} cannot be read: {error}."})
         return
-    segments = stored.manifest.segments()
-    if len(results) < len(segments):
+    if not check.is_whole:
+        partial_result = {"checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, **asdict(check)}
+        Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(result=partial_result)
         return
-    is_damaged = not is_complete(results)
     found = {
-        "operation": row, "manifest_sha256": stored.sha256, "is_damaged": is_damaged,
+        "operation": row, "manifest_sha256": stored.sha256, "is_damaged": check.is_damaged, "states": check.states,
         "files": [
             [segment.path, segment.nbytes, segment.checksum, result]
-            for segment, result in zip(segments, results, strict=True)
+            for segment, result in zip(stored.manifest.segments(), check.files, strict=True)
         ],
     }  # fmt: skip
     Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
     result = {
-        "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": not is_damaged,
-        "sentence": summary(results),
+        "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": not check.is_damaged,
+        "sentence": check.sentence,
     }  # fmt: skip
-    _end(row, {"code": "damaged-files", "message": summary(results)} if is_damaged else None, result)
+    code = "damaged-files" if not is_complete(check.files) else "damaged-state"
+    _end(row, {"code": code, "message": check.sentence} if check.is_damaged else None, result)
 
 
-def _check_until_due(row: Operation, checkpoint: Checkpoint, stored: StoredManifest, manifest: Manifest) -> list[str]:
-    """The results of the files so far. If some are left, the operation has the results for the next pass.
+@dataclass(slots=True)
+class _Check:
+    """The results so far, of files and of states: operator, state, entries and result. Stored between two passes."""
+
+    files: list[str] = field(default_factory=list)
+    states: list[list[Any]] = field(default_factory=list)
+    is_whole: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        return not is_complete([*self.files, *(result for *_, result in self.states)])
+
+    @property
+    def sentence(self) -> str:
+        return summary(self.files, [result for *_, result in self.states])
+
+
+def _earlier(row: Operation, stored: StoredManifest) -> _Check:
+    """The results of earlier passes; none if the manifest has changed since."""
+    earlier = row.result or {}
+    return _Check(earlier["files"], earlier["states"]) if earlier.get("manifest_sha256") == stored.sha256 else _Check()
+
+
+def _check_until_due(row: Operation, checkpoint: Checkpoint, manifest: Manifest, check: _Check) -> _Check:
+    """Adds results to `check`, for about a minute.
 
     Raises:
         OSError: the storage cannot be read. If it is not mounted, no file counts as missing.
+        StageFailed: the stage that reads the state has failed.
+        WorkWithdrawn: the operation was withdrawn.
     """
-    segments, results, due = manifest.segments(), _earlier_results(row, stored), time.monotonic() + _MAX_PASS_S
-    on_read = _Progress(row, checkpoint, segments, len(results)).add
-    for result in check_files(checkpoint, manifest, on_read, skip=len(results)):
-        results.append(result)
+    segments, due = manifest.segments(), time.monotonic() + _MAX_PASS_S
+    progress = _Progress(row, checkpoint, segments, len(check.files))
+    for result in check_files(checkpoint, manifest, progress.on_file, skip=len(check.files)):
+        check.files.append(result)
         if time.monotonic() >= due:
             break
-    if not is_complete(results):
+    if not is_complete(check.files):
         job_root(checkpoint.job_id).stat()
-    if len(results) < len(segments):
-        faults = [[at, result] for at, result in enumerate(results) if result != VERIFIED]
-        checked = {
-            "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "checked_files": len(results),
-            "faults": faults,
-        }  # fmt: skip
-        Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(result=checked)
-    return results
+        check.is_whole = len(check.files) == len(segments)
+    elif len(check.files) == len(segments) and time.monotonic() < due:
+        with suppress(stages.StageInterrupted):  # the next pass repeats it
+            answer = stages.run(_stage(row, checkpoint, len(check.states)), progress.on_states)
+            check.states += answer["states"]
+            check.is_whole = answer["is_whole"]
+    return check
 
 
-def _earlier_results(row: Operation, stored: StoredManifest) -> list[str]:
-    """The results of earlier passes, by file; none if the manifest has changed since."""
-    earlier = row.result or {}
-    if earlier.get("manifest_sha256") != stored.sha256:
-        return []
-    faults = dict(earlier["faults"])
-    return [faults.get(at, VERIFIED) for at in range(earlier["checked_files"])]
+def _stage(row: Operation, checkpoint: Checkpoint, skip: int) -> stages.StageCommand:
+    folder = job_root(checkpoint.job_id) / checkpoint.path
+    return stages.StageCommand(
+        arguments=["verify", "--checkpoint", str(folder), "--skip", str(skip)],
+        log=Path(settings.WEIR_LOGS) / f"verify-{row.pk}.log",
+        timeout_s=_STAGE_TIMEOUT_S,
+    )
 
 
 def _end(row: Operation, error: dict[str, str] | None, result: dict[str, Any] | None = None) -> None:

@@ -7,6 +7,7 @@ uses no Spark. (Flink's State Processor API.)
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ CONTENTS_SCHEMA: Final = pa.schema(
         ("value", pa.string()),
     ]
 )
+PARTITION_BYTES: Final = 64 << 20  #: compressed bytes of state files per task, which holds their rows in memory
 _decode: Final = msgspec.msgpack.Decoder().decode
 _PARAMETRIC_TYPE: Final = re.compile(
     r"(?P<kind>timestamp|decimal128|fixed_size_binary)[\[(](?P<first>[^,\])]+)(?:, (?P<second>[^\])]+))?[\])]"
@@ -143,6 +145,14 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 # ---------------------------------------------------------------- the rows of a state
 
 
+def partitions_by_size(nbytes: int, key_groups: int, partition_bytes: int = PARTITION_BYTES) -> int:
+    return min(key_groups, max(1, math.ceil(nbytes / partition_bytes)))
+
+
+def state_description(operator: str, name: str) -> str:
+    return f"state {name!r} of operator {operator!r}"
+
+
 @dataclass(frozen=True)
 class SubtaskFiles:
     """The files of a state of a subtask, oldest first, and the proof of the state."""
@@ -164,7 +174,7 @@ class CheckpointState:
     name: str
     stored: pa.Schema
     files: tuple[SubtaskFiles, ...]
-    value_columns: frozenset[str] | None  #: None: the manifest predates the record of value columns
+    value_columns: frozenset[str]
     is_broadcast: bool
     key_types: Mapping[str, str] = field(default_factory=dict)
 
@@ -176,6 +186,11 @@ class CheckpointState:
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(segment.nbytes for segment in self.segments)
+
+    @property
+    def partition_count(self) -> int:
+        """The number of ranges of key groups by which the state is read, so that each fits into memory."""
+        return partitions_by_size(self.nbytes, self.key_groups)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -190,34 +205,23 @@ class CheckpointState:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The key columns of a typed table.
-
-        Raises:
-            JobRejected: the manifest does not separate keys from values.
-        """
-        return pa.schema([column for column in list(self.stored)[2:] if column.name not in self._value_names])
+        """The key columns of a typed table."""
+        return pa.schema([column for column in list(self.stored)[2:] if column.name not in self.value_columns])
 
     @property
     def value_schema(self) -> pa.Schema:
-        """The value columns of a typed table. Raises as `key_schema`."""
-        return pa.schema([column for column in list(self.stored)[2:] if column.name in self._value_names])
+        """The value columns of a typed table."""
+        return pa.schema([column for column in list(self.stored)[2:] if column.name in self.value_columns])
 
     @property
     def partition_fields(self) -> list[pa.Field]:
-        """The key columns of a typed table that determine the key group. Raises as `key_schema`."""
+        """The key columns of a typed table that determine the key group."""
         keys = self.key_schema
         return [keys.field(place) for place in self._table_schema.partition_columns]
 
     @property
     def _table_schema(self) -> TableSchema:
         return TableSchema(self.name, self.key_schema, self.value_schema)
-
-    @property
-    def _value_names(self) -> frozenset[str]:
-        if self.value_columns is None:
-            detail = "its manifest predates the record of value columns: restore it once and take a new savepoint"
-            raise JobRejected("old-manifest", self.name, detail)
-        return self.value_columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -231,8 +235,7 @@ class CheckpointState:
         """The rows of `groups`, subtask by subtask; broadcast state once, with key group null.
 
         Raises:
-            CorruptState: a file is missing, truncated or altered; it is named.
-            JobRejected: the manifest does not separate keys from values.
+            CorruptState: a file is missing, truncated or altered, or the rows differ from the proof; it is named.
         """
         for files in self.files:
             if self.holds_objects:
@@ -250,7 +253,7 @@ class CheckpointState:
 
     @property
     def _description(self) -> str:
-        return f"state {self.name!r} of operator {self.operator!r}"
+        return state_description(self.operator, self.name)
 
     def read_table(self, files: Sequence[SubtaskFiles], groups: range) -> KeyedTable:
         """The typed table that `files` hold for the key groups `groups`. Raises as `rows`."""
@@ -338,22 +341,28 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> Checkpoint
         raise _unknown_error("state", name, named)
     key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
+        for one in subtask_files(opened, operator, name):
+            check_proof(state_description(operator, name), one.proof, {})
         return _empty_state(opened, operator, name, snapshots, key_types)
-    keyed = tuple(
-        SubtaskFiles(snapshot.keyed[name], snapshot.proofs.get(name, {}))
-        for snapshot in snapshots
-        if snapshot.keyed.get(name)
-    )
-    copies = tuple(
-        SubtaskFiles(snapshot.broadcast[name], snapshot.proofs.get(name, {}))
-        for snapshot in snapshots
-        if snapshot.broadcast.get(name)
-    )
-    files = keyed or copies[:1]
-    stored = _stored_schema(opened, files[0].segments[-1])
-    if keyed:
+    is_broadcast = any(snapshot.broadcast.get(name) for snapshot in snapshots)
+    files = subtask_files(opened, operator, name)
+    stored = _stored_schema(opened, next(one.segments[-1] for one in files if one.segments))
+    if not is_broadcast:
         stored = _with_recorded_types(stored, name, snapshots)
-    return CheckpointState(opened, operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
+    shown = files[:1] if is_broadcast else files
+    return CheckpointState(
+        opened, operator, name, stored, shown, _value_columns(snapshots, name), is_broadcast, key_types
+    )
+
+
+def subtask_files(opened: OpenedCheckpoint, operator: str, name: str) -> tuple[SubtaskFiles, ...]:
+    """The files of each subtask that has some, or should have some by the proof of the state."""
+    snapshots = [snapshot for _, snapshot in sorted(opened.manifest.operators[operator].subtasks.items())]
+    parts = (
+        SubtaskFiles(one.keyed.get(name) or one.broadcast.get(name) or (), one.proofs.get(name, {}))
+        for one in snapshots
+    )
+    return tuple(part for part in parts if part.segments or part.proof)
 
 
 def _with_recorded_types(stored: pa.Schema, state: str, snapshots: list[SubtaskSnapshot]) -> pa.Schema:
@@ -407,10 +416,9 @@ def _unknown_error(kind: str, given: str, known: list[str]) -> JobRejected:
     return JobRejected(f"unknown-{kind}", kind, f"the checkpoint has no {kind} {given!r}, only {', '.join(known)}")
 
 
-def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[str] | None:
-    types = [snapshot.value_types for snapshot in snapshots if snapshot.value_types]
-    named = {column.removeprefix(f"{state}.") for each in types for column in each if column.startswith(f"{state}.")}
-    return frozenset(named) if named else None
+def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[str]:
+    columns = (column for snapshot in snapshots for column in snapshot.value_types)
+    return frozenset(column.removeprefix(f"{state}.") for column in columns if column.startswith(f"{state}."))
 
 
 def object_columns(entries: Iterable[tuple[Entry, Any]], *, is_broadcast: bool) -> list[pa.Array]:

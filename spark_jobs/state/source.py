@@ -14,11 +14,10 @@ complete key, given by `=`, `<=>` or `IN`, selects its own group. Otherwise all 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -48,9 +47,8 @@ from spark_jobs.state.rows import (
     contents,
     find_state,
     open_checkpoint,
+    partitions_by_size,
 )
-
-PARTITION_BYTES: Final = 64 << 20  #: compressed bytes of state files per task, which holds their rows in memory
 
 
 class StateSource(DataSource):
@@ -99,10 +97,6 @@ class StateSource(DataSource):
             detail = f"must be between 1 and the number of key groups, {key_groups}, not {given!r}"
             raise JobRejected("bad-partitions", "partitions", detail)
         return int(given)
-
-
-def partitions_by_size(nbytes: int, key_groups: int, partition_bytes: int = PARTITION_BYTES) -> int:
-    return min(key_groups, max(1, math.ceil(nbytes / partition_bytes)))
 
 
 class ContentsReader(DataSourceReader):

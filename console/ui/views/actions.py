@@ -48,7 +48,7 @@ REQUEST_MESSAGES = {
     OperationKind.CLONE: "The clone is created; its restore was requested.",
     OperationKind.DRILL: "The restore drill was requested.",
     OperationKind.COPY: "The copy of the savepoint was requested.",
-    OperationKind.VERIFY: "The check of the files was requested.",
+    OperationKind.VERIFY: "The check was requested.",
     OperationKind.ASSIGN: "The assignment is saved.",
     OperationKind.COMMENT: "The comment is saved.",
     OperationKind.REVIEW: "The review is saved.",

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.selectors import IS_DAMAGED
 from console.checkpoints.storage import file_chunks, job_root
 from console.operations import passes, verification
 from console.operations.models import Operation, Verification
@@ -30,7 +28,6 @@ from console.operations.origin import Origin
 from console.operations.passes import FILE_WORK_LOCK
 from console.operations.restore import RestoreReport, report
 from console.operations.verification import (
-    SIZE_ONLY,
     VERIFIED,
     check_files,
     found_damage,
@@ -39,31 +36,44 @@ from console.operations.verification import (
     run_verifications,
     summary,
 )
-from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
 from runtime.io.filesystem import FileStore
-from runtime.state.files.segments import write_segment
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import TableSchema
+from spark_jobs.savepoints.state_tables import add_rows, write_table
 from tests.console.conftest import api_as
 from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
 
+WHOLE = "The size and checksum of all 3 files were verified, and the rows of its state by their proof."
+
 
 @pytest.fixture
 def savepoint(db: None) -> Checkpoint:
-    """A savepoint with two state files and an inline segment, as subtasks write them."""
+    """A savepoint of three subtasks, as they write it: two state files and an inline segment."""
     row = rows.checkpoint(rows.run(rows.job(), "stopped"), 5, kind="stop", is_stored=False)
-    files, batch = FileStore(job_root(row.job_id)), pa.record_batch({"group": [1, 2, 3], "value": [4, 5, 6]})
-    segments = tuple(
-        write_segment(files, f"{row.path}/{name}", [batch], 3, groups=(0, 127), inline_bytes=limit)
-        for name, limit in (("a.arrow", 0), ("b.arrow", 0), ("inline", 1 << 20))
-    )
-    operator = OperatorSnapshot(
-        parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot(keyed={"state": segments})}
-    )
-    store(row, operators={"window": operator})
+    subtasks = {index: _subtask(row, name) for index, name in enumerate(("a", "b", "c"))}
+    subtasks[2] = replace(subtasks[2], keyed={"state": (_inline(row, *subtasks[2].keyed["state"]),)})
+    store(row, operators={"window": OperatorSnapshot(parallelism=3, finished=FinishedState.RUNNING, subtasks=subtasks)})
     return row
+
+
+def _subtask(row: Checkpoint, name: str) -> SubtaskSnapshot:
+    """With two entries."""
+    schema = TableSchema("state", pa.schema([("key", pa.string())]), pa.schema([("value", pa.int64())]))
+    table = KeyedTable(schema, row.max_parallelism)
+    add_rows(table, [pa.array([f"{name}1", f"{name}2"])], [pa.array([1, 2])], "window")
+    return write_table(FileStore(job_root(row.job_id)), f"{row.path}/{name}", table)
+
+
+def _inline(row: Checkpoint, segment: Segment) -> Segment:
+    file = job_root(row.job_id) / segment.path
+    content = file.read_bytes()
+    file.unlink()
+    return replace(segment, content=content)
 
 
 @pytest.fixture
@@ -84,13 +94,13 @@ def results(row: Checkpoint) -> list[str]:
 def test_every_file_that_the_runtime_wrote_is_verified(savepoint: Checkpoint) -> None:
     found = results(savepoint)
     assert found == [VERIFIED] * 3
-    assert (is_complete(found), summary(found)) == (True, "The size and checksum of all 3 files were verified.")
+    assert is_complete(found)
     sha256 = hashlib.sha256(file_of(savepoint, MANIFEST_FILE).read_bytes()).hexdigest()
     assert read_manifest(savepoint).sha256 == sha256
 
 
 def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> None:
-    first, second = file_of(savepoint, "a.arrow"), file_of(savepoint, "b.arrow")
+    first, second = file_of(savepoint, "a/state-000001.arrow"), file_of(savepoint, "b/state-000001.arrow")
     data = bytearray(first.read_bytes())
     data[len(data) // 2] ^= 1
     first.write_bytes(data)
@@ -99,7 +109,7 @@ def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> Non
     second.unlink()
     found = results(savepoint)
     assert found[1] == "cannot be read: No such file or directory"
-    assert (is_complete(found), summary(found)) == (False, "2 of 3 files are missing or damaged.")
+    assert (is_complete(found), summary(found, [])) == (False, "2 of 3 files are missing or damaged.")
 
 
 def test_the_manifest_of_another_checkpoint_is_named(savepoint: Checkpoint) -> None:
@@ -110,15 +120,9 @@ def test_the_manifest_of_another_checkpoint_is_named(savepoint: Checkpoint) -> N
     assert found.fault.startswith("The manifest is not that of this checkpoint. It is of checkpoint 5")
 
 
-def test_a_check_of_an_earlier_version_that_read_some_files_only_is_not_complete() -> None:
-    found = [VERIFIED, SIZE_ONLY, SIZE_ONLY]
-    assert not is_complete(found)
-    assert summary(found) == "All 3 files have their size; the checksums of 1 were verified."
-
-
 def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
     """A limit of 256 MiB left the files of a large state unverified."""
-    file, digest = file_of(savepoint, "a.arrow"), hashlib.blake2b(digest_size=16)
+    file, digest = file_of(savepoint, "a/state-000001.arrow"), hashlib.blake2b(digest_size=16)
     nbytes, zeros = (257 << 20), bytes(1 << 20)
     with file.open("wb") as opened:
         opened.truncate(nbytes)
@@ -126,10 +130,11 @@ def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
         digest.update(zeros)
     manifest = read_manifest(savepoint).manifest
     assert manifest is not None
-    (snapshot,) = manifest.operators["window"].subtasks.values()
+    snapshot, *_ = manifest.operators["window"].subtasks.values()
     first, *others = snapshot.keyed["state"]
     large = replace(first, nbytes=nbytes, checksum=f"blake2b:{digest.hexdigest()}")
-    grown = replace(manifest.operators["window"], subtasks={0: replace(snapshot, keyed={"state": (large, *others)})})
+    subtasks = {**manifest.operators["window"].subtasks, 0: replace(snapshot, keyed={"state": (large, *others)})}
+    grown = replace(manifest.operators["window"], subtasks=subtasks)
     manifest = replace(manifest, operators={**manifest.operators, "window": grown})
     read: dict[int, int] = defaultdict(int)
 
@@ -164,7 +169,7 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     reading = Client()
     reading.force_login(viewer)
     path = f"/checkpoints/{savepoint.pk}/evidence/"
-    assert "The files have not been checked." in blocks.text(reading.get(path))
+    assert "The checkpoint has not been checked." in blocks.text(reading.get(path))
     assert reading.post(path, follow=True).status_code in (200, 403)
     assert not Operation.objects.exists(), "a reader reads no state"
     browser.post(path)
@@ -177,8 +182,8 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     pack = api.get(f"/api/v1{path}").json()
     assert pack["verification"]["checked_at"] == found.ended_at.isoformat()  # type: ignore[union-attr]
     assert [file["result"] for file in pack["verification"]["files"]] == [VERIFIED] * 3
-    file_of(savepoint, "a.arrow").unlink()
-    assert "The size and checksum of all 3 files were verified." in blocks.text(reading.get(path)), "no file is read"
+    file_of(savepoint, "a/state-000001.arrow").unlink()
+    assert WHOLE in blocks.text(reading.get(path)), "no file is read"
     ask(api, savepoint)
     run_verifications()
     damaged = Operation.objects.latest("created_at")
@@ -198,6 +203,32 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     assert "The manifest cannot be read" in blocks.text(reading.get(path))
 
 
+def test_a_state_that_lacks_rows_in_an_undamaged_file_is_named(
+    browser: Client, api: APIClient, savepoint: Checkpoint
+) -> None:
+    """The file has the checksum of the manifest: it was written without the row."""
+    manifest = read_manifest(savepoint).manifest
+    assert manifest is not None
+    window = manifest.operators["window"]
+    without = replace(window.subtasks[1], keyed=_subtask(savepoint, "other").keyed)
+    changed = replace(window, subtasks={**window.subtasks, 1: without})
+    manifest = replace(manifest, operators={"window": changed})
+    file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    assert results(savepoint) == [VERIFIED] * 3
+    ask(api, savepoint)
+    run_verifications()
+    row = Operation.objects.get()
+    assert (row.state, (row.error or {})["code"]) == ("failed", "damaged-state")
+    sentence = (row.error or {})["message"]
+    assert sentence.startswith("1 of 1 states differ from their proofs: state 'state' of operator 'window': ")
+    (state,) = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()["verification"]["states"]
+    assert (state["operator"], state["state"], state["entries"]) == ("window", "state", 6)
+    assert state["result"] in sentence
+    page = blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/evidence/"))
+    assert state["result"] in page
+    assert found_damage(Checkpoint.objects.get(pk=savepoint.pk)) == sentence
+
+
 def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoint: Checkpoint) -> None:
     """A check whose worker died is begun anew. It ends without a phase."""
     ask(api, savepoint)
@@ -205,6 +236,7 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
     with CaptureQueriesContext(connection) as captured:
         run_verifications()
     assert any(re.search(r"checking files: 1 of 3, [\d.]+ \w+ of [\d.]+ \w+", query["sql"]) for query in captured)
+    assert any("checking states" in query["sql"] for query in captured)
     found = Operation.objects.get()
     assert (found.state, found.phase) == ("succeeded", "")
 
@@ -214,12 +246,12 @@ def test_a_restore_warns_of_damage_until_a_check_finds_none(api: APIClient, save
         row = Checkpoint.objects.get(pk=savepoint.pk)  # as a request reads it
         return report(row.job, Origin.from_row(row.job, row), row.run.version, 2)
 
-    file = file_of(savepoint, "a.arrow")
+    file = file_of(savepoint, "a/state-000001.arrow")
     body, before = file.read_bytes(), plan()
     file.write_bytes(bytes(len(body)))  # a restore is refused if a file is missing or has another size
     ask(api, savepoint)
     run_verifications()
-    damage = "The last check of the files of this savepoint found damage: 1 of 3 files are missing or damaged."
+    damage = "The last check of this savepoint found damage: 1 of 3 files are missing or damaged."
     assert plan().warnings == (*before.warnings, damage)
     assert plan().plan_hash != before.plan_hash, "a restore that was confirmed before must be confirmed anew"
     file.write_bytes(body)
@@ -258,18 +290,18 @@ def test_a_long_check_gives_other_work_its_turn_and_continues_with_the_next_file
     read: list[str] = []
 
     def read_and_note(file: Path) -> Iterator[bytes]:
-        read.append(file.name)
+        read.append(str(file))
         yield from file_chunks(file)
 
     monkeypatch.setattr("console.operations.verification.file_chunks", read_and_note)
     monkeypatch.setattr(verification, "_MAX_PASS_S", 0.0)
-    first = file_of(savepoint, "a.arrow")
+    first = file_of(savepoint, "a/state-000001.arrow")
     first.write_bytes(bytes(first.stat().st_size))
     ask(api, savepoint)
     for passes_made in (1, 2):
         run_verifications()
         row = Operation.objects.get()
-        assert (row.state, (row.result or {})["checked_files"]) == ("running", passes_made)
+        assert (row.state, len((row.result or {})["files"])) == ("running", passes_made)
     begun = row.started_at
     assert not Verification.objects.exists()
     run_verifications()
@@ -309,7 +341,7 @@ def test_a_check_begins_anew_if_the_manifest_has_changed_between_two_passes(
     manifest = read_manifest(savepoint).manifest
     assert manifest is not None
     file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(manifest, triggered_at=77)))
-    file = file_of(savepoint, "a.arrow")
+    file = file_of(savepoint, "a/state-000001.arrow")
     file.write_bytes(bytes(file.stat().st_size))
     run_verifications()
     assert Verification.objects.get().is_damaged
@@ -336,28 +368,6 @@ def test_storage_that_cannot_be_read_is_no_damage(
     assert not Verification.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("result", "is_damaged"),
-    [
-        ("was altered: its checksum differs", True),
-        ("cannot be read: No such file or directory", True),
-        ("cannot be read: Input/output error", False),
-        (SIZE_ONLY, False),
-    ],
-)
-def test_damage_that_earlier_software_found_is_warned_of(savepoint: Checkpoint, result: str, is_damaged: bool) -> None:
-    """Such a check ended as succeeded."""
-    sentence = {"is_complete": False, "sentence": "1 of 2 files are missing or damaged."}
-    check = rows.operation(savepoint.job, "verify", result=sentence)
-    files = [["a", 1, "", VERIFIED], ["b", 1, "", result]]
-    Verification.objects.create(checkpoint=savepoint, operation=check, manifest_sha256="", files=files)
-    with connection.cursor() as cursor:
-        cursor.execute(import_module("console.operations.migrations.0021_damaged_checks").MARK)
-    found = Checkpoint.objects.get(pk=savepoint.pk)
-    assert found_damage(found) == (sentence["sentence"] if is_damaged else "")
-    assert Checkpoint.objects.filter(IS_DAMAGED, pk=savepoint.pk).exists() == is_damaged
-
-
 def test_a_long_check_keeps_the_pin_of_a_periodic_checkpoint(
     api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,7 +377,8 @@ def test_a_long_check_keeps_the_pin_of_a_periodic_checkpoint(
     monkeypatch.setattr(verification, "_PIN_RENEWAL_S", 0.0)
     ask(api, savepoint)
     run_verifications()
-    assert pinned == [savepoint.pk] * 4, "at its begin and at each of three chunks"
+    assert pinned[:4] == [savepoint.pk] * 4, "at its begin and at each of three chunks"
+    assert len(pinned) > 4, "and while states are read"
 
 
 def test_a_manifest_that_changed_since_the_check_is_not_verified(api: APIClient, savepoint: Checkpoint) -> None:
@@ -424,7 +435,7 @@ def test_page_file_and_api_have_the_same_facts(browser: Client, api: APIClient, 
     response = browser.get(path)
     assert "read &lt;twice&gt;" in response.content.decode()
     said = blocks.text(response)
-    assert "The size and checksum of all 3 files were verified." in said
+    assert WHOLE in said
     assert "for the audit" in said
     assert "first checkpoint after 1.5 s" in said
     file = browser.get(path, {"format": "json"})

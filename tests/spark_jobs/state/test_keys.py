@@ -19,8 +19,15 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.state_tables import write_table
 from spark_jobs.state.keys import MAX_KEY_COMBINATIONS
-from spark_jobs.state.rows import OpenedCheckpoint, arrow_type, find_state, open_checkpoint
-from spark_jobs.state.source import PARTITION_BYTES, GroupPartition, StateReader, StateSource, partitions_by_size
+from spark_jobs.state.rows import (
+    PARTITION_BYTES,
+    OpenedCheckpoint,
+    arrow_type,
+    find_state,
+    open_checkpoint,
+    partitions_by_size,
+)
+from spark_jobs.state.source import GroupPartition, StateReader, StateSource
 from tests.spark_jobs.savepoints.stored_savepoint import MAX_PARALLELISM, Stored, store_savepoint
 
 COUNT = 400
@@ -145,7 +152,7 @@ def objects(root: Path, keys: list[Any], types: dict[str, str]) -> OpenedCheckpo
         ({"k": "binary"}, [b"a"], '"YQ=="', False),  # base 64 in JSON
         ({"k": "timestamp[ms]"}, [5], "5", False),
         ({"k": "int64"}, [5], '"5"', False),
-        ({}, [5], "5", False),  # an older manifest
+        ({}, [5], "5", False),  # an operator without typed keys
     ],
 )
 def test_keys_of_python_functions_are_json(

@@ -1,6 +1,6 @@
 """Coalescing: a source whose batches are small is polled again before its rows are sent.
 
-Every batch has a fixed cost in each subtask that it passes (measured in decision 0009). The source is polled again only
+Every batch has a fixed cost in each subtask that it passes (measured in decision 0037). The source is polled again only
 while it has rows at hand; one that has run out rests until more rows are due (`PollPolicy.rests`). Slow batches are not
 coalesced, since a barrier would wait behind them (`PollPolicy.coalesces`). No row is kept between two steps of the
 subtask. Barriers, watermarks and the end of input therefore follow all polled rows.

@@ -13,11 +13,17 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
     path for folder in (".", "benchmarks", "docker", "docs/**", "tests") for path in ROOT.glob(f"{folder}/*.md")
 )
+MAX_PAGE_BYTES = 12 * 1024
 #: Set by a process of Weir for another, by tests, or explained where `weirctl` and the examples are.
 INTERNAL = {
     "DJANGO_SETTINGS_MODULE", "WEIR_BEAT_FILE", "WEIR_CHROMIUM", "WEIR_LOGS", "WEIR_PASSWORD", "WEIR_SECRET_",
     "WEIR_SECRET_EXAMPLES_URL", "WEIR_SUPERVISED", "WEIR_TEST_EXTERNAL", "WEIR_TEST_HOME", "WEIR_TOKEN", "WEIR_URL",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md"])
+def test_the_first_pages_of_a_reader_are_short(page: str) -> None:
+    assert (ROOT / page).stat().st_size <= MAX_PAGE_BYTES
 
 
 def test_the_reference_of_settings_is_current() -> None:

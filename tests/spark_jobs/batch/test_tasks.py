@@ -328,7 +328,7 @@ def by_function_of_shared_rows(rows: Stream) -> Stream:
 def test_late_rows_are_kept_behind_steps_that_no_watermark_passes(
     between: Callable[[Stream], Stream], kept: bool
 ) -> None:
-    """As README states: watermarks end at an exchange between subtasks."""
+    """As docs/batch.md states: watermarks end at an exchange between subtasks."""
     rows = between(late_rows())
     DROPPING["window"](rows.key_by("key")).sink("out", DiscardSink())
     read = [pa.RecordBatch.from_pydict({"id": [0]})]

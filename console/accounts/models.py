@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Value
 from django.db.models.functions import Now
 
@@ -48,10 +48,11 @@ class User(AbstractUser):
         `_password` is that of `set_password`. Django removes it when it only renews the hash of the same password.
         """
         is_changed = getattr(self, "_password", None) is not None or self._lost_password
-        super().save(*args, **options)
+        with transaction.atomic():
+            super().save(*args, **options)
+            if is_changed:
+                ApiToken.objects.filter(user=self).delete()
         self._lost_password = False
-        if is_changed:
-            ApiToken.objects.filter(user=self).delete()
 
 
 class ApiToken(models.Model):

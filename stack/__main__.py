@@ -58,7 +58,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
-    parser.add_argument("--var", type=Path, help="folder of all data (default: $WEIR_VAR, else var/ of the checkout)")
+    parser.add_argument("--var", type=Path, help="folder of all data (default: $WEIR_VAR, else ./var)")
     commands = parser.add_subparsers(required=True)
     up = commands.add_parser("up", help="start everything and return when it is ready")
     up.add_argument("--foreground", action="store_true", help="stay in the foreground and show changes until Ctrl-C")

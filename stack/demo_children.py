@@ -39,7 +39,7 @@ class Environment:
     @classmethod
     def read(cls, var: Path | None) -> Environment:
         """The environment of the stack in `var`. Raises NoStack."""
-        folder = (var or Path(os.environ.get("WEIR_VAR") or ROOT / "var")).resolve()
+        folder = (var or Path(os.environ.get("WEIR_VAR") or "var")).resolve()
         try:
             return cls(folder, read_env_file(folder))
         except FileNotFoundError:

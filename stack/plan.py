@@ -24,20 +24,25 @@ def _python(name: str, environment: Mapping[str, str], *argv: str, **settings: A
     return ProcessSpec(name=name, argv=[sys.executable, *argv], environment=environment, folder=ROOT, **settings)
 
 
+def _django(name: str, environment: Mapping[str, str], *argv: str) -> ProcessSpec:
+    """A management command. A wheel has no manage.py."""
+    return _python(name, environment, "-m", "django", *argv)
+
+
 def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """Processes to run sequentially, each to its end, before web and workers start."""
     return [
-        _python("migrate", environment, "manage.py", "migrate", "--noinput"),
-        _python("operator", environment, "manage.py", "ensure_operator"),
-        _python("pipelines", environment, "manage.py", "sync_pipelines"),
+        _django("migrate", environment, "migrate", "--noinput"),
+        _django("operator", environment, "ensure_operator"),
+        _django("pipelines", environment, "sync_pipelines"),
         *_examples(environment),
     ]
 
 
 def _examples(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """The connection of the example pipelines, if they have a database."""
-    argv = ("manage.py", "ensure_connection", "examples", "${secret:examples-url}", "enrichment", "change_capture")
-    return [_python("examples", environment, *argv)] if environment.get(VARIABLE) else []
+    argv = ("ensure_connection", "examples", "${secret:examples-url}", "enrichment", "change_capture")
+    return [_django("examples", environment, *argv)] if environment.get(VARIABLE) else []
 
 
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:

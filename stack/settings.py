@@ -56,7 +56,7 @@ class Settings:
         """The settings of the environment. Raises BadSetting."""
         outside = environment if MARK not in environment else {}  # a stack's processes know its own addresses
         return cls(
-            var=(var or Path(environment.get("WEIR_VAR") or ROOT / "var")).resolve(),
+            var=(var or Path(environment.get("WEIR_VAR") or "var")).resolve(),
             restart_delay_s=_number(environment, "WEIR_RESTART_DELAY_S", 1.0),
             admin_user=environment.get("WEIR_ADMIN_USER") or "operator",
             given_database=outside.get("DATABASE_URL", ""),

@@ -240,6 +240,7 @@ def test_the_simulator_finds_a_bug_in_the_life_of_state(planted: Planted, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_each_bug_is_found_within_500_seeds() -> None:
     """Prints a table with the first seed that finds each bug, of all seeds from 0 on."""
     seeds: dict[str, int | None] = {}

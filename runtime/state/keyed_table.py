@@ -20,7 +20,8 @@ from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
 from runtime.state.index.key_codec import KeyCodec, encode_column, key_codec, plain_type, take_rows
 from runtime.state.index.key_index import NOT_FOUND, CodeRows, KeyIndex, RowIds
-from runtime.state.proofs import HASHED_ROWS, LazyProof, ProofSums
+from runtime.state.primary_key import Groups
+from runtime.state.proofs import HASHED_ROWS, LazyProof, ProofHistory, ProofSums
 from runtime.state.rows import TableRows, segment_rows, segment_types
 from runtime.state.schema import TableSchema
 
@@ -46,8 +47,9 @@ class KeyedTable:
         self._groups = GrowingArray(np.int32, self._index.capacity)
         self._dirty = GrowingArray(bool, self._index.capacity)
         self._captured = GrowingArray(bool, self._index.capacity)  #: whether a base or delta holds the key
-        self._hashes = GrowingArray(np.uint64, self._index.capacity)  #: of captured rows, at their last capture
-        self._proof = ProofSums()  #: of the captured rows
+        self._hashes = GrowingArray(np.uint64, 1)  #: by row id, at the capture of each; used by changes of `_history`
+        self._dropped: list[tuple[Groups, RowIds]] = []  #: captured rows that were deleted since the last capture
+        self._history = ProofHistory(ProofSums())
         self._seen = GrowingArray(bool, 1)  #: by row id, False; for `first_rows`
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
         self._bound_types: tuple[list[Any], list[Any]] | None = None
@@ -158,8 +160,9 @@ class KeyedTable:
         """
         known = row_ids[self._captured.data[row_ids]]
         if len(known):
-            self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
-            self._proof.remove(self._groups.data[known], self._hashes.data[known])
+            groups = self._groups.data[known]
+            self._tombstones.append((groups, self._index.codes_of(known)))
+            self._dropped.append((groups, known))
         self._dirty.data[row_ids] = False
         self._captured.data[row_ids] = False
         self._index.remove(row_ids)
@@ -181,10 +184,19 @@ class KeyedTable:
 
     def proof(self) -> LazyProof:
         """The proof of the present rows, from the rows that were changed and deleted since the restore."""
-        sums, changed = self._proof.copy(), self._changed_rows()
-        if len(changed):
-            self._replace_hashes(sums, changed, self._copy(changed))
-        return sums.proof
+        changed = self._changed_rows()
+        if not len(changed) and not self._dropped:
+            return self._history.newest
+        rows = self._copy(changed)
+        groups, known = self._replaced(changed, rows)
+        self._history.newest()  # computes the hashes of all captures
+        hashes = self._hashes.data[known]
+
+        def change(sums: ProofSums) -> None:
+            sums.remove(groups, hashes)
+            rows.add_to(sums)
+
+        return self._history.preview(change)
 
     def copy_all(self) -> TableRows:
         """A copy of every row; the marks of changed rows stay."""
@@ -192,9 +204,10 @@ class KeyedTable:
 
     def capture_all(self) -> list[TableRows]:
         """A copy of every row; later deltas are relative to it."""
-        self.begin_changes()
-        row_ids = self.row_ids()
-        return [self._copy(row_ids)] if len(row_ids) else []
+        self._tombstones = []
+        rows = self._take(self.row_ids())
+        self.compact_texts()
+        return [rows] if len(rows) else []
 
     def capture_changes(self) -> list[TableRows]:
         """Tombstones of keys deleted since the last capture, then copies of the rows changed since then."""
@@ -204,17 +217,23 @@ class KeyedTable:
             groups = np.concatenate([groups for groups, _ in deleted])
             codes = np.concatenate([codes for _, codes in deleted], axis=1)
             rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
-        if len(changed := self._changed_rows()):
-            rows.append(self._take(changed))
+        if len(changed := self._take(self._changed_rows())):
+            rows.append(changed)
         self.compact_texts()
         return rows
 
     def begin_changes(self) -> None:
-        """Marks all rows as unchanged and captured: the next delta is relative to the present rows."""
-        changed = self._changed_rows()
-        for start in range(0, len(changed), HASHED_ROWS):  # after a restore these are all rows: no second copy of them
-            self._take(changed[start : start + HASHED_ROWS])
-        self._tombstones = []
+        """Begins the record of changes and the proof with the present rows: after a restore."""
+        sums, row_ids, self._hashes = ProofSums(), self.row_ids(), GrowingArray(np.uint64, self._index.capacity)
+        for start in range(0, len(row_ids), HASHED_ROWS):  # a second copy of all rows would not fit
+            part = row_ids[start : start + HASHED_ROWS]
+            rows = self._copy(part)
+            rows.add_to(sums)
+            self._hashes.data[part] = rows.hashes
+        self._dirty.data[row_ids] = False
+        self._captured.data[row_ids] = True
+        self._history = ProofHistory(sums)
+        self._dropped, self._tombstones = [], []
         self.compact_texts()
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
@@ -248,20 +267,31 @@ class KeyedTable:
     def _changed_rows(self) -> RowIds:
         return np.flatnonzero(self._dirty.data[: self._index.used])
 
-    def _take(self, changed: RowIds) -> TableRows:
-        """A copy of changed rows, which become unchanged and captured."""
-        rows = self._copy(changed)
-        self._replace_hashes(self._proof, changed, rows)
-        self._hashes.data[changed] = rows.hashes
-        self._dirty.data[changed] = False
-        self._captured.data[changed] = True
+    def _take(self, row_ids: RowIds) -> TableRows:
+        """A copy of the changed rows, or of all, which become unchanged and captured."""
+        rows = self._copy(row_ids)
+        if not len(row_ids) and not self._dropped:
+            return rows
+        groups, known = self._replaced(row_ids, rows)
+        hashes, capacity = self._hashes, self._index.capacity
+
+        def change(sums: ProofSums) -> None:
+            hashes.grow(capacity)
+            sums.remove(groups, hashes.data[known])
+            rows.add_to(sums)
+            hashes.data[row_ids] = rows.hashes
+
+        self._history.advance(change)
+        self._dropped = []
+        self._dirty.data[row_ids] = False
+        self._captured.data[row_ids] = True
         return rows
 
-    def _replace_hashes(self, sums: ProofSums, changed: RowIds, rows: TableRows) -> None:
-        """Replaces the captured contents of the rows `changed` by `rows` in a proof."""
-        known = changed[self._captured.data[changed]]
-        sums.remove(self._groups.data[known], self._hashes.data[known])
-        rows.add_to(sums)
+    def _replaced(self, row_ids: RowIds, rows: TableRows) -> tuple[Groups, RowIds]:
+        """The rows of the last capture that `rows` replaces or that were deleted since, with their groups."""
+        is_known = self._captured.data[row_ids]
+        groups = [*(groups for groups, _ in self._dropped), rows.groups[is_known]]
+        return np.concatenate(groups), np.concatenate([*(ids for _, ids in self._dropped), row_ids[is_known]])
 
     def _widen(self, before: TableSchema) -> None:
         """Widens to the types of the schema; key codes stay unchanged. Earlier captures keep their types."""
@@ -298,7 +328,7 @@ class KeyedTable:
         return row_ids
 
     def _grow(self) -> None:
-        for part in (self._groups, self._dirty, self._captured, self._hashes):
+        for part in (self._groups, self._dirty, self._captured):
             part.grow(self._index.capacity)
         for column in self._columns.values():
             column.grow(self._index.capacity)

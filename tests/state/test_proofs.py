@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.core.snapshot.proofs import GroupProof, add_proofs, proof_difference, total_proof
+from runtime.core.snapshot.proofs import GroupProof, StateProof, add_proofs, proof_difference, total_proof
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
@@ -27,8 +28,8 @@ from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
 from runtime.state.primary_key import PrimaryKey, value_hashes
-from runtime.state.proofs import proof_of_rows
-from runtime.state.rows import segment_batches
+from runtime.state.proofs import LazyProof, proof_of_rows
+from runtime.state.rows import rows_proof, segment_batches
 from tests.state.failing_store import DiskFull, FailingStore
 
 GROUPS = 8
@@ -395,3 +396,28 @@ def test_a_proof_depends_on_contents_and_not_on_order(rows: list[tuple[int, int,
         assert proof_difference(proof(rows), proof(rows[1:]))
         assert proof_difference(proof(rows), proof([*rows, rows[0]]))
         assert total_proof([proof(rows[:3]), proof(rows[3:])]) == total_proof([proof(rows)])
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(5))
+def test_a_proof_is_that_of_its_capture_whenever_it_is_computed(kind: Kind, seed: int) -> None:
+    """Writers compute proofs later, in any order. Row ids of deleted entries are used again meanwhile."""
+    random, state = Random(seed), SubtaskState(range(GROUPS), GROUPS, MemorySnapshotStore())
+    table: Any = kind.open(state)
+    proofs = list[tuple[LazyProof, StateProof]]()
+    present = set[int]()
+    for step in range(60):
+        keys = random.sample(range(40), random.randint(1, 12))
+        kind.put(table, keys, step)
+        present.update(keys)
+        for key in random.sample(sorted(present), random.randint(0, min(8, len(present)))):
+            kind.delete(table, key)
+            present.remove(key)
+        match random.randrange(3):
+            case 0:
+                table.capture_changes()
+            case 1:
+                table.capture_all()
+        proofs.append((table.proof(), rows_proof([table.copy_all()])))
+    random.shuffle(proofs)
+    assert all(proof() == expected for proof, expected in proofs)

@@ -36,7 +36,7 @@ class Circumstances:
 
 
 def explain(found: Circumstances) -> str:
-    """The explanation in one to three sentences. "" if the row has no acknowledgements, as of earlier versions."""
+    """The explanation in one to three sentences. "" if the row has no acknowledgements."""
     if not found.lanes:
         return ""
     search = _Search(found)

@@ -90,9 +90,8 @@ class FileCommitter(SinkCommitter):
         if here:
             job, sink = sink_of(here)
             token = max(int(_final_name(file)["token"]) for file in here)
-            new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
-            names = {file.name for file in new}
-            self._log.add(job, sink, (token, checkpoint), new, lambda: self._visible_files(job, sink, names))
+            new = [LoggedFile(file["final"], file["bytes"], file["rows"]) for file in here]
+            self._log.add(job, sink, (token, checkpoint), new)
             self._claims.release(
                 origin
                 for file in here
@@ -107,13 +106,6 @@ class FileCommitter(SinkCommitter):
             if file.get("folder", here) != here and not self._is_committed(file):
                 found.setdefault(file["folder"], []).append(file)
         return found
-
-    def _visible_files(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
-        """Visible files of the sink that are not among `new`."""
-        paths = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("part-*"))
-        found = [(path, FINAL_NAME.fullmatch(path)) for path in sorted(paths)]
-        own = [path for path, name in found if name and name.group("job", "uid") == (job, sink)]
-        return [LoggedFile(path, (self._folder / path).stat().st_size) for path in own if path not in new]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
@@ -178,13 +170,9 @@ class FileCommitter(SinkCommitter):
             os.close(descriptor)
 
     def _check_not_foreign(self, pending: Path, final: Path) -> None:
-        """Raises EnvironmentFailure if a foreign file has the visible name.
-
-        A hard link to the pending file is accepted: older versions committed by link and unlink and may be interrupted.
-        """
-        with contextlib.suppress(FileNotFoundError):
-            if not os.path.samestat(final.lstat(), pending.lstat()):
-                raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
+        """Raises EnvironmentFailure if a foreign file has the visible name, while the file is still pending."""
+        if os.path.lexists(final) and os.path.lexists(pending):
+            raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
 
     def _is_committed(self, file: Mapping[str, Any]) -> bool:
         return (self._folder / file["final"]).exists() or self._is_marked(file)
@@ -336,8 +324,7 @@ class FileCommitter(SinkCommitter):
             rename_without_replacing(pending, final)
         except FileExistsError:
             self._check_not_foreign(pending, final)
-            pending.unlink(missing_ok=True)
-            return False
+            return False  # another holder of a permit was faster
         except FileNotFoundError as error:
             if os.path.lexists(pending):  # a consumer has removed the empty folder of the partition
                 raise EnvironmentFailure(f"{final}: the folder of the file to commit is gone") from error

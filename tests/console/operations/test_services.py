@@ -238,7 +238,7 @@ def test_the_wake_up_is_sent_after_the_commit_only(
 ) -> None:
     with django_capture_on_commit_callbacks() as callbacks:
         operation = ask(operator, job, "start").operation
-    assert [callback.args for callback in callbacks] == [("console.jobs.tasks.supervise_run", operation.run_id)]  # type: ignore[attr-defined]
+    assert [callback.args for callback in callbacks] == [("console.tasks.supervise_run", operation.run_id)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -245,11 +245,7 @@ CACHES = {
 
 AUTH_USER_MODEL = "accounts.User"
 AUTHENTICATION_BACKENDS = ["console.accounts.backends.StoredPermissions"]
-# Django replaces a hash of a later hasher when its user signs in.
-PASSWORD_HASHERS = [
-    "console.accounts.hashers.Argon2",
-    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
-]
+PASSWORD_HASHERS = ["console.accounts.hashers.Argon2"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},

@@ -201,7 +201,8 @@ def _graph(uids: Sequence[str]) -> Mapping[str, Any]:
     roles = {0: "source", 1: "source", last: "sink"}
     operators = [
         {"uid": uid, "name": f"step {number}", "role": roles.get(number, "operator"), "parallelism": SUBTASKS,
-         "bounded": False, "guarantee": "exactly-once"}
+         "most": SUBTASKS, "bounded": False, "guarantee": "exactly-once", "commits": number == last, "durations": {},
+         "aggregates": []}
         for number, uid in enumerate(uids)
     ]  # fmt: skip
     edges = [
@@ -209,7 +210,8 @@ def _graph(uids: Sequence[str]) -> Mapping[str, Any]:
          "build": False}
         for number, uid in enumerate(uids[:-1])
     ]  # fmt: skip
-    return {"max_parallelism": 128, "parallelism": SUBTASKS, "operators": operators, "edges": edges}
+    code = {"package": "", "version": "", "graph": ""}
+    return {"code": code, "max_parallelism": 128, "parallelism": SUBTASKS, "operators": operators, "edges": edges}
 
 
 def _live(uids: Sequence[str]) -> Mapping[str, Any]:

@@ -258,7 +258,7 @@ def _operators(
             uid=uid,
             label=names[uid],
             role=Role(operator["role"]),
-            bounded=operator.get("bounded", False),
+            bounded=operator["bounded"],
             inputs=_senders(uid, edges),
             forward_inputs=_senders(uid, forward_edges),
             finished=shown is not None and shown.finished,

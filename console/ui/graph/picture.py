@@ -230,7 +230,7 @@ def _node(
         ),
         long=_breadth(operator["name"]) > _LARGE_BREADTH,
         role=operator["role"],
-        bounded=bool(operator.get("bounded")),
+        bounded=operator["bounded"],
         parallelism=operator["parallelism"],
         box=box,
         state=numbers.state if numbers else "",

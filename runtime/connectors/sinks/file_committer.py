@@ -103,7 +103,7 @@ class FileCommitter(SinkCommitter):
         """Committables that `commit` found committed in a former folder and not in this one, by former folder."""
         here, found = str(self._folder.absolute()), dict[str, list[Any]]()
         for file in committables:
-            if file.get("folder", here) != here and not self._is_committed(file):
+            if file["folder"] != here and not self._is_committed(file):
                 found.setdefault(file["folder"], []).append(file)
         return found
 
@@ -191,8 +191,8 @@ class FileCommitter(SinkCommitter):
         Returns:
             True if the copy is pending. False if the file was committed in the former folder.
         """
-        pending, former = self._folder / file["pending"], file.get("folder")
-        if former is None or Path(former) == self._folder.absolute():
+        pending, former = self._folder / file["pending"], file["folder"]
+        if Path(former) == self._folder.absolute():
             raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
         before = FileCommitter(Path(former), self._roots)
         before._checked.check()
@@ -205,7 +205,7 @@ class FileCommitter(SinkCommitter):
         if before._is_committed(file):
             return False
         raise EnvironmentFailure(
-            f"{pending}: the file to commit, with {file.get('rows')} rows, is neither pending nor committed in "
+            f"{pending}: the file to commit, with {file['rows']} rows, is neither pending nor committed in "
             f"{former}, where it was written, nor here; copy {file['pending']} from there into this folder"
         )
 
@@ -376,7 +376,8 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         or hidden["state"] not in ("pending", "inprogress" if final["begun"] else "pending")
         or not isinstance(committable.get("bytes"), int)
         or not isinstance(committable.get("crc32"), int)
-        or not isinstance(committable.get("folder", ""), str)
+        or not isinstance(committable.get("rows"), int)
+        or not isinstance(committable.get("folder"), str)
         or not _are_files_of(hidden["owner"], committable.get("merged", []))
         or not _are_parts_of(hidden, committable.get("parts", []))
     ):  # fmt: skip

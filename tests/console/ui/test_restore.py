@@ -228,7 +228,7 @@ def without(uid: str) -> list[dict[str, Any]]:
 
 def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Run) -> None:
     """S0-62: here an operator without state is gone, and another one is new."""
-    added = graphs.operator("more", "more", "operator", 2)
+    added = graphs.operator("more", "more", "operator", 2, most=2)
     newer = another_version(stopped, [*without("prepared"), added], [])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = blocks.text(at_console.get(path, chosen))

@@ -207,7 +207,7 @@ def _graph(uids: Sequence[str]) -> Mapping[str, Any]:
     ]  # fmt: skip
     edges = [
         {"source": uid, "target": uids[min(number + 2, last)], "input": 0, "partitioning": "hash", "keys": ["id"],
-         "build": False}
+         "key_types": [], "value_types": [], "build": False, "feedback": False, "output": ""}
         for number, uid in enumerate(uids[:-1])
     ]  # fmt: skip
     code = {"package": "", "version": "", "graph": ""}

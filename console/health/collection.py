@@ -244,7 +244,7 @@ def _operators(
     """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
     if run.version.is_batch or not run.version.graph:
         return {}
-    edges = [edge for edge in run.version.graph["edges"] if not edge.get("feedback")]
+    edges = [edge for edge in run.version.graph["edges"] if not edge["feedback"]]
     forward_edges = [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]
     recent = _recent(samples)
     names = operator_names(run.version.graph)

@@ -43,8 +43,8 @@ GRAPH = {
         graphs.operator("files", "Files", "sink", 2),
     ],
     "edges": [
-        {"source": "numbers", "target": "sums", "input": 0, "partitioning": "hash", "keys": ["k"], "build": False},
-        {"source": "sums", "target": "files", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        graphs.edge("numbers", "sums", 0, "hash", "k"),
+        graphs.edge("sums", "files"),
     ],
 }
 SCHEMA = {

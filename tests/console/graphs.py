@@ -19,5 +19,15 @@ def operator(
     }  # fmt: skip
 
 
+def edge(
+    source: str, target: str, input: int = 0, partitioning: str = "forward", *keys: str, build: bool = False,
+    feedback: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "source": source, "target": target, "input": input, "partitioning": partitioning, "keys": list(keys),
+        "key_types": [], "value_types": [], "build": build, "feedback": feedback, "output": "",
+    }  # fmt: skip
+
+
 def compiled_graph(flow: weir.Dataflow, parallelism: int) -> dict[str, Any]:
     return {**graph_with_stages(flow, parallelism, has_stages=False), "code": CODE}

@@ -110,10 +110,10 @@ class TargetEdge(msgspec.Struct, frozen=True):
     target: str
     input: int
     partitioning: Partitioning
-    feedback: bool = False
-    keys: tuple[str, ...] = ()
-    key_types: tuple[str, ...] = ()  #: empty: known from the data only
-    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; empty: see `key_types`
+    feedback: bool
+    keys: tuple[str, ...]
+    key_types: tuple[str, ...]  #: empty: known from the data only
+    value_types: tuple[tuple[str, str], ...]  #: state columns of `target` with their types; empty: see `key_types`
 
 
 class RestoreTarget(msgspec.Struct, frozen=True):

@@ -55,10 +55,7 @@ def wide_graph() -> dict[str, Any]:
             (12, 14), (14, 15), (15, 16), (16, 17), (17, 28), (5, 18), (12, 19), (12, 20), (20, 21), (5, 22), (22, 23),
             (23, 24), (18, 25), (25, 26), (24, 27), (26, 28), (19, 29), (21, 29), (13, 28)]  # fmt: skip
     uids = [operator["uid"] for operator in operators]
-    edges = [
-        {"source": uids[a], "target": uids[b], "input": 0, "partitioning": "hash", "keys": ["id"], "build": False}
-        for a, b in ends
-    ]
+    edges = [graphs.edge(uids[a], uids[b], 0, "hash", "id") for a, b in ends]
     return {"code": graphs.CODE, "max_parallelism": 128, "parallelism": 4, "operators": operators, "edges": edges}
 
 

@@ -113,14 +113,13 @@ GRAPH: dict[str, Any] = {
         graphs.operator("parquet", "parquet", "sink", 2),
     ],
     "edges": [
-        {"source": "flights", "target": "prepared", "input": 0, "partitioning": "forward", "keys": [], "build": False},
-        {"source": "prepared", "target": "join", "input": 0, "partitioning": "forward", "keys": [], "build": False},
-        {"source": "airlines", "target": "join", "input": 1, "partitioning": "broadcast", "keys": [], "build": True},
-        {"source": "join", "target": "window", "input": 0, "partitioning": "hash", "keys": ["carrier", "flight"],
-         "build": False},
-        {"source": "window", "target": "parquet", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        graphs.edge("flights", "prepared"),
+        graphs.edge("prepared", "join"),
+        graphs.edge("airlines", "join", 1, "broadcast", build=True),
+        graphs.edge("join", "window", 0, "hash", "carrier", "flight"),
+        graphs.edge("window", "parquet"),
     ],
-}  # fmt: skip
+}
 
 LATE = "no acknowledgement from subtasks 0 and 1 of join airlines, and 4 subtasks behind them"
 LOST = "slot 1 was lost: the other side closed the connection"

@@ -267,7 +267,7 @@ def test_state_that_has_no_size_is_state_too(at_console: Client, stopped: Run) -
 def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Client, stopped: Run) -> None:
     """S0-24, S0-63."""
     added = graphs.operator("codes", "codes", "source", 1, most=1, bounded=True)
-    edge = {"source": "codes", "target": "airlines", "input": 0, "partitioning": "forward", "keys": [], "build": False}
+    edge = graphs.edge("codes", "airlines")
     newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = "Savepoint 12 cannot be restored into version 2: codes: it feeds 'airlines', which had finished"

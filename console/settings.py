@@ -245,11 +245,7 @@ CACHES = {
 
 AUTH_USER_MODEL = "accounts.User"
 AUTHENTICATION_BACKENDS = ["console.accounts.backends.StoredPermissions"]
-# Django replaces a hash of a later hasher when its user signs in.
-PASSWORD_HASHERS = [
-    "console.accounts.hashers.Argon2",
-    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
-]
+PASSWORD_HASHERS = ["console.accounts.hashers.Argon2"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
@@ -350,19 +346,19 @@ CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
 CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "standing", "housekeeping")]
 CELERY_TASK_ROUTES = {
-    "console.jobs.tasks.supervise_run": {"queue": "runs"},
-    "console.jobs.tasks.attend_stage": {"queue": "standing"},
-    "console.jobs.tasks.compile_version": {"queue": "stages"},
-    "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
-    "console.checkpoints.tasks.answer_state_query": {"queue": "stages"},
-    "console.operations.tasks.reconcile": {"queue": "housekeeping"},
-    "console.health.tasks.store_verdicts": {"queue": "housekeeping"},
-    "console.metrics.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
-    "console.operations.tasks.run_file_work": {"queue": "stages"},  # large folders take their time
-    "console.operations.tasks.run_verifications": {"queue": "stages"},  # large snapshots take their time
-    "console.operations.tasks.run_copies": {"queue": "stages"},  # large savepoints take their time
-    "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
-    "console.operations.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
+    "console.tasks.supervise_run": {"queue": "runs"},
+    "console.tasks.attend_stage": {"queue": "standing"},
+    "console.tasks.compile_version": {"queue": "stages"},
+    "console.tasks.sync_pipelines": {"queue": "stages"},
+    "console.tasks.answer_state_query": {"queue": "stages"},
+    "console.tasks.reconcile": {"queue": "housekeeping"},
+    "console.tasks.store_verdicts": {"queue": "housekeeping"},
+    "console.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
+    "console.tasks.run_file_work": {"queue": "stages"},  # large folders take their time
+    "console.tasks.run_verifications": {"queue": "stages"},  # large snapshots take their time
+    "console.tasks.run_copies": {"queue": "stages"},  # large savepoints take their time
+    "console.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
+    "console.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next run's wake-up
@@ -375,52 +371,52 @@ CELERY_BEAT_SCHEDULER = "console.beat:MonotonicScheduler"
 CELERY_BEAT_SCHEDULE = {
     # `expires`: a pass that no worker took in time is obsolete, since the next pass reads newer rows.
     "reconcile": {
-        "task": "console.operations.tasks.reconcile",
+        "task": "console.tasks.reconcile",
         "schedule": schedule(WEIR_RECONCILE_S),
         "options": {"expires": 3},
     },
     "remove-lineage-folders": {
-        "task": "console.operations.tasks.remove_lineage_folders",
+        "task": "console.tasks.remove_lineage_folders",
         "schedule": schedule(60),
         "options": {"expires": 60},
     },
     "remove-old-rows": {
-        "task": "console.operations.tasks.remove_old_rows",
+        "task": "console.tasks.remove_old_rows",
         "schedule": schedule(60),
         "options": {"expires": 60},
     },
     "run-schedules": {
-        "task": "console.operations.tasks.run_schedules",
+        "task": "console.tasks.run_schedules",
         "schedule": schedule(15),
         "options": {"expires": 15},
     },
     "run-file-work": {
-        "task": "console.operations.tasks.run_file_work",
+        "task": "console.tasks.run_file_work",
         "schedule": schedule(5),
         "options": {"expires": 5},
     },
     "run-copies": {
-        "task": "console.operations.tasks.run_copies",
+        "task": "console.tasks.run_copies",
         "schedule": schedule(5),
         "options": {"expires": 5},
     },
     "run-verifications": {
-        "task": "console.operations.tasks.run_verifications",
+        "task": "console.tasks.run_verifications",
         "schedule": schedule(5),
         "options": {"expires": 5},
     },
     "store-verdicts": {
-        "task": "console.health.tasks.store_verdicts",
+        "task": "console.tasks.store_verdicts",
         "schedule": schedule(WEIR_HEALTH_S),
         "options": {"expires": WEIR_HEALTH_S},
     },
     "maintain-metrics": {
-        "task": "console.metrics.tasks.maintain",
+        "task": "console.tasks.maintain",
         "schedule": schedule(60),
         "options": {"expires": 60},
     },
     "sync-pipelines": {
-        "task": "console.jobs.tasks.sync_pipelines",
+        "task": "console.tasks.sync_pipelines",
         "schedule": schedule(300),
         "options": {"expires": 300},
     },

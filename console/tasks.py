@@ -1,6 +1,6 @@
 """Celery tasks; each calls a service. A repeated or late message has no effect.
 
-Names are those of `console.wakeups` and of the schedule in the settings, independent of this module's path.
+Their names are also in `console.wakeups`, and in the routes and the schedule of the settings.
 """
 
 from celery import shared_task
@@ -26,15 +26,13 @@ shared_task(name=wakeups.SUPERVISE_TASK)(run_supervisor.supervise)
 shared_task(name=wakeups.STAGE_TASK)(stage_supervisor.supervise)
 shared_task(name=wakeups.COMPILE_TASK)(compilation.compile_version)
 shared_task(name=wakeups.STATE_QUERY_TASK)(state_stage.answer)
-shared_task(name="console.jobs.tasks.sync_pipelines")(pipelines.sync)
-shared_task(name="console.health.tasks.store_verdicts")(passes.record_passes("verdicts", health.store_verdicts))
-shared_task(name="console.metrics.tasks.maintain")(passes.record_passes(passes.STAGES, housekeeping.maintain))
-shared_task(name="console.operations.tasks.reconcile")(passes.record_passes(passes.RECONCILER, reconciler.reconcile))
-shared_task(name="console.operations.tasks.run_schedules")(scheduled_operations.run_schedules)
-shared_task(name="console.operations.tasks.run_file_work")(passes.record_passes(passes.STAGES, file_work.run_file_work))
-shared_task(name="console.operations.tasks.run_verifications")(
-    passes.record_passes(passes.STAGES, verification.run_verifications)
-)
-shared_task(name="console.operations.tasks.run_copies")(passes.record_passes(passes.STAGES, copies.run_copies))
-shared_task(name="console.operations.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)
-shared_task(name="console.operations.tasks.remove_old_rows")(old_rows.remove_old_rows)
+shared_task(name="console.tasks.sync_pipelines")(pipelines.sync)
+shared_task(name="console.tasks.store_verdicts")(passes.record_passes("verdicts", health.store_verdicts))
+shared_task(name="console.tasks.maintain")(passes.record_passes(passes.STAGES, housekeeping.maintain))
+shared_task(name="console.tasks.reconcile")(passes.record_passes(passes.RECONCILER, reconciler.reconcile))
+shared_task(name="console.tasks.run_schedules")(scheduled_operations.run_schedules)
+shared_task(name="console.tasks.run_file_work")(passes.record_passes(passes.STAGES, file_work.run_file_work))
+shared_task(name="console.tasks.run_verifications")(passes.record_passes(passes.STAGES, verification.run_verifications))
+shared_task(name="console.tasks.run_copies")(passes.record_passes(passes.STAGES, copies.run_copies))
+shared_task(name="console.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)
+shared_task(name="console.tasks.remove_old_rows")(old_rows.remove_old_rows)

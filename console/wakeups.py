@@ -13,11 +13,11 @@ from console.celery import app
 
 log = structlog.get_logger(__name__)
 
-#: Names of Celery tasks. They name no existing module, so that messages stay valid when code moves.
-SUPERVISE_TASK = "console.jobs.tasks.supervise_run"
-COMPILE_TASK = "console.jobs.tasks.compile_version"
-STAGE_TASK = "console.jobs.tasks.attend_stage"
-STATE_QUERY_TASK = "console.checkpoints.tasks.answer_state_query"
+#: Names of the tasks that `console.tasks` registers.
+SUPERVISE_TASK = "console.tasks.supervise_run"
+COMPILE_TASK = "console.tasks.compile_version"
+STAGE_TASK = "console.tasks.attend_stage"
+STATE_QUERY_TASK = "console.tasks.answer_state_query"
 
 #: Seconds after which a message that no worker took is dropped: the reconciler has sent newer messages since.
 MESSAGE_EXPIRES_S = 300

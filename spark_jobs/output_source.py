@@ -61,7 +61,7 @@ class OutputSource(DataSource):
             raise JobRejected("no-path", "path", "name the output folder of a job: .load(folder)")
         log = CommitLog(Path(path.removeprefix("file://")).absolute())
         if not log.exists:
-            detail = f"{log.output} has no commit log: no checkpoint has committed rows here, or by older software only"
+            detail = f"{log.output} has no commit log: no checkpoint has committed rows here"
             raise JobRejected("no-commit-log", "path", detail)
         first, last = self._number("from_epoch"), self._number("to_epoch")
         sinks = self._sinks(log)

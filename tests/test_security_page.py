@@ -40,7 +40,7 @@ TESTS: Final = {
     "A secret of 8": "test_secrets.py::test_a_long_value_is_masked_within_words_and_in_any_case",
     "Options of librdkafka": "contracts/test_data_hosts.py::test_options_of_librdkafka_come_from_a_list",
     "A version chooses Spark settings": (
-        "launch/test_context_settings.py::test_a_version_of_older_software_runs_no_command_by_its_settings"
+        "launch/test_context_settings.py::test_a_stored_version_runs_no_command_by_its_settings"
     ),
     "Stages and job masters": "console/jobs/test_child_environment.py::test_a_stage_is_given_none_of_our_secrets",
     "A job master has the address": (

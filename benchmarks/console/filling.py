@@ -201,15 +201,17 @@ def _graph(uids: Sequence[str]) -> Mapping[str, Any]:
     roles = {0: "source", 1: "source", last: "sink"}
     operators = [
         {"uid": uid, "name": f"step {number}", "role": roles.get(number, "operator"), "parallelism": SUBTASKS,
-         "bounded": False, "guarantee": "exactly-once"}
+         "most": SUBTASKS, "bounded": False, "guarantee": "exactly-once", "commits": number == last, "durations": {},
+         "aggregates": [], "exclusive": False}
         for number, uid in enumerate(uids)
     ]  # fmt: skip
     edges = [
         {"source": uid, "target": uids[min(number + 2, last)], "input": 0, "partitioning": "hash", "keys": ["id"],
-         "build": False}
+         "key_types": [], "value_types": [], "build": False, "feedback": False, "output": ""}
         for number, uid in enumerate(uids[:-1])
     ]  # fmt: skip
-    return {"max_parallelism": 128, "parallelism": SUBTASKS, "operators": operators, "edges": edges}
+    code = {"package": "", "version": "", "graph": ""}
+    return {"code": code, "max_parallelism": 128, "parallelism": SUBTASKS, "operators": operators, "edges": edges}
 
 
 def _live(uids: Sequence[str]) -> Mapping[str, Any]:

@@ -109,7 +109,8 @@ class Steered:
         job = Job.objects.create(
             name="traced", pipeline="traced", created_by=user, last_checkpoint_id=CHECKPOINTS.start
         )
-        version = JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph={"operators": []})
+        graph = {"operators": [], "code": {"package": "", "version": "", "graph": ""}}
+        version = JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph=graph)
         run = Run.objects.create(job=job, version=version, parallelism=2, state="queued")
         token = run_store.claim(run.pk, "trace:0:0")
         assert token is not None, "a queued run can be claimed"

@@ -177,7 +177,7 @@ class _Measured:
         """Milliseconds by operator and cause. The rest, after the last acknowledgement, belongs to no operator."""
         upstream: dict[str, list[str]] = {}
         for edge in graph.get("edges", ()):
-            if not edge.get("feedback"):
+            if not edge["feedback"]:
                 upstream.setdefault(edge["target"], []).append(edge["source"])
         lanes = _by_operator(self.lanes)
         forwarded = {uid: max(lane.forwarded_ms for lane in own) for uid, own in lanes.items()}

@@ -36,7 +36,7 @@ class Circumstances:
 
 
 def explain(found: Circumstances) -> str:
-    """The explanation in one to three sentences. "" if the row has no acknowledgements, as of earlier versions."""
+    """The explanation in one to three sentences. "" if the row has no acknowledgements."""
     if not found.lanes:
         return ""
     search = _Search(found)
@@ -60,7 +60,7 @@ class _Search:
         self._upstream: dict[str, list[str]] = {}
         self._downstream: dict[str, list[str]] = {}
         for edge in found.graph.get("edges", ()):
-            if not edge.get("feedback"):
+            if not edge["feedback"]:
                 self._upstream.setdefault(edge["target"], []).append(edge["source"])
                 self._downstream.setdefault(edge["source"], []).append(edge["target"])
         self._arrived = [lane for lane in found.lanes if lane.at_ms is not None]

@@ -74,7 +74,7 @@ REVIEW_STATES = choices(ReviewState, {ReviewState.UNREVIEWED: "Not reviewed"})
 
 
 class Concern(StrEnum):
-    """Why a checkpoint needs a look. A trigger of Postgres sets the concerns (`migrations/0014`).
+    """Why a checkpoint needs a look. A trigger of Postgres sets the concerns (`CONCERNS` of the migration).
 
     `slow` and `oversized` compare with the medians of the latest checkpoints of the job, and name the first checkpoint
     of an episode. `unverified` savepoints and pinned checkpoints have had no successful restore drill.

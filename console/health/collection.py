@@ -244,7 +244,7 @@ def _operators(
     """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
     if run.version.is_batch or not run.version.graph:
         return {}
-    edges = [edge for edge in run.version.graph["edges"] if not edge.get("feedback")]
+    edges = [edge for edge in run.version.graph["edges"] if not edge["feedback"]]
     forward_edges = [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]
     recent = _recent(samples)
     names = operator_names(run.version.graph)
@@ -258,7 +258,7 @@ def _operators(
             uid=uid,
             label=names[uid],
             role=Role(operator["role"]),
-            bounded=operator.get("bounded", False),
+            bounded=operator["bounded"],
             inputs=_senders(uid, edges),
             forward_inputs=_senders(uid, forward_edges),
             finished=shown is not None and shown.finished,

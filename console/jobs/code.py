@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
 
 import msgspec
 
@@ -11,13 +10,13 @@ from runtime.core.job.code_identity import CodeIdentity
 
 
 def code_of_version(version: JobVersion) -> CodeIdentity | None:
-    """None: earlier software compiled the version."""
-    return _identity((version.graph or {}).get("code"))
+    """None: the version is not compiled."""
+    return None if version.graph is None else msgspec.convert(version.graph["code"], CodeIdentity)
 
 
 def code_of_run(run: Run) -> CodeIdentity | None:
-    """None: no job master has started, or earlier software ran it."""
-    return _identity(run.code)
+    """None: no job master has started."""
+    return None if run.code is None else msgspec.convert(run.code, CodeIdentity)
 
 
 def other_code(run: Run) -> str:
@@ -55,7 +54,3 @@ def package_change(version: JobVersion) -> PackageChange | None:
     except metadata.PackageNotFoundError:
         return None
     return None if after == str(defined) else PackageChange(str(defined), after)
-
-
-def _identity(stored: Any) -> CodeIdentity | None:
-    return None if stored is None else msgspec.convert(stored, CodeIdentity)

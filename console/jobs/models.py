@@ -198,14 +198,13 @@ class JobVersion(models.Model):
 
     @property
     def guarantee(self) -> EndToEndGuarantee | None:
-        """The end-to-end guarantee; None without a graph, or with an old graph whose connectors declare none."""
-        operators = (self.graph or {}).get("operators", [])
-        if not operators or any("guarantee" not in operator for operator in operators):
+        """The end-to-end guarantee; None without a graph."""
+        if self.graph is None:
             return None
         ends = [
             ConnectorGuarantee(operator["name"], Role(operator["role"]), Guarantee(operator["guarantee"]))
-            for operator in operators
-            if operator["role"] != Role.OPERATOR or operator.get("commits")
+            for operator in self.graph["operators"]
+            if operator["role"] != Role.OPERATOR or operator["commits"]
         ]
         return end_to_end_guarantee(
             CheckpointMode(self.settings.get("checkpoint_mode", CheckpointMode.EXACTLY_ONCE)), ends

@@ -80,7 +80,7 @@ def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClon
     origin = Origin.from_row(row.job, snapshot, load_pinned_manifest_in_time(snapshot))
     clone, copy = _copy_definition(row, version, wanted.name, snapshot)
     operators = (version.graph or {})["operators"]
-    sinks = {each["uid"] for each in operators if each["role"] == Role.SINK or each.get("commits")}
+    sinks = {each["uid"] for each in operators if each["role"] == Role.SINK or each["commits"]}
     manifest, origins = clone_manifest(origin.manifest, str(clone.pk), sinks)
     own = Origin(manifest=manifest, path=manifest_folder(manifest))
     require_mapping(clone, own, copy, parallelism, allow_unmapped=wanted.allow_unmapped)

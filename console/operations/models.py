@@ -84,7 +84,7 @@ _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
 class Operation(models.Model):
     """An operation. The run's job master ends savepoints, stops, drains and cancels; the console ends all others.
 
-    A trigger refuses changes and the deletion of operations that have succeeded or failed (`migrations/0012`).
+    A trigger refuses changes and the deletion of operations that have succeeded or failed (`FINAL` of the migration).
     `part_of`: a rescale consists of a stop and a restore, and a rollback of a stop or cancel and a restore. A
     savepoint, stop or drain with a target folder has a copy as its part.
     """
@@ -97,7 +97,7 @@ class Operation(models.Model):
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     state = models.TextField(choices=OPERATION_STATES, default=OperationState.QUEUED.value, db_default="queued")
     phase = models.TextField(default="", db_default="", blank=True)
-    #: entered so far, with their times; a trigger writes them (`migrations/0019`)
+    #: entered so far, with their times; a trigger writes them (`PHASES` of the migration)
     phases = models.JSONField(db_default=Value([], models.JSONField()))
     reason = models.TextField(default="", db_default="", blank=True)
     requested_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
@@ -262,7 +262,7 @@ class Schedule(models.Model):
 class Maintenance(models.Model):
     """A time in which the console accepts no operation that starts or changes a run. At most one is active.
 
-    A trigger refuses deletion and all changes but the end (`migrations/0015`), as for entries of the ledger.
+    A trigger refuses deletion and all changes but the end (`MAINTENANCE` of the migration), as for the ledger.
     """
 
     id = models.BigAutoField(primary_key=True)

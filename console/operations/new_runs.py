@@ -43,7 +43,7 @@ def require_isolable(version: JobVersion) -> None:
         detail = f"Version {version.number} {reason}. It cannot run with its output discarded."
         raise Conflict("cannot-discard-output", detail, "params.version")
     operators = (version.graph or {}).get("operators", ())
-    if alone := [operator["uid"] for operator in operators if operator.get("exclusive")]:
+    if alone := [operator["uid"] for operator in operators if operator["exclusive"]]:
         detail = f"The input of {', '.join(alone)} may have a single reader: another run would stop the reading run."
         raise Conflict("exclusive-source", f"{detail} Version {version.number} cannot be cloned.", "params.version")
 

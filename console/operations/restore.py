@@ -125,8 +125,7 @@ def report(
 
 def restore_target(version: JobVersion, parallelism: int) -> RestoreTarget:
     """The operators of a compiled version as a run at `parallelism` has them."""
-    compiled = msgspec.convert(version.graph, RestoreTarget)
-    return compiled.for_parallelism(parallelism, compiled_for=version.parallelism)
+    return msgspec.convert(version.graph, RestoreTarget).for_parallelism(parallelism)
 
 
 def _sources(found: MappingReport, target: RestoreTarget) -> SourceMapping:

@@ -23,7 +23,7 @@ _LAUNCH_STEPS: Final = ("listed", "opened", "connected", "deployed")
 
 
 class StartMoments(NamedTuple):
-    """The moments of a start; None: not reached or not kept. Earlier software recorded no times of the launch."""
+    """The moments of a start; None: not reached or not kept."""
 
     requested: datetime
     claimed: datetime | None  #: by a worker

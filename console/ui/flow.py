@@ -25,7 +25,7 @@ def flow_of(run: Run | None, numbers: Live, *, is_silent: bool) -> Flow | None:
         return None
     operators = (run.version.graph or {}).get("operators", [])
     sources = [o["uid"] for o in operators if o["role"] == "source"]
-    sinks = [o["uid"] for o in operators if o["role"] == "sink" or o.get("commits")]
+    sinks = [o["uid"] for o in operators if o["role"] == "sink" or o["commits"]]
     return Flow(
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators),
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators),

@@ -4,7 +4,6 @@ Visible file names appear one after another, but a reader of the log sees all fi
 a single file, written under a temporary name and renamed. An entry names only files that are already visible.
 
     .commit-log/<job>-<sink>-<n>.json     epoch n: the files that a sink committed with one checkpoint
-    .commit-log/<job>-<sink>-0.json       the files that the sink committed before the log existed
     .commit-log/<job>-<sink>-<n>.delivered   all epochs up to n are delivered, see `release`
 
 The folder name begins with a dot: readers of Parquet folders and a shell's `*` ignore it. Epochs of a sink are numbered
@@ -18,8 +17,7 @@ principle of Delta Lake's transaction log, without its table state.)
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -42,11 +40,11 @@ _DELIVERED_NAME: Final = re.compile(rf"(?P<job>{NAME_PATTERN})-(?P<sink>{NAME_PA
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
-    """A visible file by its path in the folder; `rows` is None if the file was committed before the log existed."""
+    """A visible file by its path in the folder."""
 
     name: str
     bytes: int
-    rows: int | None = None
+    rows: int
 
 
 class CommittedEpoch(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +76,7 @@ class CommittedEpoch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        return sum(file.rows or 0 for file in self.files)
+        return sum(file.rows for file in self.files)
 
     @property
     def entry_name(self) -> str:
@@ -115,7 +113,7 @@ class CommitLog:
 
         Raises:
             CorruptState: an entry is damaged; the error names it.
-            JobRejected: an entry was written by a newer version of Weir.
+            JobRejected: an entry has another format.
         """
         wanted = self.numbers(job, sink) if numbers is None else numbers
         found = (self._read(f"{job}-{sink}-{number}.json") for number in wanted)
@@ -135,7 +133,7 @@ class CommitLog:
             return None
         except msgspec.DecodeError as error:
             raise CorruptState(str(path), f"not an entry of a commit log: {error}") from error
-        if epoch.format > FORMAT_VERSION:
+        if epoch.format != FORMAT_VERSION:
             raise JobRejected(
                 "other-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT_VERSION}"
             )
@@ -151,20 +149,12 @@ class CommitLog:
 
     # ------------------------------------------------------------ writing
 
-    def add(
-        self,
-        job: str,
-        sink: str,
-        order: tuple[int, int],
-        files: Iterable[LoggedFile],
-        older: Callable[[], Iterable[LoggedFile]],
-    ) -> CommittedEpoch | None:
+    def add(self, job: str, sink: str, order: tuple[int, int], files: Iterable[LoggedFile]) -> CommittedEpoch | None:
         """Adds the files that are in no epoch yet as a new epoch, durably and atomically. Idempotent.
 
         Args:
             order: token of the attempt that prepared the files, and number of the checkpoint.
             files: all files that the checkpoint names; each is visible or was visible before.
-            older: returns the files that the sink committed before the log existed; called when the log begins.
 
         Returns:
             The new epoch; None if every file is already in the log.
@@ -174,11 +164,11 @@ class CommitLog:
         """
         while True:
             newest = self._newest.get((job, sink)) or self.newest(job, sink)
-            if newest is None:
-                newest = self._create(job, sink, tuple(older()), order[0])
-            epoch = self._next_epoch(newest, order, tuple(files))
-            if epoch is None or self.append_epoch(epoch):
-                self._newest[job, sink] = epoch or newest
+            epoch = self._next_epoch(job, sink, newest, order, tuple(files))
+            if epoch is None:
+                return None
+            if self.append_epoch(epoch):
+                self._newest[job, sink] = epoch
                 return epoch
             self._newest.pop((job, sink), None)  # another master has added an epoch with this number
 
@@ -225,49 +215,35 @@ class CommitLog:
     def _delivery_marks(self, job: str, sink: str) -> Iterator[tuple[int, Path]]:
         """The files that record deliveries, each with the number of its epoch.
 
-        A stopped master that goes on later adds its own, lower number, and the highest counts. Earlier versions of Weir
-        kept a single file, with the number as text.
+        A stopped master that goes on later adds its own, lower number, and the highest counts.
         """
         for path in self.folder.iterdir() if self.exists else ():
             found = _DELIVERED_NAME.fullmatch(path.name)
             if found and found.group("job", "sink") == (job, sink):
                 yield int(found["number"]), path
-        former = self.folder / f"{job}-{sink}.delivered"
-        with suppress(FileNotFoundError):
-            yield int(former.read_text()), former
 
     # ------------------------------------------------------------ entries
 
-    def _create(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> CommittedEpoch:
-        """Adds epoch 0 with the files `older`. Returns the newest epoch if another master has begun the log."""
-        first = CommittedEpoch(
-            log=uuid4().hex, job=job, sink=sink, number=0, token=token, checkpoint=0, highest=(0, 0), files=older
-        )
-        if self.append_epoch(first):
-            return first
-        found = self.newest(job, sink)
-        assert found is not None, "another master has just added it"
-        return found
-
     def _next_epoch(
-        self, newest: CommittedEpoch, order: tuple[int, int], files: tuple[LoggedFile, ...]
+        self, job: str, sink: str, newest: CommittedEpoch | None, order: tuple[int, int], files: tuple[LoggedFile, ...]
     ) -> CommittedEpoch | None:
-        if order > newest.highest:
-            logged = newest.file_names
+        """The epoch of the files that are in no epoch yet; None if there are none. `newest`: None begins the log."""
+        if newest is None or order > newest.highest:
+            logged = newest.file_names if newest else frozenset()
         else:
-            logged = frozenset().union(*(epoch.file_names for epoch in self.epochs(newest.job, newest.sink)))
+            logged = frozenset().union(*(epoch.file_names for epoch in self.epochs(job, sink)))
             files = tuple(file for file in files if (self.output / file.name).exists())
         new = tuple(file for file in files if file.name not in logged)
         if not new:
             return None
         return CommittedEpoch(
-            log=newest.log,
-            job=newest.job,
-            sink=newest.sink,
-            number=newest.number + 1,
+            log=newest.log if newest else uuid4().hex,
+            job=job,
+            sink=sink,
+            number=newest.number + 1 if newest else 1,
             token=order[0],
             checkpoint=order[1],
-            highest=max(order, newest.highest),
+            highest=max(order, newest.highest) if newest else order,
             files=new,
             carried=tuple(file.name for file in files if file.name in logged),
         )

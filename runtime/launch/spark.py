@@ -266,7 +266,7 @@ class SparkLauncher(SlotPoolLauncher):
 
     def _conf(self, slots: int) -> SparkConf:
         """The configuration of the context. Raises ValueError for a setting that a version may not choose."""
-        check_spark_settings(self._settings)  # again, since a console of other software may have stored the version
+        check_spark_settings(self._settings)  # again: the console may have other settings, or the row may be changed
         settings = SparkConf().setAppName(self._name)
         settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
         settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in JOB_VARIABLES if name in os.environ])

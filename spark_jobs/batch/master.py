@@ -251,7 +251,7 @@ def batch_settings(name: str, cores: int, chosen: Mapping[str, str]) -> SparkSet
     Raises:
         ValueError: a version may not choose a setting.
     """
-    check_spark_settings(chosen)  # again, since a console of other software may have stored the version
+    check_spark_settings(chosen)  # again: the console may have other settings, or the row may be changed
     settings = SparkSettings.for_batch(name, cores=cores)
     return replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
 

@@ -132,9 +132,9 @@ class PostgresTable:
         return names
 
     def _is_recorded(self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch) -> bool:
-        """Whether the epoch is recorded. Older versions recorded the table as its author spelled it."""
-        query = sql.SQL("SELECT max(epoch) FROM {} WHERE source = %s AND target IN (%s, %s)").format(names.epochs)
-        found = connection.execute(query, [epoch.source, str(names.table), names.table.name]).fetchone()
+        """Whether the epoch is recorded."""
+        query = sql.SQL("SELECT max(epoch) FROM {} WHERE source = %s AND target = %s").format(names.epochs)
+        found = connection.execute(query, [epoch.source, str(names.table)]).fetchone()
         return found is not None and found[0] is not None and int(found[0]) >= epoch.number
 
     def _check(self, connection: psycopg.Connection[Any], names: _TableNames, frame: DataFrame) -> list[str]:

@@ -27,22 +27,24 @@ from console.ui import jobrows
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
+from tests.console import graphs
 from tests.console.stored import store
 from tests.console.world import World, world
 from weir.control import console as client
 from weir.control.__main__ import main
 
 GRAPH = {
+    "code": graphs.CODE,
     "max_parallelism": 128,
     "parallelism": 2,
     "operators": [
-        {"uid": "numbers", "name": "Numbers", "role": "source", "parallelism": 2, "bounded": False},
-        {"uid": "sums", "name": "Sums", "role": "operator", "parallelism": 2, "bounded": False},
-        {"uid": "files", "name": "Files", "role": "sink", "parallelism": 2, "bounded": False},
+        graphs.operator("numbers", "Numbers", "source", 2),
+        graphs.operator("sums", "Sums", "operator", 2),
+        graphs.operator("files", "Files", "sink", 2),
     ],
     "edges": [
-        {"source": "numbers", "target": "sums", "input": 0, "partitioning": "hash", "keys": ["k"], "build": False},
-        {"source": "sums", "target": "files", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        graphs.edge("numbers", "sums", 0, "hash", "k"),
+        graphs.edge("sums", "files"),
     ],
 }
 SCHEMA = {

@@ -13,7 +13,7 @@ from stack import plan
 from stack.settings import ROOT
 from tests.waiting import until
 
-TASK = b"console.operations.tasks.reconcile"
+TASK = b"console.tasks.reconcile"
 DAY_S = 24 * 3600
 
 

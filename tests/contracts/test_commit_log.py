@@ -18,12 +18,12 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from tests.contracts.test_sinks import batch, clean, commit, names, visible, writer
 
-#: Where a process dies: what it calls, and at which call. The first entry begins the log.
+#: Where a process dies: what it calls, and at which call.
 CUTS: dict[str, tuple[Any, str, int]] = {
     "commit": (FileCommitter, "commit", 1),
     "mark": (file_committer, "sync_path", 1),
     "rename": (file_committer, "rename_without_replacing", 1),
-    "entry": (commit_log, "rename_without_replacing", 2),
+    "entry": (commit_log, "rename_without_replacing", 1),
 }
 
 
@@ -33,9 +33,9 @@ def epoch(folder: Path, committables: Any, *, checkpoint: int, token: int = 1, j
 
 
 def logged(folder: Path, sink: str = "out", job: str = "7") -> list[tuple[int, int, list[str]]]:
-    """Number, checkpoint and files of each epoch that has files."""
+    """Number, checkpoint and files of each epoch."""
     found = CommitLog(folder).epochs(job, sink)
-    return [(one.number, one.checkpoint, [file.name for file in one.files]) for one in found if one.files]
+    return [(one.number, one.checkpoint, [file.name for file in one.files]) for one in found]
 
 
 def prepared(folder: Path, checkpoint: int, *rows: int, **owner: Any) -> list[Any]:
@@ -157,15 +157,6 @@ def test_two_masters_at_once_give_one_epoch(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- mixed folders
 
 
-def test_the_log_of_a_folder_with_older_output_begins_with_that(tmp_path: Path) -> None:
-    """Committed before there was a log: whole, as epoch 0. Files of other sinks and jobs are not of this log."""
-    commit(tmp_path, prepared(tmp_path, 1, 1))
-    commit(tmp_path, prepared(tmp_path, 1, 2, uid="other"))
-    (tmp_path / "report.parquet").touch()
-    epoch(tmp_path, prepared(tmp_path, 2, 3, token=2), checkpoint=2, token=2)
-    assert logged(tmp_path) == [(0, 0, ["part-7-1-out-0-1-1.parquet"]), (1, 2, ["part-7-2-out-0-2-1.parquet"])]
-
-
 def test_two_sinks_of_a_job_in_one_folder_have_a_log_each(tmp_path: Path) -> None:
     for checkpoint in (1, 2):
         epoch(tmp_path, prepared(tmp_path, checkpoint, 1, token=checkpoint, uid="a-b"), checkpoint=checkpoint)
@@ -207,15 +198,6 @@ def test_a_master_that_goes_on_late_takes_no_delivery_back(tmp_path: Path) -> No
     assert (log.delivered_epoch("7", "out"), log.backlog("7", "out")) == (2, [])
 
 
-def test_a_delivery_that_an_earlier_version_recorded_counts(tmp_path: Path) -> None:
-    log = two_epochs(tmp_path)
-    former = log.folder / "7-out.delivered"
-    former.write_text("1")
-    assert log.backlog("7", "out") == [2]
-    log.release("7", "out", 2)
-    assert (log.backlog("7", "out"), former.exists()) == ([], False)
-
-
 def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path) -> None:
     sink, carried = writer(tmp_path), list[Any]()
     for checkpoint in (1, 2):
@@ -242,7 +224,7 @@ def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path)
 # ---------------------------------------------------------------- damage
 
 
-def test_damage_and_newer_formats_are_named(tmp_path: Path) -> None:
+def test_damage_and_other_formats_are_named(tmp_path: Path) -> None:
     epoch(tmp_path, prepared(tmp_path, 1, 1), checkpoint=1)
     entry = tmp_path / commit_log.LOG_FOLDER / "7-out-1.json"
     whole = entry.read_bytes()

@@ -45,17 +45,16 @@ def test_rows_and_sums_of_integer_columns_are_kept_in_state() -> None:
     writer.write(batch(1, 2, None))
     writer.write(batch(2**62))
     assert writer.prepare(1) == ()
-    assert state_of(context) == ({"rows": 4, "exact": {"n": str(2**62 + 3)}},)
+    assert state_of(context) == ({"rows": 4, "sums": {"n": str(2**62 + 3)}},)
     assert context.counters == {"discarded_rows": 4}
 
 
 def test_what_is_restored_counts_on() -> None:
-    """A rescale may deal the entries of several subtasks to one. Those under `sums` are of before, modulo 2**64."""
-    before = {"rows": 3, "sums": {"n": 2**64 - 1}}
-    writer, context = opened({"rows": 3, "exact": {"n": "5"}}, before, {"rows": 1})
+    """A rescale may deal the entries of several subtasks to one."""
+    writer, context = opened({"rows": 3, "sums": {"n": "5"}}, {"rows": 4, "sums": {"n": "-1", "m": "2"}})
     writer.write(batch(1))
     writer.prepare(2)
-    assert totals(state_of(context)) == (8, {"n": 5})
+    assert totals(state_of(context)) == (8, {"n": 5, "m": 2})
 
 
 RANGES = {pa.int64(): (-(2**63), 2**63 - 1), pa.uint64(): (0, 2**64 - 1), pa.int8(): (-128, 127)}

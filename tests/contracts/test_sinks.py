@@ -113,16 +113,6 @@ def test_committing_again_is_success_and_changes_nothing(tmp_path: Path) -> None
     assert (tmp_path / committables[0]["final"]).stat().st_mtime_ns == before
 
 
-def test_a_commit_that_was_cut_off_half_way_is_completed(tmp_path: Path) -> None:
-    """S1-51."""
-    sink = writer(tmp_path)
-    sink.write(batch(1))
-    (committable,) = sink.prepare(1)
-    (tmp_path / committable["final"]).hardlink_to(tmp_path / committable["pending"])
-    assert commit(tmp_path, [committable]) == 0
-    assert names(tmp_path) == [committable["final"]]
-
-
 def test_nothing_prepared_means_nothing_to_commit(tmp_path: Path) -> None:
     """S1-36."""
     sink = writer(tmp_path)

@@ -136,7 +136,7 @@ with spark_session(batch_settings("attack", 1, {name: "12m"})):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [ATTACK, BATCH_ATTACK], ids=["streaming", "batch"])
-def test_a_version_of_older_software_runs_no_command_by_its_settings(program: str, tmp_path: Path) -> None:
+def test_a_stored_version_runs_no_command_by_its_settings(program: str, tmp_path: Path) -> None:
     """The job master checks the settings again just before the context, whichever console has stored them."""
     proof = tmp_path / "proof"
     environment = {**os.environ}

@@ -125,7 +125,7 @@ def test_what_goes_to_windows_can_be_dealt_by_its_keys(aggregates: dict[str, Agg
     ],
 )
 def test_names_in_checkpoints_stay_what_they_were(make: Any, state: str, names: list[str]) -> None:
-    """Or those of before could not be restored."""
+    """Or checkpoints could not be restored."""
     store = MemorySnapshotStore()
     harness = Harness(make(["k"], {"total": Sum("v"), "mean": Mean("v")}), store=store)
     harness.process(rows(["k"]))

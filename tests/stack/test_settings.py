@@ -42,7 +42,7 @@ def test_the_driver_keeps_to_this_machine_only_where_spark_is_local(
 
 
 def test_state_and_logs_are_private_and_data_is_not(tmp_path: Path) -> None:
-    """Also those that an older version made for everybody to read."""
+    """Also those that exist and that everybody may read."""
     (tmp_path / "var" / "log").mkdir(parents=True, mode=0o755)
     make_folders(Settings.read(tmp_path / "var", {}))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "var").iterdir()}

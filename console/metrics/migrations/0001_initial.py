@@ -1,3 +1,5 @@
+"""The numbers of runs: partitioned tables, and how far they are aggregated."""
+
 from django.db import migrations, models
 
 # Django cannot create a partitioned table. `console.metrics.partitions` adds and drops the partitions by time. The
@@ -31,6 +33,7 @@ CREATE TABLE weir_metrics (
     checkpoints_failed integer,
     checkpoint_ms real,
     checkpoint_bytes bigint,
+    commit_ms real,
     cpu_ms bigint,
     memory_bytes bigint,
     PRIMARY KEY (step_s, run_id, at, operator, token)
@@ -50,7 +53,6 @@ CREATE TABLE weir_subtask_metrics (
 ) PARTITION BY RANGE (at);
 CREATE TABLE weir_subtask_metrics_rest PARTITION OF weir_subtask_metrics DEFAULT;
 """
-DROP = "DROP TABLE weir_subtask_metrics; DROP TABLE weir_metrics;"
 
 FLOWS = ("records_in", "records_out", "bytes_in", "bytes_out")
 FRACTIONS = ("busy", "backpressured", "skew")
@@ -59,11 +61,13 @@ PHASES = ("start_delay_ms", "pre_barrier_ms", "alignment_ms", "sync_ms", "async_
 
 
 class Migration(migrations.Migration):
+    initial = True
+
     dependencies = []
 
     operations = [
         migrations.SeparateDatabaseAndState(
-            database_operations=[migrations.RunSQL(CREATE, DROP)],
+            database_operations=[migrations.RunSQL(CREATE)],
             state_operations=[
                 migrations.CreateModel(
                     name="Metrics",
@@ -96,6 +100,7 @@ class Migration(migrations.Migration):
                         ("checkpoints_failed", models.IntegerField(null=True)),
                         ("checkpoint_ms", models.FloatField(null=True)),
                         ("checkpoint_bytes", models.BigIntegerField(null=True)),
+                        ("commit_ms", models.FloatField(null=True)),
                         ("cpu_ms", models.BigIntegerField(null=True)),
                         ("memory_bytes", models.BigIntegerField(null=True)),
                     ],

@@ -163,8 +163,8 @@ def draw(
     `room`: of a compact graph, the width of a narrow page.
     """
     operators = graph["operators"]
-    regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
-    back = [edge for edge in graph["edges"] if edge.get("feedback")]
+    regular = [edge for edge in graph["edges"] if not edge["feedback"]]
+    back = [edge for edge in graph["edges"] if edge["feedback"]]
     uids = [operator["uid"] for operator in operators]
     ahead, behind = _ends(regular), _ends(back)
     placed = compact_layout(uids, ahead, behind, room) if is_compact else layout(uids, ahead, back=behind)
@@ -230,7 +230,7 @@ def _node(
         ),
         long=_breadth(operator["name"]) > _LARGE_BREADTH,
         role=operator["role"],
-        bounded=bool(operator.get("bounded")),
+        bounded=operator["bounded"],
         parallelism=operator["parallelism"],
         box=box,
         state=numbers.state if numbers else "",
@@ -273,13 +273,13 @@ def _edge(edge: Mapping[str, Any], route: Route, nodes: Mapping[str, NodePicture
 def strategy(edge: Mapping[str, Any]) -> str:
     """The partitioning of an edge in words: hash by carrier, origin."""
     word = str(edge["partitioning"])
-    if edge.get("keys"):
+    if edge["keys"]:
         word = f"{word} by {', '.join(edge['keys'])}"
-    if edge.get("output"):
+    if edge["output"]:
         word = f"{word}, side output {edge['output']}"
-    if edge.get("feedback"):
+    if edge["feedback"]:
         return f"{word}, back into the loop"
-    return f"{word}, read first" if edge.get("build") else word
+    return f"{word}, read first" if edge["build"] else word
 
 
 def _label_span(edge: EdgePicture) -> tuple[float, float]:

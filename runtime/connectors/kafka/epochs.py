@@ -20,7 +20,7 @@ between a commit and its own durable record of the delivery needs the offset, an
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import MessageFormat
-from runtime.connectors.kafka.rows import PARTITIONER, Messages, RowProducer, hold_messages
+from runtime.connectors.kafka.rows import PARTITIONER, MessageProducer, Messages, hold_messages
 from runtime.connectors.kafka.transactions import call_again, check_topic_exists, encode_id_part, initialise
 from runtime.connectors.libraries import import_library
 from runtime.core.job.graph import Guarantee
@@ -105,14 +105,10 @@ class KafkaEpochs:
         call_again(connection, lambda: producer.commit_transaction(connection.timeout_s), what)
 
     def _write(self, connection: KafkaConnection, producer: Any, batches: Iterable[pa.RecordBatch]) -> None:
-        rows = RowProducer(self.to, self._encode, connection, producer)
+        messages = MessageProducer(self.to, connection, producer)
         for batch in batches:
-            rows.write(batch)
-        rows.flush()
-
-    def _encode(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
-        """Encodes rows that an earlier version of Weir held as rows. Held messages need no registry any more."""
-        return self.to.format.encoder(self.to.topic)(batch)
+            messages.write_held(batch)
+        messages.flush()
 
 
 class EpochRecord:

@@ -26,25 +26,25 @@ class Messages(Protocol):
     def key(self) -> str | None: ...
 
 
-class RowProducer:
-    """Produces rows through a producer of librdkafka, and keeps the first failed delivery."""
+class MessageProducer:
+    """Produces messages through a producer of librdkafka, and keeps the first failed delivery."""
 
-    def __init__(self, to: Messages, encode: Encode, connection: KafkaConnection, producer: Any) -> None:
-        self._to, self._encode, self._connection, self.producer = to, encode, connection, producer
+    def __init__(self, to: Messages, connection: KafkaConnection, producer: Any) -> None:
+        self._to, self._connection, self.producer = to, connection, producer
         self._library = import_library("confluent_kafka", "kafka")
         self._failed: Any = None
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Queues rows, or messages as rows of `HELD_MESSAGES`; blocks while the queue of the producer is full.
+    def write_held(self, batch: pa.RecordBatch) -> None:
+        """Queues messages as rows of `HELD_MESSAGES`. Blocks and raises as `produce`."""
+        self.produce(*(column.to_pylist() for column in batch.columns))
+
+    def produce(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Queues messages; blocks while the queue of the producer is full.
 
         Raises:
-            DataRejected: a row is too large, or the format cannot hold it.
+            DataRejected: a message is too large.
             EnvironmentFailure, JobRejected: a delivery has failed.
         """
-        if batch.schema.names == HELD_MESSAGES.names:
-            keys, values = (column.to_pylist() for column in batch.columns)
-        else:
-            keys, values = _keys_and_values(self._to, self._encode, batch)
         messages = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
         while messages:
             with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
@@ -83,6 +83,18 @@ class RowProducer:
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None and self._failed is None:
             self._failed = error
+
+
+class RowProducer(MessageProducer):
+    """Produces rows as messages."""
+
+    def __init__(self, to: Messages, encode: Encode, connection: KafkaConnection, producer: Any) -> None:
+        super().__init__(to, connection, producer)
+        self._encode = encode
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queues rows. Blocks and raises as `produce`; DataRejected also for a row that the format cannot hold."""
+        self.produce(*_keys_and_values(self._to, self._encode, batch))
 
 
 def hold_messages(to: Messages, encode: Encode, batch: pa.RecordBatch) -> pa.RecordBatch:

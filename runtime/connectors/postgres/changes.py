@@ -132,10 +132,10 @@ class _Position(msgspec.Struct, frozen=True):
     lsn: int
     rows: int
     columns: list[Column]
-    chunks: list[Chunk] = []
-    is_initial: bool = False
-    event_time: int | None = None
-    oid: int = 0  #: of the table; 0: of an older version
+    chunks: list[Chunk]
+    is_initial: bool
+    event_time: int | None
+    oid: int  #: of the table
 
 
 class ChangesReader(EventClockReader):
@@ -183,7 +183,7 @@ class ChangesReader(EventClockReader):
             self._confirmed = self._lsn = slot_position(self._connection, self._source.slot)
             table = find_table(self._connection, self._source.table)
             self._oid, self._name = table.oid, str(table)
-            if stored and stored[0].oid not in (0, table.oid):
+            if stored and stored[0].oid != table.oid:
                 raise self._replaced_error()
             check_publication(self._connection, self._source.publication, table, whole=self._source.initial_snapshot)
             source = self._source

@@ -16,8 +16,7 @@ from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.ports import OperatorContext, SinkWriter
 
 STATE_NAME: Final = "discarded"
-_EXACT_SUMS_FIELD: Final = "exact"  #: sums as decimal text, because JSON numbers are limited to 64 bits
-_WRAPPED_SUMS_FIELD: Final = "sums"  #: field of older versions: sums modulo 2**64
+_SUMS_FIELD: Final = "sums"  #: as decimal text, because JSON numbers are limited to 64 bits
 _INT64_LIMIT: Final = 2**63
 _LOW_HALF: Final = 2**32 - 1
 
@@ -57,9 +56,7 @@ class DiscardWriter(SinkWriter):
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         """Writes the totals to list state, for the snapshot that follows. There is nothing to commit."""
-        self._state.replace(
-            [{"rows": self._rows, _EXACT_SUMS_FIELD: {name: str(value) for name, value in self._sums.items()}}]
-        )
+        self._state.replace([{"rows": self._rows, _SUMS_FIELD: {name: str(sum_) for name, sum_ in self._sums.items()}}])
         return ()
 
 
@@ -68,13 +65,8 @@ def totals(entries: Iterable[Any]) -> tuple[int, Counter[str]]:
     rows, sums = 0, Counter[str]()
     for entry in entries:
         rows += entry["rows"]
-        sums.update({name: int(value) for name, value in entry.get(_EXACT_SUMS_FIELD, {}).items()})
-        sums.update({name: _to_int64(value) for name, value in entry.get(_WRAPPED_SUMS_FIELD, {}).items()})
+        sums.update({name: int(value) for name, value in entry[_SUMS_FIELD].items()})
     return rows, sums
-
-
-def _to_int64(value: int) -> int:
-    return value - 2 * _INT64_LIMIT if value >= _INT64_LIMIT else value
 
 
 def _sum(column: pa.Array) -> int:

@@ -90,9 +90,8 @@ class FileCommitter(SinkCommitter):
         if here:
             job, sink = sink_of(here)
             token = max(int(_final_name(file)["token"]) for file in here)
-            new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
-            names = {file.name for file in new}
-            self._log.add(job, sink, (token, checkpoint), new, lambda: self._visible_files(job, sink, names))
+            new = [LoggedFile(file["final"], file["bytes"], file["rows"]) for file in here]
+            self._log.add(job, sink, (token, checkpoint), new)
             self._claims.release(
                 origin
                 for file in here
@@ -104,16 +103,9 @@ class FileCommitter(SinkCommitter):
         """Committables that `commit` found committed in a former folder and not in this one, by former folder."""
         here, found = str(self._folder.absolute()), dict[str, list[Any]]()
         for file in committables:
-            if file.get("folder", here) != here and not self._is_committed(file):
+            if file["folder"] != here and not self._is_committed(file):
                 found.setdefault(file["folder"], []).append(file)
         return found
-
-    def _visible_files(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
-        """Visible files of the sink that are not among `new`."""
-        paths = (path.relative_to(self._folder).as_posix() for path in self._folder.rglob("part-*"))
-        found = [(path, FINAL_NAME.fullmatch(path)) for path in sorted(paths)]
-        own = [path for path, name in found if name and name.group("job", "uid") == (job, sink)]
-        return [LoggedFile(path, (self._folder / path).stat().st_size) for path in own if path not in new]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
@@ -178,13 +170,9 @@ class FileCommitter(SinkCommitter):
             os.close(descriptor)
 
     def _check_not_foreign(self, pending: Path, final: Path) -> None:
-        """Raises EnvironmentFailure if a foreign file has the visible name.
-
-        A hard link to the pending file is accepted: older versions committed by link and unlink and may be interrupted.
-        """
-        with contextlib.suppress(FileNotFoundError):
-            if not os.path.samestat(final.lstat(), pending.lstat()):
-                raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
+        """Raises EnvironmentFailure if a foreign file has the visible name, while the file is still pending."""
+        if os.path.lexists(final) and os.path.lexists(pending):
+            raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
 
     def _is_committed(self, file: Mapping[str, Any]) -> bool:
         return (self._folder / file["final"]).exists() or self._is_marked(file)
@@ -203,8 +191,8 @@ class FileCommitter(SinkCommitter):
         Returns:
             True if the copy is pending. False if the file was committed in the former folder.
         """
-        pending, former = self._folder / file["pending"], file.get("folder")
-        if former is None or Path(former) == self._folder.absolute():
+        pending, former = self._folder / file["pending"], file["folder"]
+        if Path(former) == self._folder.absolute():
             raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
         before = FileCommitter(Path(former), self._roots)
         before._checked.check()
@@ -217,7 +205,7 @@ class FileCommitter(SinkCommitter):
         if before._is_committed(file):
             return False
         raise EnvironmentFailure(
-            f"{pending}: the file to commit, with {file.get('rows')} rows, is neither pending nor committed in "
+            f"{pending}: the file to commit, with {file['rows']} rows, is neither pending nor committed in "
             f"{former}, where it was written, nor here; copy {file['pending']} from there into this folder"
         )
 
@@ -336,8 +324,7 @@ class FileCommitter(SinkCommitter):
             rename_without_replacing(pending, final)
         except FileExistsError:
             self._check_not_foreign(pending, final)
-            pending.unlink(missing_ok=True)
-            return False
+            return False  # another holder of a permit was faster
         except FileNotFoundError as error:
             if os.path.lexists(pending):  # a consumer has removed the empty folder of the partition
                 raise EnvironmentFailure(f"{final}: the folder of the file to commit is gone") from error
@@ -389,7 +376,8 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         or hidden["state"] not in ("pending", "inprogress" if final["begun"] else "pending")
         or not isinstance(committable.get("bytes"), int)
         or not isinstance(committable.get("crc32"), int)
-        or not isinstance(committable.get("folder", ""), str)
+        or not isinstance(committable.get("rows"), int)
+        or not isinstance(committable.get("folder"), str)
         or not _are_files_of(hidden["owner"], committable.get("merged", []))
         or not _are_parts_of(hidden, committable.get("parts", []))
     ):  # fmt: skip

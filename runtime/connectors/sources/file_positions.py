@@ -56,7 +56,7 @@ class FilePositions:
 
     Args:
         split_bytes: the size of splits for a source without state; None: files are not cut. The first attempt fixes
-            it. A source whose savepoint has no size, from an older version, goes on reading whole files.
+            it.
     """
 
     def __init__(self, context: OperatorContext, split_bytes: int | None) -> None:
@@ -78,7 +78,7 @@ class FilePositions:
         self._cut_sizes = {split.path: found.size_bytes for split, found in self._positions.items() if split.stop}
         self._facts = context.state.broadcast_map("reading")
         if _SPLIT_BYTES not in self._facts:
-            self._facts[_SPLIT_BYTES] = None if context.restored else split_bytes
+            self._facts[_SPLIT_BYTES] = split_bytes
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -116,8 +116,8 @@ class FilePositions:
     def own_of_listing(self, splits: Sequence[Split], sizes: Mapping[str, int]) -> list[Split]:
         """The splits of a listing, in reading order, assigned to the subtask's key groups.
 
-        Every subtask of the attempt assigns alike. A restored source without a listing, from an older version, has
-        positions by path and first byte, and goes on so.
+        Every subtask of the attempt assigns alike. A source that was unbounded before a restore has positions by path
+        and first byte, and goes on so.
 
         Args:
             sizes: bytes of each file, by path.

@@ -97,20 +97,10 @@ class TargetOperator(msgspec.Struct, frozen=True):
     uid: str
     role: Role
     parallelism: int
-    most: int | None = None  #: parallelism at the job's maximum parallelism; None: compiled before this field existed
-    commits: bool | None = None  #: whether the operator has a committer; None: compiled before this field existed
-    durations: dict[str, int] = {}  #: as in `OperatorSpec`; empty: compiled before this field existed
-    aggregates: tuple[tuple[str, str], ...] | None = None  #: as in `OperatorSpec`; None: compiled before this field
-
-    @property
-    def can_commit(self) -> bool:
-        return self.role is Role.SINK if self.commits is None else self.commits
-
-    def parallelism_at(self, parallelism: int, compiled_for: int) -> int:
-        """The operator's number of subtasks in a job of `parallelism`; `compiled_for`: parallelism of the graph."""
-        if self.most is not None:
-            return min(self.most, parallelism)
-        return parallelism if self.parallelism == compiled_for else min(self.parallelism, parallelism)
+    commits: bool  #: whether the operator has a committer
+    durations: dict[str, int]  #: as in `OperatorSpec`
+    aggregates: tuple[tuple[str, str], ...]  #: as in `OperatorSpec`
+    most: int | None = None  #: parallelism at the job's maximum parallelism, which the compile stage adds
 
 
 class TargetEdge(msgspec.Struct, frozen=True):
@@ -120,10 +110,10 @@ class TargetEdge(msgspec.Struct, frozen=True):
     target: str
     input: int
     partitioning: Partitioning
-    feedback: bool = False
-    keys: tuple[str, ...] = ()
-    key_types: tuple[str, ...] = ()  #: empty: known from the data only
-    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; empty: see `key_types`
+    feedback: bool
+    keys: tuple[str, ...]
+    key_types: tuple[str, ...]  #: empty: known from the data only
+    value_types: tuple[tuple[str, str], ...]  #: state columns of `target` with their types; empty: see `key_types`
 
 
 class RestoreTarget(msgspec.Struct, frozen=True):
@@ -137,9 +127,10 @@ class RestoreTarget(msgspec.Struct, frozen=True):
     def of(cls, graph: JobGraph) -> Self:
         return msgspec.convert(graph.to_json(), cls)
 
-    def for_parallelism(self, parallelism: int, *, compiled_for: int) -> Self:
-        """The graph at `parallelism`. `compiled_for`: the parallelism for which it was compiled."""
-        operators = (replace(o, parallelism=o.parallelism_at(parallelism, compiled_for)) for o in self.operators)
+    def for_parallelism(self, parallelism: int) -> Self:
+        """The graph of the compile stage at `parallelism`."""
+        assert all(operator.most is not None for operator in self.operators), "only the compile stage adds `most`"
+        operators = (replace(o, parallelism=min(o.most or 1, parallelism)) for o in self.operators)
         return replace(self, operators=tuple(operators))
 
     def predecessors(self, uid: str) -> Iterator[str]:
@@ -276,7 +267,7 @@ def _operator_problem(
         return RestoreProblem(code="operator-before-finished", field=wanted.uid, detail=detail)
     if held is None:
         return None
-    if not wanted.can_commit and _has_committables(held):
+    if not wanted.commits and _has_committables(held):
         return _unmapped_output(wanted.uid)
     changes = list(invalid_changes(_declarations(held), target.declarations(wanted)))
     if changes and held.finished is not FinishedState.FINISHED:

@@ -13,7 +13,7 @@ import msgspec
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.proofs import GroupProof
 
-FORMAT_VERSION: Final = 3  #: 3: each state has a proof of its contents
+FORMAT_VERSION: Final = 1
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:

@@ -5,7 +5,7 @@ side output as they are. Rows must not be aggregated before the shuffle then: on
 because after a restore its watermark is ahead of the watermarks of its inputs.
 
 The window state does not show which windows have fired, so the watermark of each key group is state
-(`operators.group_watermarks`). Savepoints taken before this state existed restore without it.
+(`operators.group_watermarks`).
 """
 
 from collections.abc import Sequence

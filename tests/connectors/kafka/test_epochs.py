@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from runtime.connectors.kafka.epochs import KafkaEpochs
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText, key_bytes
+from runtime.connectors.kafka.rows import HELD_MESSAGES
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import permit_from_master
@@ -34,8 +35,10 @@ def sink(broker: Broker, topic: str) -> KafkaSink:
     return KafkaSink(broker.servers, topic, KafkaText("n"), commit="staged", options={"socket.timeout.ms": "1000"})
 
 
-def rows(*numbers: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
+def messages(*numbers: int) -> pa.RecordBatch:
+    """Messages as a slot holds them."""
+    values = [str(number).encode() for number in numbers]
+    return pa.RecordBatch.from_pydict({"weir_key": [None] * len(values), "weir_value": values}, HELD_MESSAGES)
 
 
 def visible(broker: Broker, topic: str) -> list[int]:
@@ -51,12 +54,12 @@ def test_an_epoch_is_written_once_however_often_it_is_repeated(broker: Broker, e
     """S1-60: by any master, also one whose epochs lie far behind. The rows keep their order."""
     topic = broker.topic()
     for _ in range(2):
-        KafkaEpochs(sink(broker, topic)).write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+        KafkaEpochs(sink(broker, topic)).write_epoch(epoch, [messages(1, 2), messages(3, 4)])
     target = KafkaEpochs(sink(broker, topic))
-    target.write_epoch(replace(epoch, number=2), [rows(5)])
-    target.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+    target.write_epoch(replace(epoch, number=2), [messages(5)])
+    target.write_epoch(epoch, [messages(1, 2), messages(3, 4)])
     assert visible(broker, topic) == [1, 2, 3, 4, 5]
-    target.write_epoch(replace(epoch, source=epoch.source + "f"), [rows(6)])
+    target.write_epoch(replace(epoch, source=epoch.source + "f"), [messages(6)])
     assert visible(broker, topic) == [1, 2, 3, 4, 5, 6]
     assert is_stable(broker, topic)
 
@@ -66,14 +69,14 @@ def test_an_interrupted_epoch_is_invisible_and_blocks_no_consumer(broker: Broker
     target = KafkaEpochs(sink(broker, topic))
 
     def lost() -> Iterator[pa.RecordBatch]:
-        yield rows(1, 2)
+        yield messages(1, 2)
         raise FileNotFoundError("a file of the epoch")
 
     with pytest.raises(FileNotFoundError):
         target.write_epoch(epoch, lost())
     assert visible(broker, topic) == []
     assert is_stable(broker, topic)
-    target.write_epoch(epoch, [rows(1, 2)])
+    target.write_epoch(epoch, [messages(1, 2)])
     assert visible(broker, topic) == [1, 2]
 
 
@@ -83,13 +86,13 @@ def test_two_masters_that_write_the_same_epoch_write_it_once(broker: Broker, epo
     zombie, master = KafkaEpochs(sink(broker, topic)), KafkaEpochs(sink(broker, topic))
 
     def interleaved() -> Iterator[pa.RecordBatch]:
-        yield rows(1, 2)
-        master.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
-        yield rows(3, 4)
+        yield messages(1, 2)
+        master.write_epoch(epoch, [messages(1, 2), messages(3, 4)])
+        yield messages(3, 4)
 
     with pytest.raises(EnvironmentFailure):
         zombie.write_epoch(epoch, interleaved())
-    zombie.write_epoch(epoch, [rows(1, 2), rows(3, 4)])
+    zombie.write_epoch(epoch, [messages(1, 2), messages(3, 4)])
     assert visible(broker, topic) == [1, 2, 3, 4]
     assert is_stable(broker, topic)
 
@@ -144,7 +147,7 @@ def test_keys_of_fixed_size_are_bytes() -> None:
 
 def test_a_missing_topic_is_named(broker: Broker, epoch: OutputEpoch) -> None:
     with pytest.raises(JobRejected, match="has no topic 'absent'"):
-        KafkaEpochs(sink(broker, "absent")).write_epoch(epoch, [rows(1)])
+        KafkaEpochs(sink(broker, "absent")).write_epoch(epoch, [messages(1)])
 
 
 def test_settings_are_checked_with_and_without_a_folder_of_the_run(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_exactly_the_files_of_the_first_listing_are_read_at_any_parallelism(
 
 
 def test_a_savepoint_without_a_listing_gets_the_files_of_now(tmp_path: Path) -> None:
-    """Savepoints of older versions, and of the time when the source was unbounded."""
+    """Savepoints of the time when the source was unbounded."""
     write(tmp_path, "a", "b")
     watching = Reading(DirectorySource(str(tmp_path), LineFormat()))
     watching.poll(5)

@@ -210,23 +210,6 @@ def test_a_file_is_left_whole(format_: Any, limit: int | None, tmp_path: Path) -
     assert sum(bool(reading.rows()) for reading in readings) == 1
 
 
-@pytest.mark.parametrize("bounded", [True, False])
-def test_a_savepoint_of_whole_files_is_continued_with_whole_files(bounded: bool, tmp_path: Path) -> None:
-    """Positions of the format before splits: a table `files` and no facts about the source."""
-    drop(tmp_path, "a", "".join(f"a{number:03}\n" for number in range(100)))
-    source = DirectorySource(str(tmp_path), LineFormat(), bounded=bounded, split_bytes=50)
-    older = Reading(DirectorySource(str(tmp_path), LineFormat(), split_bytes=None))
-    before = [row["line"] for row in (older.poll(30) or pa.record_batch([])).to_pylist()]
-    snapshot = older.snapshot("chk")
-    snapshot = SubtaskSnapshot(keyed={"files": snapshot.keyed["files"]}, proofs={"files": snapshot.proofs["files"]})
-    drop(tmp_path, "b", "".join(f"b{number:03}\n" for number in range(100)))
-    readings = restored(source, older.store, [snapshot], 3)
-    shares = [[row["line"] for row in reading.rows()] for reading in readings]
-    expected = [f"{name}{number:03}" for name in "ab" for number in range(100)]
-    assert sorted([*before, *(line for share in shares for line in share)]) == expected
-    assert all(not share or len({line[0] for line in share}) * 100 - 30 <= len(share) for share in shares)
-
-
 def test_a_cut_file_that_changed_or_is_gone_is_named(tmp_path: Path) -> None:
     drop(tmp_path, "a", "".join(f"{number}\n" for number in range(500)))
     source = DirectorySource(str(tmp_path), LineFormat(), split_bytes=100)

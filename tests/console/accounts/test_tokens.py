@@ -1,8 +1,7 @@
-"""API tokens: shown once, stored as hashes, revocable; those from before the hashes stay valid."""
+"""API tokens: shown once, stored as hashes, revocable."""
 
 import re
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -128,22 +127,6 @@ def test_the_number_of_tokens_is_bounded_and_those_in_use_stay(operator: User) -
         tokens.issue(operator, scopes=Scope, max_tokens=3)
     assert ApiToken.objects.count() == 3
     assert signed_in(used).get("/api/v1/jobs/").status_code == 200
-
-
-@pytest.mark.django_db
-def test_tokens_from_before_are_hashed_in_place(operator: User) -> None:
-    """The rows of `rest_framework.authtoken`, as the migration meets them."""
-    clear = "0123456789abcdef0123456789abcdef01234567"
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE authtoken_token (key varchar(40), created timestamptz, user_id bigint)")
-        cursor.execute("INSERT INTO authtoken_token VALUES (%s, now(), %s)", [clear, operator.pk])
-        take_over = import_module("console.accounts.migrations.0002_api_tokens").TAKE_OVER
-        cursor.execute(take_over)
-        cursor.execute(take_over)  # an installation without the table
-        cursor.execute("SELECT to_regclass('authtoken_token')")
-        assert cursor.fetchone() == (None,)
-    assert clear not in everything_stored()
-    assert signed_in(clear).get("/api/v1/jobs/").status_code == 200
 
 
 # ---------------------------------------------------------------- a user's own tokens

@@ -73,7 +73,7 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
         "slot_request_timeout_ms": 300000,
         "slot_replacement_timeout_ms": None, "slot_start_timeout_ms": 120000, "slot_memory_mb": None, "spark": {},
     }  # fmt: skip
-    assert [callback.args for callback in callbacks] == [("console.jobs.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]
+    assert [callback.args for callback in callbacks] == [("console.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]
 
 
 def test_versions_are_numbered_within_their_job(definer: User, job: Job, version: JobVersion) -> None:

@@ -9,8 +9,8 @@ from console.checkpoints.lanes import Lane
 
 GRAPH = {
     "edges": [
-        {"source": "source", "target": "window"},
-        {"source": "window", "target": "sink"},
+        {"source": "source", "target": "window", "feedback": False},
+        {"source": "window", "target": "sink", "feedback": False},
         {"source": "sink", "target": "source", "feedback": True},
     ]
 }

@@ -70,16 +70,6 @@ def test_the_mapping_says_what_a_restore_would_mean(api: APIClient, savepoint: C
     assert {(o["parallelism_before"], o["parallelism_after"]) for o in found["operators"]} == {(2, 3)}
 
 
-def test_operators_keep_a_parallelism_of_their_own(api: APIClient, savepoint: Checkpoint) -> None:
-    operators = [{**o, "parallelism": 1 if o["uid"] == "files" else 4} for o in GRAPH["operators"]]  # type: ignore[attr-defined]
-    version = JobVersion.objects.create(
-        job=savepoint.job, number=2, parallelism=4, state="ready", graph={**GRAPH, "operators": operators}
-    )
-    path = f"/api/v1/checkpoints/{savepoint.pk}/mapping/"
-    found = api.get(path, {"version": str(version.pk), "parallelism": "3"}).json()
-    assert [o["parallelism_after"] for o in found["operators"]] == [3, 3, 1]
-
-
 def test_operators_have_as_many_subtasks_as_their_author_lets_them(api: APIClient, savepoint: Checkpoint) -> None:
     """The version had room for fewer than its author allows."""
     most = {"numbers": 128, "sums": 4, "files": 2}

@@ -32,7 +32,7 @@ def passed_ago(seconds: float, task: str = "reconciler") -> Any:
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [("console.operations.tasks.reconcile", "reconciler"), ("console.health.tasks.store_verdicts", "verdicts")],
+    [("console.tasks.reconcile", "reconciler"), ("console.tasks.store_verdicts", "verdicts")],
 )
 def test_a_pass_of_a_task_is_recorded(task: str, name: str) -> None:
     before = passed_ago(90, name)
@@ -56,7 +56,7 @@ def test_a_pass_that_leaves_its_work_to_another_is_no_pass(name: str, monkeypatc
     for module in (copies, verification, file_work):
         monkeypatch.setattr(module, "try_lock", lambda key: nullcontext(False))
     app.loader.import_default_modules()
-    app.tasks[f"console.operations.tasks.{name}"]()
+    app.tasks[f"console.tasks.{name}"]()
     assert not HousekeepingPass.objects.exists()
 
 
@@ -102,7 +102,7 @@ STAGES_SAY = "The console's worker of the queue stages has completed no pass sin
 
 @pytest.mark.parametrize("name", ["run_copies", "run_verifications", "run_file_work"])
 def test_any_pass_in_the_queue_stages_shows_that_a_worker_of_it_is_free(name: str) -> None:
-    task = f"console.operations.tasks.{name}"
+    task = f"console.tasks.{name}"
     assert settings.CELERY_TASK_ROUTES[task] == {"queue": "stages"}
     before = passed_ago(300, passes.STAGES)
     app.loader.import_default_modules()

@@ -23,6 +23,7 @@ from runtime.core.job.ids import Token
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.master.job_master import JobMaster
+from tests.console.graphs import compiled_graph
 from tests.console.health import sick_jobs
 from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow
 from tests.console.ui import blocks
@@ -66,9 +67,9 @@ class FaultyJobs:
 
     def create(self, name: str, flow: weir.Dataflow | None, state: str = "starting") -> Run:
         job = Job.objects.create(name=name, pipeline="flights", created_by=self._user)
-        plan = flow.compile(sick_jobs.PARALLELISM) if flow else None
+        graph = compiled_graph(flow, sick_jobs.PARALLELISM) if flow else None
         version = JobVersion.objects.create(
-            job=job, number=1, parallelism=2, state="ready", graph=plan.graph.to_json() if plan else None,
+            job=job, number=1, parallelism=2, state="ready", graph=graph,
             settings={"checkpoint_interval_ms": sick_jobs.INTERVAL_MS},
         )  # fmt: skip
         with connection.cursor() as cursor:

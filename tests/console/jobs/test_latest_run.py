@@ -1,7 +1,6 @@
 """The column with the latest run of a job, which a trigger keeps."""
 
 import pytest
-from django.core.management import call_command
 
 from console.jobs.models import Job, Run
 from tests.console.ui import rows
@@ -42,15 +41,3 @@ def test_a_deleted_run_leaves_the_newest_of_the_others() -> None:
     assert latest(job) == second.pk
     Run.objects.all().delete()
     assert latest(job) is None
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_migration_finds_the_latest_run_of_each_job() -> None:
-    job, unused = rows.job(), rows.job(name="unused")
-    rows.run(job, state="stopped")
-    newest = rows.run(job)
-    try:
-        call_command("migrate", "jobs", "0012", verbosity=0)
-    finally:
-        call_command("migrate", "jobs", verbosity=0)
-    assert (latest(job), latest(unused)) == (newest.pk, None)

@@ -26,7 +26,7 @@ def version(job: Job) -> JobVersion:
 
 
 def stored(job: Job, number: int, spark: dict[str, str]) -> JobVersion:
-    """A version as older software stored it."""
+    """A version as it is stored, whatever its administrator allowed then."""
     settings = {"spark": spark}
     return JobVersion.objects.create(
         job=job, number=number, parallelism=1, settings=settings, params={"path": "in"}, state="ready"

@@ -122,5 +122,5 @@ def test_a_pin_keeps_the_files_of_a_checkpoint_before_its_clone_takes_the_first(
 
 def test_another_queue_than_that_of_the_reconciler_has_the_file_work(settings: Settings) -> None:
     routes = settings.CELERY_TASK_ROUTES
-    assert routes["console.operations.tasks.run_file_work"] != routes["console.operations.tasks.reconcile"]
-    assert settings.CELERY_BEAT_SCHEDULE["run-file-work"]["task"] == "console.operations.tasks.run_file_work"
+    assert routes["console.tasks.run_file_work"] != routes["console.tasks.reconcile"]
+    assert settings.CELERY_BEAT_SCHEDULE["run-file-work"]["task"] == "console.tasks.run_file_work"

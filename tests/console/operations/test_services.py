@@ -15,6 +15,7 @@ from console.operations.legality import allowed_operations
 from console.operations.models import Operation
 from console.operations.services import AcceptedOperation, OperationRequestContext, request
 from runtime.core.job.lifecycle import RunAct, RunState, refusal
+from tests.console import graphs
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 RUN_ACTS = [act.value for act in RunAct]
@@ -35,7 +36,8 @@ def test_a_start_makes_a_queued_run_of_the_newest_ready_version(operator: User, 
 
 
 def test_a_start_makes_the_standing_stages_that_the_graph_asks_for(operator: User, job: Job) -> None:
-    graph = {**GRAPH, "operators": [{"uid": "airlines", "stage": "tables"}, {"uid": "out"}]}
+    source = graphs.operator("airlines", "airlines", "source", 1, stage="tables")
+    graph = {**GRAPH, "operators": [source, graphs.operator("out", "out", "sink", 1)]}
     JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph=graph)
     operation = ask(operator, job, "start").operation
     assert operation.run is not None
@@ -238,7 +240,7 @@ def test_the_wake_up_is_sent_after_the_commit_only(
 ) -> None:
     with django_capture_on_commit_callbacks() as callbacks:
         operation = ask(operator, job, "start").operation
-    assert [callback.args for callback in callbacks] == [("console.jobs.tasks.supervise_run", operation.run_id)]  # type: ignore[attr-defined]
+    assert [callback.args for callback in callbacks] == [("console.tasks.supervise_run", operation.run_id)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.django_db(transaction=True)

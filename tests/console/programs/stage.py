@@ -8,13 +8,14 @@ import json
 import sys
 import time
 
+from tests.console.graphs import CODE
 from tests.console.programs.standing import stand
 
 VERB, *REST = sys.argv[1:]
 NAMED = REST[1:] if VERB == "stand" else REST
 ARGUMENTS = dict(zip(NAMED[::2], NAMED[1::2], strict=True))
 TABLE = {"columns": [{"name": "airline", "type": "string", "is_key": False}], "rows": [["AA"]], "is_cut": False}
-GRAPH = {"operators": [], "edges": [], "max_parallelism": 128, "parallelism": 1}
+GRAPH = {"code": CODE, "operators": [], "edges": [], "max_parallelism": 128, "parallelism": 1}
 
 
 def answer() -> object:

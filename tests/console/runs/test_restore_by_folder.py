@@ -17,6 +17,7 @@ from runtime.io.postgres.store import PostgresRunStore, load_run
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from tests.console.graphs import compiled_graph
 from tests.contracts.test_records import url
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
@@ -37,8 +38,9 @@ def moved_savepoint(job: Job, folder: Path) -> Path:
 def test_a_moved_savepoint_is_restored_to_its_end(api: APIClient, job: Job, settings: Settings, tmp_path: Path) -> None:
     savepoint = moved_savepoint(job, tmp_path)
     settings.WEIR_SAVEPOINT_ROOTS = [tmp_path]
-    compiled = counts(WHOLE, tmp_path / "out").compile(3)
-    JobVersion.objects.create(job=job, number=1, parallelism=3, state="ready", graph=compiled.graph.to_json())
+    flow = counts(WHOLE, tmp_path / "out")
+    compiled = flow.compile(3)
+    JobVersion.objects.create(job=job, number=1, parallelism=3, state="ready", graph=compiled_graph(flow, 3))
     asked = {"kind": "restore", "params": {"path": str(savepoint)}}
     run = Run.objects.get(pk=api.post(f"/api/v1/jobs/{job.pk}/operations/", asked).json()["run"])
 

@@ -14,6 +14,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.models import WHOLE_RUN, Metrics, RollUp, SubtaskMetrics
+from tests.console import graphs
 from tests.console.ui import rows
 from tests.console.ui.story import (
     DEPLOYMENT,
@@ -49,20 +50,13 @@ _OF_ENDED_SESSIONS = (("window", "rate_out"), ("parquet", "rate_in"))
 def wide_graph() -> dict[str, Any]:
     """30 operators: three sources, three sinks, joins between."""
     roles = {0: "source", 1: "source", 2: "source", 8: "source", 10: "source", 27: "sink", 28: "sink", 29: "sink"}
-    operators = [
-        {"uid": UIDS[at], "name": name, "role": roles.get(at, "operator"), "parallelism": 4,
-         "bounded": False, "guarantee": "exactly-once"}
-        for at, name in enumerate(NAMES)
-    ]  # fmt: skip
+    operators = [graphs.operator(UIDS[at], name, roles.get(at, "operator"), 4) for at, name in enumerate(NAMES)]
     ends = [(0, 3), (1, 4), (2, 5), (3, 6), (4, 7), (6, 9), (8, 9), (9, 11), (10, 11), (11, 12), (7, 12), (12, 13),
             (12, 14), (14, 15), (15, 16), (16, 17), (17, 28), (5, 18), (12, 19), (12, 20), (20, 21), (5, 22), (22, 23),
             (23, 24), (18, 25), (25, 26), (24, 27), (26, 28), (19, 29), (21, 29), (13, 28)]  # fmt: skip
     uids = [operator["uid"] for operator in operators]
-    edges = [
-        {"source": uids[a], "target": uids[b], "input": 0, "partitioning": "hash", "keys": ["id"], "build": False}
-        for a, b in ends
-    ]
-    return {"max_parallelism": 128, "parallelism": 4, "operators": operators, "edges": edges}
+    edges = [graphs.edge(uids[a], uids[b], 0, "hash", "id") for a, b in ends]
+    return {"code": graphs.CODE, "max_parallelism": 128, "parallelism": 4, "operators": operators, "edges": edges}
 
 
 def record(

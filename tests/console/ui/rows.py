@@ -14,6 +14,7 @@ from console.operations.models import Operation
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import folder_of
+from tests.console import graphs
 from tests.console.stored import store
 from tests.console.ui.story import (
     DEPLOYMENT,
@@ -100,31 +101,25 @@ def table(watermark_ms: int) -> dict[str, Any]:
 
 
 GRAPH: dict[str, Any] = {
+    "code": graphs.CODE,
     "max_parallelism": 128,
     "parallelism": 2,
     "operators": [
-        {"uid": "flights", "name": "flights", "role": "source", "parallelism": 2, "bounded": False,
-         "guarantee": "exactly-once"},
-        {"uid": "prepared", "name": "prepared", "role": "operator", "parallelism": 2, "bounded": False,
-         "guarantee": "exactly-once"},
-        {"uid": "airlines", "name": "airlines", "role": "source", "parallelism": 1, "bounded": True,
-         "guarantee": "exactly-once"},
-        {"uid": "join", "name": "join airlines", "role": "operator", "parallelism": 2, "bounded": False,
-         "guarantee": "exactly-once"},
-        {"uid": "window", "name": "sessions", "role": "operator", "parallelism": 2, "bounded": False,
-         "guarantee": "exactly-once"},
-        {"uid": "parquet", "name": "parquet", "role": "sink", "parallelism": 2, "bounded": False,
-         "guarantee": "exactly-once"},
+        graphs.operator("flights", "flights", "source", 2),
+        graphs.operator("prepared", "prepared", "operator", 2),
+        graphs.operator("airlines", "airlines", "source", 1, most=1, bounded=True),
+        graphs.operator("join", "join airlines", "operator", 2),
+        graphs.operator("window", "sessions", "operator", 2),
+        graphs.operator("parquet", "parquet", "sink", 2),
     ],
     "edges": [
-        {"source": "flights", "target": "prepared", "input": 0, "partitioning": "forward", "keys": [], "build": False},
-        {"source": "prepared", "target": "join", "input": 0, "partitioning": "forward", "keys": [], "build": False},
-        {"source": "airlines", "target": "join", "input": 1, "partitioning": "broadcast", "keys": [], "build": True},
-        {"source": "join", "target": "window", "input": 0, "partitioning": "hash", "keys": ["carrier", "flight"],
-         "build": False},
-        {"source": "window", "target": "parquet", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        graphs.edge("flights", "prepared"),
+        graphs.edge("prepared", "join"),
+        graphs.edge("airlines", "join", 1, "broadcast", build=True),
+        graphs.edge("join", "window", 0, "hash", "carrier", "flight"),
+        graphs.edge("window", "parquet"),
     ],
-}  # fmt: skip
+}
 
 LATE = "no acknowledgement from subtasks 0 and 1 of join airlines, and 4 subtasks behind them"
 LOST = "slot 1 was lost: the other side closed the connection"

@@ -155,12 +155,6 @@ def test_a_job_shows_the_weakest_of_mode_sources_and_sinks_and_why(
     assert f"Checkpoints {mode.replace('_', ' ')}, every 5.0 s" in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
 
 
-def test_what_was_compiled_before_its_ends_promised_anything_claims_nothing(at_console: Client) -> None:
-    operators = [{k: v for k, v in o.items() if k != "guarantee"} for o in rows.GRAPH["operators"]]
-    job = rows.job(version={"graph": {**rows.GRAPH, "operators": operators}})
-    assert "End-to-end guarantee" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
-
-
 def test_a_version_that_is_not_compiled_claims_nothing(at_console: Client) -> None:
     job = rows.job(version={"graph": None, "state": "compiling"})
     assert JobVersion.objects.get().graph is None

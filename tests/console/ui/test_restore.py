@@ -18,6 +18,7 @@ from console.operations.models import Operation, Verification
 from console.operations.restore_points import oldest_restorable, read_restore_point
 from console.ui import jobrows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from tests.console import graphs
 from tests.console.stored import store
 from tests.console.ui import blocks, numbers, rows
 
@@ -227,7 +228,7 @@ def without(uid: str) -> list[dict[str, Any]]:
 
 def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Run) -> None:
     """S0-62: here an operator without state is gone, and another one is new."""
-    added = {"uid": "more", "name": "more", "role": "operator", "parallelism": 2, "bounded": False}
+    added = graphs.operator("more", "more", "operator", 2, most=2)
     newer = another_version(stopped, [*without("prepared"), added], [])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = blocks.text(at_console.get(path, chosen))
@@ -265,8 +266,8 @@ def test_state_that_has_no_size_is_state_too(at_console: Client, stopped: Run) -
 
 def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Client, stopped: Run) -> None:
     """S0-24, S0-63."""
-    added = {"uid": "codes", "name": "codes", "role": "source", "parallelism": 1, "bounded": True}
-    edge = {"source": "codes", "target": "airlines", "input": 0, "partitioning": "forward", "keys": [], "build": False}
+    added = graphs.operator("codes", "codes", "source", 1, most=1, bounded=True)
+    edge = graphs.edge("codes", "airlines")
     newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = "Savepoint 12 cannot be restored into version 2: codes: it feeds 'airlines', which had finished"

@@ -1,8 +1,6 @@
 """The review desk: which checkpoints need a look, and how a review is assigned, discussed and ended."""
 
 import json
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,24 +134,6 @@ def test_later_changes_keep_the_verdict_of_the_end(run: Run) -> None:
     Checkpoint.objects.filter(number__lt=11).update(duration_ms=1)
     Checkpoint.objects.filter(pk=usual.pk).update(verified_at="2026-01-01T00:00Z")
     assert concerns(usual) is None
-
-
-def test_checkpoints_before_the_desk_get_their_concerns_in_batches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    migration = import_module("console.checkpoints.migrations.0011_review_history")
-    failed = rows.checkpoint(run, 11, status="failed", reason="expired")
-    aborted = rows.checkpoint(run, 12, status="failed", reason="suspended")
-    savepoint, drain = rows.checkpoint(run, 13, "savepoint"), rows.checkpoint(run, 14, "drain")
-    verified = rows.checkpoint(run, 15, "drain", verified_at="2026-01-01T00:00Z")
-    known = rows.checkpoint(run, 16, duration_ms=9_000)
-    everything = (failed, aborted, savepoint, drain, verified, known)
-    expected = [concerns(row) for row in everything]
-    Checkpoint.objects.exclude(pk=known.pk).update(concerns=None)
-    monkeypatch.setattr(migration, "BATCH", 2)
-    for _ in range(2):  # an interrupted run is repeated
-        migration.set_concerns(None, SimpleNamespace(connection=connection))
-    assert [concerns(row) for row in everything] == expected
-    assert expected == [["failed"], None, ["unverified"], ["drained", "unverified"], ["drained"], ["slow"]]
-    assert not Checkpoint.objects.filter(number__lt=11).exclude(concerns=None).exists()
 
 
 def test_the_desk_filters_and_leads_to_the_checkpoint(at_console: Client, run: Run, operator: User) -> None:

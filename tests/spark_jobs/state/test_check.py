@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
-from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest, manifest_folder
 from spark_jobs.state import check
 from spark_jobs.state.check import EQUAL, answer_check
 from spark_jobs.state.rows import open_checkpoint
@@ -19,7 +19,8 @@ from tests.golden.test_golden import GOLDEN
 
 @pytest.fixture
 def savepoint(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(GOLDEN[-1], tmp_path / "savepoint-5-1"))
+    manifest = decode_manifest((GOLDEN[-1] / MANIFEST_FILE).read_bytes(), MANIFEST_FILE)
+    return Path(shutil.copytree(GOLDEN[-1], tmp_path / manifest_folder(manifest)))
 
 
 def checked(savepoint: Path, skip: int = 0) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from console.metrics import live
 from console.metrics.live import CheckpointLive
 from console.ui.graph.line import weir_line
 from console.ui.graph.picture import GraphPicture, NodePicture, draw
+from tests.console import graphs
 from tests.console.ui import rows
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -170,11 +171,11 @@ def test_long_names_are_cut_in_the_box_and_whole_in_the_table() -> None:
 
 def test_a_loop_is_drawn_with_a_line_that_leads_back() -> None:
     operators = [
-        {"uid": uid, "name": uid, "role": role, "parallelism": 1, "bounded": False}
+        graphs.operator(uid, uid, role, 1)
         for uid, role in (("in", "source"), ("loop", "operator"), ("step", "operator"), ("out", "sink"))
     ]
     edges = [
-        {"source": source, "target": target, "partitioning": "forward", "keys": [], "build": False, "feedback": back}
+        graphs.edge(source, target, feedback=back)
         for source, target, back in (
             ("in", "loop", False), ("loop", "step", False), ("step", "loop", True), ("step", "out", False)
         )

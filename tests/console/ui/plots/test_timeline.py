@@ -61,7 +61,7 @@ def test_phases_add_up_to_the_duration_at_most() -> None:
     assert found["commit"] == [40.0, None, 30.0, 0.0]
     assert [found[phase][0] for phase in PHASES[:-1]] == [30.0] * 5
     assert [found[phase][2] for phase in PHASES[:-1]] == pytest.approx([14.0] * 5)
-    assert sum(found[phase][3] or 0 for phase in PHASES) == pytest.approx(100.0), "rows of earlier versions"
+    assert sum(found[phase][3] or 0 for phase in PHASES) == pytest.approx(100.0), "without a time of the commit"
 
 
 @pytest.mark.parametrize("span", ["15min", "6h", "7d"])

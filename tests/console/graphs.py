@@ -1,0 +1,33 @@
+"""Graphs and their operators as the compile stage returns them."""
+
+from typing import Any, Final
+
+import weir
+from spark_jobs.stages.compile import graph_with_stages
+
+#: Code of an unknown package.
+CODE: Final = {"package": "", "version": "", "graph": "a"}
+
+
+def operator(
+    uid: str, name: str, role: str, parallelism: int, *, most: int = 128, bounded: bool = False, **more: Any
+) -> dict[str, Any]:
+    return {
+        "uid": uid, "name": name, "role": role, "parallelism": parallelism, "most": most, "bounded": bounded,
+        "guarantee": "exactly-once", "commits": role == "sink", "durations": {}, "aggregates": [], "exclusive": False,
+        **more,
+    }  # fmt: skip
+
+
+def edge(
+    source: str, target: str, input: int = 0, partitioning: str = "forward", *keys: str, build: bool = False,
+    feedback: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "source": source, "target": target, "input": input, "partitioning": partitioning, "keys": list(keys),
+        "key_types": [], "value_types": [], "build": build, "feedback": feedback, "output": "",
+    }  # fmt: skip
+
+
+def compiled_graph(flow: weir.Dataflow, parallelism: int) -> dict[str, Any]:
+    return {**graph_with_stages(flow, parallelism, has_stages=False), "code": CODE}

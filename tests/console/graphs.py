@@ -2,9 +2,6 @@
 
 from typing import Any, Final
 
-import weir
-from spark_jobs.stages.compile import graph_with_stages
-
 #: Code of an unknown package.
 CODE: Final = {"package": "", "version": "", "graph": "a"}
 
@@ -27,7 +24,3 @@ def edge(
         "source": source, "target": target, "input": input, "partitioning": partitioning, "keys": list(keys),
         "key_types": [], "value_types": [], "build": build, "feedback": feedback, "output": "",
     }  # fmt: skip
-
-
-def compiled_graph(flow: weir.Dataflow, parallelism: int) -> dict[str, Any]:
-    return {**graph_with_stages(flow, parallelism, has_stages=False), "code": CODE}

@@ -176,10 +176,10 @@ class World:
 
     # ------------------------------------------------------------ masters
 
-    def wake(self, task: str, row_id: int, queue: str, app: str = "jobs") -> None:
+    def wake(self, task: str, row_id: int, queue: str) -> None:
         # Named here, since Celery prefers CELERY_BROKER_URL of this process' environment to what an app is told.
         with Connection(self.redis_url) as broker:
-            self._celery.send_task(f"console.{app}.tasks.{task}", args=(row_id,), queue=queue, connection=broker)
+            self._celery.send_task(f"console.tasks.{task}", args=(row_id,), queue=queue, connection=broker)
 
     def supervise(self, run_id: int) -> None:
         self.wake("supervise_run", run_id, "runs")

@@ -23,7 +23,7 @@ from runtime.core.job.ids import Token
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.master.job_master import JobMaster
-from tests.console.graphs import compiled_graph
+from tests.console.compiled import compiled_graph
 from tests.console.health import sick_jobs
 from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow
 from tests.console.ui import blocks

@@ -99,7 +99,7 @@ def query(place: World, query_id: int) -> dict[str, Any]:
 
 
 def wake_query(place: World, query_id: int) -> None:
-    place.wake("answer_state_query", query_id, "stages", app="checkpoints")
+    place.wake("answer_state_query", query_id, "stages")
 
 
 def ended(place: World, query_id: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from runtime.io.postgres.store import PostgresRunStore, load_run
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
-from tests.console.graphs import compiled_graph
+from tests.console.compiled import compiled_graph
 from tests.contracts.test_records import url
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts

@@ -26,6 +26,7 @@ from runtime.core.job.settings import ExecutionMode
 _PAD = 12.0
 _LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: maximum breadth of a name in large letters, and in small letters
 _BREADTH, _COUNT_ROOM = 8.4, 46.0  #: in a compact graph, pixels of a breadth of 1, and those beside the name
+_DIGIT_ROOM = 8.0  #: more beside the name, for each further digit of the parallelism
 _SMALL_BREADTH = 7.4  #: of small letters
 _MARK_ROOM, _ROW_MARK_ROOM = 20.0, 36.0  #: pixels beside the word of a mark
 _BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: other letters are about 1
@@ -219,15 +220,14 @@ def _node(
     names = {o["uid"]: o["name"] for o in graph["operators"]}
     numbers, box = live.operators.get(uid), placed.boxes[uid]
     room = box.width - 2 * _PAD
+    beside_count = box.width - _COUNT_ROOM - _DIGIT_ROOM * (len(str(operator["parallelism"])) - 1)
     moving = numbers if live.flowing else None
     busy = _share(moving.busy) * room if moving else 0.0
     pressed = min(_share(moving.backpressured) * room, room - busy) if moving else 0.0
     return NodePicture(
         uid=uid,
         name=operator["name"],
-        short_name=_short(
-            operator["name"], _NAME_BREADTH if box.height > ROW else (box.width - _COUNT_ROOM) / _BREADTH
-        ),
+        short_name=_short(operator["name"], _NAME_BREADTH if box.height > ROW else beside_count / _BREADTH),
         long=_breadth(operator["name"]) > _LARGE_BREADTH,
         role=operator["role"],
         bounded=operator["bounded"],

@@ -185,7 +185,8 @@ class Dataflow:
         self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}
         if without_event_time:
             self._plan.needs_event_time[made.uid] = without_event_time
-        made = replace(made, is_changelog=any(each.forwards_changelog for each in inputs), side_outputs=side_outputs)
+        forwards = any(each.forwards_changelog for each in inputs)
+        made = replace(made, is_changelog=forwards, forwards_changelog=forwards, side_outputs=side_outputs)
         return made.with_declared_columns(columns)
 
     def _with_columns(self, stream: Stream, columns: pa.Schema | None) -> Stream:

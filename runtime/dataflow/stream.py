@@ -52,6 +52,7 @@ class Stream:
     side_outputs: tuple[OutputTag, ...] = ()  #: further outputs of the step
     output: str = ""  #: name of the side output that this stream is; "": the main output
     is_changelog: bool = False  #: the column `op` marks rows that take back earlier rows; see `RunningAggregate`
+    forwards_changelog: bool = False  #: the step gets a changelog, and may emit its rows: also to a side output
 
     def with_declared_columns(self, columns: pa.Schema | None) -> Self:
         """The stream with these columns. Without the column `op` it is no changelog. None: unknown."""
@@ -69,7 +70,8 @@ class Stream:
         """
         if tag not in self.side_outputs:
             raise unknown_output_error(self.uid, tag.name, [each.name for each in self.side_outputs])
-        return Stream(self.flow, self.uid, columns=tag.schema, output=tag.name)
+        side = Stream(self.flow, self.uid, output=tag.name, is_changelog=self.forwards_changelog)
+        return side.with_declared_columns(tag.schema)
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""

@@ -89,6 +89,7 @@ REFUSED: dict[str, Step] = {
     "back-edge": lambda s: numbers(s.flow).iterate("step").close_with(s),
 }
 
+SIDE = weir.OutputTag("side", WITH_OP)
 FORWARDING: dict[str, Step] = {
     "filter": lambda s: s.filter("step", pc.field("n") > 1),
     "select": lambda s: s.select("step", "key", "op", twice=pc.field("n") * 2),
@@ -107,6 +108,10 @@ FORWARDING: dict[str, Step] = {
     "write_through": lambda s: s.write_through("step", CollectSink()),
     "partition_custom": lambda s: s.partition_custom(lambda rows, subtasks: [0] * len(rows), "key").process(
         "step", Passes, WITH_OP
+    ),
+    "side output": lambda s: s.process("step", Passes, KEY, side_outputs=[SIDE]).side_output(SIDE),
+    "keyed side output": lambda s: (
+        s.key_by("key").process("step", KeyedPasses, KEY, side_outputs=[SIDE]).side_output(SIDE)
     ),
     "connect_broadcast": lambda s: s.connect_broadcast("step", numbers(s.flow), PassesRules, WITH_OP),
     "connect": lambda s: numbers(s.flow).connect(s).process("step", PassesBoth, WITH_OP),

@@ -115,9 +115,10 @@ def summary(files: Sequence[str], states: Sequence[str]) -> str:
     differences = [result for result in states if result != VERIFIED]
     if differences:
         return f"{len(differences)} of {len(states)} states differ from their proofs: {differences[0]}."
-    many = f", and the rows of all {len(states)} states by their proofs"
-    rows = ("", ", and the rows of its state by their proof")[len(states)] if len(states) < 2 else many
-    return f"The size and checksum of all {len(files)} files were verified{rows}."
+    rows = f", and the rows of all {len(states)} states by their proofs"
+    if len(states) == 1:
+        rows = ", and the rows of its state by their proof"
+    return f"The size and checksum of all {len(files)} files were verified{rows if states else ''}."
 
 
 def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> str:

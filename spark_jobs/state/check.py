@@ -14,13 +14,11 @@ from typing import Any, Final, TextIO
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.proofs import total_proof
 from runtime.errors import CorruptState
-from runtime.state.proofs import check_proof
 from spark_jobs.state.rows import (
     OpenedCheckpoint,
     find_state,
     has_rows,
     open_checkpoint,
-    state_description,
     subtask_files,
 )
 
@@ -77,12 +75,10 @@ def _entries(opened: OpenedCheckpoint, operator: str, name: str) -> int:
 
 
 def _check(opened: OpenedCheckpoint, operator: str, name: str, on_part: Callable[[], None]) -> str:
-    files = subtask_files(opened, operator, name)
     try:
         if not has_rows(opened, operator, name):
-            for one in files:
-                check_proof(state_description(operator, name), one.proof, {})
             return EQUAL
+        files = subtask_files(opened, operator, name)
         state = replace(find_state(opened, operator, name), files=files)  # all copies of broadcast state
         for index in range(state.partition_count):
             for _ in state.rows(key_group_range(index, state.key_groups, state.partition_count)):

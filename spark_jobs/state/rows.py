@@ -319,10 +319,19 @@ def identity_fields(state: CheckpointState, columns: Iterable[pa.Field], *more: 
 
 
 def has_rows(opened: OpenedCheckpoint, operator: str, name: str) -> bool:
-    """Whether the checkpoint holds rows of this state."""
-    held = opened.manifest.operators.get(operator)
-    snapshots = [] if held is None else held.subtasks.values()
-    return any(snapshot.keyed.get(name) or snapshot.broadcast.get(name) for snapshot in snapshots)
+    """Whether the checkpoint holds rows of this state.
+
+    Raises:
+        CorruptState: no subtask has a file of the state, and it has entries by its proof.
+    """
+    if operator not in opened.manifest.operators:
+        return False
+    files = subtask_files(opened, operator, name)
+    if any(one.segments for one in files):
+        return True
+    for one in files:
+        check_proof(state_description(operator, name), one.proof, {})
+    return False
 
 
 def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> CheckpointState:
@@ -341,8 +350,6 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> Checkpoint
         raise _unknown_error("state", name, named)
     key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
-        for one in subtask_files(opened, operator, name):
-            check_proof(state_description(operator, name), one.proof, {})
         return _empty_state(opened, operator, name, snapshots, key_types)
     is_broadcast = any(snapshot.broadcast.get(name) for snapshot in snapshots)
     files = subtask_files(opened, operator, name)

@@ -11,9 +11,10 @@ import pytest
 
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest, manifest_folder
+from runtime.errors import CorruptState
 from spark_jobs.state import check
 from spark_jobs.state.check import EQUAL, answer_check
-from spark_jobs.state.rows import open_checkpoint
+from spark_jobs.state.rows import has_rows, open_checkpoint
 from tests.golden.test_golden import GOLDEN
 
 
@@ -63,6 +64,16 @@ def test_a_subtask_without_its_files_is_named(savepoint: Path, operator: str, ki
     different = {(uid, state): result for uid, state, _, result in checked(savepoint)["states"] if result != EQUAL}
     assert list(different) == [(operator, name)]
     assert "0 entries instead of" in different[operator, name]
+
+
+def test_a_state_without_all_its_files_is_refused_by_every_read(savepoint: Path) -> None:
+    for index in range(2):
+        held = subtask(open_checkpoint(str(savepoint)).manifest, "counts", index)
+        change(savepoint, "counts", index, keyed={**held.keyed, "aggregates": ()})
+    (different,) = [one for one in checked(savepoint)["states"] if one[3] != EQUAL]
+    assert different[:3] == ["counts", "aggregates", 5]
+    with pytest.raises(CorruptState, match=r"state 'aggregates' of operator 'counts'.* 0 entries instead of 1"):
+        has_rows(open_checkpoint(str(savepoint)), "counts", "aggregates")
 
 
 def test_files_of_another_subtask_are_named(savepoint: Path) -> None:

@@ -4,8 +4,8 @@ PySpark joins name and value by `=` on the command line of the JVM, so a name ca
 form `${env:NAME}` are replaced from the environment of the driver. A setting is therefore allowed only if its whole
 name is listed and its whole value has the form of its kind.
 
-An administrator adds names in `WEIR_SPARK_SETTINGS`, separated by spaces, and should add no name that loads code. The
-known ones of those, and settings that would break the runtime, belong into spark-defaults.conf and cannot be added.
+An administrator adds names in `WEIR_SPARK_SETTINGS`, separated by spaces, and should add no name that loads code. Names
+that tell so by a word such as `class`, and settings that would break the runtime, belong into spark-defaults.conf.
 """
 
 import re
@@ -83,7 +83,6 @@ _RESERVED_SETTINGS: Final = {
     "spark.driver.bindAddress": "the installation chooses its addresses",
     "spark.driver.port": "the installation chooses its addresses",
     "spark.blockManager.port": "the installation chooses its addresses",
-    "spark.driver.defaultJavaOptions": "the job master sets its own options for a fast start",
     "spark.local.dir": "the installation chooses its folders",
     "spark.ui.": "the run page links Spark's UI",
     "spark.eventLog.": "WEIR_SPARK_EVENT_LOG chooses the folder",
@@ -92,20 +91,20 @@ _RESERVED_SETTINGS: Final = {
     "spark.network.crypto.": "secrets belong to the installation",
     "spark.ssl.": "secrets belong to the installation",
     "spark.acls.": "rights belong to the installation",
-    "spark.jars": "it loads code",
-    "spark.jars.": "it loads code",
     "spark.files": "it loads code",
-    "spark.archives": "it loads code",
-    "spark.plugins": "it loads code",
-    "spark.extraListeners": "it loads code",
-    "spark.driver.extraClassPath": "it loads code",
-    "spark.driver.extraLibraryPath": "it loads code",
-    "spark.driver.extraJavaOptions": "it loads code",
-    "spark.executor.extraClassPath": "it loads code",
-    "spark.executor.extraLibraryPath": "it loads code",
-    "spark.executor.extraJavaOptions": "it loads code",
+    "spark.metrics.": "it loads code",
+    "spark.kryo.": "it loads code",
+    "spark.shuffle.manager": "it loads code",
+    "spark.io.compression.codec": "it loads code",
     "spark.executorEnv.": "it loads code",
+    "spark.yarn.appMasterEnv.": "it loads code",
 }
+#: Words in the names of settings whose value is a class, a path of code, a command or options of the JVM.
+_CODE: Final = re.compile(
+    r"java_?options|class|library_?path|jars|archives|pyfiles|packages|plugin|listener|extensions|serializer|registrator"
+    r"|script|command|provider|factory|catalog|podtemplate|featuresteps|\.impl\b",
+    re.IGNORECASE,
+)
 
 
 _added: set[str] = set()  #: names that the administrator has added, in this process
@@ -138,6 +137,8 @@ def check_spark_settings(settings: Mapping[str, str]) -> None:
 
 
 def _refusal(name: str) -> str | None:
+    if name not in VALUES and _CODE.search(name):
+        return "it loads code"
     return next((reason for known, reason in _RESERVED_SETTINGS.items() if _matches(name, known)), None)
 
 

@@ -30,6 +30,8 @@ def spark_cluster(name: str) -> Iterator[SparkLauncher]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))  # executors load the tests' code
     patch = pytest.MonkeyPatch()
     patch.setitem(spark._SPARK_SETTINGS, "spark.python.daemon.module", small_states.__name__)
+    # An earlier local session leaves it in the JVM, and a cluster has no secret.
+    patch.setitem(spark._SPARK_SETTINGS, "spark.authenticate", "false")
     launcher = SparkLauncher(name, MASTER)
     try:
         launcher.warm_up(EXECUTORS)

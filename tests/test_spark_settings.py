@@ -31,9 +31,9 @@ COMMAND_IN_NAME = 'spark.driver.extraJavaOptions=-XX:OnOutOfMemoryError="touch p
         ("spark.executor.memory\n", "not the name of a Spark setting"),
         ("spark.hadoop.fs.s3a.endpoint", "an administrator adds names in WEIR_SPARK_SETTINGS"),
         ("spark.executor.Memory", "an administrator adds names in WEIR_SPARK_SETTINGS"),
-        ("spark.driver.defaultExtraClassPath", "an administrator adds names in WEIR_SPARK_SETTINGS"),
-        ("spark.sql.catalog.mine", "an administrator adds names in WEIR_SPARK_SETTINGS"),
-        ("spark.sql.extensions", "an administrator adds names in WEIR_SPARK_SETTINGS"),
+        ("spark.driver.defaultExtraClassPath", "it loads code"),
+        ("spark.sql.catalog.mine", "it loads code"),
+        ("spark.sql.extensions", "it loads code"),
         ("spark.redaction.regex", "an administrator adds names in WEIR_SPARK_SETTINGS"),
     ],
 )
@@ -73,6 +73,22 @@ def test_an_administrator_adds_names_but_no_code() -> None:
     for value in ("${env:DATABASE_URL}", "a\nb", "a\0b"):
         with pytest.raises(ValueError, match=r"`spark\.sql\.ansi\.enabled` must be"):
             check_spark_settings({"spark.sql.ansi.enabled": value})
+
+
+@pytest.mark.usefixtures("_no_names_are_added")
+@pytest.mark.parametrize("name", [
+    "spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions", "spark.sql.extensions", "spark.serializer",
+    "spark.closure.serializer", "spark.kryo.registrator", "spark.kryo.classesToRegister", "spark.plugins",
+    "spark.executor.resource.gpu.discoveryScript", "spark.sql.queryExecutionListeners", "spark.extraListeners",
+    "spark.sql.streaming.streamingQueryListeners", "spark.metrics.conf", "spark.shuffle.manager", "spark.archives",
+    "spark.sql.sources.commitProtocolClass", "spark.sql.streaming.stateStore.providerClass", "spark.yarn.dist.jars",
+    "spark.hadoop.fs.s3a.impl", "spark.hadoop.fs.s3a.aws.credentials.provider", "spark.submit.pyFiles",
+    "spark.sql.hive.metastore.jars.path", "spark.kubernetes.executor.podTemplateFile", "spark.r.command",
+])  # fmt: skip
+def test_no_administrator_adds_a_name_that_loads_code(name: str) -> None:
+    set_added_settings(name)
+    with pytest.raises(ValueError, match=r"it loads code|the job master is the driver"):
+        check_spark_settings({name: "x"})
 
 
 def test_the_settings_of_a_version_hold_them() -> None:

@@ -19,6 +19,9 @@ from console.celery import app
 from console.checkpoints.file_systems import file_systems
 from console.health import passes
 
+DATABASE: Final = "database"
+RECONCILER: Final = "reconciler"
+_READ_DATABASE: Final = frozenset({RECONCILER})
 _BROKER_TIMEOUT_S = 2
 
 
@@ -54,7 +57,7 @@ class Readiness:
         if self._probing.acquire(blocking=self._parts is None):
             try:
                 if self._parts is None or time.monotonic() - self._probed_at >= self._cache_s:
-                    self._parts = {name: _probe(ask) for name, ask in self._probes.items()}
+                    self._parts = self._ask()
                     self._probed_at = time.monotonic()
             finally:
                 self._probing.release()
@@ -63,6 +66,14 @@ class Readiness:
 
     def clear(self) -> None:
         self._parts = None
+
+    def _ask(self) -> dict[str, Part]:
+        """The answers. Without the database, probes that read it would each wait for a connection again."""
+        parts: dict[str, Part] = {}
+        for name, ask in self._probes.items():
+            is_known = name not in _READ_DATABASE or parts[DATABASE].is_ok
+            parts[name] = _probe(ask) if is_known else Part(is_ok=False, text="unavailable: the database has it")
+        return parts
 
 
 def _probe(ask: Callable[[], str | None]) -> Part:
@@ -108,9 +119,9 @@ def _read_reconciler_pass() -> None:
 
 READINESS: Final = Readiness(
     {
-        "database": _query_database,
+        DATABASE: _query_database,
         "broker": _connect_broker,
         "disk": _measure_disks,
-        "reconciler": _read_reconciler_pass,
+        RECONCILER: _read_reconciler_pass,
     }
 )

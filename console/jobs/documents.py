@@ -11,6 +11,7 @@ from console.jobs.inputs import parse_stored_settings
 from console.jobs.masking import mask_settings
 from console.jobs.models import JobVersion
 from runtime.redaction import Schema, mask
+from runtime.yaml_text import load_yaml
 
 #: Field -> its type and the words for it.
 _FIELDS: Final[dict[str, tuple[type, str]]] = {
@@ -21,23 +22,6 @@ _FIELDS: Final[dict[str, tuple[type, str]]] = {
 }
 _REQUIRED: Final = ("parallelism", "params")
 MAX_DOCUMENT_CHARACTERS: Final = 100_000
-MAX_DOCUMENT_DEPTH: Final = 64  #: levels of mappings and lists; the time of a parser grows with their square
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses aliases, since a few lines of them expand to gigabytes, and deep nesting."""
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not allowed")
-        if self._depth > MAX_DOCUMENT_DEPTH:
-            raise yaml.YAMLError(f"it is nested deeper than {MAX_DOCUMENT_DEPTH} levels")
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
 
 
 def write_document(version: JobVersion, schema: Schema) -> str:
@@ -54,7 +38,7 @@ def read_document(text: str) -> dict[str, Any]:
     if len(text) > MAX_DOCUMENT_CHARACTERS:
         raise InvalidField("document", f"must have {MAX_DOCUMENT_CHARACTERS} characters at most")
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+        document = load_yaml(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: an impossible date or number
         raise InvalidField("document", f"is not YAML: {error}") from error
     if not isinstance(document, dict):

@@ -136,6 +136,7 @@ class Dataflow:
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
         durations: Mapping[str, int] | None = None,
         aggregates: tuple[tuple[str, str], ...] = (),
+        times: tuple[str, ...] = (),
     ) -> Stream:
         """Adds a step without inputs."""
         check_parallelism(uid, parallelism)
@@ -148,6 +149,7 @@ class Dataflow:
             guarantee=guarantee,
             durations=durations or {},
             aggregates=aggregates,
+            times=times,
             code=code,
         )
         self._plan.steps.append(step)
@@ -164,6 +166,7 @@ class Dataflow:
         side_outputs: tuple[OutputTag, ...] = (),
         without_event_time: str = "",
         durations: Mapping[str, int] | None = None,
+        times: tuple[str, ...] = (),
     ) -> Stream:
         """Adds an operator and an edge per input, in the order of their numbers.
 
@@ -172,6 +175,7 @@ class Dataflow:
             side_outputs: further outputs.
             without_event_time: the consequence of an input without watermarks, for the error; "": none.
             durations: the durations that its state depends on, in milliseconds by name.
+            times: by input, the column of times that its state depends on.
         """
         aggregates = tuple(
             (name, aggregate.definition)
@@ -179,7 +183,9 @@ class Dataflow:
             if each.state is not None
             for name, aggregate in each.state[1].items()
         )
-        made = self._add(uid, "", Role.OPERATOR, parallelism, make, durations=durations, aggregates=aggregates)
+        made = self._add(
+            uid, "", Role.OPERATOR, parallelism, make, durations=durations, aggregates=aggregates, times=times
+        )
         for number, each in enumerate(inputs):
             self._connect(made.uid, each, number)
         self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}

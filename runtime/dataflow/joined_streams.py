@@ -80,7 +80,8 @@ class IntervalJoinedStreams:
         pairs = tuple(zip(self.first.keys, self.second.keys, strict=True))
         columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), () if result_time is None else (result_time,))
         create = partial(IntervalJoin, sides, interval, columns)
-        return _add_join(uid, inputs, create, parallelism, {LOWER_BOUND: lower_ms, UPPER_BOUND: upper_ms})
+        bounds = {LOWER_BOUND: lower_ms, UPPER_BOUND: upper_ms}
+        return _add_join(uid, inputs, create, parallelism, bounds, time)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class JoinedStreams:
         pairs = tuple(zip(self.first.keys, self.second.keys, strict=True))
         columns = JoinColumns(pairs, _checked_suffixes(uid, suffixes), WINDOW_COLUMNS)
         create = partial(WindowJoin, sides, size_ms, slide_ms, columns)
-        return _add_join(uid, inputs, create, parallelism, window_durations(size_ms, slide_ms))
+        return _add_join(uid, inputs, create, parallelism, window_durations(size_ms, slide_ms), time)
 
 
 def _sides(
@@ -153,6 +154,7 @@ def _add_join(
     create: Callable[[], TwoStreamJoin],
     parallelism: int | None,
     durations: Mapping[str, int],
+    times: tuple[str, str],
 ) -> Stream:
     """Adds the operator of a join. Raises JobRejected: two columns of the joined rows have the same name."""
     join = with_uid_in_errors(uid, create)
@@ -167,6 +169,7 @@ def _add_join(
         side_outputs=join.late_outputs,
         without_event_time="its rows would be kept for ever",
         durations=durations,
+        times=times,
     )
 
 

@@ -103,6 +103,7 @@ class KeyedStream:
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
             durations=window_durations(size_ms, slide_ms),
+            times=(time,),
         )
 
     def session_window(
@@ -141,6 +142,7 @@ class KeyedStream:
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its sessions would never end",
             durations={SESSION_GAP: gap_ms},
+            times=(time,),
         )
 
     def deduplicate(
@@ -177,6 +179,7 @@ class KeyedStream:
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its state would never be freed",
             durations={WITHIN: within_ms},
+            times=(time,),
         )
 
     def latest(self, uid: str, time: str, *, parallelism: int | None = None) -> Stream:
@@ -191,7 +194,12 @@ class KeyedStream:
         check_time(uid, time, self.stream.columns)
         keys, use = self.keys, ColumnUse(frozenset({time}), forwards=True)
         return self.stream.flow._add_operator(
-            uid, lambda: Latest(keys, time), [self._input(use=use)], parallelism, columns=self.stream.columns
+            uid,
+            lambda: Latest(keys, time),
+            [self._input(use=use)],
+            parallelism,
+            columns=self.stream.columns,
+            times=(time,),
         )
 
     def aggregate(

@@ -60,6 +60,7 @@ class Step:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     durations: Mapping[str, int] = field(default_factory=dict)  #: see `OperatorSpec`
     aggregates: tuple[tuple[str, str], ...] = ()  #: see `OperatorSpec`
+    times: tuple[str, ...] = ()  #: see `OperatorSpec`
     code: Any  #: a `Source`, or for other roles a `Callable[[], Operator]`
 
     def spec(self, parallelism: int) -> OperatorSpec:
@@ -72,6 +73,7 @@ class Step:
             guarantee=self.guarantee,
             durations=tuple(self.durations.items()),
             aggregates=self.aggregates,
+            times=self.times,
             exclusive=isinstance(self.code, ReadsAlone) and self.code.exclusive,
         )
 

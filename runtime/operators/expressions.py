@@ -37,7 +37,7 @@ def columns_named_in(expression: pc.Expression | None, names: Iterable[str]) -> 
 
 def names_column(expression: pc.Expression, name: str) -> bool:
     """Whether an expression reads the column `name`. Its constant texts are no columns."""
-    return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _CONSTANT_TEXT.sub("", str(expression))))
+    return bool(re.search(rf"(?<![^\s(,]){re.escape(name)}(?![^\s),])", _CONSTANT_TEXT.sub("", str(expression))))
 
 
 def filter_mask(predicate: pc.Expression, batch: pa.RecordBatch) -> pa.Array:

@@ -21,8 +21,9 @@ def count_late_rows(context: OperatorContext, rows: int, *, has_output: bool) ->
     context.count(LATE_RECORDS_COUNTER, rows)
     if rows and context.refuses_late_rows and not has_output:
         detail = (
-            f"{rows} rows are late and would be missing in the result: a bounded source is out of order. Give it "
-            "max_disorder_ms, by which rows may follow rows with a later event time, or the step late_to"
+            f"{rows} rows are late and would be missing in the result: a bounded source is out of order, or a step has "
+            "moved times back. Give the source max_disorder_ms, by which rows may follow rows with a later event time, "
+            "or this step late_to"
         )
         raise JobRejected("late-rows", context.uid, detail)
 

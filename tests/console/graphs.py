@@ -11,7 +11,8 @@ def operator(
 ) -> dict[str, Any]:
     return {
         "uid": uid, "name": name, "role": role, "parallelism": parallelism, "most": most, "bounded": bounded,
-        "guarantee": "exactly-once", "commits": role == "sink", "durations": {}, "aggregates": [], "exclusive": False,
+        "guarantee": "exactly-once", "commits": role == "sink", "durations": {}, "aggregates": [],
+        "times": [], "exclusive": False,
         **more,
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -169,6 +170,12 @@ def test_a_join_of_known_columns_that_fit_passes() -> None:
     assert rows.map("rows", dict, TYPED).join_broadcast("step", build, on=["name"], take=["title"]).uid == "step"
 
 
+def directory(**more: Any) -> Callable[[], Any]:
+    settings = {"event_time": "n", "max_disorder_ms": 5, **more}
+    source = weir.DirectorySource("/in", weir.JsonLinesFormat(SCHEMA), **settings)
+    return lambda: weir.Dataflow("mistakes").source("step", source)
+
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "process yields": (lambda: keyed().process("step", Yielding, SCHEMA), "process.*yield.*out.emit"),
     "on_timer yields": (lambda: keyed().process("step", YieldingTimer, SCHEMA), "on_timer.*yield.*out.emit"),
@@ -236,6 +243,23 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "step: event_time: zz: there is no such column; there are key, n",
     ),
+    "disorder of 1.5 ms": (
+        directory(max_disorder_ms=1.5),
+        "step: max_disorder_ms must be a whole number.*1.5",
+    ),
+    "disorder as a switch": (directory(max_disorder_ms=True), "step: max_disorder_ms must be a whole number.*True"),
+    "disorder beyond 64 bits": (directory(max_disorder_ms=2**70), "step: max_disorder_ms must be a whole number"),
+    "disorder without event time": (directory(event_time=None), "step: max_disorder_ms: needs event_time"),
+    "future as text": (directory(max_future_ms="5"), "step: max_future_ms must be a whole number or None, not '5'"),
+    "a switch as text": (directory(bounded="no"), "step: bounded must be True or False, not 'no'"),
+    "a rate of nothing": (
+        lambda: weir.Dataflow("mistakes").source("step", weir.SequenceSource(rows_per_second=float("nan"))),
+        "step: rows_per_second must be a number or None, not nan",
+    ),
+    "a text as number": (
+        lambda: stream().sink("step", weir.CsvSink("/out", delimiter=1)),  # type: ignore[arg-type]
+        "step: delimiter must be a text, not 1",
+    ),
     "a setting of a sink": (
         lambda: stream().sink("step", weir.KafkaSink("nowhere", "topic", weir.KafkaText())),
         "step: servers: must be host:port",
@@ -278,6 +302,11 @@ def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
         build()
     named = str(refused.value)
     assert "step" in named or mistake in ("keys in a list", "same uid"), "the operator is named"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    source = weir.SequenceSource(rows=np.int64(5), keys=np.int32(2), rows_per_second=np.float64(10))  # type: ignore[arg-type]
+    weir.Dataflow("numbers").source("step", source)
 
 
 def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path: Path) -> None:

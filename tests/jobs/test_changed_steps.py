@@ -1,4 +1,4 @@
-"""Jobs whose keys or aggregates differ from their checkpoint: the report of the restore and the run refuse alike."""
+"""Jobs whose steps differ from their checkpoint: the report of the restore and the run refuse alike."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +16,9 @@ from runtime.io.memory.run_store import MemoryRunStore
 from tests.jobs.gated import Gated
 from tests.jobs.live import running
 
-ROWS = pa.schema([("key", pa.int64()), ("id", pa.int64()), ("ts", pa.int64()), ("text", pa.string())])
+ROWS = pa.schema(
+    [("key", pa.int64()), ("id", pa.int64()), ("ts", pa.int64()), ("ts2", pa.int64()), ("text", pa.string())]
+)
 COUNTS = pa.schema([("n", pa.int64())])
 HOUR = timedelta(hours=1)
 
@@ -76,9 +78,43 @@ def sessions(**aggregates: Any) -> Step:
     return lambda s: s.key_by("key").session_window("step", HOUR, "ts", aggregates)
 
 
+def newest(time: str) -> Step:
+    return lambda s: s.key_by("key").latest("step", time)
+
+
+def unique(time: str) -> Step:
+    return lambda s: s.key_by("key").deduplicate("step", HOUR, time)
+
+
+def at(time: str) -> Step:
+    return lambda s: s.key_by("key").window("step", HOUR, time, SUM_ID)
+
+
+def session_at(time: str) -> Step:
+    return lambda s: s.key_by("key").session_window("step", HOUR, time, SUM_ID)
+
+
+def paired(second: str) -> Step:
+    return lambda s: (
+        s.key_by("key")
+        .interval_join(s.filter("other", pc.field("id") >= 0).key_by("key"))
+        .between("step", -HOUR, HOUR, time=("ts", second), suffixes=("", "_other"))
+    )
+
+
+def joined(second: str) -> Step:
+    return lambda s: (
+        s.key_by("key")
+        .join(s.filter("other", pc.field("id") >= 0).key_by("key"))
+        .window("step", HOUR, time=("ts", second), suffixes=("", "_other"))
+    )
+
+
 SUM_ID = {"total": weir.Sum("id")}
 SUM_TS = {"total": weir.Sum("ts")}
-KEYS, AGGREGATES = "keys-changed", "aggregates-changed"
+KEYS, AGGREGATES, TIMES = "keys-changed", "aggregates-changed", "times-changed"
+OTHER_TIME = "its times are ts in the checkpoint and ts2 in the job"
+OTHER_TIMES = "its times are ts, ts in the checkpoint and ts, ts2 in the job"
 OTHER_SUM = "'total' is Sum(id) in the checkpoint and Sum(ts)"
 
 CHANGES: dict[str, tuple[Step, Step, str, str]] = {
@@ -101,6 +137,12 @@ CHANGES: dict[str, tuple[Step, Step, str, str]] = {
     "window": (windowed(**SUM_ID), windowed(**SUM_TS), AGGREGATES, OTHER_SUM),
     "sliding": (sliding(**SUM_ID), sliding(**SUM_ID, n=weir.Count()), AGGREGATES, "'n', Count(), is not in the"),
     "sessions": (sessions(**SUM_ID), sessions(**SUM_TS), AGGREGATES, OTHER_SUM),
+    "time of the latest row": (newest("ts"), newest("ts2"), TIMES, OTHER_TIME),
+    "time of duplicates": (unique("ts"), unique("ts2"), TIMES, OTHER_TIME),
+    "time of windows": (at("ts"), at("ts2"), TIMES, OTHER_TIME),
+    "time of sessions": (session_at("ts"), session_at("ts2"), TIMES, OTHER_TIME),
+    "time of an interval join": (paired("ts"), paired("ts2"), TIMES, OTHER_TIMES),
+    "time of a window join": (joined("ts"), joined("ts2"), TIMES, OTHER_TIMES),
 }  # fmt: skip
 
 
@@ -112,7 +154,8 @@ def job(source: Gated, step: Step, out: Any) -> Any:
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    return {"key": row["key"], "id": row["value"], "ts": row["value"] * 1_000, "text": str(row["key"])}
+    at = row["value"] * 1_000
+    return {"key": row["key"], "id": row["value"], "ts": at, "ts2": at - 60_000, "text": str(row["key"])}
 
 
 def stopped(tmp_path: Path, step: Step) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from runtime.yaml_text import load_yaml
 from weir.control.console import Console, Refused, Row
 
 _FACTS: Final = ("description", "owner", "tags", "runbook")  #: about the job, without versions
@@ -31,7 +32,7 @@ def export(job: Row, version: Row) -> str:
 def read(path: Path) -> dict[str, Any]:
     """The document in a file. Raises Refused, naming the field, before anything is sent."""
     try:
-        document = yaml.safe_load(path.read_text())
+        document = load_yaml(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: {error}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: an impossible date or number

@@ -55,9 +55,11 @@ class EventClockReader(SourceReader):
 def check_event_time(
     column: str | None, max_disorder_ms: int | None, columns: pa.Schema | None, max_future_ms: int | None = None
 ) -> None:
-    """Raises JobRejected for a negative bound, or if known `columns` have no `column`, or its type is no time."""
+    """Raises JobRejected for a bound that is negative or has no `column`, or if `columns` has no such times."""
     if max_disorder_ms is not None and max_disorder_ms < 0:
         raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
+    if max_disorder_ms and column is None:
+        raise JobRejected("bad-disorder", "max_disorder_ms", "needs event_time, the column of event times")
     if max_future_ms is not None and max_future_ms < 0:
         raise JobRejected("bad-bound", "max_future_ms", "must not be negative")
     if max_future_ms is not None and column is None:

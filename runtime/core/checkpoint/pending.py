@@ -84,6 +84,7 @@ class PendingCheckpoint:
                 durations=dict(operator.durations),
                 keys=graph.keys_of(operator.uid),
                 aggregates=operator.aggregates,
+                times=operator.times,
             )
         return Manifest(
             job=job,

@@ -61,6 +61,7 @@ class OperatorSpec:
         tuple[str, int], ...
     ] = ()  #: (name, ms); its state depends on them, see `core.restore.declarations`
     aggregates: tuple[tuple[str, str], ...] = ()  #: output column and definition, such as "Sum(fare)"; in order
+    times: tuple[str, ...] = ()  #: by input, the column of times by which the state is formed
     exclusive: bool = False  #: for sources: a second run must not read the input meanwhile; see `ports.ReadsAlone`
 
 
@@ -213,7 +214,7 @@ class JobGraph:
                 {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
                  "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK,
                  "durations": dict(o.durations), "aggregates": [list(pair) for pair in o.aggregates],
-                 "exclusive": o.exclusive}
+                 "times": list(o.times), "exclusive": o.exclusive}
                 for o in self.operators
             ],
             "edges": [

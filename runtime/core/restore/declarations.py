@@ -6,6 +6,8 @@
   bounds, matching rows may be gone.
 - Keys: state lies under the values of the key columns. Under other columns, or another order, no row would find it. The
   rules for the types of key columns are those of `core.job.column_types`.
+- Times: state holds the times of one column, or windows of them. A row with a time of another column would find the
+  window fired, or an older time than that of its key, and would be dropped.
 - Aggregates: a state column holds the result of one function of one column. A further aggregate would lack all earlier
   rows, and another function or column would go on from a wrong value.
 """
@@ -34,11 +36,13 @@ class Declarations:
         durations: in milliseconds, by name.
         keys: by partitioned input, the names of the key columns.
         aggregates: output column and definition, such as `("total", "Sum(fare)")`, in order.
+        times: by input, the column of times.
     """
 
     durations: Mapping[str, int]
     keys: tuple[tuple[str, ...], ...] | None = None
     aggregates: tuple[tuple[str, str], ...] | None = None
+    times: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,9 @@ def invalid_changes(before: Declarations, now: Declarations) -> Iterator[Invalid
     if before.keys is not None and now.keys is not None and before.keys != now.keys:
         text = f"its keys are {_key_text(before.keys)} in the checkpoint and {_key_text(now.keys)} in the job"
         yield InvalidChange("keys-changed", text)
+    if before.times is not None and now.times is not None and before.times != now.times:
+        text = f"its times are {_column_text(before.times)} in the checkpoint and {_column_text(now.times)} in the job"
+        yield InvalidChange("times-changed", text)
     if before.aggregates is not None and now.aggregates is not None:
         for text in _changed_aggregates(dict(before.aggregates), dict(now.aggregates)):
             yield InvalidChange("aggregates-changed", text)
@@ -65,6 +72,10 @@ def invalid_changes(before: Declarations, now: Declarations) -> Iterator[Invalid
 
 def _key_text(keys: tuple[tuple[str, ...], ...]) -> str:
     return "; ".join(", ".join(names) for names in keys) or "none"
+
+
+def _column_text(columns: tuple[str, ...]) -> str:
+    return ", ".join(columns) or "of no column"
 
 
 def _changed_aggregates(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

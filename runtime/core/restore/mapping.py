@@ -100,6 +100,7 @@ class TargetOperator(msgspec.Struct, frozen=True):
     commits: bool  #: whether the operator has a committer
     durations: dict[str, int]  #: as in `OperatorSpec`
     aggregates: tuple[tuple[str, str], ...]  #: as in `OperatorSpec`
+    times: tuple[str, ...]  #: as in `OperatorSpec`
     most: int | None = None  #: parallelism at the job's maximum parallelism, which the compile stage adds
 
 
@@ -143,6 +144,7 @@ class RestoreTarget(msgspec.Struct, frozen=True):
             durations=operator.durations,
             keys=tuple(edge.keys for edge in sorted(hashed, key=lambda edge: edge.input)),
             aggregates=operator.aggregates,
+            times=operator.times,
         )
 
     @property
@@ -283,7 +285,7 @@ def _declarations(held: OperatorSnapshot) -> Declarations:
     """The declarations by which the state in the checkpoint was formed. Without keyed state, any keys can read it."""
     if not any(any(snapshot.keyed.values()) for snapshot in held.subtasks.values()):
         return Declarations(durations=held.durations)
-    return Declarations(durations=held.durations, keys=held.keys, aggregates=held.aggregates)
+    return Declarations(durations=held.durations, keys=held.keys, aggregates=held.aggregates, times=held.times)
 
 
 def _unchecked_keys(uid: str, held: OperatorSnapshot, target: RestoreTarget) -> Iterator[str]:

@@ -165,6 +165,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     #: By partitioned input, the names of the key columns. `SubtaskSnapshot.key_types` has the types. None: unknown.
     keys: tuple[tuple[str, ...], ...] | None = None
     aggregates: tuple[tuple[str, str], ...] | None = None  #: as in `OperatorSpec`; None: unknown
+    times: tuple[str, ...] | None = None  #: as in `OperatorSpec`; None: unknown
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,15 @@
 """What strangers and users may take of the console: connections, tries, sizes, slots. Each test is the attack."""
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.test import AsyncRequestFactory, Client, RequestFactory
 from pytest_django.fixtures import Settings
@@ -15,7 +18,7 @@ from rest_framework.test import APIClient
 from console.accounts.middleware import ConcurrencyLimit
 from console.accounts.models import User
 from console.api import health
-from console.health.readiness import Readiness
+from console.health.readiness import DATABASE, RECONCILER, Readiness
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH
 from console.operations.models import Operation
@@ -56,6 +59,20 @@ def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory) -> No
     assert health.readyz(rf.get("/readyz"), readiness).status_code == 200
     outages.append(OSError())
     assert health.readyz(rf.get("/readyz"), readiness).status_code == 503
+
+
+def test_without_the_database_only_one_probe_waits_for_it(rf: RequestFactory) -> None:
+    """Each would wait for a connection as long as the pool allows."""
+    waits: list[str] = []
+
+    def away(name: str) -> None:
+        waits.append(name)
+        raise OperationalError
+
+    probes = {name: partial(away, name) for name in (DATABASE, "broker", RECONCILER)}
+    answer = json.loads(health.readyz(rf.get("/readyz"), Readiness(probes)).content)
+    assert waits == [DATABASE, "broker"]
+    assert answer["parts"][RECONCILER].startswith("unavailable")
 
 
 @pytest.mark.django_db

@@ -10,11 +10,12 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.accounts.refusals import InvalidField
-from console.jobs.documents import MAX_DOCUMENT_DEPTH, read_document
+from console.jobs.documents import read_document
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import create_version
 from runtime.redaction import MASK
 from runtime.spark_settings import set_added_settings
+from runtime.yaml_text import MAX_DEPTH
 
 NAME = "spark.hadoop.fs.s3a.secret.key"
 SPARK = {NAME: "hunter2", "spark.executor.memory": "2g", "spark.driver.extraJavaOptions": "-Dpassword=hunter2"}
@@ -70,12 +71,19 @@ def test_a_mask_keeps_the_value_of_a_setting_that_an_administrator_has_added(def
         "params: " + "{a: " * 9_000,
         "params:\n " + "- " * 49_000,
         "params: " + "[" * 200 + "]" * 200,
-        yaml.safe_dump({"params": {"a": {"b": {}}}}).replace("{}", "[" * MAX_DOCUMENT_DEPTH + "]" * MAX_DOCUMENT_DEPTH),
+        yaml.safe_dump({"params": {"a": {"b": {}}}}).replace("{}", "[" * MAX_DEPTH + "]" * MAX_DEPTH),
     ],
 )
 def test_the_nesting_of_a_document_is_bounded(document: str) -> None:
     """Reading time grows with the square of the depth."""
-    with pytest.raises(InvalidField, match=f"nested deeper than {MAX_DOCUMENT_DEPTH} levels"):
+    with pytest.raises(InvalidField, match=f"nested deeper than {MAX_DEPTH} levels"):
+        read_document(document)
+
+
+@pytest.mark.parametrize("document", ["parallelism: 2\nparams: {}\nparallelism: 3", "params: {a: 1, a: 2}"])
+def test_a_repeated_key_is_refused(document: str) -> None:
+    """The last value counted, in silence."""
+    with pytest.raises(InvalidField, match=r"the key '(parallelism|a)' repeats"):
         read_document(document)
 
 

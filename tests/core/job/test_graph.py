@@ -123,6 +123,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "commits": False,
         "durations": {},
         "aggregates": [],
+        "times": [],
         "exclusive": False,
     }
     assert [one["commits"] for one in drawn["operators"]] == [False, False, True]

@@ -99,7 +99,7 @@ def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
 def test_a_graph_at_another_parallelism(compiled: int, most: int, now: int, after: int) -> None:
     """An author's own number may be more than the job had, or just as many."""
     made = TargetOperator(
-        uid="a", role=Role.SOURCE, parallelism=compiled, commits=False, durations={}, aggregates=(), most=most
+        uid="a", role=Role.SOURCE, parallelism=compiled, commits=False, durations={}, aggregates=(), times=(), most=most
     )
     target = RestoreTarget(max_parallelism=128, operators=(made,), edges=())
     (found,) = target.for_parallelism(now).operators
@@ -261,9 +261,10 @@ def keyed_manifest(held: SubtaskSnapshot, **more: object) -> Manifest:
         ({"keys": (("other",),)}, "keys-changed"),
         ({"keys": ()}, "keys-changed"),
         ({"keys": (("key",),), "aggregates": (("n", "Count()"),)}, "aggregates-changed"),
+        ({"keys": (("key",),), "times": ("at",)}, "times-changed"),
     ],
 )
-def test_other_keys_and_aggregates_are_refused_if_there_is_keyed_state(more: dict[str, object], code: str) -> None:
+def test_other_declarations_are_refused_if_there_is_keyed_state(more: dict[str, object], code: str) -> None:
     """`tests/jobs/test_changed_steps.py` has the changes of whole jobs."""
     found = mapped(keyed_manifest(HELD, **more), timed({}))["b"]
     assert found.problem is not None
@@ -274,12 +275,12 @@ def test_other_keys_and_aggregates_are_refused_if_there_is_keyed_state(more: dic
         assert mapped(keyed_manifest(held, **more), timed({}))["b"].problem is None
 
 
-def test_keys_and_aggregates_that_one_side_does_not_know_are_not_compared() -> None:
+def test_declarations_that_one_side_does_not_know_are_not_compared() -> None:
     assert mapped(keyed_manifest(HELD), timed({}))["b"].problem is None
-    known = keyed_manifest(HELD, keys=(("key",),), aggregates=(("n", "Count()"),))
+    known = keyed_manifest(HELD, keys=(("key",),), aggregates=(("n", "Count()"),), times=("at",))
     target = RestoreTarget.of(timed({}))
     old = msgspec.structs.replace(
-        target, operators=tuple(msgspec.structs.replace(one, aggregates=None) for one in target.operators)
+        target, operators=tuple(msgspec.structs.replace(one, aggregates=None, times=None) for one in target.operators)
     )
     assert not mapping_report(known, old, "job").all_problems
 

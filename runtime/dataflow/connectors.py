@@ -83,10 +83,12 @@ def _check_scalars(uid: str, connector: object) -> None:
 
 def _is_scalar(value: object, kind: type) -> bool:
     """Whether `value` is a text, a switch, a finite number, or a whole number of 64 bits. Numbers of numpy count."""
+    if isinstance(value, bool):
+        return kind is bool
     if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool) and -(1 << 63) <= int(value) < 1 << 63
+        return isinstance(value, Integral) and -(1 << 63) <= int(value) < 1 << 63
     if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+        return isinstance(value, Real) and isfinite(value)
     return isinstance(value, kind)
 
 

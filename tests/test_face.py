@@ -5,6 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
@@ -33,6 +34,10 @@ def loaded(program: str, modules: tuple[str, ...]) -> list[str]:
 
 def test_the_import_loads_nothing_heavy() -> None:
     assert loaded("import weir", (*HEAVY, "runtime", "spark_jobs")) == []
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert weir.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_errors_and_restart_strategies_do_without_arrow() -> None:
@@ -154,5 +159,5 @@ def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
 
 def test_no_other_package_has_a_folder_of_one_of_our_names() -> None:
     """Decision 0017: the wheel has names such as `console`; of two packages with one name, the later one wins."""
-    others = {name: set(packages_distributions().get(name, ())) - {"weir"} for name in OWN}
+    others = {name: set(packages_distributions().get(name, ())) - {"weir-streams"} for name in OWN}
     assert {name: packages for name, packages in others.items() if packages} == {}

@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import weir
 from spark_jobs import __main__ as command_line
 from tests.spark_jobs.conftest import ROOT, environment_of
 
@@ -143,6 +144,11 @@ def test_the_command_of_authors_lists_pipelines() -> None:
     done = author("pipelines")
     assert done.returncode == 0, done.stderr
     assert {"flights", "wordcount"} <= {one["name"] for one in json.loads(done.stdout)}
+
+
+def test_the_command_of_authors_shows_its_version() -> None:
+    done = author("--version")
+    assert (done.returncode, done.stdout) == (0, f"weir {weir.__version__}\n"), done.stderr
 
 
 @pytest.mark.parametrize("verb", ["stand", "state"])

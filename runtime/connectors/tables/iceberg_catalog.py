@@ -7,12 +7,12 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import urlparse
 
-from runtime.connectors.libraries import import_library
 from runtime.connectors.postgres.connection import check_parameters
 from runtime.data_hosts import hosts_of
 from runtime.data_roots import DataRoots
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
+from runtime.libraries import import_library
 from runtime.redaction import REFERENCE, is_secret
 from runtime.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
 

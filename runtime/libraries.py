@@ -1,9 +1,12 @@
-"""Optional libraries of connectors. A missing library is an error that names the extra to install."""
+"""The distribution of Weir, and libraries of its extras. A missing library is an error that names the extra."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from runtime.errors import JobRejected
+
+#: The name that pip knows. On the public index another distribution has the name `weir`.
+DISTRIBUTION: Final = "weir-streams"
 
 
 def import_library(module: str, extra: str) -> Any:
@@ -23,5 +26,5 @@ def import_library(module: str, extra: str) -> Any:
 
 
 def installation_of(extra: str) -> str:
-    """How to install an extra: by path, since on the public package index another package has the name `weir`."""
-    return f"on every host, run pip install '/path/to/weir[{extra}]' with the path of Weir's checkout"
+    """How to install an extra."""
+    return f"on every host, run pip install '{DISTRIBUTION}[{extra}]'"

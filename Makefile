@@ -29,7 +29,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## start everything and play the flights job; Ctrl-C ends it (EXIT=1: end after the proof, with its exit code)
-	@exec $(BIN)/python -m stack demo $(if $(EXIT),--exit)
+	@exec $(BIN)/python -m examples demo $(if $(EXIT),--exit)
 
 up: setup ## start everything in the background and return when it is ready (FOREGROUND=1: stay)
 	@exec $(BIN)/python -m stack up $(if $(FOREGROUND),--foreground)
@@ -109,11 +109,11 @@ setup: ## make .venv and find Java; the other targets do this themselves
 setup-browser:
 	@$(PYTHON) -m stack.launch --browser
 
-LOCK := var/lock-tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+LOCK := var/lock-tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package weir-streams
 
 lock: setup ## write the hashes of all pinned files into locks/, after a change of pyproject.toml or constraints.txt
 	@test -x var/lock-tools/bin/uv || { $(PYTHON) -m venv var/lock-tools && var/lock-tools/bin/pip install --quiet uv; }
-	$(LOCK) -c constraints.txt --extra embedded --extra demo --extra dev --extra avro --extra kafka --extra delta --extra iceberg -o locks/all.txt pyproject.toml
-	$(LOCK) -c locks/all.txt --extra demo -o locks/demo.txt pyproject.toml
-	$(LOCK) -c locks/all.txt --extra demo --extra avro --extra kafka --extra delta --extra iceberg -o locks/connectors.txt pyproject.toml
+	$(LOCK) -c constraints.txt --extra embedded --extra dev --extra avro --extra kafka --extra delta --extra iceberg -o locks/all.txt pyproject.toml examples/pyproject.toml
+	$(LOCK) -c locks/all.txt -o locks/demo.txt pyproject.toml examples/pyproject.toml
+	$(LOCK) -c locks/all.txt --extra avro --extra kafka --extra delta --extra iceberg -o locks/connectors.txt pyproject.toml
 	echo "setuptools>=77" | $(LOCK) -c constraints.txt -o locks/build.txt -

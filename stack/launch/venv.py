@@ -1,4 +1,4 @@
-"""Creates `.venv` and installs the locked dependencies, again after each change of pyproject.toml or the locks.
+"""Creates `.venv` and installs the locked dependencies, again after each change of a pyproject.toml or of the locks.
 
 Every file that pip installs must have a hash in `locks/`, including the build backend. Pip checks no hashes of packages
 that an isolated build downloads. The backend is therefore installed first, and builds run without isolation.
@@ -14,10 +14,10 @@ import subprocess
 import sys
 from typing import IO, Iterable
 
-EXTRAS = "embedded,demo,dev,avro,kafka,delta,iceberg"
+EXTRAS = "embedded,dev,avro,kafka,delta,iceberg"
 BUILD_LOCK = os.path.join("locks", "build.txt")  #: the build backend
-LOCK = os.path.join("locks", "all.txt")  #: dependencies of pyproject.toml and `EXTRAS`
-_INPUTS = ("pyproject.toml", BUILD_LOCK, LOCK)
+LOCK = os.path.join("locks", "all.txt")  #: dependencies of both pyproject.toml, with `EXTRAS`
+_INPUTS = ("pyproject.toml", os.path.join("examples", "pyproject.toml"), BUILD_LOCK, LOCK)
 _PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 
 
@@ -66,7 +66,7 @@ def _installations(root: str) -> list[list[str]]:
     return [
         ["--require-hashes", "-r", build],
         ["--require-hashes", "--no-build-isolation", "-r", lock],
-        ["--no-deps", "--no-build-isolation", "-e", f"{root}[{EXTRAS}]"],
+        ["--no-deps", "--no-build-isolation", "-e", f"{root}[{EXTRAS}]", "-e", os.path.join(root, "examples")],
     ]
 
 

@@ -56,8 +56,8 @@ def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(process: Command
     ],
 )
 def test_the_schema_and_the_compiler_agree(command: Command, params: dict[str, Any], valid: bool) -> None:
+    from examples.pipelines.flights import PIPELINE
     from runtime.dataflow.pipelines import parameter_schema
-    from spark_jobs.pipelines.flights import PIPELINE
 
     assert jsonschema.Draft202012Validator(parameter_schema(PIPELINE)).is_valid(params) is valid
     assert (compile_flights(command, params).code == 0) is valid

@@ -76,8 +76,8 @@ def test_a_stub_that_asks_for_snap_is_no_chromium(tmp_path: Path, monkeypatch: p
 
 
 def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
-    (tmp_path / "locks").mkdir()
-    for name in ("pyproject.toml", venv.BUILD_LOCK, venv.LOCK):
+    for name in ("pyproject.toml", "examples/pyproject.toml", venv.BUILD_LOCK, venv.LOCK):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     Path(venv.python_of(str(tmp_path))).symlink_to(sys.executable)

@@ -1,6 +1,7 @@
 """Libraries that connectors need and Weir does not install by itself."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,14 @@ def test_a_missing_library_names_the_extra_to_install() -> None:
     """By the name of the distribution: on the public package index another one has the name `weir`."""
     with pytest.raises(JobRejected, match=r"needs the library no_such_library.*pip install 'weir-streams\[kafka\]'"):
         import_library("no_such_library.producer", "kafka")
+
+
+def test_a_name_of_the_face_that_needs_a_missing_library_names_the_extra() -> None:
+    """In a process without psycopg, as after an installation without extras."""
+    program = "import sys; sys.modules['psycopg'] = None; import weir; weir.DirectorySource; weir.PostgresSource"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "JobRejected" in done.stderr.splitlines()[-1]
+    assert done.stderr.rstrip().endswith("pip install 'weir-streams[postgres]'")
 
 
 def test_a_library_that_misses_a_library_of_its_own_is_not_called_missing(

@@ -220,7 +220,7 @@ if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every n
             return import_module("weir.spi")
         if name not in _HOMES:
             raise AttributeError(f"module 'weir' has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        found = globals()[name] = getattr(import_module("runtime.libraries").import_part(_HOMES[name]), name)
         return found
 
     def __dir__() -> list[str]:

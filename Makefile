@@ -23,13 +23,13 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow test-long screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots settings trace setup setup-browser lock
+.PHONY: help demo up down clean status logs test test-slow test-long screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots settings trace setup setup-dev setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## start everything and play the flights job; Ctrl-C ends it (EXIT=1: end after the proof, with its exit code)
-	@exec $(BIN)/python -m stack demo $(if $(EXIT),--exit)
+	@exec $(BIN)/python -m examples demo $(if $(EXIT),--exit)
 
 up: setup ## start everything in the background and return when it is ready (FOREGROUND=1: stay)
 	@exec $(BIN)/python -m stack up $(if $(FOREGROUND),--foreground)
@@ -61,7 +61,7 @@ $(CLASSES): tests/spark_classes.py constraints.txt | setup-browser
 screens: setup-browser ## take pictures of every page of the console into docs/screens
 	@exec $(BIN)/python -m pytest -q tests/console/ui/screens.py
 
-check: setup ## style, types, direction of imports, missing migrations, prose
+check: setup-dev ## style, types, direction of imports, missing migrations, prose
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(CHECK_ENV) $(BIN)/mypy
@@ -69,51 +69,54 @@ check: setup ## style, types, direction of imports, missing migrations, prose
 	$(CHECK_ENV) $(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 	$(BIN)/python -m tests.language
 
-fmt: setup ## format the code
+fmt: setup-dev ## format the code
 	$(BIN)/ruff check --fix --quiet || true
 	$(BIN)/ruff format
 
 simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
 	@exec $(BIN)/python -m runtime.simulation --seeds $(SEEDS)
 
-bench: setup ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
+bench: setup-dev ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-bench-console: setup ## measure the pages of the console beside 5,000 jobs, 1,000,000 checkpoints and 30 days of numbers (QUICK=1: a minute; ONLY=job; WRITE=1: into docs/benchmarks)
+bench-console: setup-dev ## measure the pages of the console beside 5,000 jobs, 1,000,000 checkpoints and 30 days of numbers (QUICK=1: a minute; ONLY=job; WRITE=1: into docs/benchmarks)
 	@exec $(BIN)/python -m benchmarks.console $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
-bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask
+bench-coordinator: setup-dev ## measure what the checkpoint coordinator costs per subtask
 	@exec $(BIN)/python -m benchmarks.coordinator
 
-bench-peers: setup ## install the peers that `make bench` compares with, each into an environment below var/peers
+bench-peers: setup-dev ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers
 
-trace: setup ## count the hops and files of a row, a barrier and a savepoint, and the calls of a turn (VERBOSE=1: list the hops)
+trace: setup-dev ## count the hops and files of a row, a barrier and a savepoint, and the calls of a turn (VERBOSE=1: list the hops)
 	@exec $(BIN)/python -m benchmarks.trace $(if $(VERBOSE),--verbose)
 
-bench-plots: setup ## draw the last results into docs/benchmarks
+bench-plots: setup-dev ## draw the last results into docs/benchmarks
 	@exec $(BIN)/python -m benchmarks.plots
 
-openapi: setup ## write docs/api/openapi.json, after a change of the REST API
+openapi: setup-dev ## write docs/api/openapi.json, after a change of the REST API
 	$(CHECK_ENV) $(BIN)/python manage.py spectacular --format openapi-json --fail-on-warn --file docs/api/openapi.json
 
-settings: setup ## write docs/settings.md, after a change of the settings of a job
+settings: setup-dev ## write docs/settings.md, after a change of the settings of a job
 	@exec $(BIN)/python -m tests.settings_page
 
-requirements: setup ## list the requirements with the strongest level that shows each (VERBOSE=1: and the tests)
+requirements: setup-dev ## list the requirements with the strongest level that shows each (VERBOSE=1: and the tests)
 	@exec $(BIN)/python -m tests.requirements $(if $(VERBOSE),-v)
 
-setup: ## make .venv and find Java; the other targets do this themselves
+setup: ## make .venv for the demo and find Java; the other targets do this themselves
 	@$(PYTHON) -m stack.launch
 
+setup-dev: ## make .venv with all extras and the tools of developers
+	@$(PYTHON) -m stack.launch --dev
+
 setup-browser:
-	@$(PYTHON) -m stack.launch --browser
+	@$(PYTHON) -m stack.launch --dev --browser
 
-LOCK := var/lock-tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+LOCK := var/lock-tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package weir-streams
 
-lock: setup ## write the hashes of all pinned files into locks/, after a change of pyproject.toml or constraints.txt
+lock: ## write the hashes of all pinned files into locks/, after a change of a pyproject.toml or of constraints.txt
 	@test -x var/lock-tools/bin/uv || { $(PYTHON) -m venv var/lock-tools && var/lock-tools/bin/pip install --quiet uv; }
-	$(LOCK) -c constraints.txt --extra embedded --extra demo --extra dev --extra avro --extra kafka --extra delta --extra iceberg -o locks/all.txt pyproject.toml
-	$(LOCK) -c locks/all.txt --extra demo -o locks/demo.txt pyproject.toml
-	$(LOCK) -c locks/all.txt --extra demo --extra avro --extra kafka --extra delta --extra iceberg -o locks/connectors.txt pyproject.toml
+	$(LOCK) -c constraints.txt --all-extras --group pyproject.toml:dev -o locks/all.txt pyproject.toml examples/pyproject.toml
+	$(LOCK) -c locks/all.txt -o locks/demo.txt examples/pyproject.toml
+	$(LOCK) -c locks/all.txt $(patsubst %,--extra %,avro console delta iceberg kafka postgres spark) -o locks/image.txt pyproject.toml
 	echo "setuptools>=77" | $(LOCK) -c constraints.txt -o locks/build.txt -

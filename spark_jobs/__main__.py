@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -24,6 +25,7 @@ from runtime.core.job.settings import ExecutionMode
 from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
+from runtime.libraries import DISTRIBUTION
 from runtime.redaction import redact
 from runtime.secrets import register_references
 from spark_jobs.batch import run as running
@@ -84,6 +86,7 @@ def _reserve_stdout() -> TextIO:
 
 def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description="Compile pipelines and run their stages.")
+    parser.add_argument("--version", action="version", version=f"weir {version(DISTRIBUTION)}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("pipelines", help="list the installed pipelines with the schema of their parameters")
     listing.set_defaults(command=_pipelines, pipeline="")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from runtime.data_roots import JOB_VARIABLES
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
+from runtime.libraries import import_library
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -90,7 +91,9 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
     Raises:
         SparkUnavailable: the JVM does not start, or the cluster does not answer.
+        JobRejected: PySpark is not installed.
     """
+    import_library("pyspark", "spark")
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""The single-machine stack: starts, supervises and stops the processes of `make up`, `make demo` and the tests.
+"""The single-machine stack: starts, supervises and stops the processes of `make up` and the tests.
 
     launch/         creates `.venv` and finds Java; standard library only, Python 3.8 or newer
     settings.py     the `Settings` value: folders, addresses, delays
@@ -8,7 +8,7 @@
     plan.py         the processes that make up Weir
     supervisor.py   starts, restarts with back-off, stops in order
     stack.py        the life of a stack
-    __main__.py     up, down, clean, status, logs, demo
+    __main__.py     up, down, clean, status, logs
 
-The stack starts console, runtime and spark_jobs as processes and does not import them.
+The stack starts console, runtime and spark_jobs as processes and imports none of them. `examples` has the demo.
 """

@@ -1,6 +1,6 @@
 """`python -m stack up | down | clean | status | logs | demo`: the commands behind the Makefile.
 
-`python -m stack examples` prepares an example pipeline, writes its input, or checks its output.
+`python -m examples` prepares an example pipeline, writes its input, or checks its output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from stack import folders, plan
+from stack import folders
 from stack.processes import ForeignProcess, ProcessId, environment_of, load_identity
 from stack.programs import ServerMissing
 from stack.services import ServiceFailed
@@ -27,9 +27,7 @@ from stack.settings import (
     DiskFull,
     Settings,
     changed_variables,
-    child_environment,
     make_folders,
-    read_env_file,
     require_free_space,
 )
 from stack.stack import AlreadyUp, Stack, greeting, print_line, sweep
@@ -38,7 +36,7 @@ _UP_TIMEOUT_S: Final = 240.0
 _DOWN_TIMEOUT_S: Final = 60.0
 #: Folders that a stack creates in `var`.
 _DATA_FOLDERS: Final = (
-    "storage", "inputs", "demo", "data/examples", "spark", "spark-events", "weir-spark", "log", "run",
+    "storage", "inputs", "secrets", "demo", "data/examples", "spark", "spark-events", "weir-spark", "log", "run",
 )  # fmt: skip
 
 
@@ -64,12 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--foreground", action="store_true", help="stay in the foreground and show changes until Ctrl-C")
     up.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     up.set_defaults(command=_up)
-    demo = commands.add_parser("demo", help="start everything in the foreground and run the flights job")
-    demo.add_argument("--exit", action="store_true", help="end after the result is checked, with its exit code")
-    demo.set_defaults(command=_demo)
-    examples = commands.add_parser("examples", help="prepare an example, write its input, or check its output")
-    examples.add_argument("arguments", nargs=argparse.REMAINDER, help="prepare NAME | feed NAME | check NAME | --help")
-    examples.set_defaults(command=_examples)
     for name, command, text in (
         ("down", _down, "stop all processes of this checkout"),
         ("clean", _clean, "stop all processes of this checkout and remove all its data"),
@@ -121,35 +113,13 @@ def _wait_until_up(settings: Settings, child: subprocess.Popen[bytes] | None) ->
     return 1
 
 
-def _supervise(settings: Settings, *, demo: bool = False, ends: bool = False, shows_password: bool = True) -> int:
+def _supervise(settings: Settings, *, shows_password: bool) -> int:
     try:
         stack = Stack(settings, print_line, shows_password=shows_password)
     except AlreadyUp:
         sys.stderr.write("this checkout is already up; `make down` stops it\n")
         return 1
-    return stack.run(demo=demo, ends=ends)
-
-
-def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs the demo on the running stack, or else on a new stack that ends with the demo."""
-    if not _is_up(settings):
-        os.environ.setdefault("WEIR_SPARK_EVENT_LOG", str(settings.var / "spark-events"))
-        return _supervise(settings, demo=True, ends=arguments.exit)
-    if _wait_until_up(settings, None) != 0:
-        return 1
-    environment = child_environment(settings, read_env_file(settings.var))
-    story = plan.demo(environment, settings, arguments.exit)
-    return subprocess.run(list(story.argv), env=environment, cwd=ROOT, check=False).returncode
-
-
-def _examples(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `spark_jobs.samples` with the environment of the running stack."""
-    if not _is_up(settings):
-        sys.stderr.write("the stack is down; `make up` starts it\n")
-        return 1
-    environment = child_environment(settings, read_env_file(settings.var))
-    argv = [sys.executable, "-m", "spark_jobs.samples", *arguments.arguments]
-    return subprocess.run(argv, env=environment, cwd=ROOT, check=False).returncode
+    return stack.run()
 
 
 def _down(settings: Settings, _: argparse.Namespace) -> int:

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from stack.examples_database import VARIABLE
-from stack.settings import ROOT, Settings
+from stack.settings import ROOT
 from stack.supervisor import ProcessSpec
 
 DEFAULT_RUNS: Final = 4  #: default of WEIR_RUNS
@@ -35,14 +34,7 @@ def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
         _django("migrate", environment, "migrate", "--noinput"),
         _django("operator", environment, "ensure_operator"),
         _django("pipelines", environment, "sync_pipelines"),
-        *_examples(environment),
     ]
-
-
-def _examples(environment: Mapping[str, str]) -> list[ProcessSpec]:
-    """The connection of the example pipelines, if they have a database."""
-    argv = ("ensure_connection", "examples", "${secret:examples-url}", "enrichment", "change_capture")
-    return [_django("examples", environment, *argv)] if environment.get(VARIABLE) else []
 
 
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
@@ -114,12 +106,6 @@ def history(environment: Mapping[str, str]) -> list[ProcessSpec]:
             is_ready=lambda: answers(f"http://127.0.0.1:{port}/"),
         )
     ]
-
-
-def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> ProcessSpec:
-    """The demo. It reads address, user and password from `var/run`, where the supervisor has written them."""
-    argv = ["-m", "stack.demo_story", "--var", str(settings.var), *(["--exit"] if ends else [])]
-    return _python("demo", environment, *argv, shows_output=True, runs_once=True, grace_s=15.0)
 
 
 def answers(url: str) -> bool:

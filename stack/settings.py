@@ -96,12 +96,12 @@ def _existing_parent(folder: Path) -> Path:
 
 
 def make_folders(settings: Settings) -> None:
-    """Creates the folders. State, inputs and logs contain job data, so only their owner has access.
+    """Creates the folders. State, inputs, secrets and logs belong to their owner only.
 
     The service account, which differs from the user under root, may only traverse `var`.
     """
     settings.var.mkdir(mode=0o711, parents=True, exist_ok=True)
-    for name in ("run", "log", "storage", "inputs", "spark", "weir-spark"):
+    for name in ("run", "log", "storage", "inputs", "secrets", "spark", "weir-spark"):
         folder = settings.var / name
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
@@ -126,6 +126,7 @@ def stack_variables(settings: Settings, database: str, broker: str, http_port: i
         "WEIR_VAR": str(settings.var),
         "WEIR_STORAGE": environment.get("WEIR_STORAGE") or str(settings.var / "storage"),
         "WEIR_INPUTS": environment.get("WEIR_INPUTS") or str(settings.var / "inputs"),
+        "WEIR_SECRETS": environment.get("WEIR_SECRETS") or str(settings.var / "secrets"),
         "WEIR_LOGS": str(settings.log),
         "WEIR_HTTP_PORT": str(http_port),
         "WEIR_ADMIN_USER": settings.admin_user,

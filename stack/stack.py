@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Final
 
 from stack import plan
-from stack.examples_database import VARIABLE, ensure_examples_database
 from stack.processes import (
     SERVER_PROGRAMS,
     ProcessId,
@@ -38,7 +37,7 @@ from stack.settings import (
     stack_variables,
     write_env_file,
 )
-from stack.supervisor import EndRequested, ManagedProcess, StartFailed, Supervisor, rotate_logs
+from stack.supervisor import EndRequested, StartFailed, Supervisor, rotate_logs
 
 _START_S: Final = 90.0
 _GRACE_S: Final = 5.0
@@ -57,7 +56,6 @@ class Stack:
         make_folders(settings)
         self._settings = settings
         self._print_line = say
-        self._prints_changes = True
         self._shows_password = shows_password  #: False if the output goes to a log
         self._lock = _take_lock(settings)
         self._phase = "starting"
@@ -69,25 +67,21 @@ class Stack:
 
     # ------------------------------------------------------------ life
 
-    def run(self, *, demo: bool = False, ends: bool = False) -> int:
-        """Starts all processes, waits for a signal (or, with `ends`, for the end of the demo), and stops them.
-
-        Returns:
-            The exit code: 1 if a process did not start; with `ends` that of the demo, or 130 after a signal; else 0.
-        """
+    def run(self) -> int:
+        """Starts all processes, waits for a signal, and stops them. Returns 1 if a process did not start, else 0."""
         self._supervisor.listen()
         try:
             self._start()
-            story = plan.demo(self._environment, self._settings, ends)
-            return self._stay(self._supervisor.start(story) if demo else None, ends)
+            self._stay()
         except (StartFailed, ServiceFailed, ServerMissing) as failure:
             self._write_status("failed", str(failure))
             self._print_line(str(failure))
             return 1
         except EndRequested:
-            return 130 if ends else 0
+            pass
         finally:
             self._stop()
+        return 0
 
     def _start(self) -> None:
         settings = self._settings
@@ -100,8 +94,6 @@ class Stack:
             self._url = f"http://127.0.0.1:{port}/"
             _remember_port(settings, "http", port)
             variables = stack_variables(settings, database, broker, port)
-            if not settings.given_database:
-                variables[VARIABLE] = ensure_examples_database(settings.var, database)
             write_env_file(settings, variables)
             self._environment = child_environment(settings, variables)
             for step in plan.preparations(self._environment):
@@ -119,21 +111,13 @@ class Stack:
             self._supervisor.start(spec)
         self._supervisor.wait_ready(web, _START_S)
 
-    def _stay(self, guest: ManagedProcess | None, ends: bool) -> int:
+    def _stay(self) -> None:
         while not self._supervisor.is_ending:
             self._supervisor.wait(0.5)
             self._supervisor.check_children()
             rotate_logs(self._settings.log)
             if not self._is_status_written:
                 self._write_status(self._phase)
-            if guest and guest.exit_code is not None:
-                if ends:
-                    self._prints_changes = False  # the demo's result is the last line
-                    return guest.exit_code if guest.exit_code >= 0 else 128 - guest.exit_code
-                self._print_line(f"the demo ended with {guest.exit_code}; the console stays up until Ctrl-C")
-                self._print_line(self._greeting())
-                guest = None
-        return 130 if ends else 0
 
     def _stop(self) -> None:
         """Stops beat and workers first, then web and servers; finally ends processes that outlived their parent."""
@@ -141,7 +125,7 @@ class Stack:
             self._write_status("stopping")
         supervisor = self._supervisor
         supervisor.is_ending = True
-        if self._prints_changes and supervisor.children:
+        if supervisor.children:
             self._print_line("stopping in order; a second Ctrl-C stops at once")
         servers = {"postgres", "redis", "web"}
         supervisor.stop([child for child in reversed(supervisor.children) if child.spec.name not in servers])
@@ -190,8 +174,7 @@ class Stack:
     # ------------------------------------------------------------ status
 
     def _on_change(self, line: str) -> None:
-        if self._prints_changes:
-            self._print_line(line)
+        self._print_line(line)
         self._write_status(self._phase)
 
     def _write_status(self, phase: str, message: str = "") -> None:

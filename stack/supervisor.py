@@ -62,7 +62,6 @@ class ProcessSpec:
     grace_s: float = 10.0
     orphan_signal: signal.Signals = signal.SIGTERM  #: the kernel sends it when the supervisor dies
     pass_fds: tuple[int, ...] = ()
-    shows_output: bool = False  #: on the supervisor's terminal instead of a log
     runs_once: bool = False  #: not restarted after its end
 
 
@@ -98,7 +97,7 @@ class ManagedProcess:
         return self.popen.returncode if self.popen else None
 
 
-def spawn(spec: ProcessSpec, sink: IO[bytes] | None) -> subprocess.Popen[bytes]:
+def spawn(spec: ProcessSpec, sink: IO[bytes]) -> subprocess.Popen[bytes]:
     """Starts a process in a new session, so that Ctrl-C in a terminal reaches only the supervisor."""
     return subprocess.Popen(
         list(spec.argv), env=dict(spec.environment), cwd=spec.folder, pass_fds=spec.pass_fds,
@@ -194,8 +193,7 @@ class Supervisor:
 
     def _launch(self, child: ManagedProcess) -> None:
         spec = child.spec
-        with contextlib.ExitStack() as stack:
-            sink = None if spec.shows_output else stack.enter_context(self._log_of(spec.name).open("ab"))
+        with self._log_of(spec.name).open("ab") as sink:
             child.popen = spawn(spec, sink)
         child.identity = ProcessId.of(child.popen.pid)
         child.started_at_s = time.monotonic()

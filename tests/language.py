@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-PACKAGES: Final = ("runtime", "weir", "spark_jobs", "console", "stack", "benchmarks")
+PACKAGES: Final = ("runtime", "weir", "spark_jobs", "console", "stack", "examples", "benchmarks")
 DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "docker")
 MARKDOWN_COLUMNS: Final = 120
 PARTICIPLE_PERCENT: Final = 3.0

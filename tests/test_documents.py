@@ -73,5 +73,5 @@ def without_docstrings(code: str) -> str:
 
 def test_the_job_of_the_readme_is_the_pipeline_wordcount() -> None:
     shown = re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / "README.md").read_text())[0]
-    pipeline = (ROOT / "spark_jobs/pipelines/wordcount.py").read_text()
+    pipeline = (ROOT / "examples/pipelines/wordcount.py").read_text()
     assert without_docstrings(shown) == without_docstrings(pipeline)

@@ -5,6 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
@@ -18,7 +19,17 @@ import weir.spi
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("django", "numpy", "pandas", "psycopg", "pyarrow", "pyspark")
-OWN = ("console", "pyspark_weir", "pyspark_weir_output", "runtime", "spark_jobs", "stack", "templates", "weir")
+OWN = (
+    "console",
+    "examples",
+    "pyspark_weir",
+    "pyspark_weir_output",
+    "runtime",
+    "spark_jobs",
+    "stack",
+    "templates",
+    "weir",
+)
 #: They run a job or Spark, so they load all that it takes.
 RUNNING = {"BatchResult", "SavepointWriter", "WrittenSavepoint", "run_batch", "run_local"}
 
@@ -33,6 +44,10 @@ def loaded(program: str, modules: tuple[str, ...]) -> list[str]:
 
 def test_the_import_loads_nothing_heavy() -> None:
     assert loaded("import weir", (*HEAVY, "runtime", "spark_jobs")) == []
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert weir.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_errors_and_restart_strategies_do_without_arrow() -> None:
@@ -142,10 +157,10 @@ def test_documents_show_the_names_of_weir_only() -> None:
     assert {place: unknown_names(code) for place, code in shown.items() if unknown_names(code)} == {}
 
 
-@pytest.mark.parametrize("pipeline", sorted((ROOT / "spark_jobs/pipelines").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("pipeline", sorted((ROOT / "examples/pipelines").glob("*.py")), ids=lambda path: path.stem)
 def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
     """Beside `weir` it may use the data of the demo, and the default folders of the examples."""
-    demo = {"spark_jobs", "spark_jobs.pipelines", "spark_jobs.schemas", "spark_jobs.samples.folders"}
+    demo = {"examples", "examples.pipelines", "examples.schemas", "examples.samples.folders"}
     assert imports(pipeline.read_text()) <= {"weir", *demo}
 
 
@@ -154,5 +169,7 @@ def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
 
 def test_no_other_package_has_a_folder_of_one_of_our_names() -> None:
     """Decision 0017: the wheel has names such as `console`; of two packages with one name, the later one wins."""
-    others = {name: set(packages_distributions().get(name, ())) - {"weir"} for name in OWN}
+    others = {
+        name: set(packages_distributions().get(name, ())) - {"weir-streams", "weir-streams-examples"} for name in OWN
+    }
     assert {name: packages for name, packages in others.items() if packages} == {}

@@ -7,7 +7,7 @@ import pytest
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 APART = {"jobs", "contracts", "acceptance", "golden"}  #: everything together
-PACKAGES = ("runtime", "console", "spark_jobs", "stack", "benchmarks", "weir")
+PACKAGES = ("runtime", "console", "spark_jobs", "stack", "benchmarks", "examples", "weir")
 FILES = sorted(
     path.relative_to(TESTS)
     for path in TESTS.rglob("test_*.py")

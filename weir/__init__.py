@@ -1,4 +1,4 @@
-"""The names that the author of a job imports.
+"""The names that the author of a job imports, and `__version__`.
 
     import weir
 
@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
+    __version__: str
     from runtime.connectors.formats.arrow import ArrowFormat as ArrowFormat
     from runtime.connectors.formats.avro import AvroFormat as AvroFormat
     from runtime.connectors.formats.csv import CsvFormat as CsvFormat
@@ -213,11 +214,13 @@ __all__ = [*_HOMES, "spi"]  # noqa: PLE0604 - the keys are text
 if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return import_module("importlib.metadata").version(import_module("runtime.libraries").DISTRIBUTION)
         if name == "spi":
             return import_module("weir.spi")
         if name not in _HOMES:
             raise AttributeError(f"module 'weir' has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        found = globals()[name] = getattr(import_module("runtime.libraries").import_part(_HOMES[name]), name)
         return found
 
     def __dir__() -> list[str]:

@@ -17,13 +17,15 @@
 All of them are pickled by cloudpickle and sent to the slots.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.input_file import InputFile, Scan
-from runtime.connectors.postgres.connection import connect as connect_postgres
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder
+from runtime.libraries import import_part
 from runtime.ports import (
     ChecksColumns,
     Collector,
@@ -50,6 +52,16 @@ from runtime.ports import (
 from runtime.secrets import check_hosts, named_connection
 from runtime.secrets import resolve as resolve_secrets
 from runtime.state.index.hashing import key_groups
+
+if TYPE_CHECKING:
+    from runtime.connectors.postgres.connection import connect as connect_postgres
+else:
+
+    def __getattr__(name: str) -> Any:  # its library is an extra
+        if name == "connect_postgres":
+            return import_part("runtime.connectors.postgres.connection").connect
+        raise AttributeError(f"module 'weir.spi' has no attribute {name!r}")
+
 
 __all__ = [
     "CheckedFolder",

@@ -21,9 +21,9 @@ from benchmarks.figures import Figure, MeasurementPlan, Report, ratio
 from benchmarks.modes.one import FULL, MODES, SMALL, Run
 from benchmarks.sql import listing
 from benchmarks.workloads import WORKLOADS
-from spark_jobs import nycflights
-from spark_jobs.feeder import FeedPlan as Feed
-from spark_jobs.feeder import feed
+from examples import nycflights
+from examples.feeder import FeedPlan as Feed
+from examples.feeder import feed
 
 TITLE: Final = "a bounded job in BATCH, relative to STREAMING and to hand-written Spark SQL"
 TIME_BOX_S: Final = 2_400.0

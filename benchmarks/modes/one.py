@@ -22,16 +22,16 @@ from benchmarks.protocol import Task
 from benchmarks.systems import spark as structured
 from benchmarks.systems import weir
 from benchmarks.workloads import WORKLOADS
+from examples import nycflights, oracle
+from examples.pipelines.flight_tables import history
+from examples.pipelines.flights import PIPELINE as FLIGHTS
+from examples.schemas import AIRLINES, FLIGHT_FILES, WEATHER_FILE, read_csv
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.launch.spark import SparkLauncher
-from spark_jobs import nycflights, oracle
 from spark_jobs.batch.run import run_batch
-from spark_jobs.pipelines.flight_tables import history
-from spark_jobs.pipelines.flights import PIPELINE as FLIGHTS
-from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, WEATHER_FILE, read_csv
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.stages.tables import SPARK_SETTINGS as TABLE_SETTINGS
 from spark_jobs.stages.tables import inputs_of, materialise

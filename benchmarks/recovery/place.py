@@ -15,7 +15,7 @@ import psycopg
 
 from benchmarks.child import ROOT
 from benchmarks.recovery.job import NAME, RecoveryParams
-from stack.demo_api import Api
+from examples.demo.api import Api
 from stack.settings import read_env_file
 
 PATIENCE_S = 240.0

@@ -20,6 +20,7 @@ from console.operations.workers import Answer
 from console.runs.standing_stages import ENDED_STATES
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
+from runtime.libraries import DISTRIBUTION
 
 MAX_RUNS: Final = 500
 WAITING: Final = (RunState.QUEUED, RunState.WAITING)
@@ -104,7 +105,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
     with connection.cursor() as cursor:
         cursor.execute("SHOW server_version")
         postgres: Any = cursor.fetchone()
-    found = [("Weir", _package("weir")), ("Python", platform.python_version()), ("Django", django.get_version()),
+    found = [("Weir", _package(DISTRIBUTION)), ("Python", platform.python_version()), ("Django", django.get_version()),
              ("Postgres", str(postgres[0]).split()[0])]  # fmt: skip
     return (*found, *((name, _package(name)) for name in _PACKAGES))
 

@@ -24,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from runtime.libraries import import_library
+
 log = logging.getLogger(__name__)  # its messages go to stderr: stdout of Spark's daemon is a protocol
 
 SWITCH: Final = "WEIR_KERNELS"  #: environment variable; `numpy`: the kernels are not used
@@ -57,7 +59,7 @@ def native() -> Kernels | None:
 
 
 def _load() -> Kernels:
-    config: Any = import_module("numba").config  # 0.4 s
+    config: Any = import_library("numba", "spark").config  # 0.4 s
     if config.DISABLE_JIT:
         raise RuntimeError("NUMBA_DISABLE_JIT is set")
     before = config.CACHE_DIR

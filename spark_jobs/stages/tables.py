@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
-
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
 from spark_jobs.batch.progress import task_counts
@@ -232,6 +230,8 @@ class _TableWrite:
 
     def _failure(self, error: Exception) -> Exception:
         """JobRejected for an error of data or user code, which would repeat; StageFailure if Spark is lost."""
+        from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
         detail = f"Spark could not compute it: {error_summary(error)}"
         if isinstance(error, OSError | Py4JNetworkError) or _SPARK_GONE_PATTERN.search(str(error)):
             return StageFailure("spark-unavailable", self._uid, detail)

@@ -1,4 +1,4 @@
-"""`python3 -m stack.launch [--browser]`: prepares this checkout to run. A repetition takes well under a second."""
+"""`python3 -m stack.launch [--dev] [--browser]`: prepares this checkout to run. A repetition takes under a second."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m stack.launch", description=__doc__)
+    parser.add_argument("--dev", action="store_true", help="also install the tools of developers, and all connectors")
     parser.add_argument("--browser", action="store_true", help="also find or install Chromium")
     arguments = parser.parse_args()
     try:
-        _prepare_python()
+        _prepare_python(venv.DEV_LOCK if arguments.dev else venv.DEMO_LOCK)
         _prepare_java()
         _prepare_kernels()
         if arguments.browser:
@@ -33,8 +34,8 @@ def _log(name: str) -> str:
     return os.path.join(ROOT, "var", "log", name)
 
 
-def _prepare_python() -> None:
-    if venv.is_current(ROOT):
+def _prepare_python(lock: str) -> None:
+    if venv.is_current(ROOT, lock):
         return
     choice = choose(inspect_machine(os.environ))
     if isinstance(choice, Refuse):
@@ -42,7 +43,7 @@ def _prepare_python() -> None:
     _install_packages(choice)
     version = "{}.{}".format(*choice.interpreter.version)
     sys.stderr.write(f"Python {version} at {choice.interpreter.path}, {choice.services} Postgres and Redis\n")
-    venv.make_venv(ROOT, choice.interpreter.path, _log("install.log"))
+    venv.make_venv(ROOT, choice.interpreter.path, lock, _log("install.log"))
 
 
 def _install_packages(choice: Use) -> None:

@@ -1,4 +1,4 @@
-"""Creates `.venv` and installs the locked dependencies, again after each change of pyproject.toml or the locks.
+"""Creates `.venv` and installs the locked dependencies, again after each change of a pyproject.toml or of the locks.
 
 Every file that pip installs must have a hash in `locks/`, including the build backend. Pip checks no hashes of packages
 that an isolated build downloads. The backend is therefore installed first, and builds run without isolation.
@@ -14,10 +14,10 @@ import subprocess
 import sys
 from typing import IO, Iterable
 
-EXTRAS = "embedded,demo,dev,avro,kafka,delta,iceberg"
 BUILD_LOCK = os.path.join("locks", "build.txt")  #: the build backend
-LOCK = os.path.join("locks", "all.txt")  #: dependencies of pyproject.toml and `EXTRAS`
-_INPUTS = ("pyproject.toml", BUILD_LOCK, LOCK)
+DEMO_LOCK = os.path.join("locks", "demo.txt")  #: all that the demo uses
+DEV_LOCK = os.path.join("locks", "all.txt")  #: all extras, and the tools of developers
+_PROJECTS = ("pyproject.toml", os.path.join("examples", "pyproject.toml"))
 _PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 
 
@@ -29,18 +29,21 @@ def python_of(root: str) -> str:
     return os.path.join(root, ".venv", "bin", "python")
 
 
-def is_current(root: str) -> bool:
-    """Whether `.venv` was created in this place from the current files, and its interpreter still runs."""
+def is_current(root: str, lock: str) -> bool:
+    """Whether `.venv` was created in this place from the current files, and its interpreter still runs.
+
+    An environment from `DEV_LOCK` has the packages of `DEMO_LOCK` too.
+    """
     try:
         with open(_stamp(root), encoding="utf-8") as stamp:
-            same = stamp.read() == digest(root)
+            same = stamp.read() in (digest(root, lock), digest(root, DEV_LOCK))
         return same and subprocess.run([python_of(root), "-c", ""], check=False).returncode == 0
     except OSError:
         return False
 
 
-def make_venv(root: str, interpreter: str, log: str) -> None:
-    """Creates `.venv`, anew if another interpreter had created it, and installs all packages.
+def make_venv(root: str, interpreter: str, lock: str, log: str) -> None:
+    """Creates `.venv`, anew if another interpreter had created it, and installs the packages of `lock`.
 
     Raises:
         SetupFailed: the message has the end of the log.
@@ -52,21 +55,20 @@ def make_venv(root: str, interpreter: str, log: str) -> None:
     with open(log, "w", encoding="utf-8") as sink:
         if not os.path.exists(python_of(root)):
             run_logged([interpreter, "-m", "venv", folder], sink, "creating .venv")
-        for arguments in _installations(root):
+        for arguments in _installations(root, lock):
             run_logged(
                 [python_of(root), "-m", "pip", "install", *_PIP_OPTIONS, *arguments], sink, "installing packages"
             )
     with open(_stamp(root), "w", encoding="utf-8") as stamp:
-        stamp.write(digest(root))
+        stamp.write(digest(root, lock))
 
 
-def _installations(root: str) -> list[list[str]]:
+def _installations(root: str, lock: str) -> list[list[str]]:
     """The arguments of each `pip install`, in order."""
-    build, lock = (os.path.join(root, name) for name in (BUILD_LOCK, LOCK))
     return [
-        ["--require-hashes", "-r", build],
-        ["--require-hashes", "--no-build-isolation", "-r", lock],
-        ["--no-deps", "--no-build-isolation", "-e", f"{root}[{EXTRAS}]"],
+        ["--require-hashes", "-r", os.path.join(root, BUILD_LOCK)],
+        ["--require-hashes", "--no-build-isolation", "-r", os.path.join(root, lock)],
+        ["--no-deps", "--no-build-isolation", "-e", root, "-e", os.path.join(root, "examples")],
     ]
 
 
@@ -83,15 +85,14 @@ def _stamp(root: str) -> str:
     return os.path.join(root, ".venv", "weir-stamp")
 
 
-def digest(root: str) -> str:
+def digest(root: str, lock: str) -> str:
     """Identifies the files, the interpreter and the place from which `.venv` is created."""
     found = hashlib.sha256()
-    for name in _INPUTS:
+    for name in (*_PROJECTS, BUILD_LOCK, lock):
         with open(os.path.join(root, name), "rb") as source:
             found.update(source.read())
     found.update(os.path.realpath(python_of(root)).encode())
     found.update(os.path.realpath(root).encode())
-    found.update(EXTRAS.encode())
     return found.hexdigest()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from stack.demo_api import Api
+from examples.demo.api import Api
 from stack.settings import ROOT
 from tests.acceptance.word_count import PATIENCE_S
 from tests.console.ui.browsing import ARGUMENTS
@@ -42,7 +42,7 @@ class Flights:
         body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
         self.api.ready_version(self.job, body, PATIENCE_S)
         self.api.operate(self.job, "start", {}, PATIENCE_S)
-        feeder = [sys.executable, "-m", "spark_jobs.feeder", "--to", str(folder / "in"), "--seconds", str(FEED_S)]
+        feeder = [sys.executable, "-m", "examples.feeder", "--to", str(folder / "in"), "--seconds", str(FEED_S)]
         self.feeder = subprocess.Popen(feeder, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def weirctl(self, *arguments: str) -> None:

@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.samples.__main__ import DATABASE_VARIABLE, SAMPLES
-from stack.demo_api import Api
+from examples.database import SECRET
+from examples.demo.api import Api
+from examples.samples.commands import SAMPLES
 from stack.processes import marked_processes
 from stack.settings import ROOT
 from tests.acceptance.word_count import PATIENCE_S
@@ -70,7 +71,8 @@ class Example:
 
     def feed(self) -> None:
         """Writes a further step of input."""
-        folder, database = self.checkout.var / "data/examples" / self.name, self.checkout.variables()[DATABASE_VARIABLE]
+        folder, secret = self.checkout.var / "data/examples" / self.name, self.checkout.var / "secrets" / SECRET
+        database = secret.read_text(encoding="utf-8") if SAMPLES[self.name].has_database else ""
         SAMPLES[self.name].write_step(folder, database, self.step)
         self.step += 1
 

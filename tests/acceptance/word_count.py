@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from stack.demo_api import Api
+from examples.demo.api import Api
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
+from examples.pipelines.enrichment import CustomerLookup
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection
 from runtime.connectors.kafka.registry import SchemaRegistry
 from runtime.connectors.postgres.connection import connect
@@ -26,7 +27,6 @@ from runtime.connectors.sinks.webhook import Webhook
 from runtime.data_hosts import hosts_of, is_listed
 from runtime.errors import JobRejected, WeirError
 from runtime.ports import OutputEpoch
-from spark_jobs.pipelines.enrichment import CustomerLookup
 from spark_jobs.sinks.postgres_table import PostgresTable
 from tests.schema_registry import running_registry
 from tests.waiting import until

@@ -23,7 +23,7 @@ from runtime.connectors.formats import (
     bisect_malformed,
 )
 from runtime.errors import JobRejected
-from tests.examples import examples
+from tests.example_counts import examples
 
 TEXTS = CsvFormat(pa.schema([("a", pa.string()), ("b", pa.string())]), has_header=False)
 NUMBERS = CsvFormat(pa.schema([("n", pa.int64()), ("x", pa.float64())]), has_header=False)

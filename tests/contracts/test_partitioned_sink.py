@@ -25,7 +25,7 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.sink import SinkOperator
 from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState
-from tests.examples import examples
+from tests.example_counts import examples
 
 PERMIT = CommitPermit("7", Token(1), CheckpointId(1))
 

@@ -13,7 +13,7 @@ from runtime.connectors.sources.sequence import KEY_MULTIPLIER, SCHEMA, Sequence
 from runtime.errors import JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.manual_clock import ManualClock
 
 

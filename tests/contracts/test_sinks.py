@@ -26,7 +26,7 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.backend import SubtaskState
-from tests.examples import examples
+from tests.example_counts import examples
 
 
 def writer(folder: Path, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:

@@ -6,10 +6,11 @@ import sys
 
 from tqdm import tqdm
 
-from stack import demo_steps as steps
-from stack.demo_api import Api
-from stack.demo_children import Children, Environment
-from stack.demo_story import SLOW_FEED_S, define
+from examples.demo import steps
+from examples.demo.api import Api
+from examples.demo.children import Children
+from examples.demo.story import SLOW_FEED_S, define
+from examples.environment import Environment
 
 
 def main() -> None:

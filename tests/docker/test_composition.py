@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from stack.demo_api import Api
-from stack.demo_live import InputEndDetector
-from stack.demo_steps import RECORDS, REST_FEED_S
-from stack.demo_story import SLOW_FEED_S
+from examples.demo.api import Api
+from examples.demo.live import InputEndDetector
+from examples.demo.steps import RECORDS, REST_FEED_S
+from examples.demo.story import SLOW_FEED_S
 from stack.launch.java import find_java
 from stack.services import free_port
 from stack.settings import ROOT
@@ -46,6 +46,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
         engine("tag", "postgres:16-bookworm", "redis:7-bookworm")
         source = checkout(tmp_path_factory.mktemp("source"))
         build(engine, source / "docker/Dockerfile", source, "weir:0.1.0")
+        build(engine, IMAGES / "examples.containerfile", source, "weir:0.1.0")
         yield engine
 
 
@@ -136,7 +137,7 @@ def worker_with_a_slot(composition: Composition) -> str:
 def feed(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
     """Feeds what is not there yet, as the demo does; the job's user may read it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "spark_jobs.feeder", "--to", str(folder), "--seconds", str(seconds)],
+        [sys.executable, "-m", "examples.feeder", "--to", str(folder), "--seconds", str(seconds)],
         cwd=ROOT,
         umask=0o022,
     )
@@ -145,7 +146,7 @@ def feed(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
 def compared(output: Path) -> dict[str, int]:
     """The comparison of the output with plain Spark on this machine."""
     done = subprocess.run(
-        [sys.executable, "-m", "spark_jobs.oracle", "--output", str(output)],
+        [sys.executable, "-m", "examples.oracle", "--output", str(output)],
         cwd=ROOT, env={**os.environ, "JAVA_HOME": find_java(os.environ) or ""}, stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
     found: dict[str, int] = json.loads(done.stdout.decode().splitlines()[-1])

@@ -73,12 +73,6 @@ def test_the_dockerfile_for_jobs_of_ones_own_is_clean_and_begins_with_the_image(
     assert f"USER {user}\n" in (DOCKER / "Dockerfile").read_text(), "the image goes on as the user that it began with"
 
 
-def test_the_image_can_be_built_with_the_connectors(services: dict[str, dict[str, Any]]) -> None:
-    (default,) = re.findall(r"^ARG PACKAGES=(\w+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
-    assert services["migrate"]["build"]["args"] == {"PACKAGES": f"${{WEIR_IMAGE_PACKAGES:-{default}}}"}
-    assert [name for name in (default, "connectors") if not (ROOT / f"locks/{name}.txt").exists()] == []
-
-
 def test_the_console_gets_the_variables_of_a_proxy(services: dict[str, dict[str, Any]]) -> None:
     wanted = {"DJANGO_ALLOWED_HOSTS", "DJANGO_TRUSTED_ORIGINS", "DJANGO_HTTPS", "WEIR_NUM_PROXIES"}
     given = services["web"]["environment"]

@@ -11,7 +11,7 @@ from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, S
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.tumbling import TumblingWindow
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.kernels.twins import key_columns, numpy_twins
 from tests.operators.harness import Harness
 

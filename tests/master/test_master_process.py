@@ -99,7 +99,7 @@ def test_the_code_of_a_run_is_that_of_its_version_at_another_parallelism(
     _, code = compile_job(replace(row(params), parallelism=3))
     context = PipelineContext("", DataRoots.of_environment({"WEIR_DATA_ROOTS": str(tmp_path)}))
     assert compile_graph("wordcount", params, context, 1, 128)["graph"]["code"] == msgspec.to_builtins(code)
-    assert (code.package, code.version) == ("weir", version("weir"))
+    assert (code.package, code.version) == ("weir-streams-examples", version("weir-streams-examples"))
     assert compile_graph("wordcount", params, context, 1, 64)["graph"]["code"]["graph"] != code.graph
 
 

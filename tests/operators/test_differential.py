@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.differential import KINDS, LEFT_OUT, Case, modules_with_state
 
 

@@ -12,7 +12,7 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.latest import Latest
 from runtime.operators.partition import partition_by_key_group
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.harness import Harness
 
 COLUMNS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])

@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import weir
 from spark_jobs import __main__ as command_line
 from tests.spark_jobs.conftest import ROOT, environment_of
 
@@ -55,8 +56,8 @@ def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(process: Command
     ],
 )
 def test_the_schema_and_the_compiler_agree(command: Command, params: dict[str, Any], valid: bool) -> None:
+    from examples.pipelines.flights import PIPELINE
     from runtime.dataflow.pipelines import parameter_schema
-    from spark_jobs.pipelines.flights import PIPELINE
 
     assert jsonschema.Draft202012Validator(parameter_schema(PIPELINE)).is_valid(params) is valid
     assert (compile_flights(command, params).code == 0) is valid
@@ -143,6 +144,11 @@ def test_the_command_of_authors_lists_pipelines() -> None:
     done = author("pipelines")
     assert done.returncode == 0, done.stderr
     assert {"flights", "wordcount"} <= {one["name"] for one in json.loads(done.stdout)}
+
+
+def test_the_command_of_authors_shows_its_version() -> None:
+    done = author("--version")
+    assert (done.returncode, done.stdout) == (0, f"weir {weir.__version__}\n"), done.stderr
 
 
 @pytest.mark.parametrize("verb", ["stand", "state"])

@@ -148,7 +148,7 @@ def test_a_full_disk_ends_no_supervisor_and_all_comes_back_once_there_is_space(
 
 def test_a_start_without_space_is_refused_by_folder_and_setting(disk: Path, checkout: Checkout) -> None:
     fill(disk, left=10 * MEGABYTE)
-    for command in (("up",), ("up", "--foreground"), ("demo",)):
+    for command in (("up",), ("up", "--foreground")):
         child = checkout.start(*command, WEIR_MIN_FREE_MB="20")
         output = child.communicate(timeout=60)[0]
         assert child.returncode == 1

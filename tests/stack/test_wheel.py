@@ -1,4 +1,4 @@
-"""An installed wheel plays the demo: from an empty folder, without a checkout."""
+"""The installed wheels play the demo: from an empty folder, without a checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OUTSIDE = ("WEIR_", "DJANGO_", "SPARK_", "PYSPARK_", "PYTHON", "DATABASE_URL", 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """An environment with the wheel and, from the environment of the tests, the packages of its lock."""
+    """An environment with the wheels and, from the environment of the tests, the packages of its lock."""
     source, environment = tmp_path / "source", tmp_path / "environment"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, tracked.split("\0")):
@@ -27,7 +27,8 @@ def installed(tmp_path: Path) -> Path:
             shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = tmp_path / "wheels"
-    _run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source], tmp_path)
+    folders = (source, source / "examples")
+    _run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *folders], tmp_path)
     shutil.rmtree(source)
     _run([sys.executable, "-m", "venv", "--without-pip", environment], tmp_path)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
@@ -49,11 +50,11 @@ def _run(command: list[str | Path], folder: Path) -> str:
 def test_a_wheel_plays_the_demo_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    names = "console, runtime, spark_jobs, stack, weir"
+    names = "console, examples, runtime, spark_jobs, stack, weir"
     places = _run([installed, "-c", f"import {names}; print(*(each.__file__ for each in ({names})))"], empty).split()
     assert all(Path(place).is_relative_to(installed.parent.parent) for place in places), places
     try:
-        said = _run([installed, "-m", "stack", "demo", "--exit"], empty)
+        said = _run([installed, "-m", "examples", "demo", "--exit"], empty)
         assert "demo: exact, 336776 records" in said, said
         assert [each.name for each in empty.iterdir()] == ["var"]
     finally:

@@ -23,7 +23,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.schema import OPEN_TYPE, namespace_field
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 

@@ -22,7 +22,7 @@ from runtime.state import object_table
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.object_table import Entry, ObjectTable, Place
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 

@@ -11,8 +11,8 @@ from runtime.connectors.avro_types import arrow_type
 from runtime.connectors.formats.base import Chunk, MalformedFile, ScannedFormat, check_schema
 from runtime.connectors.formats.columns import chunk_of, is_file_error, needed_columns
 from runtime.connectors.formats.input_file import InputFile, Scan
-from runtime.connectors.libraries import import_library
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.libraries import import_library
 
 _SYNC_BYTES: Final = 16  #: of the marker that ends the header and every block
 _SEARCH_BYTES: Final = 1 << 16

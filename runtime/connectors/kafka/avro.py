@@ -15,8 +15,8 @@ import pyarrow as pa
 from runtime.connectors.avro_types import arrow_type
 from runtime.connectors.kafka.formats import Decode, Encode, decode_with, rows_of
 from runtime.connectors.kafka.registry import FRAME_BYTES, SchemaRegistry, frame, schema_number
-from runtime.connectors.libraries import import_library
 from runtime.errors import DataRejected, JobRejected
+from runtime.libraries import import_library
 
 
 @dataclass(frozen=True)

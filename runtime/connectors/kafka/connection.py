@@ -12,9 +12,9 @@ from ssl import SSLError
 from typing import Any, Final, TypeVar
 
 from runtime.connectors.kafka.wire import SASL_MECHANISMS, KafkaWire, sasl_mechanism
-from runtime.connectors.libraries import import_library
 from runtime.data_hosts import hosts_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
+from runtime.libraries import import_library
 from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
 T = TypeVar("T")

@@ -31,8 +31,8 @@ from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import MessageFormat
 from runtime.connectors.kafka.rows import PARTITIONER, MessageProducer, Messages, hold_messages
 from runtime.connectors.kafka.transactions import call_again, check_topic_exists, encode_id_part, initialise
-from runtime.connectors.libraries import import_library
 from runtime.core.job.graph import Guarantee
+from runtime.libraries import import_library
 from runtime.ports import OutputEpoch
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from runtime.connectors.kafka.connection import KafkaConnection
-from runtime.connectors.libraries import import_library
 from runtime.errors import JobRejected
+from runtime.libraries import import_library
 
 Partition = tuple[str, int]  #: topic and number
 TopicIds = Mapping[str, str]  #: the broker's id of each topic, in hexadecimal digits; a topic made anew gets another

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from runtime.connectors.kafka.formats import Decode, Encode, decode_with, rows_of
 from runtime.connectors.kafka.registry import FRAME_BYTES, SchemaRegistry, schema_number
-from runtime.connectors.libraries import import_library
 from runtime.errors import DataRejected, JobRejected
+from runtime.libraries import import_library
 
 #: by `FieldDescriptor.type`
 _TYPES: Final[Mapping[int, pa.DataType]] = {

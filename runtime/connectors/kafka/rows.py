@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import Encode, key_bytes
-from runtime.connectors.libraries import import_library
 from runtime.errors import DataRejected, JobRejected, TargetAway
+from runtime.libraries import import_library
 
 PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java producers choose
 #: Messages as rows, for files that hold them until their checkpoint has completed.

@@ -32,10 +32,10 @@ from runtime.connectors.kafka.transactions import (
     new_writer_name,
 )
 from runtime.connectors.kafka.wire import SASL_MECHANISMS, sasl_mechanism
-from runtime.connectors.libraries import import_library
 from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.connectors.sinks.write_ahead import WriteAheadSink
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.libraries import import_library
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter, StageFolders
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000  #: the largest that brokers accept by default

@@ -39,10 +39,10 @@ from runtime.connectors.kafka.offsets import (
     decode_listing,
     encode_listing,
 )
-from runtime.connectors.libraries import import_library
 from runtime.connectors.sources.event_clock import FUTURE_TIME, BoundedOutOfOrderness, check_event_time
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
+from runtime.libraries import import_library
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes

@@ -38,11 +38,11 @@ from typing import Any, Final
 
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.wire import GROUP_KEY, TRANSACTION_KEY, KafkaWire
-from runtime.connectors.libraries import import_library
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
 
 _ID_PATTERN: Final = re.compile(

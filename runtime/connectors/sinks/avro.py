@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from runtime.connectors.avro_types import avro_schema
-from runtime.connectors.libraries import import_library
 from runtime.connectors.sinks.row_file import VALUE_ERRORS, RowEncoder, python_rows
 from runtime.connectors.sinks.row_files import RowFileSink
 from runtime.errors import DataRejected, JobRejected
+from runtime.libraries import import_library
 
 _CODECS: Final = ("deflate", "null")
 

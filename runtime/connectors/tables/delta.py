@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from runtime.connectors.libraries import import_library
 from runtime.connectors.tables.data_files import (
     check_committable,
     files_before,
@@ -31,6 +30,7 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import copy_file, make_folder, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
 
 MAX_CONFLICTS: Final = 20  #: commits in a row that other writers of the table may win

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.connectors.libraries import import_library
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.libraries import import_library
 
 #: Column metadata and table properties that oblige a writer to compute or check values. This sink does neither.
 _DUTIES: Final = ("delta.generationExpression", "delta.invariants", "delta.identity", "delta.constraints.")

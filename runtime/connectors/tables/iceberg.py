@@ -21,7 +21,6 @@ from urllib.parse import urlparse
 
 import pyarrow.parquet as pq
 
-from runtime.connectors.libraries import import_library
 from runtime.connectors.tables.data_files import (
     OWNER,
     check_committable,
@@ -39,6 +38,7 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
 
 MAX_CONFLICTS: Final = 20  #: commits in a row that other writers of the table may win

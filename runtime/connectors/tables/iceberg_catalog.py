@@ -7,12 +7,11 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import urlparse
 
-from runtime.connectors.libraries import import_library
-from runtime.connectors.postgres.connection import check_parameters
 from runtime.data_hosts import hosts_of
 from runtime.data_roots import DataRoots
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
+from runtime.libraries import import_library
 from runtime.redaction import REFERENCE, is_secret
 from runtime.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
 
@@ -141,6 +140,8 @@ def _database_hosts(url: Any) -> tuple[str, ...]:
             raise JobRejected("bad-catalog", "catalog.uri", "must be sqlite:/// and the path of a file, nothing else")
         DataRoots.of_environment(os.environ).check("catalog.uri", url.database)
         return ()
+    from runtime.connectors.postgres.connection import check_parameters  # its library is part of the extra
+
     check_parameters("catalog.uri", [f"?{name}" if name in ("host", "port") else name for name in url.query])
     if "${" in f"{url.database} {url.query.get('dbname', '')}":
         raise JobRejected("bad-secret", "catalog.uri", "takes no secret as the name of its database")

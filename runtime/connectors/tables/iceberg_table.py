@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.connectors.libraries import import_library
 from runtime.errors import JobRejected
+from runtime.libraries import import_library
 
 _FIRST_PARTITION_ID: Final = 1000  #: Iceberg's id of the first partition field
 _EXPRESSION: Final = re.compile(r"(?:(?P<transform>years|months|days|hours)\((?P<argument>.+)\)|(?P<column>[^()]+))")

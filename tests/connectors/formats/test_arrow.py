@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.formats import ArrowFormat, MalformedFile
-from tests.examples import examples
+from tests.example_counts import examples
 
 KINDS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 

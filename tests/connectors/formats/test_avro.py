@@ -18,7 +18,7 @@ from runtime.connectors.formats import AvroFormat, MalformedFile
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource
 from runtime.errors import DataRejected
 from tests.contracts.files import Reading, drop
-from tests.examples import examples
+from tests.example_counts import examples
 
 NUMBERS = {
     "type": "record",

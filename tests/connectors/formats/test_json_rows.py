@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runtime.connectors.formats import json_rows
 from runtime.connectors.formats.json_rows import ArrowRows, KernelRows, row_parser
 from runtime.connectors.kafka.formats import KafkaJson
-from tests.examples import examples
+from tests.example_counts import examples
 
 SCHEMA = pa.schema(
     [

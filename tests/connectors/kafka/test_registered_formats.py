@@ -20,7 +20,7 @@ from runtime.connectors.kafka.avro import KafkaAvro
 from runtime.connectors.kafka.protobuf import KafkaProtobuf
 from runtime.connectors.kafka.registry import SchemaRegistry
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.schema_registry import Registry, running_registry
 
 

@@ -20,7 +20,7 @@ from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import SinkWriter
 from tests.contracts.test_sinks import context
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.postgres import address_without_password
 
 NUMBERS = iter(range(1_000_000))

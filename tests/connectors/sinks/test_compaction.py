@@ -15,7 +15,7 @@ from runtime.connectors.sinks.file_committer import SMALL_FILES
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected
 from tests.connectors.sinks.test_row_files import JOB, UID, Resuming, Subtask, commit, hidden, opened
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.waiting import until
 
 

@@ -27,7 +27,7 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.sink import SinkOperator
 from runtime.ports import OperatorContext
 from runtime.state.list_state import OperatorList
-from tests.examples import examples
+from tests.example_counts import examples
 
 JOB, UID = "7", "out"
 NO_LIMITS: dict[str, Any] = {"max_bytes": 1 << 30, "roll_after_ms": None, "roll_after_idle_ms": None}

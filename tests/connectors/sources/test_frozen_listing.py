@@ -20,7 +20,7 @@ from runtime.errors import DataRejected, EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Source
 from tests.contracts.files import Reading, drop
-from tests.examples import examples
+from tests.example_counts import examples
 
 
 def bounded(folder: Path) -> DirectorySource:

@@ -18,7 +18,7 @@ from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySou
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, JobRejected
 from tests.contracts.files import Reading, drop
-from tests.examples import examples
+from tests.example_counts import examples
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("text", pa.string()), ("ok", pa.bool_())])
 X, ID, TEXT = pc.field("x"), pc.field("id"), pc.field("text")

@@ -31,7 +31,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import DataRejected, EnvironmentFailure
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from tests.contracts.files import Reading, drop
-from tests.examples import examples
+from tests.example_counts import examples
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 SETTINGS = settings(

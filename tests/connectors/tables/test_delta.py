@@ -17,7 +17,7 @@ from runtime.connectors.tables.table_writer import MAX_OPEN_FILES, split
 from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from tests.connectors.two_phases import commit, prepared, rows, writer
-from tests.examples import examples
+from tests.example_counts import examples
 
 
 def table(of: DeltaSink) -> list[int]:

@@ -44,7 +44,7 @@ def _text(node: ast.expr) -> set[str]:
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
-REFUSALS, OTHERS = codes_in("runtime", "spark_jobs", "console/jobs", "console/runs")
+REFUSALS, OTHERS = codes_in("runtime", "spark_jobs", "examples", "console/jobs", "console/runs")
 
 
 def unsaved(*, restored: bool = False, batch: bool = False) -> tuple[Run, Checkpoint, JobVersion]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.core.job.loops import Edge, back_edges, components
-from tests.examples import examples
+from tests.example_counts import examples
 
 VERTICES = [f"v{number}" for number in range(8)]
 EDGES = st.lists(st.tuples(st.sampled_from(VERTICES), st.sampled_from(VERTICES)), max_size=24)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import weir
 from runtime.operators.functions.keyed_process import KeyedInput, KeyedProcess
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.joins.subtasks import KEYS, STEPS, Event, run
 
 OUT = pa.schema([("key", pa.string()), ("cause", pa.string()), ("left", pa.int64()), ("right", pa.int64())])

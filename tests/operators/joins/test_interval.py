@@ -17,7 +17,7 @@ from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
 from runtime.operators.joins.two_streams import JoinSide
 from runtime.state.index.interned import InternedCodec
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.jobs.numbers import Numbers
 from tests.operators.harness import Harness
 from tests.operators.joins.subtasks import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.window import WINDOW_COLUMNS, WindowJoin
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.harness import Harness
 from tests.operators.joins.subtasks import SIDES, STEPS, Event, Oracle, batch, run, unequal_watermarks
 

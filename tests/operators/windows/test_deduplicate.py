@@ -15,7 +15,7 @@ from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.deduplicate import DUPLICATES_COUNTER, Deduplicate
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.harness import Harness
 
 PART = 10

@@ -25,7 +25,7 @@ from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.operators.windows.window import LateOutput
 from runtime.ports import Operator
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.harness import Harness
 
 Event = tuple[str | None, int, int]

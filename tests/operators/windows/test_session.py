@@ -17,7 +17,7 @@ from runtime.operators.late_rows import LATE_RECORDS_COUNTER
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.session import SessionWindow
-from tests.examples import examples
+from tests.example_counts import examples
 from tests.operators.harness import Harness, by_window, sort_windows
 
 GAP = 10

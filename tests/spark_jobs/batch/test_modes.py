@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from examples import nycflights
+from examples.feeder import FeedPlan, feed
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
@@ -19,9 +21,8 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Sum
-from spark_jobs import nycflights
 from spark_jobs.batch.run import run_batch
-from spark_jobs.feeder import FeedPlan, feed
+from tests.examples.inputs import write_flight_inputs
 from tests.spark_jobs.batch.flows import (
     FAMILY,
     events,
@@ -33,7 +34,6 @@ from tests.spark_jobs.batch.flows import (
     table_in,
     through_a_shuffle,
 )
-from tests.spark_jobs.inputs import write_flight_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

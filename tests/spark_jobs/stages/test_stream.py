@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from examples.pipelines import spark_words
 from runtime.connectors.epochs import EpochFolder
 from runtime.connectors.sources.epochs import EpochSource, read_columns, schema_file
 from runtime.dataflow.builder import Dataflow
@@ -21,7 +22,6 @@ from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.dataflow.pipelines import Pipeline
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders
-from spark_jobs.pipelines import spark_words
 from spark_jobs.sources import columns
 from spark_jobs.sources.stream import from_spark_stream
 from spark_jobs.stages import stream

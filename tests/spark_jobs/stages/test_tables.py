@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from examples.pipelines import flight_tables
+from examples.schemas import AIRLINES, WEATHER_FILE
 from runtime.errors import JobRejected
 from spark_jobs.column_types import spark_schema
-from spark_jobs.pipelines import flight_tables
-from spark_jobs.schemas import AIRLINES, WEATHER_FILE
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sources.splits import InputFolder, split_name
 from spark_jobs.sources.table import from_spark

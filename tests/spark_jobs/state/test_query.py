@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from examples.pipelines.flights import PIPELINE
 from runtime.core.snapshot.contents import StateKind, stored_states
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.errors import JobRejected
-from spark_jobs.pipelines.flights import PIPELINE
 from spark_jobs.savepoints.declared import declared_state
 from spark_jobs.state import query
 from spark_jobs.state.query import Cursor, PageOfRows, ResultTable, SavedQuery, parse_request, result_table

@@ -76,18 +76,25 @@ def test_a_stub_that_asks_for_snap_is_no_chromium(tmp_path: Path, monkeypatch: p
 
 
 def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
-    (tmp_path / "locks").mkdir()
-    for name in ("pyproject.toml", venv.BUILD_LOCK, venv.LOCK):
-        (tmp_path / name).write_text("one")
+    for name in ("pyproject.toml", "examples/pyproject.toml", venv.BUILD_LOCK, venv.DEMO_LOCK, venv.DEV_LOCK):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     Path(venv.python_of(str(tmp_path))).symlink_to(sys.executable)
-    assert not venv.is_current(str(tmp_path))
+    current = [venv.is_current(str(tmp_path), lock) for lock in (venv.DEMO_LOCK, venv.DEV_LOCK)]
+    assert current == [False, False]
 
-    (tmp_path / ".venv/weir-stamp").write_text(venv.digest(str(tmp_path)))
-    assert venv.is_current(str(tmp_path))
+    (tmp_path / ".venv/weir-stamp").write_text(venv.digest(str(tmp_path), venv.DEMO_LOCK))
+    current = [venv.is_current(str(tmp_path), lock) for lock in (venv.DEMO_LOCK, venv.DEV_LOCK)]
+    assert current == [True, False], "the demo needs no tools of developers"
 
-    (tmp_path / venv.LOCK).write_text("two")
-    assert not venv.is_current(str(tmp_path))
+    (tmp_path / ".venv/weir-stamp").write_text(venv.digest(str(tmp_path), venv.DEV_LOCK))
+    current = [venv.is_current(str(tmp_path), lock) for lock in (venv.DEMO_LOCK, venv.DEV_LOCK)]
+    assert current == [True, True]
+
+    (tmp_path / venv.DEV_LOCK).write_text("two")
+    current = [venv.is_current(str(tmp_path), lock) for lock in (venv.DEMO_LOCK, venv.DEV_LOCK)]
+    assert current == [False, False]
 
 
 def test_a_failed_installation_ends_with_its_last_lines(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Point
 from tests.console.ui import numbers
 from tests.console.ui.graph.test_layout import graphs
-from tests.examples import examples
+from tests.example_counts import examples
 
 
 def ends(graph: dict[str, Any]) -> tuple[list[str], list[Edge]]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from console.ui.graph.layers import Edge, crossings, layers, ranks
 from console.ui.graph.layout import Box, Layout, Metrics, Point, layout
-from tests.examples import examples
+from tests.example_counts import examples
 
 FLIGHTS = ["flights", "airlines", "join", "window", "parquet"]
 FLIGHTS_EDGES = [("flights", "join"), ("airlines", "join"), ("join", "window"), ("window", "parquet")]

@@ -1,0 +1,1 @@
+"""The example pipelines; each module registers a `PIPELINE` by an entry point."""

@@ -1,0 +1,54 @@
+"""Counts of lines that Spark reads: `spark.readStream` watches the folder; the job counts exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+import weir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkWordsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`lines_dir`: text files, read as they appear.
+
+    `files_per_epoch`: maximum number of files in a batch of Spark. `max_backlog`: epochs that may wait for the job.
+    """
+
+    lines_dir: str
+    output_dir: str
+    files_per_epoch: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_backlog: Annotated[int, Meta(ge=1)] = 1_000
+
+
+def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return ({"word": word} for word in row["value"].lower().split())
+
+
+def build(params: SparkWordsParams, context: weir.PipelineContext) -> weir.Dataflow:
+    context.check_path("lines_dir", params.lines_dir)
+
+    def lines(spark: SparkSession) -> DataFrame:
+        return spark.readStream.option("maxFilesPerTrigger", params.files_per_epoch).text(params.lines_dir)
+
+    flow = weir.Dataflow("spark_wordcount")
+    each = flow.source("lines", weir.from_spark_stream(lines, max_backlog=params.max_backlog)).flat_map(
+        "words", words, pa.schema([("word", pa.string())])
+    )
+    counts = each.key_by("word").aggregate("counts", {"count": weir.Count()})
+    counts.sink("parquet", weir.ParquetSink(params.output_dir))
+    return flow
+
+
+PIPELINE = weir.Pipeline(
+    name="spark_wordcount",
+    description="Counts the words of text files that Spark's Structured Streaming reads.",
+    params=SparkWordsParams,
+    build=build,
+)

@@ -1,0 +1,50 @@
+"""Libraries that connectors need and Weir does not install by itself."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import JobRejected
+from runtime.libraries import import_library
+
+
+def test_a_missing_library_names_the_extra_to_install() -> None:
+    """By the name of the distribution: on the public package index another one has the name `weir`."""
+    with pytest.raises(JobRejected, match=r"needs the library no_such_library.*pip install 'weir-streams\[kafka\]'"):
+        import_library("no_such_library.producer", "kafka")
+
+
+def test_a_name_of_the_face_that_needs_a_missing_library_names_the_extra() -> None:
+    """In a process without psycopg, as after an installation without extras."""
+    program = "import sys; sys.modules['psycopg'] = None; import weir; weir.DirectorySource; weir.PostgresSource"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "JobRejected" in done.stderr.splitlines()[-1]
+    assert done.stderr.rstrip().endswith("pip install 'weir-streams[postgres]'")
+
+
+def test_a_library_that_misses_a_library_of_its_own_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text("import no_such_dependency\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        import_library("half_installed", "kafka")
+
+
+def test_a_library_that_is_there_is_imported() -> None:
+    assert import_library("json.decoder", "x").JSONDecoder
+
+
+def test_no_text_advises_to_install_the_foreign_package() -> None:
+    root = Path(__file__).parent.parent
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "docker").glob("*.md")]
+    code = [
+        file
+        for package in ("runtime", "spark_jobs", "console", "weir", "stack")
+        for file in (root / package).rglob("*.py")
+    ]
+    texts = {file: file.read_text() for file in (*pages, *code)}
+    assert [str(file) for file, text in texts.items() if re.search(r"install [\"'`]?weir(?!-)\b", text)] == []

@@ -48,10 +48,7 @@ def _examples(environment: Mapping[str, str]) -> list[ProcessSpec]:
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
     """The web server. The supervisor holds the listening socket, so that a restart cannot lose the port."""
     return _python(
-        "web", {**environment, "WEIR_POSTGRES_POOL": "1"},
-        "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
-        "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
-        "--http", "console.slow_clients:DeadlineProtocol", "--limit-concurrency", "1000",
+        "web", environment, "-m", "console.server", "--fd", str(listener),
         pass_fds=(listener,), is_ready=lambda: answers(f"{url}livez"),
     )  # fmt: skip
 

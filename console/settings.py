@@ -347,6 +347,7 @@ CELERY_TASK_ROUTES = {
     "console.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
     "console.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
 }
+CELERY_WORKER_POOL = "console.celery:ThreadPool"
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next run's wake-up
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # a run outlives an outage of the broker

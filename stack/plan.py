@@ -54,7 +54,7 @@ def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
 
 
 def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
-    """The Celery workers. If the supervisor dies, they get SIGQUIT, at which Celery ends without waiting for tasks.
+    """The Celery workers. If the supervisor dies, the kernel kills them: at other signals they wait for their tasks.
 
     Standing stages last as long as their runs. They have a separate queue, so that they never block a compilation.
     Two workers share the runs, so that the loss of a worker ends the supervision of half of them only.
@@ -72,7 +72,7 @@ def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
             name, environment,
             "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency),
             "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
-            grace_s=grace_s, orphan_signal=signal.SIGQUIT,
+            grace_s=grace_s, orphan_signal=signal.SIGKILL,
         )
         for name, queue, concurrency, grace_s in planned if concurrency
     ]  # fmt: skip

@@ -125,9 +125,8 @@ WEIR_RECONCILE_S = 1
 WEIR_HEALTH_S = 5  # verdicts on the health of jobs; the numbers of runs have the same period
 WEIR_STATE_QUERY_TIMEOUT_S = 600
 
-#: Requests handled concurrently, which bounds their Postgres connections. Job masters need the other connections.
-WEIR_WEB_CONNECTIONS = 48
-WEIR_WEB_WAIT_S = 5  # seconds that a request beyond this limit waits before it gets 503
+#: Threads of the web server; each keeps a connection to Postgres. Job masters need the other connections.
+WEIR_WEB_THREADS = 16
 #: Lifetime of an API token for which its user chooses no other.
 WEIR_TOKEN_DAYS = count("WEIR_TOKEN_DAYS") or 90
 #: Maximum slots of a run; each slot is a process.
@@ -186,7 +185,6 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "console.accounts.middleware.RequestIdMiddleware",
-    "console.accounts.middleware.ConcurrencyLimit",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.gzip.GZipMiddleware",
@@ -217,19 +215,8 @@ TEMPLATES = [
 
 ROOT_URLCONF = "console.urls"
 
-# Under ASGI each request runs in a new thread, so a persistent connection would outlive its only thread.
-DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
-# The web process keeps its connections in a pool, and checks each before a request. Workers have no pool: they fork,
-# and their advisory locks end with their connections.
-if flag("WEIR_POSTGRES_POOL"):
-    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
-    DATABASES["default"]["OPTIONS"]["pool"] = {
-        "min_size": 1,
-        "max_size": WEIR_WEB_CONNECTIONS,
-        "max_idle": 5,  # the pool closes one idle connection in this time
-        "timeout": 3,  # seconds that a request waits for a connection while Postgres is unreachable
-        "reconnect_timeout": 0,  # the next request connects; pauses between attempts would outlast the outage
-    }
+# A thread of the web server keeps its connection, and checks it before a request. Celery closes that of a task.
+DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {
@@ -360,6 +347,7 @@ CELERY_TASK_ROUTES = {
     "console.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
     "console.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
 }
+CELERY_WORKER_POOL = "console.celery:ThreadPool"
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next run's wake-up
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # a run outlives an outage of the broker
@@ -457,6 +445,6 @@ LOGGING = {
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
-        "psycopg.pool": {"level": "WARNING"},  # at INFO it logs each connection that a request takes or returns
+        "waitress.queue": {"level": "ERROR"},  # a warning for each request that waits for a thread
     },
 }

@@ -40,16 +40,13 @@ def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
     """The web server. The supervisor holds the listening socket, so that a restart cannot lose the port."""
     return _python(
-        "web", {**environment, "WEIR_POSTGRES_POOL": "1"},
-        "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
-        "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
-        "--http", "console.slow_clients:DeadlineProtocol", "--limit-concurrency", "1000",
+        "web", environment, "-m", "console.server", "--fd", str(listener),
         pass_fds=(listener,), is_ready=lambda: answers(f"{url}livez"),
     )  # fmt: skip
 
 
 def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
-    """The Celery workers. If the supervisor dies, they get SIGQUIT, at which Celery ends without waiting for tasks.
+    """The Celery workers. If the supervisor dies, the kernel kills them: at other signals they wait for their tasks.
 
     Standing stages last as long as their runs. They have a separate queue, so that they never block a compilation.
     Two workers share the runs, so that the loss of a worker ends the supervision of half of them only.
@@ -67,7 +64,7 @@ def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
             name, environment,
             "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency),
             "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
-            grace_s=grace_s, orphan_signal=signal.SIGQUIT,
+            grace_s=grace_s, orphan_signal=signal.SIGKILL,
         )
         for name, queue, concurrency, grace_s in planned if concurrency
     ]  # fmt: skip

@@ -57,6 +57,14 @@ TESTS: Final = {
     ),
     "Pages load nothing": "console/ui/test_pages.py::test_every_page_carries_a_strict_policy_and_a_request_id",
     "No page, answer or document": "console/jobs/test_masking.py::test_no_answer_page_or_admin_shows_a_secret",
+    "A client that sends or reads": (
+        "console/test_server.py::test_clients_that_do_not_read_their_answers_hold_no_thread"
+    ),
+    "A request that is not complete": (
+        "console/test_server.py::test_requests_that_arrive_byte_by_byte_hold_no_thread_and_are_cut_off"
+    ),
+    "A request body": "console/test_server.py::test_a_body_without_announcement_is_cut_off_where_it_grows_too_large",
+    "The web server has at most": "console/test_server.py::test_threads_keep_their_connections_to_postgres",
     "Failures do not quote": "slot/test_slot.py::test_a_failure_does_not_quote_a_secret_that_the_slot_has_resolved",
     "Logs mask": ("console/ui/test_runlog.py::test_a_log_masks_the_secrets_of_every_connection_of_the_pipeline"),
     "Values of Spark settings": "console/jobs/test_masked_settings.py::test_no_page_and_no_answer_shows_them",

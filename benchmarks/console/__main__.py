@@ -36,7 +36,6 @@ def main() -> int:
                 "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",
                 "DJANGO_SECRET_KEY": secrets.token_hex(32),
                 "DJANGO_SETTINGS_MODULE": "console.settings",
-                "WEIR_POSTGRES_POOL": "1",  # as in the web process
                 "WEIR_STORAGE": str(home / "storage"),
                 "WEIR_VAR": str(home),
             }

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client
 
-import console.asgi  # noqa: F401  # exempts modules from collections of garbage, as in the web process
+import console.wsgi  # noqa: F401  # exempts modules from collections of garbage, as in the web process
 from benchmarks.console.filling import Filled
 from benchmarks.console.measurement import Measurement
 from console.checkpoints.models import Checkpoint

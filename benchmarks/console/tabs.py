@@ -135,9 +135,9 @@ def _web_process() -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "console.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "console.server", "--port", str(port)]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    web = subprocess.Popen([*command, "--log-level", "error"], env={**os.environ, "WEIR_HTTP_PORT": str(port)}, **quiet)
+    web = subprocess.Popen(command, env={**os.environ, "WEIR_HTTP_PORT": str(port)}, **quiet)
     try:
         _wait_for(port)
         yield port

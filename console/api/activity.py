@@ -30,7 +30,7 @@ from console.operations.withdrawal import withdraw_operation
 MAX_WAIT_S = 60
 _POLL_S = 0.25
 #: A waiting request holds a place and a connection, so that the other places stay free for pages.
-_WAITING_PLACES = threading.BoundedSemaphore(max(1, settings.WEIR_WEB_CONNECTIONS // 4))
+_WAITING_PLACES = threading.BoundedSemaphore(max(1, settings.WEIR_WEB_THREADS // 4))
 WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {MAX_WAIT_S}")
 
 
@@ -136,7 +136,7 @@ class OperationWithdrawal(StrictView, generics.GenericAPIView[Operation]):
 class AwaitedView(StrictView, generics.RetrieveAPIView[Any]):
     """A row that is active for a while. With `?wait=` the response comes once it is inactive, or after that time.
 
-    A quarter of the places for requests may wait. A further request is answered at once, with `Retry-After`.
+    A quarter of the threads of the web server may wait. A further request is answered at once, with `Retry-After`.
     """
 
     query = frozenset({"wait"})

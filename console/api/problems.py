@@ -19,7 +19,6 @@ from rest_framework.views import APIView, set_rollback
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
-from console.pooled_connections import drop_pooled_connections
 
 MEDIA_TYPE = "application/problem+json"
 _DATABASE_RETRY_AFTER_S = 2
@@ -33,7 +32,6 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(error, Refused):
         return problem(error.status, error.code, error.detail, request_id, _field_errors(error), error.facts)
     if isinstance(error, OperationalError | InterfaceError):
-        drop_pooled_connections()
         detail = "Postgres is unreachable. Nothing was changed; try again."
         away = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database-away", detail, request_id)
         away["Retry-After"] = str(_DATABASE_RETRY_AFTER_S)

@@ -18,7 +18,7 @@ from examples.demo.children import Children
 from examples.demo.live import FlowDetector, InputEndDetector, live_report
 from examples.demo.output import Output
 from examples.demo.spark import RecordCounts, records_by_job
-from stack.processes import ProcessId, ancestors, children_of
+from stack.processes import ProcessId, ancestors
 from weir.control.console import Row
 
 T = TypeVar("T")
@@ -178,14 +178,13 @@ def kill_worker(story: Story) -> None:
     with story.phase("SIGKILL of the worker that holds the run") as told:
         before = story.until("slots in the report", lambda run: run if _slots(run) else None)
         worker = _worker_above(int(_slots(before)[0]["pid"]))
-        for process in worker:
-            process.send(signal.SIGKILL)
+        worker.send(signal.SIGKILL)
         killed, flow = time.monotonic(), FlowDetector(before)
         story.until("another worker", lambda run: _is_claimed_again(run, before))
         claimed_s = time.monotonic() - killed
         story.until("records to flow again", flow.flows)
         flowing_s = time.monotonic() - killed
-        told.append(f"pid {worker[0].pid}, claimed by another worker after {claimed_s:.1f} s")
+        told.append(f"pid {worker.pid}, claimed by another worker after {claimed_s:.1f} s")
         told.append(f"records flow again after {flowing_s:.1f} s")
     story.check_time("the run was claimed", claimed_s, CLAIM_LIMIT_S)
     story.check_time("records flowed again", flowing_s, FLOW_LIMIT_S)
@@ -296,16 +295,15 @@ def _is_claimed_again(run: Row, before: Row) -> bool:
     return int(run["token"]) > int(before["token"]) and run["state"] != "queued"
 
 
-def _worker_above(pid: int) -> list[ProcessId]:
-    """The Celery worker that a slot descends from: its main process, then its pool processes.
+def _worker_above(pid: int) -> ProcessId:
+    """The Celery worker that a slot descends from.
 
     The job master is not included: it must detect by itself that its supervisor is gone.
     """
-    above = [process for each in ancestors(pid) if _is_worker(each) and (process := ProcessId.of(each))]
-    if not above:
+    worker = next((process for each in ancestors(pid) if _is_worker(each) and (process := ProcessId.of(each))), None)
+    if worker is None:
         raise StoryFailed(f"pid {pid} has no Celery worker among its ancestors: is the run on another machine?")
-    main = above[-1]
-    return [main, *(child for child in children_of([main]) if child != main and _is_worker(child.pid))]
+    return worker
 
 
 def _is_worker(pid: int) -> bool:

@@ -121,7 +121,7 @@ def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(given: dict[
 
 
 def test_the_web_process_exempts_its_modules_from_collections_of_garbage() -> None:
-    program = "import gc, console.asgi; print(gc.get_freeze_count(), len(gc.get_objects()))"
+    program = "import gc, console.wsgi; print(gc.get_freeze_count(), len(gc.get_objects()))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env={"PATH": os.environ["PATH"], **GOOD}, capture_output=True,
         text=True, check=True,
@@ -133,7 +133,7 @@ def test_the_web_process_exempts_its_modules_from_collections_of_garbage() -> No
 
 def test_answers_of_many_objects_cause_no_full_collection_in_the_web_process() -> None:
     program = (
-        "import gc, console.asgi; full = []\n"
+        "import gc, console.wsgi; full = []\n"
         "gc.callbacks.append(lambda phase, info: full.append(phase) if info['generation'] == 2 else None)\n"
         "for _ in range(100):\n    answer = [[number] for number in range(10_000)]; del answer\n"
         "print(len(full))"

@@ -30,37 +30,29 @@ def alive(pid: int) -> bool:
 
 
 class Worker:
-    """A Celery worker process and its pool."""
+    """A Celery worker process, in a process group with its beat."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.process = process
         self.log = log
-        self.pool: list[int] = []
 
     @property
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
     def holds(self, owner: str) -> bool:
-        """Whether a lease's owner ("host:pid:…") is a process of this pool."""
-        return int(owner.split(":")[1]) in self.pool
+        """Whether a lease's owner ("host:pid:…") is a task of this worker."""
+        return int(owner.split(":")[1]) == self.process.pid
 
     @property
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()[-3000:]
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        self.pool = [int(pid) for pid in children.read_text().split()]
-        return " ready." in self.log.read_text() and bool(self.pool)
+        return " ready." in self.log.read_text()
 
-    def kill_main(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def kill_all(self) -> None:
-        """SIGKILL to main process and pool, as the kernel does to a whole machine."""
-        for pid in (self.process.pid, *self.pool):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    def kill(self) -> None:
+        """SIGKILL to worker and beat, as the kernel does to a whole machine."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -115,7 +107,7 @@ class World:
 
     @contextlib.contextmanager
     def worker(self, queue: str, *options: str, silence_s: int = 6) -> Iterator[Worker]:
-        """A worker of one queue, ready to work. Killed with its pool at the end, if it lives.
+        """A worker of one queue, ready to work. Killed at the end, if it lives.
 
         Args:
             silence_s: it kills a master that is silent for longer. The program that stands in for a master is never
@@ -138,13 +130,13 @@ class World:
         ]
         with log.open("wb") as out:
             environment = {**self.environment, "WEIR_TEST_SILENCE_S": str(silence_s)}
-            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out)
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out, process_group=0)
         worker = Worker(process, log)
         try:
             until(lambda: worker.is_ready)
             yield worker
         finally:
-            worker.kill_all()
+            worker.kill()
 
     # ------------------------------------------------------------ rows
 

@@ -378,9 +378,7 @@ class Case:
         records.displace()
         if self._rng.random() < 0.5:
             self._offer_rows()
-        if (
-            records.completed[-1].manifest.checkpoint != savepoint
-        ):  # a final one, with visible output
+        if records.completed[-1].manifest.checkpoint != savepoint:  # a final one, with visible output
             self._story.append("the savepoint is not the newest checkpoint")
             return records.successor(self._rng.randint(1, 4))
         return self._restored(run, records.completed[-1])

@@ -20,7 +20,6 @@ from django_htmx.http import HttpResponseStopPolling
 from console.accounts.models import User
 from console.health import passes
 from console.operations.maintenance import shown_maintenance
-from console.pooled_connections import drop_pooled_connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ def require_login(view: View[P]) -> View[P]:
 
 def database_unreachable(request: HttpRequest) -> HttpResponse:
     """503, rendered without session and user, which live in the database."""
-    drop_pooled_connections()
     response = render(None, "503.html", {"request_id": getattr(request, "request_id", "")}, status=503)
     response.headers["Retry-After"] = "5"
     return response

@@ -2,20 +2,15 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
 from django.db import OperationalError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from django.test import AsyncRequestFactory, Client, RequestFactory
+from django.test import Client, RequestFactory
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
-from console.accounts.middleware import ConcurrencyLimit
 from console.accounts.models import User
 from console.api import health
 from console.health.readiness import DATABASE, RECONCILER, Readiness
@@ -62,7 +57,7 @@ def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory) -> No
 
 
 def test_without_the_database_only_one_probe_waits_for_it(rf: RequestFactory) -> None:
-    """Each would wait for a connection as long as the pool allows."""
+    """Each would wait for it, as long as a connection may take."""
     waits: list[str] = []
 
     def away(name: str) -> None:
@@ -73,54 +68,6 @@ def test_without_the_database_only_one_probe_waits_for_it(rf: RequestFactory) ->
     answer = json.loads(health.readyz(rf.get("/readyz"), Readiness(probes)).content)
     assert waits == [DATABASE, "broker"]
     assert answer["parts"][RECONCILER].startswith("unavailable")
-
-
-@pytest.mark.django_db
-def test_more_requests_than_connections_wait_and_are_then_told_to_come_back(
-    rf: RequestFactory, settings: Settings
-) -> None:
-    settings.WEIR_WEB_CONNECTIONS, settings.WEIR_WEB_WAIT_S = 2, 0.05
-    go_on, handled = threading.Event(), threading.Semaphore(0)
-
-    def view(request: HttpRequest) -> HttpResponse:
-        handled.release()
-        go_on.wait(30)
-        return HttpResponse("done")
-
-    limit = ConcurrencyLimit(view)
-    with ThreadPoolExecutor(2) as clients:
-        busy = [clients.submit(limit, rf.get("/")) for _ in range(2)]
-        assert all(handled.acquire(timeout=30) for _ in busy)
-        refused = limit(rf.get("/"))
-        assert (refused.status_code, refused["Retry-After"]) == (503, "5")
-        go_on.set()
-        assert [one.result().status_code for one in busy] == [200, 200]
-    assert limit(rf.get("/")).status_code == 200, "what ended has made room"
-
-
-@pytest.mark.django_db
-def test_a_streamed_answer_has_a_place_for_each_part_and_none_between(rf: RequestFactory, settings: Settings) -> None:
-    """A slow client reads as long as it likes."""
-    settings.WEIR_WEB_CONNECTIONS, settings.WEIR_WEB_WAIT_S = 1, 0.05
-
-    def parts() -> Iterator[bytes]:
-        for number in range(3):
-            assert limit(rf.get("/")).status_code == 503, "the part has the only place"
-            yield str(number).encode()
-
-    async def read() -> list[bytes]:
-        response: Any = await sync_to_async(limit)(AsyncRequestFactory().get("/table"))
-        found = []
-        async for part in response:
-            found.append(part)
-            assert (await sync_to_async(limit)(rf.get("/"))).status_code == 200
-        return found
-
-    def view(request: HttpRequest) -> HttpResponseBase:
-        return StreamingHttpResponse(parts()) if request.path == "/table" else HttpResponse("done")
-
-    limit = ConcurrencyLimit(view)
-    assert async_to_sync(read)() == [b"0", b"1", b"2"]
 
 
 # ---------------------------------------------------------------- signing in

@@ -3,9 +3,9 @@
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.console.world import Worker, World, alive
@@ -141,6 +141,5 @@ def test_a_worker_that_is_shut_down_ends_its_stage_and_leaves_the_version_to_ano
 
 
 def children_of(worker: Worker) -> list[int]:
-    """The stages that the worker's pool is running."""
-    lists = (Path(f"/proc/{pid}/task/{pid}/children") for pid in worker.pool)
-    return [int(child) for path in lists if path.exists() for child in path.read_text().split()]
+    """The stages that the worker is running."""
+    return [child.pid for child in psutil.Process(worker.process.pid).children()]

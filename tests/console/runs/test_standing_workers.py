@@ -16,7 +16,7 @@ def test_a_killed_worker_leaves_no_process_and_another_worker_goes_on(place: Wor
         run_id, stage_id = new_stage(place)
         first = process(place, run_id)
         owner = row(place, stage_id)["lease_owner"]
-        first_worker.kill_all()
+        first_worker.kill()
         until(lambda: not alive(first["pid"]))
         assert (place.var / "seen" / f"stage-{run_id}-orders-{first['--token']}.eof").exists()
     with place.worker("standing", "-c1"):

@@ -1,13 +1,11 @@
 """Tables as CSV."""
 
 import csv
-import gzip
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.utils import timezone
 
 from console.accounts.models import User
@@ -107,26 +105,6 @@ def test_a_table_is_read_while_it_is_sent(
     for number in (3, 2, 1):
         with django_assert_num_queries(1):
             assert f",{number},checkpoint," in next(parts).decode()
-
-
-def test_asgi_sends_each_part_by_itself(
-    operator: User, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    """Django would collect all parts of a file before it sends the first, and warn of it."""
-    monkeypatch.setattr("console.csv_files._PART_CHARACTERS", 1)
-    for name in ("alpha", "beta"):
-        rows.job(name)
-    client = AsyncClient()
-    client.force_login(operator)
-
-    async def parts(encoding: str) -> list[bytes]:
-        response: Any = await client.get("/jobs.csv", headers={"accept-encoding": encoding})
-        return [part async for part in response]
-
-    columns, alpha, beta, end = async_to_sync(parts)("identity")
-    assert (columns[:8], b",alpha," in alpha, b",beta," in beta, end) == (b"id,name,", True, True, b"")
-    assert gzip.decompress(b"".join(async_to_sync(parts)("gzip"))) == columns + alpha + beta
-    assert not recwarn.list
 
 
 def test_runs_and_checkpoints_of_a_job(at_console: Client) -> None:

@@ -1,0 +1,57 @@
+"""The web server with two threads and an application in place of Django.
+
+Arguments: the descriptor of its socket, a folder, and the timeout of a connection in seconds. `/wait` answers once the
+folder has a file `go`, with the greatest number of requests at a time. Other answers repeat the length of the body.
+"""
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+THREADS = 2
+BODY_BYTES = 50_000
+FILE_BYTES = 16 * 1024 * 1024  #: more than the buffers of a connection take
+
+
+class Application:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._active = self._most = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read()
+        with (self._folder / "bodies").open("a") as bodies:
+            bodies.write(f"{len(body)}\n")
+        start_response("200 OK", [("X-Seen-Proto", environ.get("HTTP_X_FORWARDED_PROTO", ""))])
+        if environ["PATH_INFO"] == "/file":
+            return self._file()
+        return [self._wait() if environ["PATH_INFO"] == "/wait" else str(len(body)).encode()]
+
+    def _file(self) -> Iterator[bytes]:
+        for _ in range(FILE_BYTES // 65_536):
+            yield b" " * 65_536
+
+    def _wait(self) -> bytes:
+        with self._lock:
+            self._active += 1
+            self._most = max(self._most, self._active)
+        while not (self._folder / "go").exists():
+            time.sleep(0.02)
+        with self._lock:
+            self._active -= 1
+            return str(self._most).encode()
+
+
+if __name__ == "__main__":
+    from console.server import serve
+
+    settings.configure(WEIR_WEB_THREADS=THREADS, DATA_UPLOAD_MAX_MEMORY_SIZE=BODY_BYTES)
+    descriptor, folder, timeout_s = sys.argv[1:]
+    serve(Application(Path(folder)), socket.socket(fileno=int(descriptor)), int(timeout_s))

@@ -1,0 +1,262 @@
+"""Attacks on the real web server: slow clients, bodies that are too large or have no end, and outages of Postgres."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from console.settings import WEIR_WEB_THREADS
+from tests.console.programs.web_server import BODY_BYTES, FILE_BYTES, THREADS
+from tests.console.world import ROOT, World
+from tests.waiting import until
+
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class Server:
+    """A process of the web server. The test holds its listening socket, as the supervisor of a stack does."""
+
+    def __init__(self, listener: socket.socket, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+        self.address = listener.getsockname()
+        self.process = process
+        self.folder = folder
+
+    def status(self, path: str = "/", **headers: str) -> int:
+        with contextlib.closing(http.client.HTTPConnection(*self.address, timeout=60)) as client:
+            client.request("GET", path, headers=headers)
+            return client.getresponse().status
+
+    def post(self, body: bytes) -> int:
+        with contextlib.closing(http.client.HTTPConnection(*self.address, timeout=60)) as client:
+            client.request("POST", "/", body)
+            return client.getresponse().status
+
+    def open(self, begin: bytes) -> socket.socket:
+        """A connection of a client that has sent `begin` and receives little at a time."""
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(self.address)
+        client.sendall(begin)
+        return client
+
+    @property
+    def bodies(self) -> list[int]:
+        """The lengths of the bodies that the application has read."""
+        path = self.folder / "bodies"
+        return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@contextlib.contextmanager
+def serving(folder: Path, command: list[str], environment: dict[str, str]) -> Iterator[Server]:
+    with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "web.log").open("wb") as log:
+        listener.set_inheritable(True)
+        words = [sys.executable, "-m", *(word.format(fd=listener.fileno()) for word in command)]
+        process = subprocess.Popen(
+            words, cwd=ROOT, env={**os.environ, **environment}, pass_fds=[listener.fileno()], stdout=log, stderr=log
+        )
+        try:
+            yield Server(listener, process, folder)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def program(folder: Path, timeout_s: int) -> Iterator[Server]:
+    with serving(folder, ["tests.console.programs.web_server", "{fd}", str(folder), str(timeout_s)], {}) as server:
+        assert server.status() == 200
+        yield server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with program(tmp_path, timeout_s=60) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Server]:
+    with program(tmp_path, timeout_s=1) as made:
+        yield made
+
+
+def is_cut_off(client: socket.socket, byte: bytes) -> bool:
+    """Sends one more byte, as a slow client does."""
+    client.setblocking(False)
+    try:
+        client.send(byte)
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+# ---------------------------------------------------------------- slow clients
+
+
+@pytest.mark.parametrize(
+    ("begin", "byte"),
+    [
+        pytest.param(b"", b"G", id="request line"),
+        pytest.param(HEAD + b"X-Slow: ", b"x", id="header"),
+        pytest.param(HEAD + b"Content-Length: 40000\r\n\r\n", b"x", id="body"),
+    ],
+)
+def test_requests_that_arrive_byte_by_byte_hold_no_thread_and_are_cut_off(
+    hasty: Server, begin: bytes, byte: bytes
+) -> None:
+    """Slow loris: more bytes do not move the deadline, and others are answered meanwhile."""
+    with contextlib.ExitStack() as clients:
+        slow = [clients.enter_context(hasty.open(begin + byte)) for _ in range(2 * THREADS)]
+        assert hasty.post(b"x") == 200
+        for client in slow:
+            until(lambda client=client: is_cut_off(client, byte))
+    assert hasty.post(b"x") == 200
+    assert hasty.bodies == [0, 1, 1]
+
+
+def test_a_connection_may_ask_again_and_is_cut_off_when_it_begins_and_does_not_end(hasty: Server) -> None:
+    """The deadline is of one request, not of the connection."""
+    with hasty.open(HEAD + b"Content-Length: 1\r\n\r\nx") as slow:
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        slow.sendall(HEAD + b"X-Slow: ")
+        until(lambda: is_cut_off(slow, b"x"))
+
+
+def test_clients_that_do_not_read_their_answers_hold_no_thread(server: Server) -> None:
+    request = b"GET /file HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with contextlib.ExitStack() as clients:
+        slow = [clients.enter_context(server.open(request)) for _ in range(2 * THREADS)]
+        for client in slow:
+            assert client.recv(8) == b"HTTP/1.1"
+        assert server.status() == 200
+        with slow[0].makefile("rb") as answer:
+            assert len(answer.read()) > FILE_BYTES, "nothing of it is lost"
+
+
+def test_a_client_that_never_reads_is_cut_off(hasty: Server) -> None:
+    with hasty.open(b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
+        assert client.recv(8) == b"HTTP/1.1"
+        until(lambda: connections(hasty) == 0)
+
+
+def connections(server: Server) -> int:
+    """How many accepted connections the process holds."""
+    port = f":{server.address[1]:04X} "
+    established = [line for line in Path("/proc/net/tcp").read_text().splitlines() if line.split()[3] == "01"]
+    return sum(line.split()[1].endswith(port.strip()) for line in established)
+
+
+def test_more_requests_than_threads_wait(server: Server) -> None:
+    def ask() -> bytes:
+        with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+            client.request("GET", "/wait")
+            return client.getresponse().read()
+
+    with ThreadPoolExecutor(3 * THREADS) as clients:
+        asked = [clients.submit(ask) for _ in range(3 * THREADS)]
+        until(lambda: connections(server) == 3 * THREADS)
+        assert not any(answer.done() for answer in asked)
+        (server.folder / "go").touch()
+        assert [int(answer.result()) for answer in asked] == [THREADS] * len(asked)
+
+
+def test_a_request_under_way_is_answered_when_the_server_stops(server: Server) -> None:
+    with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+        client.request("GET", "/wait")
+        until(lambda: len(server.bodies) == 2)
+        server.process.send_signal(signal.SIGTERM)
+        (server.folder / "go").touch()
+        assert client.getresponse().status == 200
+    assert server.process.wait(60) == 0
+
+
+# ---------------------------------------------------------------- bodies and headers
+
+
+def test_a_large_body_is_refused_by_its_announcement_and_never_read(server: Server) -> None:
+    assert server.post(b" " * BODY_BYTES) == 200
+    with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+        client.request("POST", "/", headers={"Content-Length": str(BODY_BYTES + 1)})
+        assert client.getresponse().status == 413
+    assert server.bodies == [0, BODY_BYTES]
+
+
+def test_a_body_without_announcement_is_cut_off_where_it_grows_too_large(server: Server) -> None:
+    chunks = b"".join([b"2710\r\n" + b" " * 10_000 + b"\r\n"] * 100)
+    with server.open(HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as endless, pytest.raises(ConnectionError):
+        send_without_end(endless, chunks)
+    assert server.post(b"x") == 200
+    assert server.bodies == [0, 1]
+
+
+def send_without_end(client: socket.socket, data: bytes) -> None:
+    for _ in range(1_000):
+        client.sendall(data)
+
+
+def test_headers_of_a_proxy_reach_the_application(server: Server) -> None:
+    """DJANGO_HTTPS and WEIR_NUM_PROXIES decide whether they count."""
+    with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+        client.request("GET", "/", headers={"X-Forwarded-Proto": "https"})
+        assert client.getresponse().headers["X-Seen-Proto"] == "https"
+
+
+# ---------------------------------------------------------------- Postgres
+
+
+@pytest.fixture
+def console(tmp_path: Path, place: World) -> Iterator[Server]:
+    with serving(tmp_path, ["console.server", "--fd", "{fd}"], dict(place.environment)) as made:
+        assert made.status("/livez") == 200
+        yield made
+
+
+def ask_database(server: Server) -> int:
+    """401, by a query for the token."""
+    return server.status("/api/v1/jobs/", Authorization="Bearer unknown")
+
+
+def backends(place: World) -> set[int]:
+    """The connections whose last query was for a token."""
+    activity = (
+        """SELECT pid FROM pg_stat_activity WHERE query LIKE '%%"weir_api_token"%%' AND pid <> pg_backend_pid()"""
+    )
+    return {row["pid"] for row in place.sql(activity)}
+
+
+def test_threads_keep_their_connections_to_postgres(console: Server, place: World) -> None:
+    many = 4 * WEIR_WEB_THREADS
+    with ThreadPoolExecutor(many) as clients:
+        assert set(clients.map(lambda _: ask_database(console), range(many))) == {401}
+    kept = backends(place)
+    assert 1 <= len(kept) <= WEIR_WEB_THREADS
+    assert {ask_database(console) for _ in range(many)} == {401}
+    assert kept <= backends(place)
+    assert len(backends(place)) <= WEIR_WEB_THREADS
+
+
+def test_no_request_fails_after_a_restart_of_postgres(console: Server, place: World) -> None:
+    """All connections are dead then."""
+    assert {ask_database(console) for _ in range(2 * WEIR_WEB_THREADS)} == {401}
+    place.stop_postgres()
+    assert ask_database(console) == 503
+    place.start_postgres()
+    assert {ask_database(console) for _ in range(2 * WEIR_WEB_THREADS)} == {401}
+
+
+def test_each_request_is_a_line_of_the_log(console: Server) -> None:
+    assert ask_database(console) == 401
+    lines = [json.loads(line) for line in (console.folder / "web.log").read_text().splitlines()]
+    requests = [(line["method"], line["path"], line["status"]) for line in lines if line["event"] == "request"]
+    assert requests == [("GET", "/livez", 200), ("GET", "/api/v1/jobs/", 401)]

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from runtime.connectors.kafka.wire import END_TXN
 from tests.kafka import Broker, free_port, running_broker
 from tests.stalls import Stall
 
 PRODUCE = 0
 INIT_PRODUCER_ID = 22  #: ends an open transaction of its id
 ADD_OFFSETS_TO_TXN = 25
+END_TXN = 26
 
 #: (api key, body of the request behind its correlation id) -> answer behind the correlation id, b"" to forward the
 #: request and close the connection before its answer, or None to forward both

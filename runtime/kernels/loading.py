@@ -29,7 +29,6 @@ from runtime.errors import EnvironmentFailure
 log = logging.getLogger(__name__)  # its messages go to stderr: stdout of Spark's daemon is a protocol
 
 CACHE_FOLDER: Final = "NUMBA_CACHE_DIR"  #: environment variable: the folder of the cache, if set
-_PACKAGE: Final = "runtime.kernels"
 
 
 class Kernels(NamedTuple):
@@ -62,7 +61,7 @@ def native() -> Kernels:
     for folder in _folders():
         config.CACHE_DIR = str(folder)
         try:
-            return _import_modules()
+            return Kernels(*(import_module(f"runtime.kernels.{name}") for name in Kernels._fields))
         except Exception as error:  # noqa: BLE001 - a broken cache raises errors of many kinds
             log.warning("the kernel cache %s is broken: %s: %s", folder, type(error).__name__, error)
             reason = f"{type(error).__name__}: {error}"
@@ -74,10 +73,6 @@ def native() -> Kernels:
 
 def _refusal(reason: str) -> EnvironmentFailure:
     return EnvironmentFailure(f"host {platform.node()} cannot compile the kernels that jobs need: {reason}")
-
-
-def _import_modules() -> Kernels:
-    return Kernels(*(import_module(f"{_PACKAGE}.{name}") for name in Kernels._fields))
 
 
 def _folders() -> Iterator[Path]:

@@ -7,6 +7,7 @@ transaction again, and no later transaction of the partition is resolved.
 """
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -37,12 +38,13 @@ class Proxy:
 
 
 @contextmanager
-def proxied_broker(port: int | None = None) -> Iterator[Proxy]:
-    """A broker that is known to its clients by the address of the proxy only."""
+def proxied_broker(port: int | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+    """A broker that is known to its clients by the address of the proxy only, which speaks TLS by `tls`."""
     port = port or free_port()
     with running_broker("--advertised-listener-url", f"tcp://127.0.0.1:{port}") as behind:
         proxy = Proxy(Broker(f"127.0.0.1:{port}"))
-        with socket.create_server(("127.0.0.1", port)) as server:
+        plain = socket.create_server(("127.0.0.1", port))
+        with tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) if tls else plain as server:
             thread = threading.Thread(target=_accept, args=(server, behind.address, proxy), daemon=True)
             thread.start()
             yield proxy

@@ -4,16 +4,25 @@ import base64
 import hashlib
 import hmac
 import os
+import ssl
 import struct
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from runtime.connectors.kafka.connection import SASL_MECHANISMS, KafkaConnection
 from runtime.connectors.kafka.formats import KafkaText
 from runtime.connectors.kafka.source import KafkaSource
-from runtime.errors import JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from tests.connectors.kafka.test_sink import sink, visible
 from tests.connectors.two_phases import commit, rows, writer
 from tests.contracts.files import Reading
@@ -130,3 +139,40 @@ def test_a_wrong_password_is_refused_by_name(mechanism: str, proxy: Proxy, monke
     proxy.rule = lambda api, body: None
     assert all("wr0ng-one" not in str(each.value) for each in (found, own))
     assert {each.value.code for each in (found, own)} == {"kafka-refused"}
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A file with a certificate of this machine, which signs itself, and its key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    now, host = datetime.now(UTC), x509.IPAddress(ip_address("127.0.0.1"))
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now - timedelta(1), now + timedelta(1),
+        [x509.Extension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, False, x509.SubjectAlternativeName([host]))],
+    ).sign(key, hashes.SHA256())  # fmt: skip
+    pem = Encoding.PEM
+    file = tmp_path / "broker.pem"
+    file.write_bytes(made.public_bytes(pem) + key.private_bytes(pem, PrivateFormat.PKCS8, NoEncryption()))
+    return file
+
+
+def test_a_login_within_tls_needs_a_certificate_that_is_trusted(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_SECRET_KAFKA", PASSWORD)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    with proxied_broker(tls=tls) as proxy:
+        logins: Any = Logins()
+        proxy.rule = logins
+        within = {**options("SCRAM-SHA-256"), "security.protocol": "SASL_SSL"}
+        trusting = KafkaConnection(proxy.broker.servers, {**within, "ssl.ca.location": str(certificate)})
+        (broker,) = trusting.metadata("brokers").brokers
+        assert (broker.host, broker.port) == proxy.broker.address
+        assert logins.count == 1
+        with pytest.raises(EnvironmentFailure, match=r"brokers: .*certificate verify failed") as refused:
+            KafkaConnection(proxy.broker.servers, within).metadata("brokers")
+        assert not isinstance(refused.value, TargetAway), "waiting is no remedy"
+        missing = KafkaConnection(proxy.broker.servers, {**within, "ssl.ca.location": "/no/such/file"})
+        with pytest.raises(JobRejected, match="the certificates cannot be loaded"):
+            missing.metadata("brokers")

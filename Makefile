@@ -23,7 +23,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow test-long screens check fmt simulate openapi requirements bench bench-console bench-coordinator bench-peers bench-plots settings trace setup setup-dev setup-browser lock
+.PHONY: help demo up down clean status logs test test-slow test-long screens check fmt simulate openapi requirements bench bench-console bench-peers bench-plots settings trace setup setup-dev setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,14 +76,11 @@ fmt: setup-dev ## format the code
 simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
 	@exec $(BIN)/python -m runtime.simulation --seeds $(SEEDS)
 
-bench: setup-dev ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
+bench: setup-dev ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,R5; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-console: setup-dev ## measure the pages of the console beside 5,000 jobs, 1,000,000 checkpoints and 30 days of numbers (QUICK=1: a minute; ONLY=job; WRITE=1: into docs/benchmarks)
 	@exec $(BIN)/python -m benchmarks.console $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
-
-bench-coordinator: setup-dev ## measure what the checkpoint coordinator costs per subtask
-	@exec $(BIN)/python -m benchmarks.coordinator
 
 bench-peers: setup-dev ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers

@@ -28,11 +28,6 @@ MEASUREMENT_MODULES: Final = {
     "W8-behind": "benchmarks.intervals.lagging",
     "W9": "benchmarks.state.size",
     "W11": "benchmarks.recovery.measure",
-    "W14": "benchmarks.scaling",
-    "W15": "benchmarks.modes.measure",
-    "W16": "benchmarks.state.reading",
-    "W17": "benchmarks.batched_writes",
-    "W18": "benchmarks.held_output",
     "L1": "benchmarks.latency.measure",
 }
 

@@ -93,9 +93,6 @@ GOALS: Final = (
     _measured("L1", "running, 100,000 rows/s: uncommitted, p99", unit="ms", digits=1),
     _measured("L1", "stateless, 100,000 rows/s: p99 to that of Flink, best of the settings tried"),
     _measured("L1", "running, 100,000 rows/s: p99 to that of Flink, best of the settings tried"),
-    _measured("W14", "gain of the slots to that of the cache-resident loop"),
-    _measured("W14", "W1: gain of the slots to that of the cache-resident loop"),
-    _measured("W14", "R1: gain of the slots to that of the cache-resident loop"),
     Goal(
         name="S1: largest ratio between two runs to that of the peer",
         entries=("S1",),

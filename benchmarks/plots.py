@@ -28,8 +28,6 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
         figure = rates(entry)
     elif "lines" in entry.get("details", {}):
         figure = curves(entry["details"]["lines"])
-    elif "traffic" in entry.get("details", {}):
-        figure = traffic(entry["details"]["traffic"], entry["details"]["bin_ms"])
     elif "latency" in entry.get("details", {}):
         figure = latency(entry["details"]["latency"], entry["details"]["bin_s"])
     else:
@@ -97,22 +95,6 @@ def curves(lines: Sequence[dict[str, Any]]) -> Figure:
     axes.set_xlabel("checkpoint interval", fontsize=9)
     axes.set_ylabel("run time, as a multiple of none", fontsize=9)
     _plain(axes)
-    return figure
-
-
-def traffic(ways: dict[str, dict[str, Any]], bin_ms: int) -> Figure:
-    """Bytes at the target over time, a row per way of holding output back, with a mark at each commit."""
-    figure = Figure(figsize=(_WIDTH, 1.0 + 1.9 * len(ways)), layout="constrained")
-    every = figure.subplots(len(ways), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, (way, found) in zip(every, ways.items(), strict=True):
-        edges = [number * bin_ms / 1_000 for number in range(len(found["bytes"]) + 1)]
-        axes.stairs([size / 1_000 for size in found["bytes"]], edges, fill=True, color=_OWN_COLOUR)
-        for at in found["commits"]:
-            axes.axvline(at, color=_TARGET_COLOUR, linewidth=0.8, linestyle=":")
-        axes.set_title(way, fontsize=9, loc="left")
-        axes.set_ylabel(f"kB in {bin_ms} ms", fontsize=9)
-        _plain(axes)
-    every[-1].set_xlabel("seconds since the first byte; commits dotted", fontsize=9)
     return figure
 
 

@@ -129,16 +129,12 @@ def run(
 
 
 def _sink_totals(every: Sequence[CompletedCheckpoint]) -> dict[str, int]:
-    """The totals of the sink's discarded rows, from the manifests."""
+    """The totals of the sink's discarded rows by name, from the manifests; empty without state."""
     last: dict[int, SubtaskSnapshot] = {}
     for completed in every:
         out = completed.manifest.operators.get(OperatorId("out"))
         last |= {} if out is None else out.subtasks
-    return named_totals([entry for snapshot in last.values() for entry in snapshot.lists.get(STATE_NAME, ())])
-
-
-def named_totals(entries: Sequence[Any]) -> dict[str, int]:
-    """The totals in a discarding sink's state, by name; empty without state."""
+    entries = [entry for snapshot in last.values() for entry in snapshot.lists.get(STATE_NAME, ())]
     rows, sums = totals(entries)
     return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}} if entries else {}
 

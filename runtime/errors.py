@@ -14,7 +14,6 @@ An attempt that is superseded, a late message and a lost race are values, not er
 """
 
 import errno
-from collections.abc import Sequence
 from typing import Final
 
 
@@ -23,11 +22,7 @@ class WeirError(Exception):
 
 
 class ProtocolViolation(WeirError):
-    """A state machine received an event that its protocol forbids. `events`: the last events before that event."""
-
-    def __init__(self, message: str, story: Sequence[object] = ()) -> None:
-        super().__init__(message)
-        self.events = tuple(story)
+    """A state machine received an event that its protocol forbids."""
 
 
 class EnvironmentFailure(WeirError):

@@ -89,7 +89,7 @@ def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"weir {version(DISTRIBUTION)}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("pipelines", help="list the installed pipelines with the schema of their parameters")
-    listing.set_defaults(command=_pipelines, pipeline="")
+    listing.set_defaults(command=lambda _: compiling.describe_pipelines(), pipeline="")
     compiler = commands.add_parser("compile", help="parameters on stdin → the job graph")
     compiler.add_argument("--pipeline", required=True)
     compiler.add_argument("--parallelism", required=True, type=int)
@@ -122,10 +122,6 @@ def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
     standing.add_argument("--streams", required=True, type=Path, help="folder that the stage shares with the run")
     standing.set_defaults(command=_stand)
     return parser
-
-
-def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
-    return compiling.describe_pipelines()
 
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:

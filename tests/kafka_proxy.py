@@ -7,19 +7,20 @@ transaction again, and no later transaction of the partition is resolved.
 """
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from runtime.connectors.kafka.wire import END_TXN
 from tests.kafka import Broker, free_port, running_broker
 from tests.stalls import Stall
 
 PRODUCE = 0
 INIT_PRODUCER_ID = 22  #: ends an open transaction of its id
 ADD_OFFSETS_TO_TXN = 25
+END_TXN = 26
 
 #: (api key, body of the request behind its correlation id) -> answer behind the correlation id, b"" to forward the
 #: request and close the connection before its answer, or None to forward both
@@ -37,12 +38,13 @@ class Proxy:
 
 
 @contextmanager
-def proxied_broker(port: int | None = None) -> Iterator[Proxy]:
-    """A broker that is known to its clients by the address of the proxy only."""
+def proxied_broker(port: int | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+    """A broker that is known to its clients by the address of the proxy only, which speaks TLS by `tls`."""
     port = port or free_port()
     with running_broker("--advertised-listener-url", f"tcp://127.0.0.1:{port}") as behind:
         proxy = Proxy(Broker(f"127.0.0.1:{port}"))
-        with socket.create_server(("127.0.0.1", port)) as server:
+        plain = socket.create_server(("127.0.0.1", port))
+        with tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) if tls else plain as server:
             thread = threading.Thread(target=_accept, args=(server, behind.address, proxy), daemon=True)
             thread.start()
             yield proxy

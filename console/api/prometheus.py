@@ -11,7 +11,7 @@ The label of Weir's jobs is `job_name`, because Prometheus sets `job` itself. Co
 which `rate()` and `increase()` take into account.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -160,43 +160,10 @@ def _health() -> Iterator[Metric]:
 
 
 def _of_runs(runs: Iterable[_Part]) -> Iterator[Metric]:
-    def gauge(name: str, about: str, value: Callable[[_Part], Any]) -> Metric:
-        family = GaugeMetricFamily(name, about, labels=["job_name"])
+    for kind, name, about, value in _RUN_METRICS:
+        family = kind(name, about, labels=["job_name"])
         _add(family, (([run["job__name"]], value(run)) for run in runs))
-        return family
-
-    def counter(name: str, about: str, value: Callable[[_Part], Any]) -> Metric:
-        family = CounterMetricFamily(name, about, labels=["job_name"])
-        _add(family, (([run["job__name"]], value(run)) for run in runs))
-        return family
-
-    yield gauge(
-        "weir_live_report_timestamp_seconds", "Time of the newest live report.", lambda run: _timestamp(run["live_at"])
-    )
-    yield gauge(
-        "weir_last_recovery_point_timestamp_seconds",
-        "Trigger of the newest completed checkpoint, to which a failure goes back.",
-        lambda run: _timestamp(run["recovery_at"]),
-    )
-    yield counter("weir_restarts", "Restarts of the run.", lambda run: max(0, run["attempt_count"] - 1))
-    yield counter(
-        "weir_checkpoints_completed",
-        "Completed checkpoints, in this attempt.",
-        lambda run: _checkpoint(run, "completed"),
-    )
-    yield counter(
-        "weir_checkpoints_failed", "Failed checkpoints, in this attempt.", lambda run: _checkpoint(run, "failed")
-    )
-    yield gauge(
-        "weir_checkpoint_duration_seconds",
-        "Duration of the newest checkpoint.",
-        lambda run: _scaled(_checkpoint(run, "duration_ms"), 1000),
-    )
-    yield gauge(
-        "weir_checkpoint_written_bytes",
-        "Bytes written for the newest checkpoint.",
-        lambda run: _checkpoint(run, "written_bytes"),
-    )
+        yield family
     phases = GaugeMetricFamily(
         "weir_checkpoint_phase_seconds",
         "Longest of each phase of the newest checkpoint, over its subtasks.",
@@ -261,3 +228,22 @@ def _scaled(value: float | None, divisor: int) -> float | None:
 
 def _timestamp(at: Any) -> float | None:
     return None if at is None else at.timestamp()
+
+
+#: Kind, name, help, value of a run.
+_RUN_METRICS: Final[Sequence[tuple[Any, str, str, Callable[[_Part], Any]]]] = (
+    (GaugeMetricFamily, "weir_live_report_timestamp_seconds", "Time of the newest live report.",
+     lambda run: _timestamp(run["live_at"])),
+    (GaugeMetricFamily, "weir_last_recovery_point_timestamp_seconds",
+     "Trigger of the newest completed checkpoint, to which a failure goes back.",
+     lambda run: _timestamp(run["recovery_at"])),
+    (CounterMetricFamily, "weir_restarts", "Restarts of the run.", lambda run: max(0, run["attempt_count"] - 1)),
+    (CounterMetricFamily, "weir_checkpoints_completed", "Completed checkpoints, in this attempt.",
+     lambda run: _checkpoint(run, "completed")),
+    (CounterMetricFamily, "weir_checkpoints_failed", "Failed checkpoints, in this attempt.",
+     lambda run: _checkpoint(run, "failed")),
+    (GaugeMetricFamily, "weir_checkpoint_duration_seconds", "Duration of the newest checkpoint.",
+     lambda run: _scaled(_checkpoint(run, "duration_ms"), 1000)),
+    (GaugeMetricFamily, "weir_checkpoint_written_bytes", "Bytes written for the newest checkpoint.",
+     lambda run: _checkpoint(run, "written_bytes")),
+)  # fmt: skip

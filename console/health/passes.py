@@ -61,9 +61,7 @@ def _is_overdue(newest: datetime, now: datetime, limit: timedelta) -> bool:
 
 def _passes() -> Mapping[str, datetime]:
     """Each process reads the passes at most every `_CACHE_S` seconds, so that they cost pages no query."""
-    found: Mapping[str, datetime] | None = cache.get_or_set(CACHE_KEY, _read_passes, _CACHE_S)
+    found: Mapping[str, datetime] | None = cache.get_or_set(
+        CACHE_KEY, lambda: dict(HousekeepingPass.objects.values_list("task", "at")), _CACHE_S
+    )
     return found or {}
-
-
-def _read_passes() -> dict[str, datetime]:
-    return dict(HousekeepingPass.objects.values_list("task", "at"))

@@ -159,7 +159,10 @@ def read_past(row: Mapping[str, Any], run: Run, earlier_ms: float | None) -> Pas
         attempts=_attempts(row["attempts"]),
         checkpoints=checkpoints,
         failed_savepoint=_failed_savepoint(row),
-        missed=_read_misses(row["missed"]),
+        missed=tuple(
+            MissedTime(_NOUNS[operation], datetime.fromtimestamp(float(at_s), UTC), reason)
+            for operation, at_s, reason in decode(row["missed"]) or ()
+        ),
         failed_drill=FailedDrill(drill_at, row["drill_error"] or "", row["drill_number"]) if drill_at else None,
         change=StateChange(changing_since, change_ms and float(change_ms)) if changing_since else None,
     )
@@ -187,14 +190,6 @@ def _failed_savepoint(row: Mapping[str, Any]) -> FailedSavepoint | None:
         failed_at=row["saved_at"],
         reason=row["saved_reason"],
         detail=row["saved_detail"],
-    )
-
-
-def _read_misses(encoded: Any) -> tuple[MissedTime, ...]:
-    """Missed times from an array of (operation, time in seconds, reason)."""
-    return tuple(
-        MissedTime(_NOUNS[operation], datetime.fromtimestamp(float(at_s), UTC), reason)
-        for operation, at_s, reason in decode(encoded) or ()
     )
 
 

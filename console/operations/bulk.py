@@ -153,14 +153,14 @@ def result_lines(row: BulkOperation) -> list[BulkLine]:
     runs = Run.objects.only("state").in_bulk([job.run_pk for job in found])
     requested = [result["operation"] for result in row.results if result["operation"]]
     operations = {str(each.pk): each for each in with_runs(Operation.objects.filter(pk__in=requested))}
-    return [_result_line(job, runs.get(job.run_pk), results[job.pk], operations) for job in found]
-
-
-def _result_line(job: Job, run: Run | None, result: Mapping[str, Any], operations: Mapping[str, Operation]) -> BulkLine:
-    return BulkLine(
-        job=job, run=run, effect=result["effect"], changes=result["changes"], refusal=result["refusal"],
-        operation=operations.get(result["operation"] or ""),
-    )  # fmt: skip
+    return [
+        BulkLine(
+            job=job, run=runs.get(job.run_pk), effect=result["effect"], changes=result["changes"],
+            refusal=result["refusal"], operation=operations.get(result["operation"] or ""),
+        )
+        for job in found
+        for result in [results[job.pk]]
+    ]  # fmt: skip
 
 
 def _result(line: BulkLine) -> dict[str, Any]:

@@ -178,9 +178,6 @@ def old_operations() -> QuerySet[Operation]:
     )
     old = Operation.objects.filter(ended_at__lt=before, part_of=None).exclude(state__in=ACTIVE_STATES)
     old = old.exclude(kind__in=RECORDED_KINDS).exclude(starts & ~Q(run__state__in=TERMINAL_STATES)).exclude(needed)
-    checkpoint = Checkpoint.objects.filter(job=OuterRef("job"), pk=_checkpoint_key())
+    key = Cast(KeyTextTransform("checkpoint", OuterRef("params")), BigIntegerField())
+    checkpoint = Checkpoint.objects.filter(job=OuterRef("job"), pk=key)
     return old.exclude(Q(kind__in=CHECKPOINT_OPERATIONS) & Exists(checkpoint))
-
-
-def _checkpoint_key() -> Any:
-    return Cast(KeyTextTransform("checkpoint", OuterRef("params")), BigIntegerField())

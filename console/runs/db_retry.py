@@ -10,6 +10,7 @@ from django.db import InterfaceError, OperationalError, connection
 T = TypeVar("T")
 
 CONNECTION_ERRORS = (OperationalError, InterfaceError)
+_PAUSE_S = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +23,7 @@ def close_failed_connection() -> None:
         connection.connection = None
 
 
-def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool], pause_s: float = 0.5) -> T | None:
+def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool]) -> T | None:
     """Calls `act` until Postgres answers. None if `give_up` returns true first.
 
     `act` may run twice, so its update must be conditional on the expected state.
@@ -35,7 +36,7 @@ def retry_until_reachable(act: Callable[[], T], give_up: Callable[[], bool], pau
             close_failed_connection()
             if give_up():
                 return None
-            time.sleep(pause_s)
+            time.sleep(_PAUSE_S)
 
 
 def ignore_outage(renew: Callable[[], T]) -> T | None:

@@ -38,18 +38,12 @@ class OperationFilters:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.kind or self.state or self.user or self.q)
+        return self == OperationFilters()
 
     def apply(self, rows: QuerySet[Operation]) -> QuerySet[Operation]:
-        if self.kind:
-            rows = rows.filter(kind=self.kind)
-        if self.state:
-            rows = rows.filter(state=self.state)
-        if self.user:
-            rows = rows.filter(requested_by__username=self.user)
-        if self.q:
-            rows = rows.filter(operations_matching(self.q))
-        return rows
+        fields = {"kind": self.kind, "state": self.state, "requested_by__username": self.user}
+        rows = rows.filter(**{name: value for name, value in fields.items() if value})
+        return rows.filter(operations_matching(self.q)) if self.q else rows
 
 
 def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:

@@ -1,6 +1,6 @@
 """Keyset pagination: rows that are added meanwhile shift no page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, repeat
@@ -67,7 +67,7 @@ def by_time(rows: QuerySet[M], before: UUID | None) -> TablePage[M]:
     last = known.filter(pk=before).values_list("created_at", flat=True).first() if before else None
     if last is not None:
         ordered = older_than(ordered, last, before)
-    return _cut(list(ordered[: ROWS_PER_PAGE + 1]), "pk", ROWS_PER_PAGE, is_first=last is None)
+    return _cut(ordered[: ROWS_PER_PAGE + 1], "pk", ROWS_PER_PAGE, is_first=last is None)
 
 
 def older_than(rows: QuerySet[M], created_at: datetime, pk: object) -> QuerySet[M]:
@@ -97,9 +97,7 @@ def by_urgency(jobs: QuerySet[Any], after: int | None) -> TablePage[Any]:
             | (same & Q(recovery__gt=last.recovery))
             | (same & Q(recovery=last.recovery, name__gt=last.name))
         )
-    found = list(ordered[: NAMES_PER_PAGE + 1])
-    shown = tuple(found[:NAMES_PER_PAGE])
-    return TablePage(shown, shown[-1].pk if len(found) > NAMES_PER_PAGE else None, last is None)
+    return _cut(ordered[: NAMES_PER_PAGE + 1], "pk", NAMES_PER_PAGE, is_first=last is None)
 
 
 def by_column(jobs: QuerySet[Any], column: str, after: int | None) -> TablePage[Any]:
@@ -113,9 +111,7 @@ def by_column(jobs: QuerySet[Any], column: str, after: int | None) -> TablePage[
     if last is not None:
         value, lookup = getattr(last, key), "gt" if key == column else "lt"
         ordered = ordered.filter(Q(**{f"{key}__{lookup}": value}) | Q(**{key: value, "name__gt": last.name}))
-    found = list(ordered[: NAMES_PER_PAGE + 1])
-    shown = tuple(found[:NAMES_PER_PAGE])
-    return TablePage(shown, shown[-1].pk if len(found) > NAMES_PER_PAGE else None, last is None)
+    return _cut(ordered[: NAMES_PER_PAGE + 1], "pk", NAMES_PER_PAGE, is_first=last is None)
 
 
 def all_pages(rows: Any, following: Callable[[Any, Any], Any]) -> Iterator[list[Any]]:
@@ -137,13 +133,13 @@ def all_pages(rows: Any, following: Callable[[Any, Any], Any]) -> Iterator[list[
 
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:
     later = rows if position is None else rows.filter(**{f"{key}__{lookup}": position})
-    return _cut(list(later[: size + 1]), key, size, is_first=position is None)
+    return _cut(later[: size + 1], key, size, is_first=position is None)
 
 
-def _cut(found: Sequence[M], key: str, size: int, *, is_first: bool) -> TablePage[M]:
+def _cut(rows: Iterable[M], key: str, size: int, *, is_first: bool) -> TablePage[M]:
     """A page of `size` rows; a row more shows that there is a next page."""
-    shown = tuple(found[:size])
-    return TablePage(shown, getattr(shown[-1], key) if len(found) > size else None, is_first)
+    shown = tuple(rows)
+    return TablePage(shown[:size], getattr(shown[size - 1], key) if len(shown) > size else None, is_first)
 
 
 def whole_number(text: str | None) -> int | None:

@@ -106,12 +106,12 @@ def _texts(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:
 def _folder_type(name: str, kind: pa.DataType) -> pa.DataType:
     """The type of the values of a partition column. Raises DataRejected: values of the type have no folder names."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not _has_folder_names(values):
+    if not has_folder_names(values):
         detail = f"column {name!r} is {values}: a partition column is text, an integer, a boolean or a date"
         raise DataRejected(f"partition_by: {detail}")
     return values
 
 
-def _has_folder_names(kind: pa.DataType) -> bool:
+def has_folder_names(kind: pa.DataType) -> bool:
     tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string, pa.types.is_date)
     return any(test(kind) for test in tests)

@@ -1,4 +1,4 @@
-"""Kernel of the blocks of row ids in `index.blocks`, whose layout and twin are there."""
+"""Kernel of the blocks of row ids in `index.blocks`, whose layout is there."""
 
 from typing import Any
 

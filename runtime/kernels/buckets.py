@@ -1,4 +1,4 @@
-"""Kernels of the hash table of `index.buckets`, whose layout and twins are there, and of distinct keys and row ids.
+"""Kernels of the hash table of `index.buckets`, and of distinct keys and row ids.
 
 A key is a column of `codes`, shape (codes per key, keys). Open addressing with linear probing; a bucket holds a row id
 + 1, 0: empty, -1: removed. The number of buckets is a power of two, and some buckets are always empty.
@@ -116,7 +116,7 @@ def remove(codes: Integers, row_ids: Integers, buckets: Buckets) -> None:
 
 @compiled(INTEGER, INTEGER_ROWS, INT32S_OUT, INTEGERS_OUT, INTEGERS_OUT)
 def distinct(codes: Integers, buckets: Buckets, first_rows: Integers, numbers: Integers) -> int:
-    """Numbers the distinct keys in the order of their first rows. Twin: `index.factorise`.
+    """Numbers the distinct keys in the order of their first rows.
 
     Args:
         codes: the keys.

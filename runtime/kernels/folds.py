@@ -1,4 +1,4 @@
-"""Kernels that fold rows into state columns at given positions. Twins: `operators.aggregates`."""
+"""Kernels that fold rows into state columns at given positions."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def add_integers(at: Integers, values: Integers, sums: Integers, valid: Flags) -
 
 @compiled(NOTHING, INTEGERS, FLOATS, FLOATS_OUT, FLAGS_OUT)
 def add_floats(at: Integers, values: Floats, sums: Floats, valid: Flags) -> None:
-    """As `add_integers`; each sum is rounded after each row, in the order of the rows, as by numpy."""
+    """As `add_integers`; each sum is rounded after each row, in the order of the rows."""
     for row in range(len(at)):
         place = np.uint64(at[row])
         sums[place] += values[row]

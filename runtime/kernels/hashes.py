@@ -1,4 +1,4 @@
-"""Kernels of the key hash, which is part of the checkpoint format. Their twins and the definition: `index.hashing`."""
+"""Kernels of the key hash, which is part of the checkpoint format. Its definition: `index.hashing`."""
 
 from typing import Final
 

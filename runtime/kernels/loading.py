@@ -6,7 +6,7 @@ that has loaded them pays nothing. So a slot loads them before its first record 
 The cache holds machine code and pickles, so it must belong to the user of the process, and no other user may write it.
 Its folder is named after the kernels' sources, numba and the processor: versions, checkouts and machines that share a
 home do not mix. Processes that compile at the same time write the same files, each by an atomic rename. A broken cache
-is emptied once. Where nothing helps, callers use numpy: kernels never fail a job.
+is emptied once.
 """
 
 import hashlib
@@ -24,13 +24,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from runtime.libraries import import_library
+from runtime.errors import EnvironmentFailure
 
 log = logging.getLogger(__name__)  # its messages go to stderr: stdout of Spark's daemon is a protocol
 
-SWITCH: Final = "WEIR_KERNELS"  #: environment variable; `numpy`: the kernels are not used
 CACHE_FOLDER: Final = "NUMBA_CACHE_DIR"  #: environment variable: the folder of the cache, if set
-_PACKAGE: Final = "runtime.kernels"
 
 
 class Kernels(NamedTuple):
@@ -45,38 +43,36 @@ class Kernels(NamedTuple):
 
 
 @cache
-def native() -> Kernels | None:
-    """The compiled kernels; None: use numpy. The first call of a process takes seconds, so it precedes all records."""
-    if os.environ.get(SWITCH) == "numpy":
-        return None
+def native() -> Kernels:
+    """The compiled kernels. The first call of a process takes seconds, so it precedes all records.
+
+    Raises:
+        EnvironmentFailure: this host cannot compile them.
+    """
     if sys.byteorder != "little":
-        return None
+        raise _refusal("its processor is big-endian")
     try:
-        return _load()
-    except Exception as error:  # noqa: BLE001 - numba raises errors of many kinds, and numpy does the same work
-        log.warning("numpy replaces compiled kernels: %s: %s", type(error).__name__, error)
-        return None
-
-
-def _load() -> Kernels:
-    config: Any = import_library("numba", "spark").config  # 0.4 s
+        config: Any = import_module("numba").config  # 0.4 s
+    except ImportError as error:
+        raise _refusal(f"numba cannot be imported ({error})") from error
     if config.DISABLE_JIT:
-        raise RuntimeError("NUMBA_DISABLE_JIT is set")
-    before = config.CACHE_DIR
+        raise _refusal("NUMBA_DISABLE_JIT is set")
+    before, reason = config.CACHE_DIR, f"no cache folder is private to this user: set {CACHE_FOLDER} to one that is"
     for folder in _folders():
         config.CACHE_DIR = str(folder)
         try:
-            return _import_modules()
+            return Kernels(*(import_module(f"runtime.kernels.{name}") for name in Kernels._fields))
         except Exception as error:  # noqa: BLE001 - a broken cache raises errors of many kinds
             log.warning("the kernel cache %s is broken: %s: %s", folder, type(error).__name__, error)
+            reason = f"{type(error).__name__}: {error}"
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             config.CACHE_DIR = before
-    raise OSError("no folder for compiled kernels is writable and safe")
+    raise _refusal(reason)
 
 
-def _import_modules() -> Kernels:
-    return Kernels(*(import_module(f"{_PACKAGE}.{name}") for name in Kernels._fields))
+def _refusal(reason: str) -> EnvironmentFailure:
+    return EnvironmentFailure(f"host {platform.node()} cannot compile the kernels that jobs need: {reason}")
 
 
 def _folders() -> Iterator[Path]:

@@ -3,7 +3,6 @@
 Open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithm L). A bucket is 64 bits: the upper half of the
 value's hash, and its number + 1; 0: empty. The upper bits of the hash choose the first bucket, so that growth moves
 buckets nearly in sequence and needs no values. Values are compared a word at a time; they lie end to end in an arena.
-Twin: `index.numpy_texts`.
 """
 
 from typing import Final

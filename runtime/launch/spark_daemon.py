@@ -8,6 +8,7 @@ fork could inherit a locked lock: gRPC, and with it Flight, stay outside.
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -31,12 +32,14 @@ def prepare_forks() -> None:
 
     import runtime.connectors.formats
     import runtime.launch.spark  # noqa: F401
+    from runtime.errors import EnvironmentFailure
     from runtime.kernels.loading import native
     from runtime.slot import process_tuning
 
     process_tuning.keep_freed_memory()
     process_tuning.shorten_switch_interval()
-    native()  # numba starts no thread; a fork inherits the compiled kernels
+    with suppress(EnvironmentFailure):  # the slot reports it
+        native()  # numba starts no thread; a fork inherits the compiled kernels
     gc.freeze()  # a collection in a fork would copy all pages
     os.register_at_fork(after_in_child=np.random.seed)  # pandas loads the generator: slots would draw equal numbers
 

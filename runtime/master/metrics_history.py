@@ -64,10 +64,9 @@ class _Checkpoints:
 class MetricsHistory:
     """Owned by the master's loop, but `pending` and `on_written` may be called from any thread. Times are in ms."""
 
-    def __init__(self, graph: JobGraph, now_ms: int, interval_ms: int = INTERVAL_MS) -> None:
+    def __init__(self, graph: JobGraph, now_ms: int) -> None:
         """The first interval begins at the wall-clock time `now_ms`."""
-        self._graph, self._interval_ms = graph, interval_ms
-        self._began_at = now_ms
+        self._graph, self._began_at = graph, now_ms
         self._base: dict[SubtaskId, SubtaskMetrics] = {}
         self._cpu_base: dict[object, float] = {}
         self._memory_bytes = 0
@@ -138,7 +137,7 @@ class MetricsHistory:
         self._memory_bytes = max(self._memory_bytes, sum(usage.memory_bytes for usage in processes.values()))
         for process, usage in processes.items():
             self._cpu_base.setdefault(process, usage.cpu_ms)
-        if now_ms // self._interval_ms > self._began_at // self._interval_ms:
+        if now_ms // INTERVAL_MS > self._began_at // INTERVAL_MS:
             self._end_interval(metrics, processes, now_ms)
 
     def end(self, metrics: Metrics, processes: Mapping[object, ProcessUsage], now_ms: int) -> None:
@@ -168,7 +167,7 @@ class MetricsHistory:
         rows = [self._operator_row(operator, metrics, span_ms) for operator in self._graph.operators]
         rows.append(self._run_row(rows, processes))
         interval = MetricsInterval(
-            at=self._began_at // self._interval_ms * self._interval_ms,
+            at=self._began_at // INTERVAL_MS * INTERVAL_MS,
             rows=[{"span_ms": span_ms, **row} for row in rows],
             subtasks={uid: self._subtask_columns(own, span_ms) for uid, own in metrics.items()},
         )

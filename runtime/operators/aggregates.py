@@ -24,7 +24,6 @@ _INT64_LIMIT: Final = 2**63
 _HIGH_LIMIT: Final = 2**31
 _LOW_HALF: Final = 2**32 - 1
 _DECIMAL_DIGITS: Final = 38  #: of a decimal128
-_SCANS_PER_ACCESS: Final = 8  #: numbers scanned in sequence in the time of a random access
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -335,41 +334,20 @@ def _valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
 
 
 def _count_rows(counts: Values, at: Positions) -> Change:
-    if (kernels := native()) is None:
-        return partial(np.add.at, counts, at, 1)
-    return partial(kernels.folds.count_rows, at, counts)
+    return partial(native().folds.count_rows, at, counts)
 
 
 def _add_values(sums: Values, valid: Mask, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
     if sums.dtype == DECIMAL_WORDS:
         return _in_sequence(_add_decimals(sums, at, values, name), partial(setitem, valid, at, True))
-    kernels = native()
-    if kernels is not None and sums.dtype == np.int64 and values.dtype.kind == "i":
+    folds = native().folds
+    if sums.dtype == np.float64:
+        return partial(folds.add_floats, at, np.ascontiguousarray(values, dtype=np.float64), sums, valid)
+    if values.dtype != np.uint64 or int(values.max(initial=0)) < _INT64_LIMIT:
         values = np.ascontiguousarray(values, dtype=np.int64)
-        if kernels.folds.fits_int64(at, values, sums):
-            return partial(kernels.folds.add_integers, at, values, sums, valid)
-    elif kernels is not None and sums.dtype == np.float64:
-        values = np.ascontiguousarray(values, dtype=np.float64)
-        return partial(kernels.folds.add_floats, at, values, sums, valid)
-    return _in_sequence(_add_by_numpy(sums, at, values, name, carries), partial(setitem, valid, at, True))
-
-
-def _add_by_numpy(sums: Values, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
-    """The twin of the kernels, and the only way for sums near the limits of 64 bits."""
-    if sums.dtype == np.int64 and len(values) and not _fits_int64(sums, at, values):
-        return _add_exactly(sums, at, values, name, carries)
-    values = values.astype(sums.dtype, copy=False)  # numpy has a fast loop for equal types only
-    return partial(np.add.at, sums, at, values)
-
-
-def _fits_int64(sums: Values, at: Positions, values: Values) -> bool:
-    """Whether every sum is certain to stay within 64 bits when `values` are added."""
-    concerned = sums if len(sums) <= _SCANS_PER_ACCESS * len(at) else sums[at]
-    return _magnitude(concerned) + _magnitude(values) * len(values) < _INT64_LIMIT
-
-
-def _magnitude(values: Values) -> int:
-    return max(int(values.max()), -int(values.min()))
+        if folds.fits_int64(at, values, sums):
+            return partial(folds.add_integers, at, values, sums, valid)
+    return _in_sequence(_add_exactly(sums, at, values, name, carries), partial(setitem, valid, at, True))
 
 
 def _add_exactly(sums: Values, at: Positions, values: Values, name: str, carries: Values | None) -> Change:

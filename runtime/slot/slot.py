@@ -440,7 +440,7 @@ class Slot:
                 detail=detail,
                 operator=operator,
                 traceback=_escape(traced),
-                is_final=_is_final(error),
+                is_final=isinstance(_cause(error), DataRejected | JobRejected),  # a retry is no help
                 events=[line[:500] for line in story[-20:]],
                 damaged_file=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
                 fingerprint=_escape(fingerprint(error)),
@@ -468,11 +468,6 @@ def _wake_loop() -> None:
 def _escape(text: str) -> str:
     """Escapes characters that cannot be encoded, such as undecodable bytes of a file name that an exception quotes."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _is_final(error: BaseException) -> bool:
-    """Whether a retry cannot help. The cause decides, whichever operator raised it."""
-    return isinstance(_cause(error), DataRejected | JobRejected)
 
 
 def _failure_code(error: BaseException) -> str:

@@ -6,7 +6,7 @@ never depends on files of another lineage or on a savepoint, which a user may de
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -303,7 +303,7 @@ class SubtaskState:
         count = sum(len(part) for part in parts)
         if not count:
             return None
-        batches, nbytes = partial(_batches_of, parts), count * table.row_bytes
+        batches, nbytes = lambda store: segment_batches(parts), count * table.row_bytes
         return log.new_segment(batches, proof, state, count, nbytes, inline_bytes=inline_bytes)
 
     def _broadcast_segment(
@@ -414,10 +414,6 @@ class SubtaskState:
                 f"the checkpoint has columns {segment_column_names(batch)}, this version of the operator {declared}"
             )
             raise JobRejected("state-columns-changed", table.schema.name, detail)
-
-
-def _batches_of(parts: Sequence[SegmentRows], store: SnapshotStore) -> Iterable[pa.RecordBatch]:
-    return segment_batches(parts)
 
 
 def _as_tuple(segment: PendingSegment | None) -> tuple[PendingSegment, ...]:

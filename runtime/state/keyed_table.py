@@ -98,11 +98,9 @@ class KeyedTable:
 
     def first_rows(self, row_ids: RowIds) -> RowIds:
         """Where each distinct row id occurs first in `row_ids`, in order."""
-        if (kernels := native()) is None:
-            return np.sort(distinct_codes(row_ids[np.newaxis, :]).first_rows)
         self._seen.grow(self._index.capacity)
         rows = np.empty(len(row_ids), dtype=np.intp)
-        return rows[: kernels.buckets.first_rows(row_ids, self._seen.data, rows)]
+        return rows[: native().buckets.first_rows(row_ids, self._seen.data, rows)]
 
     def row_ids(self) -> RowIds:
         """The row ids of all keys."""

@@ -9,7 +9,7 @@ In a segment, column `key` is msgpack of (key, place). A plain value is msgpack 
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class ObjectRows:
 
     @property
     def groups(self) -> Groups:
-        return _groups_of(self._by_entry)
+        return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self._by_entry))
 
     def add_to(self, sums: ProofSums) -> None:
         sums.add(self.groups, self._hashes)
@@ -246,10 +246,6 @@ def _change(before: ObjectRows, after: ObjectRows) -> Change:
         sums.add(*after.present)
 
     return change
-
-
-def _groups_of(entries: Collection[Entry]) -> Groups:
-    return np.fromiter((entry[0] for entry in entries), np.int32, len(entries))
 
 
 def _row_key(entry: Entry) -> bytes:

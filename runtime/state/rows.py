@@ -72,7 +72,9 @@ class TableRows:
         else:
             values = [column.take(rows).to_arrow() for column in self.values]
         own = [pa.array(self.groups.take(rows)), pa.array(np.full(len(rows), deleted))]
-        return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=_segment_schema(self.schema))
+        nullable = [field.with_nullable(True) for field in self.schema.values]
+        schema = pa.schema([*OWN_FIELDS, *self.schema.keys, *nullable])
+        return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=schema)
 
     def _key_hashes(self, position: int) -> Hashes:
         hashes = self.codecs[position].hashes(self.codes[position])
@@ -151,7 +153,3 @@ def segment_rows(batch: pa.RecordBatch, key: PrimaryKey, groups: range) -> Store
     deleted = key.deleted(part)
     gone, kept = part.filter(pa.array(deleted)), part.filter(pa.array(~deleted))
     return StoredRows(key.keys(gone.columns), key.keys(kept.columns), key.values(kept.columns))
-
-
-def _segment_schema(schema: TableSchema) -> pa.Schema:
-    return pa.schema([*OWN_FIELDS, *schema.keys, *(field.with_nullable(True) for field in schema.values)])

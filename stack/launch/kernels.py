@@ -1,6 +1,6 @@
 """Compiles the kernels of `runtime.kernels` at the first set-up and after each change of them.
 
-A failure is no error: jobs then compile the kernels themselves, or use numpy.
+A failure is no error: jobs then compile the kernels themselves.
 """
 
 from __future__ import annotations

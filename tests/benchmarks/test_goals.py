@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import goals, results, scaling
+from benchmarks import goals, results
 from benchmarks.figures import MEASUREMENT_MODULES
 from benchmarks.harness import Harness, RunPlan, lock_folder, steps
 from benchmarks.intervals.lagging import GROUPS
 from benchmarks.latency import report as latency
 from benchmarks.progress import Progress
 from benchmarks.results import FigureResult, RateMeasurement, entry
-from benchmarks.scaling import Round, RunTime
 from benchmarks.workloads import WORKLOADS
 
 PLAN = RunPlan(repeats=3, time_box_s=5.0)
@@ -83,19 +82,14 @@ def _of_flink(p99: float) -> latency.PeerLatency:
 
 
 def test_a_goal_is_a_figure_of_a_measurement_with_its_limit() -> None:
-    took = {1: RunTime(seconds=9.0, cpu_seconds=9.0), 2: RunTime(seconds=5.0, cpu_seconds=9.0)}
     reports = {
         "L1": latency.report([_latency("stateless"), _latency("running")], [_of_flink(20.0)]),
-        "W14": scaling.report([Round(weir=took, bare=took, control=took, few_keys=took, ads=took)], 1_000_000, []),
     }
     stored = {name: FigureResult(title=name, state="done", report=report).to_json() for name, report in reports.items()}
     assert values(stored) == {
         "L1: stateless, 100,000 rows/s: uncommitted, p99": (30.0, False),
         "L1: running, 100,000 rows/s: uncommitted, p99": (30.0, True),
         "L1: running, 100,000 rows/s: p99 to that of Flink, best of the settings tried": (1.5, False),
-        "W14: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
-        "W14: W1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
-        "W14: R1: gain of the slots to that of the cache-resident loop": (pytest.approx(1), True),
     }
     stored["L1"]["wrong"] = ["rows are lost"]
     assert values(stored)["L1: running, 100,000 rows/s: uncommitted, p99"] == (None, False)

@@ -67,7 +67,7 @@ for value in (1.0, 2.0):
 raise SystemExit("in its third round")
 """
     outcome = child.run([sys.executable, "-c", program], environment={}, log=tmp_path / "log", time_box_s=60)
-    told = figure_result("W14", outcome).to_json()
+    told = figure_result("W9", outcome).to_json()
     assert told["state"] == "failed"
     assert [figure["value"] for figure in told["figures"]] == [2.0]
 
@@ -81,17 +81,17 @@ protocol.send_partial_report(figures.Report(figures=(figures.Figure(name="gain",
 protocol.send_step("round 4")
 time.sleep(60)
 """
-    with Progress([("W14", 1.0)]) as progress:
+    with Progress([("W9", 1.0)]) as progress:
         harness = Harness(bench, PLAN, progress)
 
         def heard(said: dict[str, Any]) -> None:
-            harness.on_event("W14", said)
+            harness.on_event("W9", said)
             if said["event"] == protocol.STEPPED:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             child.run(
-                [sys.executable, "-c", program], environment={}, log=bench / "log" / "W14", time_box_s=60, heard=heard
+                [sys.executable, "-c", program], environment={}, log=bench / "log" / "W9", time_box_s=60, heard=heard
             )
     assert "interrupted; results until then:" in table.render_figures(harness.figures)
-    assert json.loads((bench / "latest.json").read_text())["W14"]["figures"][0]["value"] == 3.0
+    assert json.loads((bench / "latest.json").read_text())["W9"]["figures"][0]["value"] == 3.0

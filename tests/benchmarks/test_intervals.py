@@ -125,7 +125,7 @@ def test_each_run_is_compared_with_the_one_beside_it() -> None:
 
 
 def test_the_report_tells_ratios_targets_and_what_a_checkpoint_took() -> None:
-    """S4-53: over the interval; over the size of the graph it is the benchmark of the coordinator."""
+    """S4-53: over the interval."""
     told = report(found(1.015, 1.5), [disk.DiskCost(act="write", median_ms=1.5, p99_ms=9.0)], 100_003)
     figures = {figure.name: figure for figure in told.figures}
     assert figures["time to none, 1,000 ms aligned"].value == pytest.approx(1.015)

@@ -32,9 +32,9 @@ def test_nothing_measured_draws_nothing(tmp_path: Path) -> None:
 def test_figures_that_count_for_nothing_say_so(tmp_path: Path) -> None:
     figures = [asdict(Figure(name="slots", value=1.7, unit="x", at_least=1.6))]
     told = {"title": "scaling", "state": "failed", "figures": figures, "wrong": ["3 rows"], "details": {}}
-    path = draw("W14", told, tmp_path)
+    path = draw("W9", told, tmp_path)
     assert path is not None
-    assert "W14: scaling (failed, wrong output)" in path.read_text()
+    assert "W9: scaling (failed, wrong output)" in path.read_text()
 
 
 def test_a_plot_names_the_date_of_its_run(tmp_path: Path) -> None:
@@ -69,20 +69,12 @@ def test_figures_are_drawn_with_their_targets(tmp_path: Path) -> None:
         asdict(Figure(name="noticed", value=0.3, unit="s", digits=1)),
         asdict(Figure(name="never came", value=None)),
     ]
-    path = draw("W14", {"title": "scaling", "figures": figures, "details": {}}, tmp_path)
+    path = draw("W9", {"title": "scaling", "figures": figures, "details": {}}, tmp_path)
     assert path is not None
     drawn = path.read_text()
-    for shown in ("slots", "1.70", "x; target in red", "noticed", "0.3", "W14: scaling"):
+    for shown in ("slots", "1.70", "x; target in red", "noticed", "0.3", "W9: scaling"):
         assert shown in drawn
     assert "never came" not in drawn
-
-
-def test_traffic_is_drawn_over_time_for_each_way_of_holding_output_back(tmp_path: Path) -> None:
-    ways = {"write-ahead": {"bytes": [0, 500, 0], "commits": [0.1]}, "two-phase commit": {"bytes": [9], "commits": []}}
-    path = draw("W18", {"title": "traffic", "figures": [], "details": {"bin_ms": 100, "traffic": ways}}, tmp_path)
-    assert path is not None
-    for shown in ("write-ahead", "two-phase commit", "kB in 100 ms", "W18: traffic"):
-        assert shown in path.read_text()
 
 
 def test_latency_is_drawn_over_time_with_its_commits(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_the_table_shows_figures_with_their_targets() -> None:
         "W8": FigureResult(title="intervals", state="done", report=Report(figures=FIGURES, lines=("a line",))),
         "W9": FigureResult(title="state", state="did not finish"),
         "W11": FigureResult(title="recovery", state="done", report=wrong),
-        "W14": FigureResult(title="slots", state="failed", report=Report(figures=FIGURES[:1], wrong=("not compared",))),
+        "L1": FigureResult(title="slots", state="failed", report=Report(figures=FIGURES[:1], wrong=("not compared",))),
     }
     shown = render_figures(found)
     rows = [" ".join(line.split()) for line in shown.splitlines()]
@@ -201,7 +201,7 @@ def test_the_table_shows_figures_with_their_targets() -> None:
     assert "never came missing target at most 3.00: missed" in rows
     assert rows[rows.index("W9 state") + 1] == "did not finish"
     assert "wrong: a row is lost" in rows
-    assert rows[rows.index("W14 slots") + 1] == "failed; results until then:"
+    assert rows[rows.index("L1 slots") + 1] == "failed; results until then:"
     assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: missed" in rows, "its output is wrong"
-    assert not found["W14"].to_json()["figures"][0]["met"]
+    assert not found["L1"].to_json()["figures"][0]["met"]
     assert [one.is_right for one in found.values()] == [True, False, False, False]

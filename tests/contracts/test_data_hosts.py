@@ -172,7 +172,7 @@ REACHES = [
     lambda port: connect(f"postgresql://app@127.0.0.1:{port}/shop?sslmode=disable&connect_timeout=2"),
     lambda port: post(f"http://127.0.0.1:{port}/"),
     lambda port: SchemaRegistry(f"http://127.0.0.1:{port}").open().register("orders", '"string"', "AVRO"),
-    lambda port: KafkaConnection(f"127.0.0.1:{port}", {}).wire(),
+    lambda port: KafkaConnection(f"127.0.0.1:{port}", {}).metadata("brokers"),
     lambda port: PostgresTable(f"postgresql://app@127.0.0.1:{port}/shop?sslmode=disable", "orders").prepare(),
 ]
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
+import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import weir
-from benchmarks.held_output import Meter, PostgresEpochs, metered
+from runtime.connectors.postgres.columns import encode_csv
 from runtime.core.job.ids import Token
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.io.memory.run_store import MemoryRunStore
+from runtime.ports import OutputEpoch
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Gated
 from tests.jobs.mortal import Deaths
@@ -26,6 +32,64 @@ NUMBERS = iter(range(1_000_000))
 ASKED = CoordinatorSettings(interval_ms=None, min_pause_ms=0)
 ROWS, SPLITS = 20_000, 4
 Way = Literal["prepared", "staged", "write-ahead"]
+
+
+@dataclass
+class Meter:
+    """A proxy before a server, which counts the bytes that clients send."""
+
+    bytes: int = 0
+    port: int = 0
+
+
+@contextmanager
+def metered(host: str, port: int) -> Iterator[Meter]:
+    meter = Meter()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meter.port = server.getsockname()[1]
+        threading.Thread(target=_accept, args=(server, (host, port), meter), daemon=True).start()
+        yield meter
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(server: socket.socket, behind: tuple[str, int], meter: Meter) -> None:
+    with suppress(OSError):
+        while True:
+            client, _ = server.accept()
+            target = socket.create_connection(behind)
+            for one, other, counted in ((client, target, meter), (target, client, None)):
+                threading.Thread(target=_copy, args=(one, other, counted), daemon=True).start()
+
+
+def _copy(one: socket.socket, other: socket.socket, meter: Meter | None) -> None:
+    with suppress(OSError), one:
+        while data := one.recv(65_536):
+            if meter is not None:
+                meter.bytes += len(data)
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+
+
+@dataclass(frozen=True)
+class PostgresEpochs:
+    """Writes epochs to a table, each in a transaction with its identity."""
+
+    url: str = field(repr=False)
+    table: str
+    guarantee: str = "exactly-once"
+
+    def check(self) -> None: ...
+
+    def write_epoch(self, epoch: OutputEpoch, batches: Iterable[pa.RecordBatch]) -> None:
+        with psycopg.connect(self.url) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {self.table}_epochs VALUES (%s, %s) ON CONFLICT DO NOTHING", (epoch.source, epoch.number)
+            )
+            if not cursor.rowcount:
+                return
+            with cursor.copy(f"COPY {self.table} FROM STDIN (FORMAT csv)") as copy:
+                for batch in batches:
+                    copy.write(encode_csv(batch))
 
 
 class Table:

@@ -3,7 +3,6 @@
 import datetime as dt
 import math
 from collections import defaultdict
-from contextlib import nullcontext
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
@@ -19,7 +18,6 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet, Count, CountIf, Max, Mean, Min, Sum
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.cells import AggregateCells
-from tests.kernels.twins import numpy_twins
 from tests.operators.harness import Harness
 
 ALL: dict[str, Aggregate] = {
@@ -61,7 +59,6 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
         assert found == [expected(by_key[key]) for key in touched]
 
 
-@pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize(
     "keys",
     [
@@ -73,14 +70,13 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
     ],
     ids=["few", "more than 63 bits", "nulls", "far apart, and often", "codes"],
 )
-def test_keys_come_out_in_the_order_of_their_first_rows(keys: pa.Array, kernels: bool) -> None:
+def test_keys_come_out_in_the_order_of_their_first_rows(keys: pa.Array) -> None:
     """Known keys too, whose row ids have another order."""
     known = keys.take(pa.array([1, 0]))
-    with nullcontext() if kernels else numpy_twins():
-        plain, changes = (Harness(RunningAggregate(["k"], {"n": Count()}, changelog)) for changelog in (False, True))
-        for harness in (plain, changes):
-            harness.process(pa.record_batch({"k": known}))
-        new_values, changed = (harness.process(pa.record_batch({"k": keys})) for harness in (plain, changes))
+    plain, changes = (Harness(RunningAggregate(["k"], {"n": Count()}, changelog)) for changelog in (False, True))
+    for harness in (plain, changes):
+        harness.process(pa.record_batch({"k": known}))
+    new_values, changed = (harness.process(pa.record_batch({"k": keys})) for harness in (plain, changes))
     values, before = keys.to_pylist(), set(known.to_pylist())
     expected = [(key, values.count(key) + (key in before)) for key in dict.fromkeys(values)]
     assert [(row["k"], row["n"]) for row in new_values] == expected
@@ -157,19 +153,17 @@ LARGE = st.one_of(
 )
 
 
-@pytest.mark.parametrize("kernels", [True, False])
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.none() | LARGE), max_size=9), min_size=1, max_size=6))
-def test_a_mean_of_integers_has_no_limit_of_its_sum(kernels: bool, batches: list[list[tuple[str, int | None]]]) -> None:
+def test_a_mean_of_integers_has_no_limit_of_its_sum(batches: list[list[tuple[str, int | None]]]) -> None:
     """Sums beyond 64 bits, both ways and back, over several batches."""
-    with nullcontext() if kernels else numpy_twins():
-        harness, seen = Harness(RunningAggregate(["k"], {"mean": Mean("v")})), defaultdict[str, list[int]](list)
-        for rows in batches:
-            for key, value in rows:
-                seen[key] += [] if value is None else [value]
-            values = pa.array([value for _, value in rows], pa.int64())
-            for row in harness.process(batch([key for key, _ in rows], values)):
-                numbers = seen[row["k"]]
-                assert row["mean"] == (_is_close(sum(numbers), len(numbers)) if numbers else None)
+    harness, seen = Harness(RunningAggregate(["k"], {"mean": Mean("v")})), defaultdict[str, list[int]](list)
+    for rows in batches:
+        for key, value in rows:
+            seen[key] += [] if value is None else [value]
+        values = pa.array([value for _, value in rows], pa.int64())
+        for row in harness.process(batch([key for key, _ in rows], values)):
+            numbers = seen[row["k"]]
+            assert row["mean"] == (_is_close(sum(numbers), len(numbers)) if numbers else None)
 
 
 def _is_close(total: int, count: int) -> Any:

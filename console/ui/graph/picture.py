@@ -254,7 +254,8 @@ def _edge(edge: Mapping[str, Any], route: Route, nodes: Mapping[str, NodePicture
     source, target = nodes[edge["source"]], nodes[edge["target"]]
     numbers = source.numbers
     per_second = numbers.rate_out if numbers and source.flowing and not source.finished else None
-    width = _thickness(per_second or 0.0)
+    # By order of magnitude: 10/s is thin, 100 k/s is broad.
+    width = round(min(_MIN_EDGE_WIDTH + 0.9 * log10(1 + (per_second or 0.0)), _MAX_EDGE_WIDTH), 1)
     word = strategy(edge)
     return EdgePicture(
         source=source.uid,
@@ -303,11 +304,6 @@ def _line(
 
 def _share(value: float) -> float:
     return min(max(value, 0.0), 1.0)
-
-
-def _thickness(per_second: float) -> float:
-    """Width by order of magnitude: 10/s is thin, 100 k/s is broad."""
-    return round(min(_MIN_EDGE_WIDTH + 0.9 * log10(1 + per_second), _MAX_EDGE_WIDTH), 1)
 
 
 def _short(name: str, most: float) -> str:

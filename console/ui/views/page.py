@@ -13,8 +13,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.cache import patch_vary_headers
-from django.utils.http import parse_etags
+from django.utils.cache import get_conditional_response, patch_vary_headers
 from django_htmx.http import HttpResponseStopPolling
 
 from console.accounts.models import User
@@ -101,8 +100,8 @@ def page_or_blocks(
     outages, maintenance = _outages(timezone.now()), shown_maintenance()
     silent = "".join(f"-{name}{at}" for name, at in outages.items() if at)
     tag = f'"{load_revision()}{silent}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
-    if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
-        return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
+    if (unchanged := get_conditional_response(request, tag)) is not None:
+        return _poll_answer(unchanged, tag)
     found = load_content()
     known = {"fragment": True, "known_blocks": _known_blocks(request), "blocks": blocks, **outages}
     answer = page(request, "weir/_poll.html", {**found.context, **known})

@@ -10,14 +10,15 @@ Condition 1 also keeps a line `null` from the parser, which crashes on `null`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from runtime.connectors.blocks import TextBlock, skip_to_row
+from runtime.connectors.blocks import skip_to_row
 from runtime.connectors.formats.base import Chunk, Malformed, ScannedFormat, check_schema
 from runtime.connectors.formats.bisect_malformed import text_chunks
 from runtime.connectors.formats.input_file import InputFile, Scan
@@ -58,8 +59,9 @@ class JsonLinesFormat(ScannedFormat):
         narrow = JsonLinesFormat(scan.narrow(self.schema))
         with file.open() as content:
             skip_to_row(content, scan.start)
+            without_object = methodcaller("unenclosed_rows", b"{", b"}")
             yield from text_chunks(
-                content, scan, narrow.schema, narrow.parse, narrow.explain, _rows_without_object, _NO_OBJECT
+                content, scan, narrow.schema, narrow.parse, narrow.explain, without_object, _NO_OBJECT
             )
 
     def parse(self, data: bytes, count: int) -> pa.RecordBatch:
@@ -80,10 +82,6 @@ class JsonLinesFormat(ScannedFormat):
         except pa.ArrowInvalid as found:
             return Malformed(row=row, column=column, reason=_reword(str(found)), text=text)
         return Malformed(row=row, column="", reason=error, text=text)
-
-
-def _rows_without_object(block: TextBlock) -> Iterable[int]:
-    return block.unenclosed_rows(b"{", b"}")
 
 
 def _check_text(data: bytes) -> None:

@@ -19,10 +19,22 @@ _MAX_TEXT_BYTES: Final = 2**31 - 2  #: Arrow's block size and the offsets of a t
 
 
 @lru_cache(maxsize=64)
-def row_parser(schema: pa.Schema) -> "RowParser":
+def row_parser(schema: pa.Schema) -> "KernelRows":
     """The parser of rows with the columns `schema`. The first call of a process may load the compiled kernels."""
-    kernels = native()
-    return ArrowRows(schema) if kernels is None else _kernel_rows(schema, kernels.json_objects)
+    kernel = native().json_objects
+    types, low, high = zip(*(_kernel_type(item.type, kernel) for item in schema), strict=True)
+    names = [item.name.encode() for item in schema]
+    return KernelRows(
+        schema=schema,
+        kernel=kernel,
+        other=pa.schema([item for item, found in zip(schema, types, strict=True) if found == kernel.SKIPPED_COLUMN]),
+        types=np.array(types, dtype=np.int64),
+        low=np.array(low, dtype=np.uint64),
+        high=np.array(high, dtype=np.uint64),
+        required=np.array([not item.nullable for item in schema], dtype=np.bool_),
+        names=np.frombuffer(b"".join(names) + kernel.PADDING, dtype=np.uint8),
+        name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
+    )
 
 
 def read_by_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
@@ -121,25 +133,6 @@ class KernelRows:
         else:
             found = values if wanted.bit_width == 64 else values.astype(f"i{wanted.bit_width // 8}")
         return pa.Array.from_buffers(wanted, rows, [validity, pa.py_buffer(found)], nulls)
-
-
-RowParser = ArrowRows | KernelRows
-
-
-def _kernel_rows(schema: pa.Schema, kernel: Any) -> KernelRows:
-    types, low, high = zip(*(_kernel_type(item.type, kernel) for item in schema), strict=True)
-    names = [item.name.encode() for item in schema]
-    return KernelRows(
-        schema=schema,
-        kernel=kernel,
-        other=pa.schema([item for item, found in zip(schema, types, strict=True) if found == kernel.SKIPPED_COLUMN]),
-        types=np.array(types, dtype=np.int64),
-        low=np.array(low, dtype=np.uint64),
-        high=np.array(high, dtype=np.uint64),
-        required=np.array([not item.nullable for item in schema], dtype=np.bool_),
-        names=np.frombuffer(b"".join(names) + kernel.PADDING, dtype=np.uint8),
-        name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
-    )
 
 
 def _kernel_type(wanted: pa.DataType, kernel: Any) -> tuple[int, int, int]:

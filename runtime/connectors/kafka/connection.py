@@ -1,23 +1,29 @@
 """The connection to a Kafka cluster: its options, its clients, and its errors in the terms of the runtime.
 
+`ask` sends single requests by kafka-python, where librdkafka offers no call, or an unsafe call:
+
+1. EndTxn of another producer's transaction has no call in librdkafka.
+2. Requests about consumer groups and the ids of topics need its admin client. An admin client that asks while a broker
+   is away can end the process when the broker returns (librdkafka 2.16: SIGSEGV, or an assertion of `enq_once`).
+
 librdkafka reports a refused login by a callback, while the call that needed the login only times out. A connection
 therefore remembers the last refusal and puts it before the time-out.
 """
 
-import errno
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from ssl import SSLError
-from typing import Any, Final, TypeVar
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from runtime.connectors.kafka.wire import SASL_MECHANISMS, KafkaWire, sasl_mechanism
 from runtime.data_hosts import hosts_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.libraries import import_library
 from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
-T = TypeVar("T")
+#: of `ask`
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MAX_RESPONSE_BYTES: Final = 1 << 26
 _REQUEST_TIMEOUT_MS: Final = 10_000  #: of metadata and offset requests, unless `socket.timeout.ms` is smaller
 _OWN_OPTIONS: Final = frozenset(
     {
@@ -127,42 +133,71 @@ class KafkaConnection:
         except self._library.KafkaException as error:
             raise JobRejected("bad-option", "options", error.args[0].str()) from error
 
-    def wire(self, place: tuple[str, int] | None = None) -> KafkaWire:
-        """A connection of our own to the broker at `place`. None: the first bootstrap server that answers.
-
-        Raises:
-            OSError: no broker answers.
-        """
-        if place is not None:
-            return KafkaWire(*place, self._resolved, self.timeout_s)
-        failure = OSError(errno.EHOSTUNREACH, "no broker answers")
-        for server in self.servers.split(","):
-            host, _, port = server.strip().rpartition(":")
-            try:
-                return KafkaWire(host.strip("[]"), int(port), self._resolved, self.timeout_s)
-            except OSError as error:
-                failure = error
-        raise failure
-
     @property
-    def has_wire(self) -> bool:
-        """Whether `wire` can log in: it has the mechanisms PLAIN and SCRAM."""
+    def can_ask(self) -> bool:
+        """Whether `ask` can log in: it has the mechanisms PLAIN and SCRAM."""
         protocol = self._resolved.get("security.protocol", "plaintext").lower()
         return not protocol.startswith("sasl") or sasl_mechanism(self._resolved) in SASL_MECHANISMS
 
-    def ask(self, what: str, request: Callable[[KafkaWire], T], place: tuple[str, int] | None = None) -> T:
-        """The result of `request` at the broker at `place`. None: the first bootstrap server that answers.
+    def ask(self, what: str, request: Any, server: str | None = None) -> Any:
+        """The answer of the broker `server` to a request of kafka-python. None: the first bootstrap server with one.
 
         Raises:
+            JobRejected: the broker refuses the login.
             TargetAway: no broker answers.
-            EnvironmentFailure: the certificate of the broker is refused.
+            EnvironmentFailure: the certificate of the broker is refused, or the server is no such broker.
         """
+        errors = import_library("kafka.errors", "kafka")
+        refused = errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError
+        options, failure = self._request_options(), OSError("no broker answers")
+        for each in [server] if server else self.servers.split(","):
+            try:
+                return self._send(request, {**options, "bootstrap_servers": each})
+            except errors.RetriableError as error:
+                failure = error
+            except (*refused, KeyError, ValueError) as error:  # the last two: a malformed or wrong answer of SCRAM
+                detail = f"the login failed: {error}: check the credentials in `options`"
+                raise JobRejected("kafka-refused", "options", f"Kafka at {each}: {detail}") from error
+            except errors.KafkaError as error:
+                raise EnvironmentFailure(f"Kafka at {each}: {what}: {error}") from error
+        kind = EnvironmentFailure if isinstance(failure.__context__, ssl.SSLError) else TargetAway
+        raise kind(f"Kafka at {self.servers}: {what}: {failure}") from failure
+
+    def metadata(self, what: str, topics: Sequence[str] = ()) -> Any:
+        """The answer to Metadata: brokers, and topics with their ids and error codes. Creates no topic."""
+        message = import_library("kafka.protocol.metadata", "kafka").MetadataRequest
+        named = [message.MetadataRequestTopic(name=topic) for topic in topics]
+        return self.ask(what, message(topics=named, allow_auto_topic_creation=False, max_version=12))
+
+    def _send(self, request: Any, options: Mapping[str, Any]) -> Any:
+        """The answer to `request` over a connection of its own."""
+        loop = import_library("kafka.net.selector", "kafka").NetworkSelector()
+        manager = import_library("kafka.net.manager", "kafka").KafkaConnectionManager(loop, **options)
         try:
-            with self.wire(place) as wire:
-                return request(wire)
-        except OSError as error:
-            kind = EnvironmentFailure if isinstance(error, SSLError) else TargetAway
-            raise kind(f"Kafka at {self.servers}: {what}: {error}") from error
+            connection = manager.get_connection("bootstrap-0", refresh_metadata_on_err=False)
+            return loop.run(manager.wait_for, connection.send_request(request), self.timeout_s * 1_000)
+        finally:
+            manager.close()
+            loop.close()
+
+    def _request_options(self) -> dict[str, Any]:
+        """The options of kafka-python for those of librdkafka. Raises JobRejected for a bad certificate or key."""
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # failed calls report a lost connection
+        of, timeout_ms = self._resolved.get, int(self.timeout_s * 1_000)
+        protocol, mechanism = of("security.protocol", "plaintext").upper(), sasl_mechanism(self._resolved)
+        user = of("sasl.username", "")
+        return {
+            "client_id": "weir",
+            "receive_message_max_bytes": _MAX_RESPONSE_BYTES,
+            "request_timeout_ms": timeout_ms,
+            "socket_connection_setup_timeout_ms": timeout_ms,
+            "security_protocol": protocol,
+            "ssl_context": _ssl_context(self._resolved) if protocol.endswith("SSL") else None,
+            "sasl_mechanism": mechanism,
+            # RFC 5802 escapes names, which kafka-python leaves to its caller
+            "sasl_plain_username": user if mechanism == "PLAIN" else user.replace("=", "=3D").replace(",", "=2C"),
+            "sasl_plain_password": of("sasl.password", ""),
+        }
 
     def refusal(self, code: int, what: str) -> WeirError:
         """The exception to raise for an error code of the protocol."""
@@ -205,6 +240,25 @@ class KafkaConnection:
         """Callback of librdkafka, on the thread that polls a client."""
         if error.name() in _REFUSED:
             self._refusal = error
+
+
+def sasl_mechanism(options: Mapping[str, str]) -> str:
+    return options.get("sasl.mechanisms", options.get("sasl.mechanism", "GSSAPI")).upper()
+
+
+def _ssl_context(options: Mapping[str, str]) -> ssl.SSLContext:
+    """Raises JobRejected if a certificate or key cannot be loaded."""
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl.ca.location"), cadata=options.get("ssl.ca.pem"))
+        context.check_hostname = options.get("ssl.endpoint.identification.algorithm", "https") != "none"
+        if options.get("enable.ssl.certificate.verification", "true").lower() == "false":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate := options.get("ssl.certificate.location"):
+            context.load_cert_chain(certificate, options.get("ssl.key.location"), options.get("ssl.key.password"))
+    except (OSError, ssl.SSLError) as error:
+        raise JobRejected("bad-certificate", "options", f"the certificates cannot be loaded: {error}") from error
+    return context
 
 
 def check_connection(servers: str, options: Mapping[str, str]) -> None:

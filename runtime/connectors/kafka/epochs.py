@@ -114,7 +114,7 @@ class KafkaEpochs:
 class EpochRecord:
     """The group `name`, which records the last written epoch, as an offset of partition 0 of the topic.
 
-    A consumer reads it: an admin client that asks during an outage can end the process (`wire`).
+    A consumer reads it: an admin client that asks during an outage can end the process (`connection`).
     """
 
     def __init__(self, connection: KafkaConnection, name: str, topic: str) -> None:

@@ -27,8 +27,8 @@ class TopicOffsets:
 
     Args:
         consumer: makes the requests. A producer or an admin client could create a topic, and an admin client can end
-            the process after an outage (`wire`). Its isolation level decides whether the newest offset is that behind
-            open transactions.
+            the process after an outage. Its isolation level decides whether the newest offset is that behind open
+            transactions.
     """
 
     connection: KafkaConnection
@@ -52,16 +52,15 @@ class TopicOffsets:
         return found
 
     def topic_ids(self) -> TopicIds:
-        """The id of each topic. Empty: the broker is older than Kafka 3.1, or `wire` lacks the mechanism of the login.
+        """The id of each topic. Empty: Kafka before 3.1, or `ask` lacks the mechanism of the login.
 
         Raises:
             EnvironmentFailure: no broker answers.
         """
-        if not self.connection.has_wire:
+        if not self.connection.can_ask:
             return {}
-        names = ", ".join(map(repr, self.topics))
-        found = self.connection.ask(f"topic {names}", lambda wire: wire.topic_ids(self.topics))
-        return {topic: identity.hex for topic, identity in found.items() if identity.int}
+        found = self.connection.metadata(f"topic {', '.join(map(repr, self.topics))}", self.topics).topics
+        return {each.name: each.topic_id.hex for each in found if each.topic_id}
 
     def ranges(self, partitions: Sequence[Partition], start: Start, *, bounded: bool) -> dict[Partition, OffsetRange]:
         """The offsets from `start` on; of a bounded source to the newest message.

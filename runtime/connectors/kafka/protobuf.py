@@ -103,23 +103,14 @@ class KafkaProtobuf:
 
 def _end_of_indexes(value: bytes) -> int:
     """The place behind the list of message numbers. Raises ArrowInvalid if the value ends before."""
-    count, place = _varint(value, FRAME_BYTES)
-    for _ in range(count):
-        _, place = _varint(value, place)
-    return place
-
-
-def _varint(value: bytes, place: int) -> tuple[int, int]:
-    """A zigzag number and the place behind it."""
-    found = shift = 0
-    while place < len(value) and shift < 64:
-        byte = value[place]
-        place += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), place
-        shift += 7
-    raise pa.ArrowInvalid("the value ends within its list of message numbers")
+    read = import_library("kafka.record.util", "kafka").decode_varint
+    try:
+        count, place = read(value, FRAME_BYTES)
+        for _ in range(count):
+            _, place = read(value, place)
+    except (IndexError, ValueError) as error:
+        raise pa.ArrowInvalid("the value ends within its list of message numbers") from error
+    return int(place)
 
 
 def _is_map(descriptor: Any) -> bool:

@@ -77,8 +77,7 @@ class RegistryClient:
         named = named_connection("registry.url", registry.url)
         self._url = registry.url if named is None else named.address
         self._library = import_library("confluent_kafka.schema_registry", "kafka")
-        http = import_library("confluent_kafka.schema_registry.common._httpx_compat", "kafka")  # httpx or httpx2
-        self._transport_error: type[Exception] = http.httpx.TransportError
+        self._transport_error: type[Exception] = import_library("httpx2", "kafka").TransportError
         hosts = hosts_of(self._url)
         resolved = {n: resolve(f"registry.options.{n}", value, hosts) for n, value in registry.options.items()}
         resolved |= {} if named is None else named.options

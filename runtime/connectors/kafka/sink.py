@@ -18,7 +18,13 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
+from runtime.connectors.kafka.connection import (
+    SASL_MECHANISMS,
+    KafkaConnection,
+    check_connection,
+    check_topics,
+    sasl_mechanism,
+)
 from runtime.connectors.kafka.epochs import KafkaEpochs
 from runtime.connectors.kafka.formats import MessageFormat
 from runtime.connectors.kafka.rows import PARTITIONER, RowProducer
@@ -31,7 +37,6 @@ from runtime.connectors.kafka.transactions import (
     initialise,
     new_writer_name,
 )
-from runtime.connectors.kafka.wire import SASL_MECHANISMS, sasl_mechanism
 from runtime.connectors.sinks.no_committer import NoCommitter
 from runtime.connectors.sinks.write_ahead import WriteAheadSink
 from runtime.errors import EnvironmentFailure, JobRejected

@@ -1,8 +1,8 @@
 """Transactions of Kafka that outlive their producer, so that a commit may follow a crash of the producer.
 
 Flink commits such a transaction by a producer that takes over id and epoch of the former producer
-(`FlinkKafkaInternalProducer.resumeTransaction`). librdkafka has no such call, but the request itself is small: EndTxn
-with transactional id, producer id and epoch (`wire`).
+(`FlinkKafkaInternalProducer.resumeTransaction`). librdkafka has no such call; kafka-python sends the request itself:
+EndTxn with transactional id, producer id and epoch.
 
 Transactional ids are pooled, as in Flink (FLIP-511). An id names its writer and the token of the attempt:
 
@@ -33,11 +33,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import methodcaller
+from operator import attrgetter
 from typing import Any, Final
 
 from runtime.connectors.kafka.connection import KafkaConnection
-from runtime.connectors.kafka.wire import GROUP_KEY, TRANSACTION_KEY, KafkaWire
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
@@ -51,6 +50,9 @@ _ID_PATTERN: Final = re.compile(
 _COORDINATOR_TRIES: Final = 60
 _PAUSE_S: Final = 0.25
 _CLEANING_THREADS: Final = 8
+
+_GROUP_KEY: Final = 0  #: key types of FindCoordinator
+_TRANSACTION_KEY: Final = 1
 
 _NO_TOPIC: Final = 3  #: UNKNOWN_TOPIC_OR_PARTITION
 _NO_LEADER: Final = 5  #: LEADER_NOT_AVAILABLE: the topic exists
@@ -100,50 +102,57 @@ def encode_id_part(name: str) -> str:
 class CommitRecord:
     """The groups that record the commits of transactional ids, as offsets of partition 0 of a topic. Thread-safe.
 
-    Its requests go over `wire`. An admin client that asks during an outage can end the process when the broker returns.
+    kafka-python sends its requests. An admin client of librdkafka that asks during an outage can end the process.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
 
     def committed_number(self, transactional_id: str, topic: str) -> int:
-        """The number of the last committed transaction of the id, whose messages go to `topic`; 0: none."""
-        what, offset = f"commit record {transactional_id}", 0
+        """The number of the last committed transaction of the id, whose messages go to `topic`; 0: none.
 
-        def fetch(coordinator: KafkaWire) -> int:
-            nonlocal offset
-            code, offset = coordinator.committed_offset(transactional_id, topic, 0)
-            return code
+        Open transactions do not count and are not waited for.
+        """
+        messages = import_library("kafka.protocol.consumer", "kafka")
+        request = messages.OffsetFetchRequest(transactional_id, [(topic, [0])], version=2)
+        what = f"commit record {transactional_id}"
 
-        code = _ask_coordinator(self._connection, what, transactional_id, GROUP_KEY, fetch)
+        def error_code(answer: Any) -> int:
+            return next((each.partitions[0].error_code for each in answer.topics), 0) or answer.error_code
+
+        code, answer = _ask_coordinator(self._connection, what, transactional_id, _GROUP_KEY, request, error_code)
         if code:
             raise self._connection.refusal(code, what)
-        return max(offset, 0)
+        return int(max((0, *(each.partitions[0].committed_offset for each in answer.topics))))
 
     def check_topic_exists(self, topic: str) -> None:
         what = f"topic {topic!r}"
-        code = self._connection.ask(what, lambda wire: wire.metadata(topic))[1]
-        if code == _NO_TOPIC:
+        (found,) = self._connection.metadata(what, [topic]).topics
+        if found.error_code == _NO_TOPIC:
             raise missing_topic(self._connection, topic)
-        if code and code != _NO_LEADER:
-            raise self._connection.refusal(code, what)
+        if found.error_code and found.error_code != _NO_LEADER:
+            raise self._connection.refusal(found.error_code, what)
 
     def ids_of_older_attempts(self, prefix: str, job: str, uid: str, token: Token) -> list[str]:
+        messages = import_library("kafka.protocol.admin", "kafka")
         what, groups = "list of consumer groups", set[str]()
-        for place in self._connection.ask(what, lambda wire: wire.metadata())[0]:
-            code, names = self._connection.ask(what, lambda wire: wire.groups(), place)
-            if code:
-                raise self._connection.refusal(code, what)
-            groups.update(names)
+        for broker in self._connection.metadata(what).brokers:
+            answer = self._connection.ask(what, messages.ListGroupsRequest(version=0), _server(broker))
+            if answer.error_code:
+                raise self._connection.refusal(answer.error_code, what)
+            groups.update(each.group_id for each in answer.groups)
         found = [(name, _ID_PATTERN.fullmatch(name)) for name in sorted(groups)]
         owner = (prefix, encode_id_part(job), encode_id_part(uid))
         mine = [(name, own) for name, own in found if own and own.group("prefix", "job", "uid") == owner]
         return [name for name, own in mine if int(own["token"]) < token]
 
     def delete(self, transactional_ids: Sequence[str]) -> None:
+        messages = import_library("kafka.protocol.admin", "kafka")
         for name in transactional_ids:
-            what = f"commit record {name}"
-            code = _ask_coordinator(self._connection, what, name, GROUP_KEY, methodcaller("delete_group", name))
+            what, request = f"commit record {name}", messages.DeleteGroupsRequest([name], version=0)
+            code, _ = _ask_coordinator(
+                self._connection, what, name, _GROUP_KEY, request, lambda answer: answer.results[0].error_code
+            )
             if code and code != _NO_GROUP:
                 raise self._connection.refusal(code, what)
 
@@ -233,34 +242,47 @@ def missing_topic(connection: KafkaConnection, topic: str) -> JobRejected:
 
 
 def _end_transaction(connection: KafkaConnection, transaction: PreparedTransaction) -> int:
-    """The final error code of the commit; 0: committed. Raises EnvironmentFailure if the outcome is not known."""
-    name, producer, epoch = transaction.id, transaction.producer, transaction.epoch
-    return _ask_coordinator(
-        connection,
-        f"commit of {name}",
-        name,
-        TRANSACTION_KEY,
-        lambda coordinator: coordinator.end_transaction(name, producer, epoch, commit=True),
-    )
+    """The final error code of the commit; 0: committed. Raises EnvironmentFailure if the outcome is not known.
+
+    EndTxn 5 is for producers of another protocol of transactions, which raises their epoch (KIP-890).
+    """
+    name = transaction.id
+    message = import_library("kafka.protocol.producer", "kafka").EndTxnRequest
+    request = message(name, transaction.producer, transaction.epoch, True, version=1)
+    return _ask_coordinator(connection, f"commit of {name}", name, _TRANSACTION_KEY, request)[0]
 
 
 def _ask_coordinator(
-    connection: KafkaConnection, what: str, key: str, key_type: int, request: Callable[[KafkaWire], int]
-) -> int:
-    """The error code of `request` at the coordinator of `key`; 0: none. Repeated while the coordinator moves.
+    connection: KafkaConnection,
+    what: str,
+    key: str,
+    key_type: int,
+    request: Any,
+    error_code: Callable[[Any], int] = attrgetter("error_code"),
+) -> tuple[int, Any]:
+    """The answer to `request` of the coordinator of `key`, behind its error code; 0: none.
+
+    Repeated while the coordinator moves.
 
     Raises:
         EnvironmentFailure: no broker answers, or there is no coordinator for some seconds.
     """
+    message = import_library("kafka.protocol.metadata", "kafka").FindCoordinatorRequest
     code = 0
     for _ in range(_COORDINATOR_TRIES):
-        code, host, port = connection.ask(what, lambda wire: wire.find_coordinator(key, key_type))
+        answer = connection.ask(what, message(key, key_type, version=1))
+        code = answer.error_code
         if code == 0:
-            code = connection.ask(what, request, (host, port))
+            answer = connection.ask(what, request, _server(answer))
+            code = error_code(answer)
         if code not in _MOVED and code != _IN_PROGRESS:
-            return code
+            return code, answer
         threading.Event().wait(_PAUSE_S)
     raise EnvironmentFailure(f"Kafka at {connection.servers}: {what}: error {code}")
+
+
+def _server(broker: Any) -> str:
+    return f"[{broker.host}]:{broker.port}"  # in brackets for the sake of IPv6
 
 
 def _abort_open_transaction(connection: KafkaConnection, transactional_id: str) -> None:

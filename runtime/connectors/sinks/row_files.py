@@ -27,7 +27,7 @@ from runtime.connectors.partitions import check_split, split_by_partition
 from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS, FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
 from runtime.connectors.sinks.row_file import GrowingFile, RowEncoder, RowFile, digest
-from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder, sync_path
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
@@ -91,9 +91,9 @@ class RowFileSink:
 class RowFileWriter(SinkWriter):
     """Appends rows to a file per partition."""
 
-    def __init__(self, sink: RowFileSink, roots: DataRoots | None = None) -> None:
+    def __init__(self, sink: RowFileSink) -> None:
         self._sink, self._folder = sink, Path(sink.path)
-        self._checked = CheckedFolder.of("path", self._folder, roots)
+        self._checked = CheckedFolder.of("path", self._folder)
         self._files: dict[str, RowFile] = {}  #: by partition, the least recently written first
         self._begun = self._rolled = 0  #: number of files
         self._encoder: tuple[pa.Schema, RowEncoder] | None = None  #: of the last schema

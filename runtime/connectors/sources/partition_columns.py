@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from runtime.connectors.partitions import check_partition_columns, partition_values
+from runtime.connectors.partitions import check_partition_columns, has_folder_names, partition_values
 from runtime.errors import DataRejected, JobRejected
 
 PartitionBy: TypeAlias = pa.Schema | Sequence[str]
@@ -34,7 +34,7 @@ def check_partition_by(partition_by: PartitionBy, *, bounded: bool, file_columns
             raise JobRejected("bad-partition", "partition_by", detail)
     if isinstance(partition_by, pa.Schema):
         for item in partition_by:
-            if not _is_readable(item.type):
+            if not has_folder_names(item.type):
                 detail = f"{item.name!r} is {item.type}: a partition column is text, an integer, a boolean or a date"
                 raise JobRejected("bad-partition", "partition_by", detail)
     elif names and not bounded:
@@ -117,8 +117,3 @@ def _parse(path: str, column: pa.Field, text: str | None) -> pa.Scalar:
         return pa.scalar(text, pa.string()).cast(column.type)
     except pa.ArrowException:
         raise DataRejected(f"{path}: {text!r} is no {column.type}, which partition_by declares") from None
-
-
-def _is_readable(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string, pa.types.is_date)
-    return any(test(kind) for test in tests)

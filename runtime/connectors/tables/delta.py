@@ -27,7 +27,7 @@ from runtime.connectors.tables.delta_table import check_columns, delta_errors, l
 from runtime.connectors.tables.delta_writer import DeltaWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_file, make_folder, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library
@@ -79,9 +79,9 @@ class DeltaCommitter(SinkCommitter):
 
     commits_in_master = True
 
-    def __init__(self, folder: Path, partition_by: Sequence[str], roots: DataRoots | None = None) -> None:
-        self._folder, self._partition_by, self._roots = folder, tuple(partition_by), roots
-        self._checked = CheckedFolder.of("path", folder, roots)
+    def __init__(self, folder: Path, partition_by: Sequence[str]) -> None:
+        self._folder, self._partition_by = folder, tuple(partition_by)
+        self._checked = CheckedFolder.of("path", folder)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Adds the files of all committables that are not in the log yet, by a single Delta commit.
@@ -189,7 +189,7 @@ class DeltaCommitter(SinkCommitter):
         Files that are pending in the former folder are copied into this folder: the savepoint may be restored again.
         """
         names = [file["path"] for file in committable["files"]]
-        former = DeltaCommitter(Path(committable["folder"]), self._partition_by, self._roots)
+        former = DeltaCommitter(Path(committable["folder"]), self._partition_by)
         if former._folder == self._folder.absolute() or all((self._folder / name).exists() for name in names):
             return False
         former._checked.check()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from runtime.connectors.tables.delta_table import check_columns, delta_schema, load_table, required_columns
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
-from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext
@@ -17,10 +17,10 @@ from runtime.ports import OperatorContext
 class DeltaWriter(TableWriter):
     """Writes a file per checkpoint and partition."""
 
-    def __init__(self, folder: Path, partition_by: Sequence[str], roots: DataRoots | None = None) -> None:
+    def __init__(self, folder: Path, partition_by: Sequence[str]) -> None:
         super().__init__()
         self._path, self._partition_by = folder, tuple(partition_by)
-        self.folder = CheckedFolder.of("path", folder, roots)
+        self.folder = CheckedFolder.of("path", folder)
         self._columns = ""  #: columns as Delta's JSON
         self._arrow: pa.Schema | None = None  #: columns as Delta's Arrow types
         self._required: Sequence[str] = ()  #: columns of the table that must not be null

@@ -35,7 +35,7 @@ from runtime.connectors.tables.iceberg_table import parse_partition
 from runtime.connectors.tables.iceberg_writer import IcebergWriter, data_folder
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.data_roots import CheckedFolder
 from runtime.durable import sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library
@@ -92,10 +92,8 @@ class IcebergCommitter(SinkCommitter):
 
     commits_in_master = True
 
-    def __init__(
-        self, name: str, catalog_name: str, catalog: Mapping[str, str], roots: DataRoots | None = None
-    ) -> None:
-        self._name, self._address, self._roots = name, (catalog_name, catalog), roots
+    def __init__(self, name: str, catalog_name: str, catalog: Mapping[str, str]) -> None:
+        self._name, self._address = name, (catalog_name, catalog)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Adds the files of all committables that are not in the table yet, by a single snapshot.
@@ -214,7 +212,7 @@ class IcebergCommitter(SinkCommitter):
 
     def _folder_of(self, table: Any) -> Path:
         folder = data_folder(table)
-        CheckedFolder.of("catalog", folder, self._roots).check()
+        CheckedFolder.of("catalog", folder).check()
         return folder
 
     def _of_table(self, catalog: Any, table: Any, pending: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

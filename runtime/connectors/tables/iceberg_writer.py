@@ -17,7 +17,7 @@ from runtime.connectors.tables.iceberg_table import (
     partition_spec,
 )
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
-from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext
@@ -32,10 +32,9 @@ class IcebergWriter(TableWriter):
         catalog_name: str,
         catalog: Mapping[str, str],
         partition_by: Sequence[str],
-        roots: DataRoots | None = None,
     ) -> None:
         super().__init__()
-        self._name, self._partition_by, self._roots = name, tuple(partition_by), roots
+        self._name, self._partition_by = name, tuple(partition_by)
         self._address = (catalog_name, catalog)
         self._arrow: pa.Schema | None = None  #: columns of the files
         self._keys: list[PartitionKey] = []
@@ -61,7 +60,7 @@ class IcebergWriter(TableWriter):
         if self._arrow is not None and (arrow != self._arrow or described != self._table):
             problem = "the columns of the stream or the table have changed: restart the job"
             raise JobRejected("schema-mismatch", "table", f"{self._name}: {problem}")
-        self.folder = CheckedFolder.of("catalog", data_folder(table), self._roots)
+        self.folder = CheckedFolder.of("catalog", data_folder(table))
         self.folder.check()
         make_folder(self.folder.path)
         self._keys = partition_keys(table, arrow)

@@ -163,10 +163,6 @@ def _concat(rows: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows in a single batch. Parts that an older version of the job stored may have narrower types."""
     if len(rows) == 1:
         return rows[0]
-    table = pa.concat_tables(map(_as_table, rows), promote_options="permissive")
+    table = pa.concat_tables([pa.Table.from_batches([each]) for each in rows], promote_options="permissive")
     (batch,) = table.combine_chunks().to_batches()
     return batch
-
-
-def _as_table(rows: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([rows])

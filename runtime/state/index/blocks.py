@@ -148,14 +148,13 @@ class BlockIndex:
 
     def _find_in_one_block(self, wanted: CodeRows) -> RowIds | None:
         """As `find` by a kernel, if all keys have the same tail: most batches belong to a single window. Else None."""
-        kernels = native()
-        if kernels is None or not wanted.shape[1]:
+        if not wanted.shape[1]:
             return None
         wanted = np.ascontiguousarray(wanted)
         tail, name = wanted[1:, 0], wanted[1:, 0].tobytes()
         block = next((block for block in self._blocks if block.tail_bytes == name), _NO_BLOCK)
         found = np.empty(wanted.shape[1], dtype=np.intp)
-        alike = kernels.blocks.find(wanted, np.ascontiguousarray(tail), block.low, block.row_ids, found)
+        alike = native().blocks.find(wanted, np.ascontiguousarray(tail), block.low, block.row_ids, found)
         return found if alike else None
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.kernels.loading import Kernels, native
+from runtime.kernels.loading import native
 from runtime.state.index.buckets import CodeRows
 from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
 from runtime.state.index.key_codec import take_rows
 
 _MIN_MARKED_CODES: Final = 1 << 16  #: a code range up to this size is always marked
 _MARKED_CODES_PER_ROW: Final = 8  #: a larger code range is marked up to this many codes per row
-_SAMPLE_ROWS: Final = 1024  #: rows sampled to decide whether most keys are distinct
 
 Codes = npt.NDArray[np.int64]
 
@@ -61,16 +60,10 @@ def _distinct(columns: Sequence[tuple[Codes, int]], rows: int) -> DistinctKeys:
 
 def distinct_codes(codes: CodeRows) -> DistinctKeys:
     """The distinct columns of `codes`: a key each."""
-    if (kernels := native()) is None:
-        return _distinct([_integer_codes(row) for row in codes], codes.shape[1])
-    return _hash_rows(kernels, codes)
-
-
-def _hash_rows(kernels: Kernels, codes: CodeRows) -> DistinctKeys:
     keys = codes.shape[1]
     buckets = np.zeros(1 << (2 * keys).bit_length(), dtype=np.int32)
     first, numbers = np.empty(keys, dtype=np.intp), np.empty(keys, dtype=np.intp)
-    count = kernels.buckets.distinct(np.ascontiguousarray(codes), buckets, first, numbers)
+    count = native().buckets.distinct(np.ascontiguousarray(codes), buckets, first, numbers)
     return DistinctKeys(first[:count], numbers)
 
 
@@ -126,30 +119,8 @@ def _integer_codes(values: Codes) -> tuple[Codes, int]:
 
 
 def _hash_codes(values: Codes) -> tuple[Codes, int]:
-    if (kernels := native()) is not None:
-        distinct = _hash_rows(kernels, values[np.newaxis, :])
-        return distinct.key_numbers, len(distinct)
-    if _is_mostly_distinct(values):
-        return _rank_codes(values)
-    encoded = pa.array(values).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
-
-
-def _is_mostly_distinct(values: Codes) -> bool:
-    """Whether most values of a sample are distinct. A hash table then exceeds the cache, and sorting is cheaper."""
-    sample = values[:: max(1, len(values) // _SAMPLE_ROWS)]
-    return len(np.unique(sample)) * 10 > len(sample) * 9
-
-
-def _rank_codes(values: Codes) -> tuple[Codes, int]:
-    order = np.argsort(values)
-    ordered = values[order]
-    fresh = np.ones(len(values), dtype=bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
-    ranks = np.cumsum(fresh) - 1
-    codes = np.empty(len(values), dtype=np.int64)
-    codes[order] = ranks
-    return codes, int(ranks[-1]) + 1
+    distinct = distinct_codes(values[np.newaxis, :])
+    return distinct.key_numbers, len(distinct)
 
 
 def _renumber_densely(codes: Codes, space: int) -> tuple[Codes, int]:

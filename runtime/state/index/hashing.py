@@ -15,7 +15,7 @@ machine, in every encoding of the same value. So it is defined here, in full, an
 
 `mix` is the finaliser of MurmurHash3. The number of a key group is `hash % max_parallelism` (`core.job.key_groups`).
 
-Compiled kernels (`runtime.kernels.hashes`) compute the hash where they are available, and numpy computes it elsewhere.
+Compiled kernels (`runtime.kernels.hashes`) compute the hash.
 """
 
 import hashlib
@@ -41,7 +41,6 @@ _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
 _UNMIX_1: Final = np.uint64(pow(int(_MIX_1), -1, 1 << 64))
 _UNMIX_2: Final = np.uint64(pow(int(_MIX_2), -1, 1 << 64))
 _MIX_SHIFT_BITS: Final = np.uint64(33)
-_MIX_CHUNK_VALUES: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
 WORD_BYTES: Final = 8
 MIN_DATA_BYTES: Final = 16
 #: the type of the offsets of a text type, by its number
@@ -67,9 +66,7 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
 
 def combine_hashes(combined: Hashes, following: Hashes) -> Hashes:
     """The hash of a row from the hash of its first columns and that of its next column; may overwrite `combined`."""
-    if (kernels := native()) is None:
-        return mix(combined * _COMBINE_MULTIPLIER + following)
-    kernels.hashes.combine(combined, following)
+    native().hashes.combine(combined, following)
     return combined
 
 
@@ -142,16 +139,7 @@ def _without_nulls(column: pa.Array, filler: Any) -> pa.Array:
 def mix(values: Hashes) -> Hashes:
     """MurmurHash3's finaliser: every input bit affects every output bit."""
     mixed = np.empty(len(values), dtype=np.uint64)
-    if (kernels := native()) is not None:
-        kernels.hashes.mix(np.ascontiguousarray(values), mixed)
-        return mixed
-    for start in range(0, len(values), _MIX_CHUNK_VALUES):
-        part = values[start : start + _MIX_CHUNK_VALUES]
-        part = part ^ (part >> _MIX_SHIFT_BITS)
-        part *= _MIX_1
-        part ^= part >> _MIX_SHIFT_BITS
-        part *= _MIX_2
-        np.bitwise_xor(part, part >> _MIX_SHIFT_BITS, out=mixed[start : start + _MIX_CHUNK_VALUES])
+    native().hashes.mix(np.ascontiguousarray(values), mixed)
     return mixed
 
 
@@ -194,46 +182,17 @@ def dictionary_rows(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
 
 def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
     """A hash per byte sequence, in the form of `text_buffers`."""
-    if (kernels := native()) is None:
-        hashes = _hash_short_texts(data, starts, lengths)
-    else:
-        hashes = np.empty(len(starts), dtype=np.uint64)
-        kernels.hashes.hash_texts(data, starts, lengths, hashes)
+    hashes = np.empty(len(starts), dtype=np.uint64)
+    native().hashes.hash_texts(data, starts, lengths, hashes)
     for row in np.flatnonzero(lengths > MAX_MIXED_BYTES):
         value = data[starts[row] : starts[row] + lengths[row]].tobytes()
         hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD_BYTES).digest(), "little")
     return hashes
 
 
-def _hash_short_texts(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> Hashes:
-    """The twin of the kernel `hash_texts`: handles all rows a word at a time. Longer values get an arbitrary hash."""
-    hashes = mix(lengths.astype(np.uint64))
-    short = np.flatnonzero((lengths > 0) & (lengths <= MAX_MIXED_BYTES))
-    words = words_of(padded(data))
-    at, left = starts[short], lengths[short]
-    while len(short):
-        hashes[short] = mix(hashes[short] ^ first_bytes(words[at], left))
-        more = left > WORD_BYTES
-        short, at, left = short[more], at[more] + WORD_BYTES, left[more] - WORD_BYTES
-    return hashes
-
-
 def padded(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """A copy of the bytes with a word of zeroes behind them, for `words_of`."""
+    """A copy of the bytes with a word of zeroes behind them, which the kernels read."""
     return np.concatenate([data, np.zeros(WORD_BYTES, dtype=np.uint8)])
-
-
-def words_of(data: npt.NDArray[np.uint8]) -> Hashes:
-    """The little-endian word that begins at every byte, without a copy."""
-    return np.ndarray((len(data) - WORD_BYTES + 1,), dtype="<u8", buffer=data, strides=(1,))
-
-
-def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
-    """Each little-endian word with all but its first `count` bytes set to zero."""
-    unused_bits = (WORD_BYTES - np.minimum(count, WORD_BYTES)).astype(np.uint64) << np.uint64(3)
-    return words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused_bits)
 
 
 def text_buffers(column: pa.Array) -> Texts:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from runtime.state.index.growing import GrowingArray
 from runtime.state.index.hashing import Hashes, hash_column, text_buffers
 from runtime.state.index.text_arena import UNKNOWN_NUMBER
-from runtime.state.index.text_table import text_table
+from runtime.state.index.text_table import TextTable
 
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -24,7 +24,7 @@ class InternedCodec:
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
-        self._table = text_table()
+        self._table = TextTable()
         self._hashes = GrowingArray(np.uint64, 1)  #: by code
         self._hashed = 0  #: codes whose hash is there
         self._hash_lock = threading.Lock()

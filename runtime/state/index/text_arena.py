@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.growing import GrowingArray
-from runtime.state.index.hashing import WORD_BYTES, Texts
+from runtime.state.index.hashing import WORD_BYTES
 
 Numbers = npt.NDArray[np.int64]
 
@@ -27,12 +27,12 @@ class TextArena:
 
     @property
     def data(self) -> npt.NDArray[np.uint8]:
-        """The bytes. Fetch the array again after `reserve` or `append`."""
+        """The bytes. Fetch the array again after `reserve`."""
         return self._data.data
 
     @property
     def offsets(self) -> Numbers:
-        """By number, the first byte of the value. Fetch the array again after `reserve` or `append`."""
+        """By number, the first byte of the value. Fetch the array again after `reserve`."""
         return self._offsets.data
 
     def reserve(self, values: int, nbytes: int) -> None:
@@ -42,20 +42,6 @@ class TextArena:
             self._data.grow(2 * (end + nbytes + WORD_BYTES))
         if self.count + values >= len(self._offsets):
             self._offsets.grow(2 * (self.count + values + 1))
-
-    def append(self, texts: Texts, rows: Numbers) -> Numbers:
-        """Adds the values of `rows`; returns their numbers."""
-        data, starts, lengths = texts[0], texts[1][rows], texts[2][rows]
-        added = int(lengths.sum())
-        self.reserve(len(rows), added)
-        end = int(self.offsets[self.count])
-        stops = end + np.cumsum(lengths)
-        inside = np.arange(added) - np.repeat(stops - lengths - end, lengths)
-        self.data[end : end + added] = data[np.repeat(starts, lengths) + inside]
-        self.offsets[self.count + 1 : self.count + len(rows) + 1] = stops
-        numbers = np.arange(self.count, self.count + len(rows))
-        self.count += len(rows)
-        return numbers
 
     def values(self) -> Any:
         """All values as an Arrow array of type large_binary, without a copy."""

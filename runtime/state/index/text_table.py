@@ -1,13 +1,12 @@
 """Byte sequences as numbers: each distinct value gets the next number, in the order of first occurrence."""
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from runtime.kernels.loading import native
 from runtime.state.index.growing import GrowingArray
 from runtime.state.index.hashing import Texts
-from runtime.state.index.numpy_texts import NumpyTexts
 from runtime.state.index.text_arena import Numbers, TextArena
 
 _MIN_BUCKETS: Final = 256
@@ -15,36 +14,21 @@ _MAX_SPARSE_BUCKETS: Final = 1 << 15  #: up to this number, of 256 KB, a quarter
 _ALL_BITS: Final = 2**64 - 1
 
 
-class TextTable(Protocol):
-    """The numbers of values."""
-
-    arena: TextArena  #: the values by number
-
-    def numbers(self, texts: Texts, learn: bool) -> Numbers:
-        """By row, the number of the value. Without `learn`, an absent value is `UNKNOWN_NUMBER`; else it is added."""
-
-
-def text_table() -> TextTable:
-    """An empty table: compiled, or in numpy where there are no kernels."""
-    kernels = native()
-    return NumpyTexts() if kernels is None else CompiledTexts(kernels.texts)
-
-
-class CompiledTexts:
-    """A table of the kernels `runtime.kernels.texts`. Implements `TextTable`.
+class TextTable:
+    """The numbers of values, by the kernels `runtime.kernels.texts`.
 
     Args:
-        kernels: the kernels.
         hash_mask: bits of the hash in use: all, except in tests of collisions.
     """
 
-    def __init__(self, kernels: Any, hash_mask: int = _ALL_BITS) -> None:
-        self.arena = TextArena()
-        self._kernels = kernels
+    def __init__(self, hash_mask: int = _ALL_BITS) -> None:
+        self.arena = TextArena()  #: the values by number
+        self._kernels = native().texts
         self._hash_mask = np.uint64(hash_mask)
         self._buckets = GrowingArray(np.uint64, _MIN_BUCKETS)
 
     def numbers(self, texts: Texts, learn: bool) -> Numbers:
+        """By row, the number of the value. Without `learn`, an absent value is `UNKNOWN_NUMBER`; else it is added."""
         numbers = np.empty(len(texts[1]), dtype=np.int64)
         row = self._number_rows(texts, 0, numbers, learn)
         while row < len(numbers):

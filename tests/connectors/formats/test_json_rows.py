@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.formats import json_rows
-from runtime.connectors.formats.json_rows import ArrowRows, KernelRows, row_parser
+from runtime.connectors.formats.json_rows import ArrowRows, row_parser
 from runtime.connectors.kafka.formats import KafkaJson
 from tests.example_counts import examples
 
@@ -122,7 +122,6 @@ def rows(parser: Any, data: bytes, count: int) -> list[dict[str, Any]] | None:
 def test_the_kernel_reads_as_arrow_does(found: list[str], end: str, is_ended: bool) -> None:
     """S1-20: the declared columns decide; a malformed row is never dropped."""
     kernel = row_parser(SCHEMA)
-    assert isinstance(kernel, KernelRows)
     data = (end.join(found) + (end if is_ended else "")).encode()
     if end == "\n":  # Arrow alone does not see that an object spans lines
         assert rows(kernel, data, len(found)) == rows(ArrowRows(SCHEMA), data, len(found))
@@ -166,12 +165,9 @@ def test_values_beside_the_kernel_are_checked() -> None:
         parser.parse(b'{"n": 1}\n{"n": 2}\n', 1)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_rows_that_are_too_long_together_are_read_in_parts(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_too_long_together_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1-20: messages of 2 GiB in a batch. None is lost, though the first attempt fails."""
     schema = pa.schema([pa.field("n", pa.int64())])
-    parser = row_parser(schema) if kernels else ArrowRows(schema)
-    monkeypatch.setattr("runtime.connectors.formats.json_lines.row_parser", lambda _: parser)
     monkeypatch.setattr(json_rows, "_MAX_TEXT_BYTES", 40)
     found = KafkaJson(schema).decoder()([f'{{"n": {row}}}'.encode() for row in range(20)])
     assert (found.rows, found.malformed) == (None, ())

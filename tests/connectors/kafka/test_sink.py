@@ -17,14 +17,13 @@ from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.kafka.transactions import CommitRecord
-from runtime.connectors.kafka.wire import END_TXN
 from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
 from runtime.ports import SinkWriter
 from tests.connectors.two_phases import commit, rows, writer
 from tests.kafka import Broker
 from tests.kafka_log import read_log
-from tests.kafka_proxy import Proxy, proxied_broker
+from tests.kafka_proxy import END_TXN, Proxy, proxied_broker
 from tests.waiting import until
 
 UNIQUE_JOB = iter(range(1_000_000))
@@ -300,7 +299,7 @@ def test_a_commit_whose_answer_is_lost_is_known_as_committed(proxy: Proxy, prepa
     """S1-43: the outcome is unknown to the first committer, and read by the second one."""
     of, topic, committable = prepared
     proxy.rule = lambda api, body: b"" if api == END_TXN else None
-    with pytest.raises(EnvironmentFailure, match="closed the connection") as found:
+    with pytest.raises(EnvironmentFailure, match="socket disconnected") as found:
         commit(of, committable, checkpoint=4, job=job)
     assert is_outage(found.value)
     proxy.rule = answering(90)

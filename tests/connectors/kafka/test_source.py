@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
-from runtime.connectors.kafka.offsets import NO_END, encode_listing
+from runtime.connectors.kafka.offsets import NO_END, TopicOffsets, encode_listing
 from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaReader, KafkaSource
-from runtime.connectors.kafka.wire import API_VERSIONS, METADATA, KafkaWire
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.snapshot.commit import permit_from_master
@@ -61,11 +60,17 @@ def read(readings: list[Reading], count: int, max_rows: int = 1_000) -> list[int
     return found
 
 
+METADATA = 3
+API_VERSIONS = 18
+UNSUPPORTED_VERSION = 35
+
+
 @contextmanager
 def broker_without_ids(port: int) -> Iterator[Broker]:
     def rule(api: int, body: bytes) -> bytes | None:
-        is_ours = api == API_VERSIONS and body == b"\0\4weir"
-        return struct.pack(">hihhh", 0, 1, METADATA, 0, 9) if is_ours else None
+        if api == API_VERSIONS and b"\rkafka-python" in body:  # not confluent-kafka-python
+            return struct.pack(">hi", UNSUPPORTED_VERSION, 0)  # it asks again, by version 0
+        return struct.pack(">hihhh", 0, 1, METADATA, 0, 9) if api == API_VERSIONS and body == b"\0\4weir" else None
 
     with proxied_broker(port) as proxy:
         proxy.rule = rule
@@ -392,7 +397,7 @@ def test_messages_of_open_transactions_wait_unless_the_source_reads_uncommitted(
 
 def test_offsets_that_the_broker_does_not_have_fail_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mock cluster of librdkafka reports an offset out of range, which the other broker does not."""
-    monkeypatch.setattr(KafkaWire, "topic_ids", lambda *_: {})  # two mock clusters stand for one broker
+    monkeypatch.setattr(TopicOffsets, "topic_ids", lambda self: {})  # two mock clusters stand for one broker
     mock = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, **QUIET})
     metadata = mock.list_topics("t", timeout=30)
     mocked = Broker(",".join(f"{each.host}:{each.port}" for each in metadata.brokers.values()))

@@ -1,6 +1,6 @@
 """Interned keys against a dictionary, with the real hash and with one that collides all the time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.kernels.loading import native
-from runtime.state.index import interned, numpy_texts
+from runtime.state.index import interned
 from runtime.state.index.hashing import text_buffers
 from runtime.state.index.interned import UNKNOWN_CODE, InternedCodec
-from runtime.state.index.numpy_texts import NumpyTexts
-from runtime.state.index.text_table import CompiledTexts, TextTable, text_table
+from runtime.state.index.text_table import TextTable
 
 VALUES = st.sampled_from(
     [b"", b"a", b"b", b"ab", b"ba", b"\x00", b"a" * 8, b"a" * 9, b"a" * 64, b"b" * 64, b"a" * 65, b"b" * 65]
@@ -22,29 +20,13 @@ VALUES = st.sampled_from(
 BATCHES = st.lists(st.tuples(st.booleans(), st.lists(VALUES | st.binary(max_size=70), max_size=12)), max_size=12)
 
 
-def colliding_compiled(hash_mask: int) -> CompiledTexts:
-    kernels = native()
-    assert kernels is not None
-    return CompiledTexts(kernels.texts, hash_mask)
+HASH_MASKS = {"hash": 2**64 - 1, "hash of two values": 1 << 63, "hash of one value": 0}
 
 
-TABLES: dict[str, Callable[[], TextTable]] = {
-    "compiled": text_table,
-    "compiled, hash of two values": lambda: colliding_compiled(1 << 63),
-    "compiled, hash of one value": lambda: colliding_compiled(0),
-    "numpy": NumpyTexts,
-    "numpy, hash of two values": NumpyTexts,
-    "numpy, hash of one value": NumpyTexts,
-}
-
-
-@pytest.fixture(scope="module", params=TABLES)
+@pytest.fixture(scope="module", params=HASH_MASKS)
 def hashed(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interned, "text_table", TABLES[request.param])
-        if "numpy, " in request.param:
-            ways = 2 if "two" in request.param else 1
-            patch.setattr(numpy_texts, "hash_text", lambda data, starts, lengths: (lengths % ways).astype(np.uint64))
+        patch.setattr(interned, "TextTable", lambda: TextTable(HASH_MASKS[request.param]))
         yield
 
 
@@ -90,13 +72,12 @@ def test_what_was_captured_can_be_decoded_while_new_values_come() -> None:
 
 def test_many_values_are_found_again_after_growth_and_at_the_end_of_their_bytes() -> None:
     """Values of 0 to 70 bytes, with zeroes: the last ends where the data of the column end."""
-    table, model = text_table(), NumpyTexts()
+    table, model = TextTable(), dict[bytes, int]()
     random = np.random.default_rng(7)
     for _ in range(6):
         values = [random.integers(0, 3, length, dtype=np.uint8).tobytes() for length in random.integers(0, 70, 3_000)]
         texts = text_buffers(pa.array(values, pa.binary()))
-        numbers, expected = table.numbers(texts, learn=True), model.numbers(texts, learn=True)
-        assert table.arena.count == model.arena.count
-        assert model.arena.values().take(pa.array(expected)).to_pylist() == values
+        numbers = table.numbers(texts, learn=True)
+        assert numbers.tolist() == [model.setdefault(value, len(model)) for value in values]
         stored = table.arena.values().take(pa.array(numbers)).to_pylist()
         assert stored == values

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from runtime.state.index.blocks import BlockIndex, BlockLimits
 from runtime.state.index.buckets import BucketIndex
 from runtime.state.index.key_index import DEFAULT_TUNING, NOT_FOUND, IndexTuning, KeyIndex
-from tests.kernels.twins import numpy_twins
 
 
 def rows(keys: list[tuple[int, int]]) -> np.ndarray:
@@ -47,18 +46,6 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sets(KEYS, max_size=25) | st.sets(C
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 @given(steps=STEPS)
 def test_it_behaves_like_a_dictionary(tuning: IndexTuning, steps: list[tuple[bool, set[tuple[int, int]]]]) -> None:
-    check_against_dictionary(tuning, steps)
-
-
-@given(tuning=st.sampled_from([*TUNINGS.values()]), steps=STEPS)
-def test_without_kernels_it_behaves_like_a_dictionary(
-    tuning: IndexTuning, steps: list[tuple[bool, set[tuple[int, int]]]]
-) -> None:
-    with numpy_twins():
-        check_against_dictionary(tuning, steps)
-
-
-def check_against_dictionary(tuning: IndexTuning, steps: list[tuple[bool, set[tuple[int, int]]]]) -> None:
     index, model = KeyIndex(2, tuning), dict[tuple[int, int], int]()
     for adding, keys in steps:
         chosen = sorted(key for key in keys if (key in model) != adding)

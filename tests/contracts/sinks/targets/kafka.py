@@ -13,11 +13,10 @@ from typing import ClassVar, Final
 from confluent_kafka import Producer
 
 import weir
-from runtime.connectors.kafka.wire import END_TXN
 from runtime.ports import Sink
 from tests.contracts.sinks.targets.target import Target
 from tests.kafka import QUIET, Broker
-from tests.kafka_proxy import ADD_OFFSETS_TO_TXN, Proxy, transactional_id
+from tests.kafka_proxy import ADD_OFFSETS_TO_TXN, END_TXN, Proxy, transactional_id
 from tests.waiting import until
 
 _OPTIONS: Final = {"socket.timeout.ms": "2000"}

@@ -1,1 +1,0 @@
-"""W15: a bounded job in BATCH and in STREAMING, and the same query in Spark SQL."""

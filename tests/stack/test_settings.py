@@ -46,7 +46,7 @@ def test_state_and_logs_are_private_and_data_is_not(tmp_path: Path) -> None:
     (tmp_path / "var" / "log").mkdir(parents=True, mode=0o755)
     make_folders(Settings.read(tmp_path / "var", {}))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "var").iterdir()}
-    private = {"run", "log", "storage", "inputs", "spark", "weir-spark"}
+    private = {"run", "log", "storage", "inputs", "secrets", "spark", "weir-spark"}
     assert {name for name, mode in modes.items() if mode == 0o700} == private
     assert modes.keys() - private == {"data"}
 

@@ -26,10 +26,7 @@ class Computation:
 
     Args:
         kind: the query; each system implements some kinds.
-        zipf: exponent of the distribution of the keys; None: even.
-        window_s, slide_s: size and slide of windows.
         check_rows: number of rows of the small run.
-        check_us_per_row: event time between two rows of the small run; larger for long windows.
         files: format of the input files ("parquet", "json"), which all systems share; a system with fewer rows gets the
             first files. The measured run then writes files, too, which are compared. None: engines generate the rows.
         text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
@@ -45,11 +42,7 @@ class Computation:
 
     kind: str
     keys: int
-    zipf: float | None = None
-    window_s: int = 1
-    slide_s: int = 1
     check_rows: int = 6_000_000
-    check_us_per_row: int = 1
     files: str | None = None
     text_keys: bool = False
     disorder_ms: int = 0
@@ -89,10 +82,6 @@ class Task(Computation):
 
     def input(self, phase: str) -> Path:
         return Path(self.inputs) / phase
-
-    def us_per_row(self, phase: str) -> int:
-        """Microseconds of event time between two rows."""
-        return self.check_us_per_row if phase == "check" else 1
 
     def checkpoints(self, phase: str) -> Path:
         return Path(self.folder) / f"checkpoints-{phase}"

@@ -27,7 +27,6 @@ def render(results: Mapping[str, Mapping[str, RateMeasurement]], workloads: Mapp
         lines.append((name, workloads[name].title))
         lines += [_row(system, measured, systems) for system, measured in systems.items()]
         lines.append(("", _verdict(systems, workloads[name])))
-        lines += [("", beside) for beside in _beside(workloads[name], results)]
     lines += _geometric_means(results, workloads)
     widths = [max(len(line[i]) for line in lines if len(line) == len(_HEAD)) for i in range(len(_HEAD))]
     return "\n".join(_pad(line, [max(widths[0], 11), *widths[1:]]) for line in lines)
@@ -88,18 +87,6 @@ def _verdict(systems: Mapping[str, RateMeasurement], workload: Workload) -> str:
     batch = ratio_to_batch(systems)
     of_batch = f", {batch:.2f} of a batch in DuckDB" if batch is not None else ""
     return f"{ratio:.1f}x the best peer{beside} ({wanted}{met}){of_batch}"
-
-
-def _beside(workload: Workload, results: Mapping[str, Mapping[str, RateMeasurement]]) -> list[str]:
-    """The ratio to Weir's rate in another workload, if the workload has such a target."""
-    if workload.beside is None:
-        return []
-    other, least = workload.beside
-    own, there = (results.get(name, {}).get(OWN) for name in (workload.name, other))
-    if own is None or there is None or own.rate is None or there.rate is None:
-        return [f"no ratio to {other} (target {least:.2f}x)"]
-    ratio = own.rate / there.rate
-    return [f"{ratio:.2f}x the rate of {other} (target {least:.2f}x: {_met_text(ratio >= least)})"]
 
 
 def _geometric_means(

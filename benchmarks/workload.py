@@ -7,12 +7,6 @@ from benchmarks.protocol import Computation, Task
 
 #: Row `id` has event time `id` microseconds. Keys are SQL over `id` on which DuckDB, Spark and Flink agree.
 EVEN_KEY = "(id * 2654435761) % {keys}"
-SKEWED_KEY = (
-    "least(cast(floor(power(1.0e0 - (((id * 2654435761) % 4294967296) + 0.5e0) / 4294967296.0e0"
-    " * (1.0e0 - {lowest!r}e0), {exponent!r}e0)) as bigint), {keys}) - 1"
-)  # constants are literals: Flink's planner fails on a power whose exponent is an expression
-
-
 #: In workloads out of order, every tenth row lags up to two event seconds behind the rows around it.
 DISORDER_MS = 2_000
 DISORDERED_MICROSECONDS = "greatest(id - case when id % 10 = 0 then (id * 7919) % 1999000 else 0 end, 0)"
@@ -31,7 +25,6 @@ class Workload(Computation):
             both are empty.
         target: the minimum ratio to the best peer; None: the ratio is reported without a target.
         totals: the expected totals of a counting sink for a number of rows; None: there is no closed form.
-        beside: another workload, and the minimum ratio of Weir's rate here to its rate there.
         batch: with a data set, SQL for the rows that a batch computes; empty: `expected`.
         output: with a data set, the columns of the output, name -> SQL type.
         late: SQL over the rows of the tables that are too late, and over tables without such rows. Its result is the
@@ -51,7 +44,6 @@ class Workload(Computation):
     target: float | None
     unit: str = "rec/s"
     totals: Callable[[int], Mapping[str, int]] | None = None
-    beside: tuple[str, float] | None = None
     batch: str = ""
     output: Mapping[str, str] = field(default_factory=dict)
     late: str = ""
@@ -85,7 +77,7 @@ def count_errors(found: Mapping[str, int], right: Mapping[str, int]) -> list[str
 
 def microseconds_sql(workload: Computation) -> str:
     """The event time of a row of the small run in microseconds, as SQL over `id` for DuckDB."""
-    return DISORDERED_MICROSECONDS if workload.disorder_ms else f"id * {workload.check_us_per_row}"
+    return DISORDERED_MICROSECONDS if workload.disorder_ms else "id"
 
 
 def key_sql(task: Computation) -> str:
@@ -93,7 +85,4 @@ def key_sql(task: Computation) -> str:
     if task.text_keys:
         number = EVEN_KEY.format(keys=task.keys)
         return f"cast(cast(md5(cast({number} as varchar)) as uuid) as varchar)"
-    if task.zipf is None:
-        return EVEN_KEY.format(keys=task.keys)
-    power = 1.0 - task.zipf
-    return SKEWED_KEY.format(keys=task.keys, lowest=(task.keys + 1.0) ** power, exponent=1.0 / power)
+    return EVEN_KEY.format(keys=task.keys)

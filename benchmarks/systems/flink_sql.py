@@ -41,14 +41,6 @@ KINDS = {
         group by `key`, window_start, window_end
         """,
     ),
-    "sliding": (
-        "`key` bigint, window_start timestamp(3), `count` bigint, `sum` bigint",
-        """
-        select `key`, window_start, count(*), sum(id)
-        from table(hop(table numbers, descriptor(`time`), interval '{slide}' second, interval '{window}' second))
-        group by `key`, window_start, window_end
-        """,
-    ),
     "running": (
         "`key` bigint, `count` bigint, `sum` bigint",
         "select `key`, count(*), sum(id) from numbers group by `key`",
@@ -58,11 +50,10 @@ DISCARD = "'connector' = 'blackhole'"
 FILES = "'connector' = 'filesystem', 'path' = 'file://{path}', 'format' = '{format}'"
 TYPES = {"timestamp": "timestamp(6)"}  #: of data sets, where they differ
 #: Updates need a changelog format.
-FORMATS = {"window": "csv", "sliding": "csv", "running": "debezium-json"}
+FORMATS = {"window": "csv", "running": "debezium-json"}
 WINDOWS = {"key": "bigint", "window_start": "timestamp", "count": "bigint", "sum": "bigint"}
 COLUMNS = {
     "window": WINDOWS,
-    "sliding": WINDOWS,
     "running": {"after": "struct(key bigint, count bigint, sum bigint)", "op": "varchar"},
 }
 
@@ -94,7 +85,7 @@ def numbers(
         .column("f0", "bigint")
         .column_by_expression("id", row_id)
         .column_by_expression("key", key_sql(task).replace("id", row_id))
-        .column_by_expression("time", f"to_timestamp_ltz({row_id} * {task.us_per_row(phase)} / 1000, 3)")
+        .column_by_expression("time", f"to_timestamp_ltz({row_id} / 1000, 3)")
         .watermark("time", "`time` - interval '0.001' second")
     )
     tables.create_temporary_view("numbers", sequence, schema.build())
@@ -140,7 +131,6 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
         files(task, tables, phase)
     columns, query = KINDS[task.kind]
     tables.execute_sql(f"create table `out` ({columns}) with ({connector})")
-    query = query.format(window=task.window_s, slide=task.slide_s)
     return seconds(tables.execute_sql(f"insert into `out` {query}"))
 
 

@@ -18,15 +18,14 @@ from benchmarks.protocol import Task
 from benchmarks.systems import spark_jobs, spark_records
 from benchmarks.workload import key_sql
 
-ROWS_PER_BATCH = 2_000_000
-CHECK_ROWS_PER_BATCH = 20_000  #: overlapping windows: 2 s of event time (a batch has the watermark of its predecessor)
+ROWS_PER_BATCH = 2_000_000  #: rows for about a second
 COLUMNS = "id bigint, key {key}, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
-MODES = {"window": "append", "sliding": "append", "running": "update"}
+MODES = {"window": "append", "running": "update"}
 
 
 def window(rows: DataFrame, task: Task) -> DataFrame:
-    windows = f.window("time", f"{task.window_s} seconds", f"{task.slide_s} seconds")
+    windows = f.window("time", "1 second")
     grouped = rows.withWatermark("time", f"{task.disorder_ms} milliseconds").groupBy(windows, "key")
     totals = grouped.agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
     return totals.select("key", f.col("window.start").cast("timestamp_ntz").alias("window_start"), "count", "sum")
@@ -36,7 +35,7 @@ def running(rows: DataFrame, _: Task) -> DataFrame:
     return rows.groupBy("key").agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
 
 
-KINDS: dict[str, Callable[[DataFrame, Task], DataFrame]] = {"window": window, "sliding": window, "running": running}
+KINDS: dict[str, Callable[[DataFrame, Task], DataFrame]] = {"window": window, "running": running}
 
 
 def session(task: Task) -> SparkSession:
@@ -62,11 +61,11 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     """Runs the query over at least `rows` rows. Returns the progress of each batch."""
     if task.files is not None:
         return _files(task, spark, phase)
-    per_batch = min(rows_per_batch(task, phase), rows)
+    per_batch = min(ROWS_PER_BATCH, rows)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
     numbers = source.option("numPartitions", task.parallelism).option("startTimestamp", 0).load()
     sequence = numbers.selectExpr("value as id").selectExpr(
-        "id", f"{key_sql(task)} as key", f"timestamp_micros(id * {task.us_per_row(phase)}) as time"
+        "id", f"{key_sql(task)} as key", "timestamp_micros(id) as time"
     )
     writer = KINDS[task.kind](sequence, task).writeStream.option("checkpointLocation", str(task.checkpoints(phase)))
     if phase == "measure":
@@ -76,13 +75,6 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     batches = _until(query, rows)
     query.stop()
     return batches
-
-
-def rows_per_batch(task: Task, phase: str) -> int:
-    """Rows for about a second. Spark makes a row per overlapping window, at half the cost of an input row."""
-    if task.window_s == task.slide_s:
-        return ROWS_PER_BATCH
-    return CHECK_ROWS_PER_BATCH if phase == "check" else 2 * ROWS_PER_BATCH * task.slide_s // task.window_s
 
 
 def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:

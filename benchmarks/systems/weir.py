@@ -21,9 +21,8 @@ from runtime.launch.spark import SparkLauncher
 TOTALS = {"count": weir.Count(), "sum": weir.Sum("id")}
 
 
-def window(rows: weir.Stream, window_s: int = 1, slide_s: int = 1) -> weir.Stream:
-    size, slide = timedelta(seconds=window_s), timedelta(seconds=slide_s)
-    return rows.key_by("key").window("windows", size, "time", TOTALS, slide=slide)
+def window(rows: weir.Stream) -> weir.Stream:
+    return rows.key_by("key").window("windows", timedelta(seconds=1), "time", TOTALS)
 
 
 def running(rows: weir.Stream) -> weir.Stream:
@@ -49,18 +48,12 @@ FORMATS: dict[str, Callable[[pa.Schema], weir.spi.Format]] = {
     "parquet": weir.ParquetFormat,
     "json": weir.JsonLinesFormat,
 }
-KINDS: dict[str, Callable[[weir.Stream, Task], weir.Stream]] = {
-    "window": lambda rows, _: window(rows),
-    "sliding": lambda rows, task: window(rows, task.window_s, task.slide_s),
-    "running": lambda rows, _: running(rows),
-    "function": lambda rows, _: function(rows),
-}
+KINDS: dict[str, Callable[[weir.Stream], weir.Stream]] = {"window": window, "running": running, "function": function}
 
 
 def source_of(task: Task, phase: str, rows: int) -> weir.spi.Source:
     if task.files is None:
-        us_per_row = task.us_per_row(phase)
-        return weir.SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf, microseconds_per_row=us_per_row)
+        return weir.SequenceSource(rows=rows, keys=task.keys)
     schema = SCHEMA.set(SCHEMA.get_field_index("key"), pa.field("key", pa.string())) if task.text_keys else SCHEMA
     folder, rows_in = str(task.input(phase)), FORMATS[task.files](schema)
     return weir.DirectorySource(folder, rows_in, event_time="time", max_disorder_ms=task.disorder_ms, bounded=True)
@@ -69,7 +62,7 @@ def source_of(task: Task, phase: str, rows: int) -> weir.spi.Source:
 def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.spi.Sink) -> JobRun:
     """Runs the job to its end."""
     flow = weir.Dataflow(f"{task.workload}-{phase}")
-    KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows)), task).sink("out", sink)
+    KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows))).sink("out", sink)
     settings = weir.CoordinatorSettings(interval_ms=task.interval_ms)
     return slots.run(flow, task.parallelism, launcher, str(task.checkpoints(phase)), settings)
 

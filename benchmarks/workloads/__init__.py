@@ -8,11 +8,11 @@ from benchmarks.workloads.function import W6
 from benchmarks.workloads.nexmark import R2, R2_W0
 from benchmarks.workloads.payments import R5, R5_ARROW, R5_W0
 from benchmarks.workloads.records import R3, R3_W0
-from benchmarks.workloads.running import W3, W3_MANY, W3_MANY_ZIPF, W3_ZIPF
+from benchmarks.workloads.running import W3
 from benchmarks.workloads.tpch import R4, R4_W0
-from benchmarks.workloads.windows import W1, W2, W4_10, W4_60
+from benchmarks.workloads.windows import W1, W2
 
-_SEQUENCE = (W1, W2, W3, W3_ZIPF, W3_MANY, W3_MANY_ZIPF, W4_10, W4_60, W6, W7, W7_JSON, W7_TEXT, W7_TEXT_MANY, S1)
+_SEQUENCE = (W1, W2, W3, W6, W7, W7_JSON, W7_TEXT, W7_TEXT_MANY, S1)
 _DATASETS = (
     R1,
     R1_W0,

@@ -61,17 +61,6 @@ def test_an_even_spread_follows_the_formula(keys: int) -> None:
     assert found["key"].to_pylist() == wanted
 
 
-def test_a_skewed_spread_has_the_weights_of_its_power_law() -> None:
-    """The weight of key k is the part of the law between k + 1 and k + 2."""
-    found = everything(SequenceSource(rows=400_000, keys=1_000, zipf=1.2))["key"].to_numpy()
-    assert found.min() == 0
-    assert found.max() < 1_000
-    ends = 1.0 - np.arange(1.0, 12.0) ** -0.2
-    wanted = np.diff(ends) / (1.0 - 1_001.0**-0.2)
-    shares = np.bincount(found, minlength=10)[:10] / len(found)
-    assert np.allclose(shares, wanted, rtol=0.03)
-
-
 def test_times_follow_the_numbers_and_no_row_is_late() -> None:
     source = SequenceSource(rows=900_000, microseconds_per_row=250)
     for index in range(2):
@@ -212,7 +201,6 @@ def test_a_duration_ends_each_subtask_and_counts_from_the_first_start() -> None:
         ("duration_ms", SequenceSource(duration_ms=-1)),
         ("keys", SequenceSource(keys=0)),
         ("keys", SequenceSource(keys=2**32)),
-        ("zipf", SequenceSource(zipf=1.0)),
         ("microseconds_per_row", SequenceSource(microseconds_per_row=0)),
         ("rows_per_second", SequenceSource(rows_per_second=0.0)),
         ("rows_per_second", SequenceSource(rows_per_second=float("nan"))),

@@ -52,8 +52,7 @@ class SequenceSource:
     Args:
         rows: total number of rows of all subtasks; None: unbounded.
         duration_ms: wall time after the job's first start at which each subtask ends; None: unbounded.
-        keys: number of different keys. Even distribution: key = id * 2654435761 mod keys.
-        zipf: exponent of a Zipf distribution of the keys, above 1; key 0 is the most frequent. None: even.
+        keys: number of different keys: key = id * 2654435761 mod keys.
         microseconds_per_row: event time between consecutive rows; row 0 has time 0.
         rows_per_second: maximum rate of all subtasks together, in wall time; None: as fast as the job reads. A
             restored job may change a rate, but neither add nor remove it.
@@ -65,7 +64,6 @@ class SequenceSource:
     rows: int | None = None
     duration_ms: int | None = None
     keys: int = 1_000
-    zipf: float | None = None
     microseconds_per_row: int = 1
     rows_per_second: float | None = None
     text_keys: bool = False
@@ -86,8 +84,6 @@ class SequenceSource:
                 raise JobRejected("bad-sequence", name, f"must not be negative, but is {value}")
         if not 0 < self.keys < _HASH_SPACE:
             raise JobRejected("bad-sequence", "keys", f"must lie between 1 and {_HASH_SPACE - 1}, not {self.keys}")
-        if self.zipf is not None and not self.zipf > 1:
-            raise JobRejected("bad-sequence", "zipf", f"the exponent must be above 1, not {self.zipf}")
         if self.microseconds_per_row < 1:
             raise JobRejected("bad-sequence", "microseconds_per_row", "must be at least 1")
         if self.rows_per_second is not None and not (math.isfinite(self.rows_per_second) and self.rows_per_second > 0):
@@ -188,7 +184,7 @@ class SequenceReader(SourceReader):
             self._offsets = np.arange(count, dtype=np.int64)
             self._steps = self._offsets * (KEY_MULTIPLIER % self._source.keys) % self._source.keys
         ids = self._offsets[:count] + first
-        keys = self._even_keys(first, count) if self._source.zipf is None else _zipf_keys(ids, self._source)
+        keys = self._even_keys(first, count)
         times = pa.array(ids * self._source.microseconds_per_row).view(SCHEMA.field("time").type)
         key_column = pa.array(keys)
         if self._source.text_keys:
@@ -200,16 +196,6 @@ class SequenceReader(SourceReader):
         keys = self._steps[:count] + first * KEY_MULTIPLIER % self._source.keys
         keys -= (keys >= self._source.keys) * np.int64(self._source.keys)
         return keys
-
-
-def _zipf_keys(ids: Numbers, source: SequenceSource) -> Numbers:
-    """Keys by inverse transform sampling of a bounded power law, at a number in (0, 1) that is hashed from the id."""
-    assert source.zipf is not None, "an even spread has another formula"
-    power = 1.0 - source.zipf
-    spread = ((ids.view(np.uint64) * np.uint64(KEY_MULTIPLIER)) & np.uint64(_HASH_SPACE - 1)).astype(np.float64)
-    uniform = (spread + 0.5) / _HASH_SPACE
-    ranks = (1.0 - uniform * (1.0 - (source.keys + 1.0) ** power)) ** (1.0 / power)
-    return np.asarray(np.minimum(ranks.astype(np.int64), source.keys) - 1)
 
 
 def _check_same_blocks(context: OperatorContext, block_rows: int) -> None:

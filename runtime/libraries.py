@@ -1,6 +1,7 @@
 """The distribution of Weir, and libraries of its extras. A missing library is an error that names the extra."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from runtime.errors import JobRejected
@@ -24,6 +25,12 @@ def import_library(module: str, extra: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the library is there and misses one of its own dependencies
         raise _missing(package, extra) from error
+
+
+def require_library(package: str, extra: str) -> None:
+    """Raises JobRejected if the package is not installed on this host. Imports nothing."""
+    if find_spec(package) is None:
+        raise _missing(package, extra)
 
 
 def import_part(module: str) -> Any:

@@ -1,5 +1,4 @@
-"""The command lines of the pipelines: `weir pipelines | compile | batch` for authors; `python -m spark_jobs` for the
-console has `state | verify | stand` as well.
+"""`python -m spark_jobs`: the command line that the console calls. `weir` calls `compile` and `batch` for authors.
 
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
 (`{"error": {"code", "field", "detail"}}`), 1 failed (such an error, and the cause on stderr). `state` and `verify`
@@ -15,7 +14,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -25,7 +23,6 @@ from runtime.core.job.settings import ExecutionMode
 from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
-from runtime.libraries import DISTRIBUTION
 from runtime.redaction import redact
 from runtime.secrets import register_references
 from spark_jobs.batch import run as running
@@ -46,13 +43,8 @@ STANDING_STAGES: Final[Mapping[str, Callable[[StageContext], None]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command of the console."""
-    return _run(_parser("python -m spark_jobs", is_console=True).parse_args(argv))
-
-
-def author_main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command of an author: the script `weir`."""
-    return _run(_parser("weir", is_console=False).parse_args(argv))
+    """Runs one command."""
+    return _run(_parser().parse_args(argv))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -84,9 +76,8 @@ def _reserve_stdout() -> TextIO:
     return answers
 
 
-def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description="Compile pipelines and run their stages.")
-    parser.add_argument("--version", action="version", version=f"weir {version(DISTRIBUTION)}")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m spark_jobs", description="Compile pipelines and run their stages.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("pipelines", help="list the installed pipelines with the schema of their parameters")
     listing.set_defaults(command=lambda _: compiling.describe_pipelines(), pipeline="")
@@ -102,8 +93,6 @@ def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
     batch.add_argument("--parallelism", required=True, type=int)
     batch.add_argument("--storage", required=True, help="folder for the manifest of the run's end, one per job")
     batch.set_defaults(command=_batch)
-    if not is_console:
-        return parser
     reading = commands.add_parser("state", help="a query on stdin → a table of the state of a checkpoint")
     reading.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
     reading.set_defaults(command=_state, pipeline="state")

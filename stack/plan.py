@@ -28,6 +28,11 @@ def _django(name: str, environment: Mapping[str, str], *argv: str) -> ProcessSpe
     return _python(name, environment, "-m", "django", *argv)
 
 
+def _weir(name: str, environment: Mapping[str, str], *argv: str, **settings: Any) -> ProcessSpec:
+    """A command of `weir`, which replaces itself by the server."""
+    return _python(name, environment, "-m", "weir.control", *argv, **settings)
+
+
 def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
     """Processes to run sequentially, each to its end, before web and workers start."""
     return [
@@ -39,8 +44,8 @@ def preparations(environment: Mapping[str, str]) -> list[ProcessSpec]:
 
 def web(environment: Mapping[str, str], listener: int, url: str) -> ProcessSpec:
     """The web server. The supervisor holds the listening socket, so that a restart cannot lose the port."""
-    return _python(
-        "web", environment, "-m", "console.server", "--fd", str(listener),
+    return _weir(
+        "web", environment, "web", "--fd", str(listener),
         pass_fds=(listener,), is_ready=lambda: answers(f"{url}livez"),
     )  # fmt: skip
 
@@ -60,10 +65,8 @@ def workers(environment: Mapping[str, str]) -> list[ProcessSpec]:
         ("runs-2", "runs", runs // 2, 25.0),
     )
     return [
-        _python(
-            name, environment,
-            "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency),
-            "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
+        _weir(
+            name, environment, "worker", queue, "--concurrency", str(concurrency), "--name", name,
             grace_s=grace_s, orphan_signal=signal.SIGKILL,
         )
         for name, queue, concurrency, grace_s in planned if concurrency
@@ -76,8 +79,7 @@ def _limit(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def beat(environment: Mapping[str, str]) -> ProcessSpec:
-    argv = ("-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING", "--pidfile=")
-    return _python("beat", environment, *argv, grace_s=5.0)
+    return _weir("beat", environment, "beat", grace_s=5.0)
 
 
 def history(environment: Mapping[str, str]) -> list[ProcessSpec]:

@@ -11,7 +11,7 @@ PAGE: Final = Path(__file__).parent.parent / "docs" / "settings.md"
 _HEAD: Final = """# Settings of a job
 
 A version of a job has these settings beside its parameters and its parallelism. The form of *New job* and *New version*
-shows them, `weirctl apply` reads them from the field `settings` of a definition, and the API from the field of the same
+shows them, `weir apply` reads them from the field `settings` of a definition, and the API from the field of the same
 name. Times are milliseconds. A setting that is left out has its default; *empty* is `null` in YAML and JSON.
 
 `weir.run_local` takes the settings of checkpoints as `weir.CoordinatorSettings`, and a restart strategy.

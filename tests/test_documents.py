@@ -14,7 +14,7 @@ DOCUMENTS = sorted(
     path for folder in (".", "benchmarks", "docker", "docs/**", "tests") for path in ROOT.glob(f"{folder}/*.md")
 )
 MAX_PAGE_BYTES = 12 * 1024
-#: Set by a process of Weir for another, by tests, or explained where `weirctl` and the examples are.
+#: Set by a process of Weir for another, by tests, or explained where `weir` and the examples are.
 INTERNAL = {
     "DJANGO_SETTINGS_MODULE", "WEIR_BEAT_FILE", "WEIR_CHROMIUM", "WEIR_LOGS", "WEIR_PASSWORD", "WEIR_SECRET_",
     "WEIR_SECRET_EXAMPLES_URL", "WEIR_SUPERVISED", "WEIR_TEST_EXTERNAL", "WEIR_TEST_HOME", "WEIR_TOKEN", "WEIR_URL",

@@ -135,7 +135,7 @@ def _web_process() -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "console.server", "--port", str(port)]
+    command = [sys.executable, "-m", "weir.control", "web", "--port", str(port)]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     web = subprocess.Popen(command, env={**os.environ, "WEIR_HTTP_PORT": str(port)}, **quiet)
     try:

@@ -151,7 +151,7 @@ def add_refusal(form: forms.Form, name: str, refused: Refused) -> None:
 
 
 class YamlForm(forms.Form):
-    """The values of a version as a YAML document, as `weirctl export` writes them."""
+    """The values of a version as a YAML document, as `weir export` writes them."""
 
     document = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 24, "spellcheck": "false", "class": "mono"}),

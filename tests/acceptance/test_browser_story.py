@@ -45,8 +45,8 @@ class Flights:
         feeder = [sys.executable, "-m", "examples.feeder", "--to", str(folder / "in"), "--seconds", str(FEED_S)]
         self.feeder = subprocess.Popen(feeder, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def weirctl(self, *arguments: str) -> None:
-        """Runs `weirctl` with a token of its own; it must succeed."""
+    def weir(self, *arguments: str) -> None:
+        """Runs `weir` with a token of its own; it must succeed."""
         token = self.api.post(
             "auth/token/", {"username": "operator", "password": self.password, "scopes": ["define", "operate"]}
         )["token"]
@@ -141,7 +141,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     picture(page, weir_var, "job")
 
     flights.feeder.wait()
-    flights.weirctl("savepoint", "flights-delays", "--timeout", str(PATIENCE_S))
+    flights.weir("savepoint", "flights-delays", "--timeout", str(PATIENCE_S))
     page.get_by_role("link", name="Drain and finish").click()
     expect(page.locator("main")).to_contain_text("Every open window fires early")
     picture(page, weir_var, "drain")

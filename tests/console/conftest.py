@@ -197,7 +197,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Commands:
-    """`weirctl` with the address of the console and a token in its environment."""
+    """`weir` with the address of the console and a token in its environment."""
 
     def __init__(self, url: str, token: str) -> None:
         self._env = {"WEIR_URL": url, "WEIR_TOKEN": token}
@@ -212,5 +212,5 @@ class Commands:
 
 
 @pytest.fixture
-def weirctl(home: Path, live_server: LiveServer, operator: User) -> Commands:
+def weir(home: Path, live_server: LiveServer, operator: User) -> Commands:
     return Commands(live_server.url, tokens.issue(operator, scopes=Scope).text)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from stack import plan
 from stack.settings import ROOT
 from tests.waiting import until
+from weir.control.processes import BEAT
 
 TASK = b"console.tasks.reconcile"
 DAY_S = 24 * 3600
@@ -27,9 +27,7 @@ class Beat:
         self.start()
 
     def start(self) -> None:
-        _, _, celery, *arguments = plan.beat({}).argv
-        assert celery == "celery"
-        command = [sys.executable, "-m", "tests.console.programs.beat", str(self._folder / "offset"), *arguments]
+        command = [sys.executable, "-m", "tests.console.programs.beat", str(self._folder / "offset"), *BEAT]
         self._process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "WEIR_VAR": str(self._folder)})
 
     def move_clock(self, offset_s: int) -> None:

@@ -106,17 +106,17 @@ def test_whoever_is_waited_for_exists_and_can_get_there(services: dict[str, dict
 def test_workers_serve_the_same_queues_as_make_up(services: dict[str, dict[str, Any]]) -> None:
     """A container may stand for several workers of a queue."""
     ours = [list(spec.argv) for spec in plan.workers({})]
-    theirs = [service["command"] for service in services.values() if "-Q" in service.get("command", [])]
+    theirs = [service["command"] for service in services.values() if "worker" in service.get("command", [])]
     assert concurrency_of_queues(theirs) == concurrency_of_queues(ours)
 
 
-def concurrency_of_queues(commands: list[list[str]]) -> dict[tuple[str, str], int]:
-    """Concurrency of all workers of an application and queue. Variables of the composition have their defaults."""
-    found: Counter[tuple[str, str]] = Counter()
+def concurrency_of_queues(commands: list[list[str]]) -> dict[str, int]:
+    """Concurrency of all workers of a queue. Variables of the composition have their defaults."""
+    found: Counter[str] = Counter()
     for command in commands:
-        given = (command[command.index(option) + 1] for option in ("-A", "-Q", "-c"))
-        app, queue, concurrency = (re.sub(r"^\$\{\w+:-(\w+)\}$", r"\1", value) for value in given)
-        found[app, queue] += int(concurrency)
+        queue, option, concurrency = command[command.index("worker") + 1 :][:3]
+        assert option == "--concurrency"
+        found[queue] += int(re.sub(r"^\$\{\w+:-(\w+)\}$", r"\1", concurrency))
     return found
 
 

@@ -74,14 +74,14 @@ def test_the_installed_package_offers_its_pipelines(folder: Path, tmp_path: Path
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(tmp_path), "./my-jobs"], cwd=folder, check=True, capture_output=True)
     done = subprocess.run(
-        [Path(sys.executable).with_name("weir"), "pipelines"], capture_output=True, text=True, check=True,
+        [Path(sys.executable).with_name("weir"), "pipelines", "--json"], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
     )  # fmt: skip
     offered = {one["name"]: one["error"] for one in json.loads(done.stdout)}
     assert (offered["revenue"], offered["revenue_kafka"]) == ("", "")
 
 
-def test_the_definition_for_weirctl_fits_the_pipeline(folder: Path) -> None:
+def test_the_definition_for_weir_fits_the_pipeline(folder: Path) -> None:
     document = definition.read(folder / "revenue.yaml")
     pipeline = module(folder, "revenue")["PIPELINE"]
     assert document["pipeline"] == pipeline.name

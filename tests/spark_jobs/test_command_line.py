@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-import weir
 from spark_jobs import __main__ as command_line
-from tests.spark_jobs.conftest import ROOT, environment_of
+from tests.spark_jobs.conftest import environment_of
 
 Command = Callable[..., Any]  # the fixture of conftest.py
 
@@ -131,32 +129,6 @@ def test_wrong_usage_answers_on_stderr(process: Command) -> None:
     answer = process("compile", "--pipeline", "flights")
     assert (answer.code, answer.json) == (2, None)
     assert "--parallelism" in answer.stderr
-
-
-def author(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script `weir`, as pip writes it."""
-    module, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["weir"].split(":")
-    program = f"import sys; from {module} import {function}; sys.exit({function}())"
-    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
-
-
-def test_the_command_of_authors_lists_pipelines() -> None:
-    done = author("pipelines")
-    assert done.returncode == 0, done.stderr
-    assert {"flights", "wordcount"} <= {one["name"] for one in json.loads(done.stdout)}
-
-
-def test_the_command_of_authors_shows_its_version() -> None:
-    done = author("--version")
-    assert (done.returncode, done.stdout) == (0, f"weir {weir.__version__}\n"), done.stderr
-
-
-@pytest.mark.parametrize("verb", ["stand", "state"])
-def test_the_command_of_authors_has_no_stages_of_runs(verb: str) -> None:
-    done = author(verb)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"invalid choice: '{verb}'" in done.stderr
-    assert done.stderr.startswith("usage: weir ")
 
 
 @dataclass(frozen=True)

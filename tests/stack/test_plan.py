@@ -8,7 +8,7 @@ from stack.plan import workers
 
 
 def concurrency(**environment: str) -> dict[str, str]:
-    return {spec.name: spec.argv[spec.argv.index("-c") + 1] for spec in workers(environment)}
+    return {spec.name: spec.argv[spec.argv.index("--concurrency") + 1] for spec in workers(environment)}
 
 
 def test_the_defaults_are_four_runs_on_two_workers_and_four_standing_stages() -> None:

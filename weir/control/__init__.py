@@ -1,1 +1,1 @@
-"""The command `weirctl`: operates jobs over the console's REST API. It imports neither the engine nor Django."""
+"""The command `weir`. The commands of operators know the console's REST API only."""

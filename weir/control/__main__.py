@@ -1,8 +1,8 @@
-"""The commands of `weirctl`.
+"""The commands of `weir`.
 
 Exit codes: 0 done, 1 the operation failed or definitions differ, 2 wrong usage, 3 refused by the console, 4 no console
 answers, 5 the operation still runs at the end of `--timeout`. Click completes commands and options in the shell:
-`eval "$(_WEIRCTL_COMPLETE=bash_source weirctl)"`.
+`eval "$(_WEIR_COMPLETE=bash_source weir)"`.
 """
 
 import json
@@ -12,7 +12,9 @@ from typing import Any
 
 import click
 
-from weir.control import bulk, changes, definition, maintenance, plans, snapshots
+from runtime.errors import JobRejected, WeirError
+from runtime.libraries import DISTRIBUTION
+from weir.control import authors, bulk, changes, definition, maintenance, plans, processes, snapshots
 from weir.control.command import (
     FAILED,
     confirm,
@@ -31,12 +33,24 @@ from weir.control.login import credentials_path, read_credentials, store_credent
 from weir.control.output import write_json, write_rows
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """A refusal, such as that of a missing extra, and the failure of a job become a line on stderr."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except WeirError as error:
+            click.echo(f"weir: {error}", err=True)
+            context.exit(Refused.exit_code if isinstance(error, JobRejected) else FAILED)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name=DISTRIBUTION, prog_name="weir", message="%(prog)s %(version)s")
 @click.option("--url", envvar="WEIR_URL", help="Address of the console [WEIR_URL, or that of the login].")
 @click.option("--token", envvar="WEIR_TOKEN", help="A token of the REST API [WEIR_TOKEN, or that of the login].")
 @click.pass_context
 def main(context: click.Context, url: str | None, token: str | None) -> None:
-    """Operates the jobs of a Weir console."""
+    """Writes and operates streaming jobs, and starts the processes of their console."""
     context.obj = (url, token)
 
 
@@ -59,7 +73,7 @@ def login(url: str, user: str, password: str, scopes: tuple[str, ...], days: int
         console = Console(url)
         path = store_credentials(console.url, console.token(user, password, limits, days))
     except ConsoleError as error:
-        click.echo(f"weirctl: {error}", err=True)
+        click.echo(f"weir: {error}", err=True)
         click.get_current_context().exit(error.exit_code)
     click.echo(f"The token for {console.url} is in {path}.")
 
@@ -73,7 +87,7 @@ def logout() -> None:
             with suppress(SignedOut):  # it has expired, or an earlier answer was lost
                 Console(stored["url"], stored["token"]).delete("auth/tokens/current/")
     except ConsoleError as error:
-        click.echo(f"weirctl: the token is not revoked: {error}", err=True)
+        click.echo(f"weir: the token is not revoked: {error}", err=True)
         click.get_current_context().exit(error.exit_code)
     finally:
         credentials_path().unlink(missing_ok=True)
@@ -173,7 +187,7 @@ def diff(console: Console, /, path: Path, as_json: bool) -> None:
 @main.command()
 @click.option("-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="A file of `export`.")
 @click.option("--message", default="", help="Why; the list of versions shows it.")
-@click.option("--dry-run", is_flag=True, help="Show the differences and do nothing, as `weirctl diff`.")
+@click.option("--dry-run", is_flag=True, help="Show the differences and do nothing, as `weir diff`.")
 @with_console
 def apply(console: Console, /, path: Path, message: str, dry_run: bool) -> None:
     """Makes the definition of a job equal to a file: creates the job, or a version of it, if anything differs."""
@@ -264,7 +278,7 @@ def drain(console: Console, /, job: str, folder: str | None, yes: bool, **asked:
 def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
     """Ends JOB without a savepoint."""
     found = console.job(job)
-    confirm(f"{job} ends without a savepoint (`weirctl stop` takes one). Cancel it?", yes)
+    confirm(f"{job} ends without a savepoint (`weir stop` takes one). Cancel it?", yes)
     operate(console, found, "cancel", confirmed_run(found), **asked)
 
 
@@ -367,7 +381,8 @@ def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
         click.echo(withdrawn["id"])
 
 
-for command in (*bulk.COMMANDS, *changes.COMMANDS, *snapshots.COMMANDS, maintenance.maintenance):
+PARTS = (authors, processes, bulk, changes, snapshots)
+for command in (*(each for part in PARTS for each in part.COMMANDS), maintenance.maintenance):
     main.add_command(command)
 
 

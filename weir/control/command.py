@@ -1,4 +1,4 @@
-"""Parts that the commands of `weirctl` share: the console, options, questions, and the end of an operation."""
+"""Parts that the commands of `weir` share: the console, options, questions, and the end of an operation."""
 
 import sys
 from collections.abc import Callable
@@ -27,12 +27,12 @@ def with_console(command: Callable[Concatenate[Console, P], None]) -> Callable[P
             stored = {} if url and token else read_credentials()
             url = url or stored.get("url")
             if not url:
-                raise Refused("no console is known: run `weirctl login URL`, or set WEIR_URL and WEIR_TOKEN")
+                raise Refused("no console is known: run `weir login URL`, or set WEIR_URL and WEIR_TOKEN")
             # A token belongs to its console: that of the login is not sent to another address.
             own = token or (stored.get("token", "") if url.rstrip("/") == stored.get("url") else "")
             command(Console(url, own), *args, **kwargs)
         except ConsoleError as error:
-            click.echo(f"weirctl: {error}", err=True)
+            click.echo(f"weir: {error}", err=True)
             click.get_current_context().exit(error.exit_code)
 
     return call
@@ -99,9 +99,9 @@ def end(console: Console, operation: Row, timeout_s: float, *, as_json: bool) ->
     if as_json:
         write_json(ended)
     elif ended["state"] in ACTIVE_STATES:
-        click.echo(f"weirctl: still {ended['state']} after {timeout_s:.0f} s: `weirctl wait {ended['id']}`", err=True)
+        click.echo(f"weir: still {ended['state']} after {timeout_s:.0f} s: `weir wait {ended['id']}`", err=True)
     elif ended["error"]:
-        click.echo(f"weirctl: {ended['error'].get('detail') or ended['error'].get('message')}", err=True)
+        click.echo(f"weir: {ended['error'].get('detail') or ended['error'].get('message')}", err=True)
     else:
         click.echo(ended["id"])
     if ended["state"] != "succeeded":

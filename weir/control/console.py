@@ -97,7 +97,7 @@ class Console:
     def job(self, name: str) -> Row:
         found = next(self.rows("jobs/", 1, name=name), None)
         if found is None:
-            raise Refused(f"no job has the name {name!r}; `weirctl jobs` lists the names")
+            raise Refused(f"no job has the name {name!r}; `weir jobs` lists the names")
         return found
 
     def version(self, job: Row, number: int) -> Row:
@@ -171,5 +171,5 @@ def _answer(url: str, response: httpx.Response) -> Any:
     fields = "; ".join(f"{each['pointer'].lstrip('/')}: {each['detail']}" for each in body.get("errors", ()))
     detail = str(body.get("detail") or response.reason_phrase)
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        raise SignedOut(f"{detail} `weirctl login` stores a token.")
+        raise SignedOut(f"{detail} `weir login` stores a token.")
     raise Refused(f"{detail} ({fields})" if fields and fields not in detail else detail)

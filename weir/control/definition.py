@@ -1,4 +1,4 @@
-"""The definition of a job as a YAML document, which `weirctl export` writes and `weirctl apply` reads.
+"""The definition of a job as a YAML document, which `weir export` writes and `weir apply` reads.
 
 The console validates the values, as it does for its own forms. To apply a document twice has no further effect, unless
 the package of the pipeline was installed in another version meanwhile.

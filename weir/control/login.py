@@ -1,4 +1,4 @@
-"""The address and the token of the console: from options, the environment, or the file that `weirctl login` writes."""
+"""The address and the token of the console: from options, the environment, or the file that `weir login` writes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def read_credentials() -> Mapping[str, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{path} is damaged; `weirctl login` writes it again") from error
+        raise Refused(f"{path} is damaged; `weir login` writes it again") from error
 
 
 def store_credentials(url: str, token: str) -> Path:

@@ -1,4 +1,4 @@
-"""Output of `weirctl`: a table or lines for people on stdout, JSON for programs with `--json`, progress on stderr."""
+"""Output of `weir`: a table or lines for people on stdout, JSON for programs with `--json`, progress on stderr."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

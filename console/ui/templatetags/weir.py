@@ -294,12 +294,12 @@ def current_maintenance() -> Maintenance | None:
 
 
 @register.simple_tag
-def weirctl(act: str, job: Job, *arguments: Any, **options: Any) -> str:
+def weir_command(act: str, job: Job, *arguments: Any, **options: Any) -> str:
     """The command line for an operation on `job`, for scripts. True is a flag, and a list repeats its option.
 
     Options that are None, False or empty are left out.
     """
-    parts = ["weirctl", act, job.name, *map(str, arguments)]
+    parts = ["weir", act, job.name, *map(str, arguments)]
     for name, value in _without_empty(options).items():
         option = "--from" if name == "start_from" else f"--{name.replace('_', '-')}"
         for each in value if isinstance(value, list) else [value]:
@@ -314,7 +314,7 @@ def _without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @register.inclusion_tag("weir/_curl.html", takes_context=True)
 def curl(context: Context, kind: str, job: Job, **params: Any) -> dict[str, str]:
-    """The same request as `weirctl` makes, for hosts without it, with the same parameters left out."""
+    """The same request as `weir` makes, for hosts without it, with the same parameters left out."""
     body = json.dumps({"kind": kind, "params": _without_empty(params)}, ensure_ascii=False, default=str)
     url = context["request"].build_absolute_uri(reverse("api:operations", args=[job.pk]))
     return {"body": shlex.quote(body), "url": shlex.quote(url)}

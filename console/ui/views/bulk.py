@@ -120,5 +120,5 @@ def _context(act: BulkAct, tags: Sequence[str], lines: Sequence[BulkLine]) -> di
 
 def _command(act: BulkAct, tags: Sequence[str], names: Sequence[str]) -> str:
     if act.is_of_tags:
-        return shlex.join(["weirctl", act.value, ",".join(tag.strip() for tag in tags), *names])
-    return shlex.join(["weirctl", "bulk", act.value, *names])
+        return shlex.join(["weir", act.value, ",".join(tag.strip() for tag in tags), *names])
+    return shlex.join(["weir", "bulk", act.value, *names])

@@ -141,7 +141,7 @@ def test_a_savepoint_with_a_target_is_copied_once_it_is_taken(browser: Client, b
 def test_a_savepoint_is_copied_from_its_page(browser: Client, backup: Path, savepoint: Checkpoint) -> None:
     page = browser.get(f"/checkpoints/{savepoint.pk}/")
     assert f'<option value="{backup}">' in page.content.decode()
-    assert f"weirctl copy flights-delays 5 {backup}" in blocks.text(page)
+    assert f"weir copy flights-delays 5 {backup}" in blocks.text(page)
     refused = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": "/elsewhere"}, follow=True)
     assert "not in /elsewhere" in blocks.text(refused)
     asked = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": f" {backup} "}, follow=True)

@@ -97,7 +97,7 @@ def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
     assert re.search(r"Run \d+ ends at once; output since checkpoint 7, 1 min \d+ s ago, is not committed", said)
     assert "has completed no checkpoint, so all of its work is lost" in said
     assert re.search(r"Run \d+ leaves the queue", said)
-    assert "weirctl bulk cancel alpha beta gamma" in said
+    assert "weir bulk cancel alpha beta gamma" in said
     said = blocks.text(at_console.post("/jobs/bulk/", chosen, follow=True))
     assert "3 of 3 requests accepted." in said
     assert {row.kind for row in Operation.objects.all()} == {"cancel"}
@@ -151,7 +151,7 @@ def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Clien
     assert "alpha Nothing changes: it has these tags" in said
     assert "beta Gets nightly" in said
     assert "This changes 1 of 2 jobs now." in said
-    assert "weirctl tag Nightly alpha beta" in said
+    assert "weir tag Nightly alpha beta" in said
     answer = at_console.post("/jobs/bulk/", {**chosen, "reason": "runs at night"}, follow=True)
     assert "1 of 2 jobs changed." in blocks.text(answer)
     assert Operation.objects.get(kind="edit").reason == "runs at night"

@@ -1,4 +1,4 @@
-"""Pages show the command of `weirctl` and the request by curl that do the same."""
+"""Pages show the command of `weir` and the request by curl that do the same."""
 
 import html
 import json
@@ -22,7 +22,7 @@ from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation, Schedule
 from console.operations.rescale_plan import rescale_hash
 from tests.console.ui import rows
-from weir.control.__main__ import main as weirctl
+from weir.control.__main__ import main as weir
 
 SUGGESTED_SCHEDULE = ["--operation", "savepoint", "--every-hours", "6", "--keep", "7", "--name", "scheduled"]
 
@@ -60,7 +60,7 @@ def call(page: Any, token: str, server: LiveServer, *more: str) -> None:
     """Calls the command on the page, which must succeed."""
     _, *arguments = command_in(page)
     environment = {"WEIR_URL": server.url, "WEIR_TOKEN": token}
-    result = CliRunner().invoke(weirctl, [*arguments, *more, "--no-wait"], env=environment)
+    result = CliRunner().invoke(weir, [*arguments, *more, "--no-wait"], env=environment)
     assert result.exit_code == 0, (result.output, result.exception)
 
 
@@ -68,8 +68,8 @@ def call(page: Any, token: str, server: LiveServer, *more: str) -> None:
 def test_a_confirmation_shows_its_command(at_console: Client, act: str) -> None:
     run = rows.run(rows.job(name="daily sums; now"))
     found = command_in(at_console.get(f"/jobs/{run.job_id}/{act}/"))
-    assert found == ["weirctl", act, "daily sums; now"]
-    assert act in weirctl.commands
+    assert found == ["weir", act, "daily sums; now"]
+    assert act in weir.commands
 
 
 def test_a_restore_shows_its_command(at_console: Client) -> None:
@@ -78,12 +78,12 @@ def test_a_restore_shows_its_command(at_console: Client) -> None:
     query = {"checkpoint": snapshot.pk, "version": run.version_id, "parallelism": 2}
     found = command_in(at_console.get(f"/jobs/{run.job_id}/restore/", query))
     options = ["--from", "7", "--version", "1", "--parallelism", "2"]
-    assert found == ["weirctl", "restore", "daily sums", *options]
-    assert {f"--{option.name}" for option in weirctl.commands["restore"].params} >= {"--version", "--parallelism"}
+    assert found == ["weir", "restore", "daily sums", *options]
+    assert {f"--{option.name}" for option in weir.commands["restore"].params} >= {"--version", "--parallelism"}
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("by_curl", [False, True], ids=["weirctl", "curl"])
+@pytest.mark.parametrize("by_curl", [False, True], ids=["weir", "curl"])
 @pytest.mark.parametrize("state", ["stopped", "running", "restarting"])
 def test_the_commands_of_a_restore_accept_what_its_plan_requires(
     at_console: Client, operator: User, live_server: LiveServer, state: str, by_curl: bool
@@ -104,7 +104,7 @@ def test_the_commands_of_a_restore_accept_what_its_plan_requires(
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("by", ["page", "weirctl", "curl"])
+@pytest.mark.parametrize("by", ["page", "weir", "curl"])
 def test_the_commands_of_a_drill_drop_the_state_that_its_form_drops(
     at_console: Client, operator: User, live_server: LiveServer, by: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_the_commands_of_a_drill_drop_the_state_that_its_form_drops(
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("by_curl", [False, True], ids=["weirctl", "curl"])
+@pytest.mark.parametrize("by_curl", [False, True], ids=["weir", "curl"])
 def test_the_commands_of_a_start_accept_the_output_that_it_repeats(
     at_console: Client, operator: User, live_server: LiveServer, by_curl: bool
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_restore_that_is_refused_shows_no_command(at_console: Client) -> None:
     query = {"checkpoint": snapshot.pk, "version": run.version_id, "parallelism": 129}
     page = at_console.get(f"/jobs/{run.job_id}/restore/", query)
     assert "This cannot be restored" in page.content.decode()
-    assert "weirctl" not in page.content.decode()
+    assert "From a shell" not in page.content.decode()
 
 
 def test_pages_of_snapshots_show_their_commands(at_console: Client) -> None:
@@ -163,9 +163,9 @@ def test_pages_of_snapshots_show_their_commands(at_console: Client) -> None:
         (f"{job}checkpoints/schedule/", "schedule", SUGGESTED_SCHEDULE),
     ):
         found = command_in(at_console.get(path))
-        assert found == ["weirctl", act, "daily sums", *rest]
-        assert act in weirctl.commands
-    for command in ("weirctl pin", "weirctl label"):
+        assert found == ["weir", act, "daily sums", *rest]
+        assert act in weir.commands
+    for command in ("weir pin", "weir label"):
         assert command in at_console.get(own).content.decode()
 
 
@@ -178,9 +178,9 @@ def test_the_commands_of_schedules_are_those_of_their_forms(at_console: Client, 
     )
     page = at_console.get(f"/jobs/{run.job_id}/checkpoints/schedule/")
     savepoints, drills = commands_in(page)
-    assert savepoints == ["weirctl", "schedule", "daily sums", *SUGGESTED_SCHEDULE]
+    assert savepoints == ["weir", "schedule", "daily sums", *SUGGESTED_SCHEDULE]
     assert drills == [
-        "weirctl", "schedule", "daily sums", "--operation", "drill", "--daily-at", "04:15",
+        "weir", "schedule", "daily sums", "--operation", "drill", "--daily-at", "04:15",
         "--not-within", blackouts[0], "--not-within", blackouts[1],
     ]  # fmt: skip
     assert [body["params"] for _, body in curls_in(page)] == [
@@ -193,13 +193,13 @@ def test_the_commands_of_schedules_are_those_of_their_forms(at_console: Client, 
 def test_a_bulk_shows_its_command(at_console: Client) -> None:
     run = rows.run(rows.job(name="daily sums"))
     found = command_in(at_console.get("/jobs/bulk/", {"kind": "stop", "job": str(run.job_id)}))
-    assert found == ["weirctl", "bulk", "stop", "daily sums"]
-    assert "bulk" in weirctl.commands
+    assert found == ["weir", "bulk", "stop", "daily sums"]
+    assert "bulk" in weir.commands
 
 
 def test_a_queued_request_shows_the_command_that_withdraws_it(at_console: Client) -> None:
     row = rows.operation(rows.run(rows.job()).job, state="queued")
-    assert f"weirctl withdraw {row.pk}" in at_console.get(f"/operations/{row.pk}/").content.decode()
+    assert f"weir withdraw {row.pk}" in at_console.get(f"/operations/{row.pk}/").content.decode()
 
 
 def test_a_savepoint_with_a_copy_shows_its_command(at_console: Client, settings: Settings, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_savepoint_with_a_copy_shows_its_command(at_console: Client, settings:
     assert "--target" not in at_console.get(path).content.decode()
     settings.WEIR_SAVEPOINT_ROOTS = [str(tmp_path)]
     page = at_console.get(path).content.decode()
-    assert html.escape(f"weirctl stop 'daily sums' --target {tmp_path}") in page
+    assert html.escape(f"weir stop 'daily sums' --target {tmp_path}") in page
     assert "--target" not in at_console.get(f"/jobs/{run.job_id}/cancel/").content.decode(), "no savepoint, no copy"
 
 
@@ -247,7 +247,7 @@ def curls_in(page: Any) -> list[tuple[str, Any]]:
 def test_a_rescale_shows_its_command(at_console: Client) -> None:
     run = rows.run(rows.job(name="daily sums"))
     page = at_console.get(f"/jobs/{run.job_id}/rescale/")
-    assert command_in(page) == ["weirctl", "rescale", "daily sums", "--version", "1", "--parallelism", "2"]
-    assert {option.name for option in weirctl.commands["rescale"].params} >= {"version", "parallelism"}
+    assert command_in(page) == ["weir", "rescale", "daily sums", "--version", "1", "--parallelism", "2"]
+    assert {option.name for option in weir.commands["rescale"].params} >= {"version", "parallelism"}
     ((_, body),) = curls_in(page)
     assert body["params"] == {"parallelism": 2, "version": run.version_id, "plan_hash": rescale_hash(run)}

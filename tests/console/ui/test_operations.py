@@ -157,7 +157,7 @@ def test_a_rollback_can_be_withdrawn_until_its_restore_begins(at_console: Client
     path = f"/operations/{whole.pk}/"
     page = at_console.get(path)
     assert f"The stop of run {run.pk} goes on, and nothing is restored after it." in blocks.text(page)
-    assert f"weirctl withdraw {whole.pk}" in blocks.text(page)
+    assert f"weir withdraw {whole.pk}" in blocks.text(page)
     known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
     rows.operation(run.job, "restore", "running", run=run, part_of=whole)
     answer = at_console.get(path, headers={**POLL, "X-Blocks": known})

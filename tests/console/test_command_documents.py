@@ -1,4 +1,4 @@
-"""Definitions as YAML documents, and their versions, by `weirctl`."""
+"""Definitions as YAML documents, and their versions, by `weir`."""
 
 from importlib import metadata
 from pathlib import Path
@@ -12,31 +12,31 @@ from tests.console.conftest import GRAPH, Commands
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_definition_is_exported_and_applied_twice(weirctl: Commands, job: Job, tmp_path: Path) -> None:
+def test_a_definition_is_exported_and_applied_twice(weir: Commands, job: Job, tmp_path: Path) -> None:
     """The second time changes nothing. A changed value is a version, a changed fact is none."""
     file = tmp_path / "job.yaml"
     file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}, tags: [night]}")
-    assert weirctl("apply", "-f", str(file)).stdout == "nightly: created, with version 1\nnightly: tags changed\n"
-    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
-    exported = weirctl("export", "nightly").stdout
+    assert weir("apply", "-f", str(file)).stdout == "nightly: created, with version 1\nnightly: tags changed\n"
+    assert weir("apply", "-f", str(file)).stdout == "nothing to change\n"
+    exported = weir("export", "nightly").stdout
     file.write_text(exported)
-    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    assert weir("apply", "-f", str(file)).stdout == "nothing to change\n"
     file.write_text(exported.replace("parallelism: 2", "parallelism: 3").replace("owner: ''", "owner: ops"))
-    changed = weirctl("apply", "-f", str(file), "--message", "more slots").stdout
+    changed = weir("apply", "-f", str(file), "--message", "more slots").stdout
     assert changed == "nightly: version 2 created\nnightly: owner changed\n"
     newest = JobVersion.objects.get(job__name="nightly", number=2)
     assert (newest.parallelism, newest.message, newest.params) == (3, "more slots", {"path": "in"})
-    assert "parallelism: 2" in weirctl("export", "nightly", "--version", "1").stdout
+    assert "parallelism: 2" in weir("export", "nightly", "--version", "1").stdout
 
 
-def test_a_difference_is_shown_without_a_change(weirctl: Commands, job: Job, tmp_path: Path) -> None:
+def test_a_difference_is_shown_without_a_change(weir: Commands, job: Job, tmp_path: Path) -> None:
     """`diff` and `apply --dry-run` are equal; a refused value is refused by both."""
     file = tmp_path / "job.yaml"
     file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}}")
-    assert weirctl("diff", "-f", str(file), code=1).stdout == 'job nightly: null -> "sums"\n'
-    weirctl("apply", "-f", str(file))
-    assert weirctl("diff", "-f", str(file)).stdout == ""
-    assert weirctl.json("diff", "-f", str(file)) == []
+    assert weir("diff", "-f", str(file), code=1).stdout == 'job nightly: null -> "sums"\n'
+    weir("apply", "-f", str(file))
+    assert weir("diff", "-f", str(file)).stdout == ""
+    assert weir.json("diff", "-f", str(file)) == []
     settings = "settings: {checkpoint_interval_ms: 700}"
     file.write_text(f"{{name: nightly, pipeline: sums, parallelism: 3, params: {{path: out}}, owner: ops, {settings}}}")
     shown = [
@@ -45,32 +45,32 @@ def test_a_difference_is_shown_without_a_change(weirctl: Commands, job: Job, tmp
         "setting checkpoint_interval_ms: 5000 -> 700",
         'fact owner: "" -> "ops"',
     ]
-    assert weirctl("diff", "-f", str(file), code=1).stdout.splitlines() == shown
-    assert weirctl("apply", "-f", str(file), "--dry-run", code=1).stdout.splitlines() == shown
+    assert weir("diff", "-f", str(file), code=1).stdout.splitlines() == shown
+    assert weir("apply", "-f", str(file), "--dry-run", code=1).stdout.splitlines() == shown
     file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {paths: in}}")
-    assert "params" in weirctl("diff", "-f", str(file), code=3).stderr
+    assert "params" in weir("diff", "-f", str(file), code=3).stderr
     assert JobVersion.objects.count() == 1
 
 
 def test_a_version_that_would_be_created_is_a_difference(
-    weirctl: Commands, job: Job, pipeline: Pipeline, tmp_path: Path
+    weir: Commands, job: Job, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     """`apply` creates one with equal values if the newest was rejected, or if the job has none."""
     pipeline.schema = {"type": "object"}
     pipeline.save()
     file = tmp_path / "job.yaml"
     file.write_text("{name: daily sums, pipeline: sums, parallelism: 2, params: {}}")
-    assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: null -> "compiling"\n'
-    weirctl("apply", "-f", str(file))
-    assert weirctl("diff", "-f", str(file)).stdout == ""
+    assert weir("diff", "-f", str(file), code=1).stdout == 'version state: null -> "compiling"\n'
+    weir("apply", "-f", str(file))
+    assert weir("diff", "-f", str(file)).stdout == ""
     JobVersion.objects.update(state="rejected")
-    assert weirctl("diff", "-f", str(file), code=1).stdout == 'version state: "rejected" -> "compiling"\n'
-    assert weirctl("apply", "-f", str(file)).stdout == "daily sums: version 2 created\n"
+    assert weir("diff", "-f", str(file), code=1).stdout == 'version state: "rejected" -> "compiling"\n'
+    assert weir("apply", "-f", str(file)).stdout == "daily sums: version 2 created\n"
 
 
 @pytest.mark.parametrize("message", ["", "new rates"])
 def test_a_package_that_is_installed_in_another_version_is_a_new_version(
-    weirctl: Commands, job: Job, tmp_path: Path, message: str
+    weir: Commands, job: Job, tmp_path: Path, message: str
 ) -> None:
     """`apply` said that there was nothing to change, and the job kept the graph of the old code."""
     installed = metadata.version("click")
@@ -81,23 +81,23 @@ def test_a_package_that_is_installed_in_another_version_is_a_new_version(
 
     file = tmp_path / "job.yaml"
     file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}}")
-    weirctl("apply", "-f", str(file))
+    weir("apply", "-f", str(file))
     compiled(1, "0.1")
     shown = f'version package: "click 0.1" -> "click {installed}"\n'
-    assert weirctl("diff", "-f", str(file), code=1).stdout == shown
+    assert weir("diff", "-f", str(file), code=1).stdout == shown
     cause = f"Installed package: click {installed}, before click 0.1"
-    made = weirctl("apply", "-f", str(file), "--message", message).stdout
+    made = weir("apply", "-f", str(file), "--message", message).stdout
     assert made == f"nightly: version 2 created{'' if message else f': {cause}'}\n"
     assert JobVersion.objects.get(job__name="nightly", number=2).message == (message or cause)
     compiled(2, installed)
-    assert weirctl("diff", "-f", str(file)).stdout == ""
-    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    assert weir("diff", "-f", str(file)).stdout == ""
+    assert weir("apply", "-f", str(file)).stdout == "nothing to change\n"
     row = JobVersion.objects.get(job__name="nightly", number=2)
     store_graph(row.pk, {**GRAPH, "code": {"package": "on-other-hosts", "version": "1", "graph": "a"}})
-    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n", "this host need not have the package"
+    assert weir("apply", "-f", str(file)).stdout == "nothing to change\n", "this host need not have the package"
 
 
-def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_mask_in_a_document_keeps_the_secret(weir: Commands, pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.schema["properties"] |= {"password": {"type": "string", "format": "password"}, "token": {"type": "string"}}
     pipeline.save()
     file = tmp_path / "job.yaml"
@@ -105,14 +105,14 @@ def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipe
         "{name: nightly, pipeline: sums, parallelism: 2, params: {path: in, password: SECRET, token: a-river-runs}}"
     )
     file.write_text(document.replace("SECRET", "a-literal"))
-    assert "params.password: a secret must be a reference" in weirctl("apply", "-f", str(file), code=3).stderr
+    assert "params.password: a secret must be a reference" in weir("apply", "-f", str(file), code=3).stderr
     file.write_text(document.replace("SECRET", "'${secret:sums}'"))
-    weirctl("apply", "-f", str(file))
-    exported = weirctl("export", "nightly").stdout
+    weir("apply", "-f", str(file))
+    exported = weir("export", "nightly").stdout
     assert "a-river-runs" not in exported
     assert "password: ${secret:sums}" in exported
     file.write_text(exported)
-    assert weirctl("apply", "-f", str(file)).stdout == "nothing to change\n"
+    assert weir("apply", "-f", str(file)).stdout == "nothing to change\n"
 
 
 @pytest.mark.parametrize(
@@ -134,27 +134,27 @@ def test_a_mask_in_a_document_keeps_the_secret(weirctl: Commands, pipeline: Pipe
     ],
 )
 def test_a_bad_document_is_refused_and_leaves_nothing(
-    weirctl: Commands, job: Job, tmp_path: Path, text: str, error: str
+    weir: Commands, job: Job, tmp_path: Path, text: str, error: str
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
-    assert error in weirctl("apply", "-f", str(file), code=3).stderr
+    assert error in weir("apply", "-f", str(file), code=3).stderr
     assert list(Job.objects.values_list("name", flat=True)) == ["daily sums"]
     assert not JobVersion.objects.exists()
 
 
-def test_a_definition_is_duplicated_as_another_job(weirctl: Commands, job: Job, version: JobVersion) -> None:
-    assert weirctl("duplicate", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
+def test_a_definition_is_duplicated_as_another_job(weir: Commands, job: Job, version: JobVersion) -> None:
+    assert weir("duplicate", "daily sums", "hourly sums").stdout == "hourly sums: created, with version 1\n"
     assert Job.objects.get(name="hourly sums").versions.get().params == version.params
-    assert "another job is called" in weirctl("duplicate", "daily sums", "hourly sums", code=3).stderr
+    assert "another job is called" in weir("duplicate", "daily sums", "hourly sums", code=3).stderr
 
 
-def test_versions_are_made_equal_and_deleted(weirctl: Commands, job: Job, version: JobVersion) -> None:
+def test_versions_are_made_equal_and_deleted(weir: Commands, job: Job, version: JobVersion) -> None:
     JobVersion.objects.create(job=job, number=2, parallelism=5, params=version.params, state="rejected")
     for _ in range(2):  # the second time it is equal already
-        assert weirctl.json("equal", "daily sums", "1")["number"] == 3
+        assert weir.json("equal", "daily sums", "1")["number"] == 3
     assert job.versions.get(number=3).parallelism == version.parallelism
-    assert "--yes accepts" in weirctl("delete-version", "daily sums", "2", code=2).stderr
-    assert "only a rejected version" in weirctl("delete-version", "daily sums", "1", "--yes", code=3).stderr
-    weirctl("delete-version", "daily sums", "2", "--yes")
+    assert "--yes accepts" in weir("delete-version", "daily sums", "2", code=2).stderr
+    assert "only a rejected version" in weir("delete-version", "daily sums", "1", "--yes", code=3).stderr
+    weir("delete-version", "daily sums", "2", "--yes")
     assert not job.versions.filter(number=2).exists()

@@ -1,4 +1,4 @@
-"""How `weirctl` finds a console and its token, and what it prints if either is missing."""
+"""How `weir` finds a console and its token, and what it prints if either is missing."""
 
 import json
 import socket
@@ -33,7 +33,7 @@ def test_a_login_stores_a_token_that_only_the_user_can_read(
     assert CliRunner().invoke(main, ["logout"]).exit_code == 0
     assert not ApiToken.objects.exists(), "the token is revoked"
     without = CliRunner().invoke(main, ["jobs"])
-    assert (without.exit_code, "run `weirctl login URL`" in without.stderr) == (3, True)
+    assert (without.exit_code, "run `weir login URL`" in without.stderr) == (3, True)
 
 
 def test_the_token_of_the_login_is_sent_to_its_console_only(
@@ -44,7 +44,7 @@ def test_the_token_of_the_login_is_sent_to_its_console_only(
         json.dumps({"url": "http://127.0.0.1:1", "token": tokens.issue(operator, scopes=Scope).text})
     )
     elsewhere = CliRunner().invoke(main, ["--url", live_server.url, "jobs"])
-    assert (elsewhere.exit_code, "`weirctl login` stores a token." in elsewhere.stderr) == (3, True)
+    assert (elsewhere.exit_code, "`weir login` stores a token." in elsewhere.stderr) == (3, True)
 
 
 def test_a_damaged_file_of_the_login_is_named(home: Path) -> None:

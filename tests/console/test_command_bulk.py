@@ -1,4 +1,4 @@
-"""Acts on several jobs by `weirctl`."""
+"""Acts on several jobs by `weir`."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ from tests.console.conftest import Commands, MakeRun
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_bulk_has_a_result_for_each_job(weirctl: Commands, make_run: MakeRun) -> None:
+def test_a_bulk_has_a_result_for_each_job(weir: Commands, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
-    assert "--yes accepts" in weirctl("bulk", "stop", "daily sums", code=2).stderr
-    rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", "--no-wait", "--reason", "upgrade", code=1)
+    assert "--yes accepts" in weir("bulk", "stop", "daily sums", code=2).stderr
+    rows = weir.json("bulk", "savepoint", "daily sums", "nobody", "--no-wait", "--reason", "upgrade", code=1)
     assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted"), ("nobody", "refused")]
     assert "no job has the name 'nobody'" in rows[1]["detail"]
-    late = weirctl("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
+    late = weir("bulk", "stop", "daily sums", "--yes", "--timeout", "0", code=5)
     assert "daily sums" in late.stdout
     assert Operation.objects.get(kind="savepoint").reason == "upgrade"
 
 
 def test_a_bulk_keeps_its_results_if_the_console_is_away(
-    weirctl: Commands, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    weir: Commands, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection fails for the wait, after the request was accepted."""
     make_run(RunState.RUNNING)
@@ -38,13 +38,13 @@ def test_a_bulk_keeps_its_results_if_the_console_is_away(
         return send(self, method, path, **request)
 
     monkeypatch.setattr(httpx.Client, "request", fail)
-    rows = weirctl.json("bulk", "savepoint", "daily sums", "nobody", code=1)
+    rows = weir.json("bulk", "savepoint", "daily sums", "nobody", code=1)
     assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "unknown"), ("nobody", "refused")]
     assert "no console answers" in rows[0]["detail"]
     assert [row["operation"] for row in rows] == [str(Operation.objects.get().pk), None]
 
 
-def test_a_bulk_writes_what_rest_answers(weirctl: Commands, make_run: MakeRun, api: APIClient) -> None:
+def test_a_bulk_writes_what_rest_answers(weir: Commands, make_run: MakeRun, api: APIClient) -> None:
     """A script reads one shape, whichever of the two it uses."""
     run = make_run(RunState.RUNNING)
     for kind, body in (("untag", {"tags": ["eu"]}), ("cancel", {})):
@@ -53,23 +53,23 @@ def test_a_bulk_writes_what_rest_answers(weirctl: Commands, make_run: MakeRun, a
         if kind == "cancel":
             Operation.objects.all().delete()
             names = (*names, "--no-wait")
-        (own,) = weirctl.json(*names)
+        (own,) = weir.json(*names)
         assert {**own, "operation": None} == {**rest[0], "operation": None}
 
 
-def test_tags_of_jobs(weirctl: Commands, job: Job) -> None:
+def test_tags_of_jobs(weir: Commands, job: Job) -> None:
     asked = ("tag", "eu,nightly", "daily sums", "--reason", "a new region")
-    assert [row["state"] for row in weirctl.json(*asked)] == ["changed"]
-    assert [row["state"] for row in weirctl.json(*asked)] == ["unchanged"]
+    assert [row["state"] for row in weir.json(*asked)] == ["changed"]
+    assert [row["state"] for row in weir.json(*asked)] == ["unchanged"]
     assert Operation.objects.get(kind="edit").reason == "a new region"
-    weirctl("untag", "eu", "daily sums")
+    weir("untag", "eu", "daily sums")
     job.refresh_from_db()
     assert job.tags == ["nightly"]
-    assert "must have 40 characters at most" in weirctl("tag", "x" * 41, "daily sums", code=3).stderr
+    assert "must have 40 characters at most" in weir("tag", "x" * 41, "daily sums", code=3).stderr
 
 
-def test_a_bulk_cancels(weirctl: Commands, make_run: MakeRun) -> None:
+def test_a_bulk_cancels(weir: Commands, make_run: MakeRun) -> None:
     run = make_run(RunState.RUNNING)
-    rows = weirctl.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")
+    rows = weir.json("bulk", "cancel", "daily sums", "--yes", "--no-wait")
     assert [(row["name"], row["state"]) for row in rows] == [("daily sums", "accepted")]
     assert Operation.objects.get().params == {"run": run.pk}, "the run that was there at the question"

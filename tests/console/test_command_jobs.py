@@ -1,0 +1,146 @@
+"""Jobs and their operations by `weir`: what it prints, what it asks for, and its exit codes."""
+
+import pytest
+
+from console.accounts.models import User
+from console.jobs.models import Job, JobVersion, Run
+from console.operations.models import Operation
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
+from tests.console.conftest import Commands, MakeCheckpoint, MakeRun
+from tests.console.stored import store
+from tests.console.ui import rows
+from weir.control import console as client
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_jobs_checkpoints_and_the_state_of_a_job(
+    weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.RUNNING)
+    for number in range(1, 4):
+        make_checkpoint(run, number, kind="savepoint" if number == 2 else "checkpoint")
+    assert "daily sums  running" in weir("jobs").stdout
+    assert [row["name"] for row in weir.json("jobs")] == ["daily sums"]
+    assert f"run {run.pk}, version 1, running, parallelism 2" in weir("status", "daily sums").stdout
+    assert "savepoint, stop, drain, cancel" in weir("status", "daily sums").stdout
+    assert [row["number"] for row in weir.json("checkpoints", "daily sums", "--limit", "2")] == [3, 2]
+    assert [row["number"] for row in weir.json("checkpoints", "daily sums", "--kind", "savepoint")] == [2]
+
+
+def test_lists_go_on_over_pages(weir: Commands, operator: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PAGE", 2)
+    Job.objects.bulk_create(Job(name=f"job {n}", pipeline="sums", created_by=operator) for n in range(5))
+    assert len(weir.json("jobs")) == 5
+    assert len(weir.json("jobs", "--limit", "3")) == 3
+
+
+def test_an_operation_is_requested_once_and_awaited(weir: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    asked = ("savepoint", "daily sums", "--name", "before 2.0", "--reason", "upgrade")
+    found = weir(*asked, "--no-wait").stdout.strip()
+    operation = Operation.objects.get()
+    assert (str(operation.pk), operation.kind, operation.reason) == (found, "savepoint", "upgrade")
+    assert operation.params == {"name": "before 2.0", "note": "", "pin": False}
+    assert operation.idempotency_key
+    late = weir("wait", found, "--timeout", "0", code=5)
+    assert f"`weir wait {found}`" in late.stderr
+    Operation.objects.update(state="failed", error={"code": "expired", "detail": "The savepoint expired."})
+    assert "The savepoint expired." in weir("wait", found, code=1).stderr
+    again = weir(*asked, "--no-wait").stdout.strip()
+    Operation.objects.filter(pk=again).update(state="succeeded")
+    assert weir.json("wait", again)["state"] == "succeeded"
+
+
+def test_a_refusal_has_its_reason_and_exit_code(weir: Commands, job: Job, make_run: MakeRun) -> None:
+    assert "no job has the name 'nobody'" in weir("stop", "nobody", code=3).stderr
+    make_run(RunState.FINISHED)
+    assert "weir: " in weir("stop", "daily sums", code=3).stderr
+    assert "daily sums has no checkpoint or savepoint 9" in weir("restore", "daily sums", "--from", "9", code=3).stderr
+    assert not Operation.objects.exists()
+
+
+def test_what_cannot_be_undone_asks_first(weir: Commands, make_run: MakeRun) -> None:
+    """The answer is for the run that was there at the question."""
+    run = make_run(RunState.RUNNING)
+    for act in ("drain", "cancel"):
+        assert "Nobody can answer here: --yes accepts." in weir(act, "daily sums", code=2).stderr
+    assert not Operation.objects.exists()
+    for act in ("drain", "cancel"):
+        weir(act, "daily sums", "--yes", "--no-wait")
+        assert Operation.objects.get(kind=act).params == {"run": run.pk}
+
+
+def test_a_queued_request_is_withdrawn(weir: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    asked = weir("savepoint", "daily sums", "--no-wait").stdout.strip()
+    assert weir.json("withdraw", asked)["state"] == "failed"
+    assert "operator withdrew the request" in weir("wait", asked, code=1).stderr
+    assert "can be withdrawn" in weir("withdraw", asked, code=3).stderr
+    another = weir("savepoint", "daily sums", "--no-wait").stdout.strip()
+    assert "withdrew the request before a job master had begun it." in weir("withdraw", another).stderr
+
+
+def test_a_job_is_archived_and_brought_back(weir: Commands, job: Job, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    assert "end it before the job is archived" in weir("archive", "daily sums", code=3).stderr
+    Run.objects.update(state="stopped")
+    assert weir("archive", "daily sums").stdout == "daily sums: archived\n"
+    assert weir("unarchive", "daily sums").stdout == "daily sums: in the list\n"
+
+
+def test_maintenance_is_begun_and_ended(weir: Commands, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    assert weir("maintenance").stdout == "no maintenance\n"
+    assert weir.json("maintenance", "--begin", "the storage moves")["ended_at"] is None
+    assert "by operator, under way: the storage moves." in weir("maintenance").stdout
+    assert "operator began maintenance" in weir("drain", "daily sums", "--yes", code=3).stderr
+    assert "ended at" in weir("maintenance", "--end").stdout
+
+
+def test_a_start_waits_for_its_version(weir: Commands, job: Job) -> None:
+    JobVersion.objects.create(job=job, number=1, parallelism=1)
+    assert weir.json("start", "daily sums", "--when-ready", "--no-wait")["phase"] == "waiting for the compilation"
+
+
+def test_a_rescale_is_shown_before(weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> None:
+    run = make_run(RunState.RUNNING)
+    make_checkpoint(run, 1)
+    shown = weir("rescale", "daily sums", "--parallelism", "5", "--dry-run").stdout
+    assert "parallelism 2 to 5" in shown
+    assert "slots of other jobs: 0" in shown
+    assert weir.json("rescale", "daily sums", "--parallelism", "5", "--dry-run")["parallelism"] == 5
+    of_version = weir.json("rescale", "daily sums", "--version", "1", "--parallelism", "5", "--dry-run")
+    assert of_version["version"] == run.version_id
+    assert "either --parallelism or --version" in weir("rescale", "daily sums", code=2).stderr
+    refused = weir("rescale", "daily sums", "--parallelism", "2", "--dry-run", code=3)
+    assert "The run has this parallelism and version already." in refused.stderr
+    assert not Operation.objects.exists()
+
+
+def test_a_rescale_may_drop_state(weir: Commands, make_run: MakeRun) -> None:
+    """Over REST it could. The newest checkpoint has an operator that the version lacks."""
+    taken = rows.checkpoint(make_run(RunState.RUNNING), 1, is_stored=False)
+    segment = Segment(path="gone", rows=1, nbytes=4, checksum="", first_group=0, last_group=127, content=b"rows")
+    kept = SubtaskSnapshot(keyed={"state": (segment,)})
+    gone = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: kept})
+    store(taken, operators={"gone": gone})
+    wanted = ("rescale", "daily sums", "--parallelism", "5")
+    assert "holds state for an operator that the job lacks" in weir(*wanted, "--dry-run", code=3).stderr
+    assert weir.json(*wanted, "--dry-run", "--allow-unmapped")["refusal"] is None
+    weir(*wanted, "--allow-unmapped", "--no-wait")
+    assert Operation.objects.get(kind="rescale").params["allow_unmapped"] is True
+
+
+def test_operations_of_all_jobs_or_of_one(weir: Commands, make_run: MakeRun, operator: User) -> None:
+    run = make_run(RunState.RUNNING)
+    other = Job.objects.create(name="other", pipeline="sums", created_by=operator)
+    done = {"kind": "savepoint", "state": "succeeded"}
+    Operation.objects.create(job=run.job, run=run, **done)
+    Operation.objects.create(job=other, requested_by=operator, **done)
+    assert [row["job"] for row in weir.json("operations")] == [other.pk, run.job_id]
+    assert [row["job"] for row in weir.json("operations", "daily sums")] == [run.job_id]
+    assert [row["job"] for row in weir.json("operations", "--user", "operator")] == [other.pk]
+    assert weir("operations").stdout.startswith("JOB")
+    assert weir("operations", "other").stdout.startswith("ID")

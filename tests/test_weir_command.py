@@ -1,0 +1,83 @@
+"""The command `weir`: one script for authors, operators and the processes of the console."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import weir
+from stack import plan
+from weir.control.__main__ import main
+from weir.control.processes import QUEUES
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_distribution_has_one_script() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"weir": f"{main.callback.__module__}:main"}
+
+
+def test_the_version_is_shown() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"weir {weir.__version__}\n"
+
+
+def test_pipelines_are_a_table_for_people_and_have_schemas_for_programs() -> None:
+    shown = CliRunner().invoke(main, ["pipelines"]).stdout.splitlines()
+    assert shown[0].split() == ["NAME", "DESCRIPTION", "ERROR"]
+    found = json.loads(CliRunner().invoke(main, ["pipelines", "--json"]).stdout)
+    assert [line.split()[0] for line in shown[1:]] == [each["name"] for each in found]
+    assert "lines_dir" in next(each for each in found if each["name"] == "wordcount")["schema"]["properties"]
+
+
+def test_a_job_runs_in_the_process_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/lines.txt").write_text("to be or not\nto be\n")
+    params = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out"), "bounded": True}
+    done = subprocess.run(
+        [sys.executable, "-m", "weir.control", "run", "--pipeline", "wordcount", "--json"],
+        input=json.dumps(params), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    rows = {row["step"]: (row["rows_in"], row["rows_out"]) for row in json.loads(done.stdout)}
+    assert (rows["lines"], rows["words"]) == ((0, 2), (2, 6))
+    assert list((tmp_path / "out").glob("part-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["run", "--pipeline", "os.system"], 3, "weir: pipeline: 'os.system' is not installed"),
+        (["jobs", "--url", "x"], 2, "No such option"),
+        (["worker", "nights"], 2, "'nights' is not one of"),
+    ],
+)
+def test_a_refusal_is_a_line_and_an_exit_code(arguments: list[str], code: int, text: str) -> None:
+    done = CliRunner().invoke(main, arguments)
+    assert (done.exit_code, text in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"), [("web", "django", "console"), ("worker runs", "pyspark", "spark")]
+)
+def test_a_process_whose_extra_is_missing_names_it(command: str, missing: str, extra: str) -> None:
+    program = f"""
+import sys
+from importlib.machinery import PathFinder
+found = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name == {missing!r} else found(name, *more)
+from weir.control.__main__ import main
+main({command.split()!r})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.endswith(f"pip install 'weir-streams[{extra}]'\n")
+
+
+def test_the_stack_starts_a_worker_for_each_queue() -> None:
+    specs = plan.workers({})
+    assert {spec.argv[spec.argv.index("worker") + 1] for spec in specs} == set(QUEUES)

@@ -41,7 +41,8 @@ class ThreadPool(TaskPool):
 
 
 def _wake_loop(_: Any) -> None:
-    get_event_loop().call_soon(lambda: None)
+    if (loop := get_event_loop()) is not None:
+        loop.call_soon(lambda: None)
 
 
 def is_shutting_down() -> bool:

@@ -27,6 +27,8 @@ class DeadlineChannel(HTTPChannel):
     waitress counts each received byte as activity, so a client could hold a connection forever (slow loris).
     """
 
+    last_activity: float
+
     def handle_read(self) -> None:
         is_incomplete, last_activity = self.request is not None, self.last_activity
         super().handle_read()

@@ -26,17 +26,21 @@ class Server:
     """A process of the web server. The test holds its listening socket, as the supervisor of a stack does."""
 
     def __init__(self, listener: socket.socket, process: "subprocess.Popen[bytes]", folder: Path) -> None:
-        self.address = listener.getsockname()
+        self.address: tuple[str, int] = listener.getsockname()
         self.process = process
         self.folder = folder
 
+    def connect(self) -> http.client.HTTPConnection:
+        host, port = self.address
+        return http.client.HTTPConnection(host, port, timeout=60)
+
     def status(self, path: str = "/", **headers: str) -> int:
-        with contextlib.closing(http.client.HTTPConnection(*self.address, timeout=60)) as client:
+        with contextlib.closing(self.connect()) as client:
             client.request("GET", path, headers=headers)
             return client.getresponse().status
 
     def post(self, body: bytes) -> int:
-        with contextlib.closing(http.client.HTTPConnection(*self.address, timeout=60)) as client:
+        with contextlib.closing(self.connect()) as client:
             client.request("POST", "/", body)
             return client.getresponse().status
 
@@ -119,8 +123,7 @@ def test_requests_that_arrive_byte_by_byte_hold_no_thread_and_are_cut_off(
     with contextlib.ExitStack() as clients:
         slow = [clients.enter_context(hasty.open(begin + byte)) for _ in range(2 * THREADS)]
         assert hasty.post(b"x") == 200
-        for client in slow:
-            until(lambda client=client: is_cut_off(client, byte))
+        until(lambda: sum(is_cut_off(client, byte) for client in slow) == len(slow))
     assert hasty.post(b"x") == 200
     assert hasty.bodies == [0, 1, 1]
 
@@ -159,7 +162,7 @@ def connections(server: Server) -> int:
 
 def test_more_requests_than_threads_wait(server: Server) -> None:
     def ask() -> bytes:
-        with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+        with contextlib.closing(server.connect()) as client:
             client.request("GET", "/wait")
             return client.getresponse().read()
 
@@ -172,7 +175,7 @@ def test_more_requests_than_threads_wait(server: Server) -> None:
 
 
 def test_a_request_under_way_is_answered_when_the_server_stops(server: Server) -> None:
-    with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+    with contextlib.closing(server.connect()) as client:
         client.request("GET", "/wait")
         until(lambda: len(server.bodies) == 2)
         server.process.send_signal(signal.SIGTERM)
@@ -186,7 +189,7 @@ def test_a_request_under_way_is_answered_when_the_server_stops(server: Server) -
 
 def test_a_large_body_is_refused_by_its_announcement_and_never_read(server: Server) -> None:
     assert server.post(b" " * BODY_BYTES) == 200
-    with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+    with contextlib.closing(server.connect()) as client:
         client.request("POST", "/", headers={"Content-Length": str(BODY_BYTES + 1)})
         assert client.getresponse().status == 413
     assert server.bodies == [0, BODY_BYTES]
@@ -207,7 +210,7 @@ def send_without_end(client: socket.socket, data: bytes) -> None:
 
 def test_headers_of_a_proxy_reach_the_application(server: Server) -> None:
     """DJANGO_HTTPS and WEIR_NUM_PROXIES decide whether they count."""
-    with contextlib.closing(http.client.HTTPConnection(*server.address, timeout=60)) as client:
+    with contextlib.closing(server.connect()) as client:
         client.request("GET", "/", headers={"X-Forwarded-Proto": "https"})
         assert client.getresponse().headers["X-Seen-Proto"] == "https"
 

@@ -202,7 +202,7 @@ def _graph(uids: Sequence[str]) -> Mapping[str, Any]:
     operators = [
         {"uid": uid, "name": f"step {number}", "role": roles.get(number, "operator"), "parallelism": SUBTASKS,
          "most": SUBTASKS, "bounded": False, "guarantee": "exactly-once", "commits": number == last, "durations": {},
-         "aggregates": [], "exclusive": False}
+         "aggregates": [], "times": [], "exclusive": False}
         for number, uid in enumerate(uids)
     ]  # fmt: skip
     edges = [

@@ -18,6 +18,16 @@ from xdist.scheduler import LoadFileScheduling
 from runtime import redaction
 from tests import examples  # noqa: F401 - loads the profile of Hypothesis, which later options may replace
 from tests.emptied_tables import empty_tables
+from tests.slices import parse_slice, select_slice
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slice", type=parse_slice, metavar="K/N", help="run one of N parts of the selected tests")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    select_slice(config, items)
 
 
 def pytest_configure(config: pytest.Config) -> None:

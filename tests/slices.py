@@ -1,0 +1,54 @@
+"""A part of the selected tests: `--slice K/N` keeps whole files, so that N calls run each test once.
+
+The heaviest file goes first, and each file to the slice with the least work, so that slices last about as long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+#: Seconds of a test that takes minutes with its stack, and of any other one.
+_LONG_S: Final = 60
+_SHORT_S: Final = 1
+
+
+def parse_slice(text: str) -> tuple[int, int]:
+    """K and N of `K/N`, where K is 0 to N - 1."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise pytest.UsageError(f"--slice: must be K/N with K below N, not {text!r}")
+    return int(number), int(count)
+
+
+def files_of_slice(weights: dict[str, int], number: int, count: int) -> set[str]:
+    """The files of a slice. `weights`: expected seconds by file."""
+    slices: list[tuple[int, int]] = [(0, each) for each in range(count)]  # seconds so far, slice
+    found = set()
+    for file in sorted(weights, key=lambda name: (-weights[name], name)):
+        seconds, least = min(slices)
+        slices[slices.index((seconds, least))] = (seconds + weights[file], least)
+        if least == number:
+            found.add(file)
+    return found
+
+
+def select_slice(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the tests of other slices, if `--slice` is given."""
+    chosen = config.getoption("slice")
+    if chosen is None:
+        return
+    weights: defaultdict[str, int] = defaultdict(int)
+    for item in items:
+        weights[_file_of(item)] += _LONG_S if item.get_closest_marker("long") else _SHORT_S
+    files = files_of_slice(weights, *chosen)
+    others: Sequence[pytest.Item] = [item for item in items if _file_of(item) not in files]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if _file_of(item) in files]
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

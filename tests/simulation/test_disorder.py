@@ -17,7 +17,7 @@ from runtime.simulation.random_jobs import DISORDERS_MS, with_disordered_source,
 from runtime.simulation.simulation import SeedViolation, Simulation, SimulationPlan, simulate
 from tests.simulation.test_scenarios import PERIODIC, windowing
 
-SEEDS = range(12)
+SEEDS = range(8)
 
 
 def disordered(seed: int, stragglers: bool = True) -> Job:

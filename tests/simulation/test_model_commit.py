@@ -34,6 +34,7 @@ from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.backend import SubtaskState
+from tests.examples import examples
 
 JOB, SUBTASKS = "7", 2
 CUTS = {"mark": "sync_path", "rename": "rename_without_replacing"}
@@ -351,10 +352,11 @@ def context(token: Token, index: int) -> OperatorContext:
     )
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(TwoPhaseCommit, 40), (TwoPhaseCommitWithLog, 30)])
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("machine", "count"), [(TwoPhaseCommit, 40), (TwoPhaseCommitWithLog, 30)])
 def test_the_parquet_sink_shows_what_a_model_of_two_phase_commit_says(
-    machine: type[RuleBasedStateMachine], examples: int
+    machine: type[RuleBasedStateMachine], count: int
 ) -> None:
     """S1-49: whatever crashes, is repeated or wakes up late."""
-    chosen = settings(max_examples=examples, stateful_step_count=40, deadline=None, derandomize=True)
+    chosen = settings(max_examples=examples(count), stateful_step_count=40, deadline=None, derandomize=True)
     run_state_machine_as_test(machine, settings=chosen)

@@ -34,6 +34,7 @@ from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.run_store import CompletedCheckpoint, RunStore
+from tests.examples import examples
 
 ENDING = (CheckpointKind.STOP, CheckpointKind.DRAIN)
 chances = st.integers(0, 100)
@@ -237,14 +238,16 @@ class RecordsInPostgres(Records):
     truth = InPostgres
 
 
+@pytest.mark.hypothesis
 def test_the_twin_in_memory_keeps_what_the_model_says() -> None:
     """S1-11, S1-12: newest first, each once, and nothing by whoever holds an older token."""
-    chosen = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+    chosen = settings(max_examples=examples(100), stateful_step_count=40, deadline=None, derandomize=True)
     run_state_machine_as_test(RecordsInMemory, settings=chosen)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.django_db(transaction=True)
 def test_postgres_keeps_what_the_model_says() -> None:
     """S1-11, S1-12: newest first, each once, and nothing by whoever holds an older token."""
-    chosen = settings(max_examples=15, stateful_step_count=25, deadline=None, derandomize=True)
+    chosen = settings(max_examples=examples(15), stateful_step_count=25, deadline=None, derandomize=True)
     run_state_machine_as_test(RecordsInPostgres, settings=chosen)

@@ -1,5 +1,6 @@
 """Savepoints of real jobs: into changed graphs, moved elsewhere, damaged."""
 
+import itertools
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -265,23 +266,19 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [shorten, flip, Path.unlink])
-@pytest.mark.parametrize("pattern", ["manifest.json", "*/*.arrow"])
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_damaged_savepoint_is_named_and_nothing_is_written(
-    moved: Path, tmp_path: Path, harm: Callable[[Path], None], pattern: str, elsewhere: bool
-) -> None:
-    storage, home = (
-        tmp_path / "elsewhere",
-        manifest_folder(decode_manifest((moved / "manifest.json").read_bytes(), "manifest.json")),
-    )
-    place = moved if elsewhere else shutil.copytree(moved, storage / home)
-    victim = min(place.glob(pattern))
-    harm(victim)
+def test_a_damaged_savepoint_is_named_and_nothing_is_written(moved: Path, tmp_path: Path) -> None:
+    home = manifest_folder(decode_manifest((moved / "manifest.json").read_bytes(), "manifest.json"))
     before = output_in(tmp_path / "out")
-    with pytest.raises(WeirError, match=victim.name):
-        restored(counts(WHOLE, tmp_path / "out"), place, storage)
-    assert output_in(tmp_path / "out") == before
+    harms: tuple[Callable[[Path], None], ...] = (shorten, flip, Path.unlink)
+    cases = itertools.product(harms, ("manifest.json", "*/*.arrow"), (False, True))
+    for number, (harm, pattern, elsewhere) in enumerate(cases):
+        storage = tmp_path / f"storage-{number}"
+        place = shutil.copytree(moved, tmp_path / f"moved-{number}" if elsewhere else storage / home)
+        victim = min(place.glob(pattern))
+        harm(victim)
+        with pytest.raises(WeirError, match=victim.name):
+            restored(counts(WHOLE, tmp_path / "out"), place, storage)
+        assert output_in(tmp_path / "out") == before
 
 
 def output_in(folder: Path) -> list[str]:

@@ -35,7 +35,6 @@ from runtime.core.checkpoint.events import (
     TriggerFailed,
 )
 from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY
-from runtime.core.checkpoint.trigger_schedule import RESUMED_TRIGGER_MS
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier
@@ -122,7 +121,7 @@ def manifest_in(effects: Effects) -> Manifest:
 
 
 def test_from_request_to_completion() -> None:
-    """S2-16, S2-25, S2-46, S2-51, S2-24: id, trigger, acknowledgements, record, notice; S4-22."""
+    """S0-31, S2-16, S2-25, S2-46, S2-51, S2-24: id, trigger, acknowledgements, record, notice; S4-22."""
     job = Job()
     assert job.ask() == [IssueId()]
     barrier = Barrier(CheckpointId(7), Kind.CHECKPOINT, 100)
@@ -134,7 +133,9 @@ def test_from_request_to_completion() -> None:
     ]
     assert job.machine.progress == (7, Kind.CHECKPOINT, 0, 3)
     assert job.ack(7, A, B) == []
-    manifest = manifest_in(job.ack(7, C))
+    stored = job.ack(7, C)
+    assert not of(NotifyCompleted, stored), "before the manifest is recorded"
+    manifest = manifest_in(stored)
     assert (manifest.checkpoint, manifest.token, sorted(manifest.operators)) == (7, 5, ["a", "b", "c"])
     completed = job.record(7)
     everything = tuple(SubtaskProgress(each, 0, TIMINGS) for each in (A, B, C))
@@ -143,14 +144,6 @@ def test_from_request_to_completion() -> None:
     assert (notice.permit.checkpoint, notice.permit.token, notice.subtasks) == (7, 5, ALL)
     assert completed[-1] == CompleteOperation("op", CheckpointId(7))
     assert job.machine.progress is None
-
-
-def test_nobody_is_told_before_the_manifest_is_recorded() -> None:
-    """S0-31."""
-    job = Job()
-    job.ask()
-    job.issue(1)
-    assert not of(NotifyCompleted, job.ack(1))
 
 
 def test_a_plain_savepoint_notifies_nobody() -> None:
@@ -197,19 +190,7 @@ def test_a_late_answer_is_told_what_became_of_its_checkpoint(end: str, why: Why)
     assert job.decline(1, Why.DECLINED_SUBSUMED) == [LateAnswer(B, CheckpointId(1), True, CheckpointStatus.FAILED, why)]
 
 
-def test_a_coordinator_starts_once() -> None:
-    with pytest.raises(AssertionError, match="starts once"):
-        Job().machine.handle(JobStarted(1))
-
-
 # ---------------------------------------------------------------- when one starts
-
-
-def test_periodic_checkpoints_of_a_resumed_job_begin_soon() -> None:
-    job = Job(start=False, interval_ms=5_000)
-    soon = 100 + RESUMED_TRIGGER_MS
-    assert job.machine.handle(JobStarted(100, resumed=True)) == [WakeAt(soon)]
-    assert job.tick(soon) == [WakeAt(soon + 5_000), IssueId()]
 
 
 def test_periodic_checkpoints_begin_one_interval_after_the_start() -> None:
@@ -220,16 +201,6 @@ def test_periodic_checkpoints_begin_one_interval_after_the_start() -> None:
     assert job.machine.handle(JobStarted(100)) == [WakeAt(150)]
     assert job.tick(149) == []
     assert job.tick(150) == [WakeAt(200), IssueId()]
-
-
-def test_the_pause_after_a_completion_holds_periodic_ones_back() -> None:
-    job = Job(interval_ms=50, min_pause_ms=80)
-    job.tick(150)
-    job.at = 190
-    job.complete(1)
-    assert job.tick(200) == [WakeAt(250), WakeAt(250)], "the earlier of interval and pause"
-    assert job.tick(250) == [WakeAt(300), WakeAt(270)]
-    assert job.tick(270) == [WakeAt(320), IssueId()]
 
 
 def test_people_need_not_wait_for_the_pause() -> None:
@@ -508,15 +479,6 @@ def test_one_that_takes_too_long_expires_and_names_who_is_late() -> None:
         SubtaskProgress(B),
         SubtaskProgress(C),
     )
-
-
-def test_an_expired_checkpoint_names_the_first_late_operator_and_counts_those_behind_it() -> None:
-    """It listed subtasks in the order of the alphabet, also those that only waited for the same barrier."""
-    job = Job(chain(parallelism=4))
-    job.ask()
-    job.issue(1)
-    (report,) = of(ReportCheckpoint, job.tick(1_100))
-    assert report.detail == "no acknowledgement from subtasks 0, 1, 2 and 3 of a, and 8 subtasks behind them"
 
 
 def test_details_name_operators_as_the_console_does() -> None:
@@ -1051,9 +1013,3 @@ def test_a_coordinator_checks_at_its_end_that_each_operation_has_an_answer() -> 
     job.machine.pending.clear()
     with pytest.raises(AssertionError, match="an operation has no answer"):
         job.suspend()
-
-
-def test_suspension_while_a_periodic_id_is_under_way_settles_nothing() -> None:
-    job = Job(interval_ms=50)
-    job.tick(150)
-    assert job.suspend() == []

@@ -97,16 +97,6 @@ def test_no_other_message_starts_or_stops_the_clock(number: int) -> None:
     assert of(WakeAt, running.tick(150))[:1] == [WakeAt(200)], "the period is what it was"
 
 
-def test_a_lost_slot_stops_everything_at_once() -> None:
-    """S2-13: whoever must acknowledge is not there, so no id is taken and nobody is triggered any more."""
-    job = Job(interval_ms=50)
-    job.tick(150)
-    job.suspend()
-    for effects in (job.issue(1), job.ask(), job.tick(300)):
-        assert not of(IssueId, effects)
-        assert not of(TriggerSubtask, effects)
-
-
 # ---------------------------------------------------------------- the defaults
 
 
@@ -207,17 +197,6 @@ def test_a_declined_checkpoint_is_reported_with_the_time_of_its_trigger() -> Non
 
 
 # ---------------------------------------------------------------- one at a time
-
-
-def test_of_two_requests_at_the_same_instant_one_is_admitted() -> None:
-    """S2-11: the checks and their consequences are one step."""
-    job = Job()
-    admitted = [of(IssueId, job.ask(operation=name)) for name in ("one", "two")]
-    assert admitted == [[IssueId()], []]
-    assert not of(IssueId, job.issue(1))
-    assert of(IssueId, job.complete(1) if job.machine.progress is None else [*job.ack(1), *job.record(1)]) == [
-        IssueId()
-    ]
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 from stack.services import RunningServer, start_redis
 
 ROOT = Path(__file__).parents[2]
-#: As a web process does it: one wake-up while all is well, two while the broker hangs, one when it is back.
+#: As a web process does it: a wake-up while all is well, while the broker hangs, and when it is back.
 SEND = """
 import sys
 import django
@@ -66,11 +66,11 @@ def test_a_broker_that_hangs_costs_a_request_one_timeout(broker: RunningServer) 
         cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as sender:  # fmt: skip
         try:
-            for number, stop in enumerate([None, signal.SIGSTOP, None, signal.SIGCONT]):
+            for number, stop in enumerate([None, signal.SIGSTOP, signal.SIGCONT]):
                 if stop is not None:
                     os.kill(broker.process.pid, stop)
                 send(sender, number)
             _, said = sender.communicate()
         finally:
             sender.kill()
-    assert said.count("wake-up not sent, the reconciler will") == 2
+    assert said.count("wake-up not sent, the reconciler will") == 1

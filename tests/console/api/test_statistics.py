@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 from console.checkpoints import services
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import statistics
-from console.jobs.models import Attempt, Job, Run
+from console.jobs.models import Attempt, Run
 from console.operations import reconciler
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, distribution
 from runtime.core.job.lifecycle import RunState
@@ -37,13 +37,6 @@ def lengthy(run: Run, count: int) -> None:
         for n in range(1, count + 1)
     ]
     Checkpoint.objects.bulk_create(made)
-
-
-def test_a_job_without_checkpoints_has_zeros_and_no_summary(job: Job) -> None:
-    found = statistics(job)
-    assert (found.counts.triggered, found.counts.restored, found.summary, found.failures) == (0, 0, None, ())
-    latest = (found.latest_completed, found.latest_savepoint, found.latest_failed, found.latest_restored)
-    assert latest == (None, None, None, None)
 
 
 def test_what_was_triggered_is_in_progress_completed_or_failed(run: Run, make_checkpoint: MakeCheckpoint) -> None:
@@ -114,17 +107,6 @@ def test_failures_are_grouped_by_reason_with_the_newest_of_each(run: Run, make_c
     ]
 
 
-def test_one_run_is_told_from_the_others(run: Run, make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> None:
-    ended = make_run(RunState.FINISHED)
-    make_checkpoint(ended, 1, **took(500))
-    make_checkpoint(run, 2, **took(100))
-    assert statistics(run.job).counts.completed == 2
-    found = statistics(run.job, run)
-    assert found.counts.completed == 1
-    assert found.summary is not None
-    assert found.summary.duration_ms.most == 100
-
-
 # ---------------------------------------------------------------- over REST
 
 
@@ -154,22 +136,6 @@ def test_the_api_gives_the_same_numbers(api: APIClient, run: Run, make_checkpoin
     failure = body["failures"][0]
     assert (failure["reason"], failure["number"], failure["counted"]) == ("expired", 1, True)
     assert failure["newest"]["detail"] == "no acknowledgement from sums/1"
-
-
-def test_the_oldest_restore_point_has_files_and_is_allowed(
-    api: APIClient, run: Run, make_checkpoint: MakeCheckpoint
-) -> None:
-    def oldest() -> int | None:
-        point: Any = api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/").json()["oldest_restore_point"]
-        return int(point["number"]) if point else None
-
-    assert oldest() is None
-    make_checkpoint(run, 1, discarded_at=Now())
-    make_checkpoint(run, 2, kind="savepoint")
-    make_checkpoint(run, 3, review_state="reviewed")
-    assert oldest() == 2
-    Job.objects.update(review_policy="refuse")
-    assert oldest() == 3
 
 
 def test_the_api_costs_no_query_for_each_row_that_it_shows(

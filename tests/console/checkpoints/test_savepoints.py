@@ -103,22 +103,14 @@ def test_a_mapping_with_problems_is_shown_with_each(
     assert (found["restorable"], found["loses"], found["repeats"]) == (False, ["gone"], {"first": 4, "last": 4})
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "code"),
-    [
-        ({"parallelism": "0"}, 400, "invalid-request"),
-        ({"parallelism": "129"}, 422, "invalid-field"),
-        ({"version": "x"}, 400, "invalid-request"),
-        ({"version": "999999"}, 422, "unknown-version"),
-        ({"sort": "1"}, 400, "invalid-request"),
-    ],
-)
-def test_a_bad_question_is_refused(
-    api: APIClient, savepoint: Checkpoint, query: dict[str, str], status: int, code: str
-) -> None:
-    field = next(iter(query))
-    answer = api.get(f"/api/v1/checkpoints/{savepoint.pk}/mapping/", query)
-    check_problem(answer, status, code, f"/params/{field}" if status == 422 else f"/{field}")
+def test_a_bad_question_is_refused(api: APIClient, savepoint: Checkpoint) -> None:
+    for field, value, status, code in (
+        ("parallelism", "0", 400, "invalid-request"), ("parallelism", "129", 422, "invalid-field"),
+        ("version", "x", 400, "invalid-request"), ("version", "999999", 422, "unknown-version"),
+        ("sort", "1", 400, "invalid-request"),
+    ):  # fmt: skip
+        answer = api.get(f"/api/v1/checkpoints/{savepoint.pk}/mapping/", {field: value})
+        check_problem(answer, status, code, f"/params/{field}" if status == 422 else f"/{field}")
 
 
 # ---------------------------------------------------------------- letting state go
@@ -345,22 +337,18 @@ def linked(link: Path, target: Path) -> Path:
     return link
 
 
-@pytest.mark.parametrize(
-    ("params", "code", "field"),
-    [
-        ({}, "invalid-field", "/params/checkpoint"),
-        ({"checkpoint": 1, "path": "/x"}, "invalid-field", "/params/path"),
-        ({"path": "savepoint-7-1"}, "invalid-field", "/params/path"),
-        ({"path": "/a\0b"}, "invalid-field", "/params/path"),
-        ({"path": 7}, "invalid-field", "/params/path"),
-        ({"checkpoint": 2**62}, "unknown-checkpoint", "/params/checkpoint"),
-        ({"checkpoint": 1, "allow_unmapped": "yes"}, "invalid-field", "/params/allow_unmapped"),
-    ],
-)
-def test_a_bad_parameter_is_refused_by_name(
-    api: APIClient, savepoint: Checkpoint, params: dict[str, Any], code: str, field: str
-) -> None:
-    check_problem(restore(api, savepoint.job, **params), 422, code, field)
+def test_a_bad_parameter_is_refused_by_name(api: APIClient, savepoint: Checkpoint) -> None:
+    cases: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "invalid-field", "checkpoint"),
+        ({"checkpoint": 1, "path": "/x"}, "invalid-field", "path"),
+        ({"path": "savepoint-7-1"}, "invalid-field", "path"),
+        ({"path": "/a\0b"}, "invalid-field", "path"),
+        ({"path": 7}, "invalid-field", "path"),
+        ({"checkpoint": 2**62}, "unknown-checkpoint", "checkpoint"),
+        ({"checkpoint": 1, "allow_unmapped": "yes"}, "invalid-field", "allow_unmapped"),
+    ]
+    for params, code, field in cases:
+        check_problem(restore(api, savepoint.job, **params), 422, code, f"/params/{field}")
     assert nothing_started()
 
 

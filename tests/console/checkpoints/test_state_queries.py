@@ -102,9 +102,8 @@ def test_a_query_is_accepted_and_polled(viewer: User, savepoint: Checkpoint) -> 
     assert "result" not in listed[0]
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "pointer", "words"),
-    [
+def test_a_wrong_request_is_refused_by_name(api: APIClient, savepoint: Checkpoint) -> None:
+    cases: list[tuple[dict[str, Any], str, str | None, str]] = [
         ({"operator": "sum", "state": "state"}, "unknown-operator", "/operator", "known: numbers, sums"),
         ({"operator": "sums", "state": "panes"}, "unknown-state", "/state", "known: state"),
         ({"operator": "numbers", "state": "list"}, "unknown-state", "/state", "known: none"),
@@ -114,16 +113,13 @@ def test_a_query_is_accepted_and_polled(viewer: User, savepoint: Checkpoint) -> 
         ({"query": "all sums", **ROWS}, "invalid", None, ""),
         ({"sql": "DROP TABLE jobs"}, "invalid", None, ""),
         ({**ROWS, "cursor": {"group": -1, "skip": 0}}, "invalid", None, ""),
-    ],
-)
-def test_a_wrong_request_is_refused_by_name(
-    api: APIClient, savepoint: Checkpoint, body: dict[str, Any], code: str, pointer: str | None, words: str
-) -> None:
-    response = api.post(path(savepoint), body)
-    problem = check_problem(response, response.status_code, response.json()["code"], pointer)
-    assert response.status_code in (400, 422)
-    if code != "invalid":
-        assert (problem["code"], words in problem["detail"]) == (code, True), problem
+    ]
+    for body, code, pointer, words in cases:
+        response = api.post(path(savepoint), body)
+        problem = check_problem(response, response.status_code, response.json()["code"], pointer)
+        assert response.status_code in (400, 422)
+        if code != "invalid":
+            assert (problem["code"], words in problem["detail"]) == (code, True), problem
     assert not StateQuery.objects.exists()
 
 

@@ -150,21 +150,6 @@ def test_a_discard_waits_for_storage_that_is_not_mounted(
     assert "waiting for storage" not in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
 
 
-def test_a_discard_ends_if_the_folder_of_the_only_job_was_removed_by_hand(
-    api: APIClient, savepoint: Checkpoint, settings: Settings
-) -> None:
-    """An earlier pass has marked the storage. Without the marker no other job shows that it is mounted."""
-    marker = Path(settings.WEIR_STORAGE) / STORAGE_MARKER
-    marker.unlink(missing_ok=True)
-    run_file_work()
-    assert marker.is_file()
-    ask(api, savepoint)
-    shutil.rmtree(job_root(savepoint.job_id))
-    run_file_work()
-    found = Operation.objects.get()
-    assert (found.state, found.phase) == ("succeeded", "the files were already gone")
-
-
 def test_a_discard_ends_if_the_folder_of_its_job_was_removed_by_hand(
     api: APIClient, browser: Client, savepoint: Checkpoint, settings: Settings
 ) -> None:

@@ -10,7 +10,6 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations.models import Operation
-from tests.console.conftest import api_as
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db
@@ -113,18 +112,6 @@ def test_the_end_of_a_savepoint_labels_and_pins_it(savepoint: Checkpoint) -> Non
     asked = rows.operation(savepoint.job, "savepoint", "running", run=savepoint.run, params=given, requested_by=ada)
     ended = succeed(asked, savepoint)
     assert (ended.name, ended.note, ended.is_pinned, ended.pinned_by) == ("nightly", "of ada", True, ada)
-
-
-def test_readers_may_change_neither(savepoint: Checkpoint, client: Client) -> None:
-    reader = rows.reader()
-    assert ask(api_as(reader), savepoint, "pin").status_code == 403
-    client.force_login(reader)
-    page = client.get(f"/checkpoints/{savepoint.pk}/").content.decode()
-    assert page.count("You may not operate jobs") >= 2
-    client.post(f"/checkpoints/{savepoint.pk}/pin/")
-    client.post(f"/checkpoints/{savepoint.pk}/label/", {"name": "mine"})
-    savepoint.refresh_from_db()
-    assert (savepoint.is_pinned, savepoint.name) == (False, "")
 
 
 def test_the_page_pins_names_and_shows_both_in_lists(browser: Client, savepoint: Checkpoint) -> None:

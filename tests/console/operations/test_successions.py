@@ -122,20 +122,15 @@ def test_another_version_goes_on_at_its_own_parallelism(
     assert (restored.version, restored.parallelism) == (newer, 4)
 
 
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"parallelism": 129}, "params.parallelism"),
-        ({"parallelism": 0}, "params.parallelism"),
-        ({"version": 10**6}, "params.version"),
-        ({"parallelism": 3, "checkpoint": 1}, "params.checkpoint"),
-        ({}, "params.parallelism"),
-    ],
-)
-def test_a_bad_parameter_stops_nothing(operator: User, running: Run, params: dict[str, Any], field: str) -> None:
-    with pytest.raises(Refused) as refused:
-        ask(operator, running, **params)
-    assert refused.value.field == field
+def test_a_bad_parameter_stops_nothing(operator: User, running: Run) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"parallelism": 129}, "parallelism"), ({"parallelism": 0}, "parallelism"), ({"version": 10**6}, "version"),
+        ({"parallelism": 3, "checkpoint": 1}, "checkpoint"), ({}, "parallelism"),
+    ]  # fmt: skip
+    for params, field in cases:
+        with pytest.raises(Refused) as refused:
+            ask(operator, running, **params)
+        assert refused.value.field == f"params.{field}"
     assert not Operation.objects.exists()
 
 
@@ -168,12 +163,6 @@ def test_a_clone_is_not_stopped_for_a_version_that_cannot_discard_its_output(
     with pytest.raises(Conflict, match="has PySpark stages"):
         ask(operator, running, version=version.pk)
     assert not Operation.objects.exists()
-
-
-@pytest.mark.parametrize("state", [RunState.STOPPED, RunState.STOPPING, RunState.QUEUED])
-def test_only_a_run_that_can_stop_is_rescaled(operator: User, make_run: MakeRun, state: RunState) -> None:
-    with pytest.raises(Conflict):
-        ask(operator, make_run(state), parallelism=3)
 
 
 def test_a_second_rescale_is_refused_while_the_first_stops_the_run(operator: User, running: Run) -> None:

@@ -148,8 +148,3 @@ def test_a_cancel_says_that_nothing_is_committed(at_console: Client) -> None:
     said = blocks.text(at_console.get(f"/jobs/{batch_run().job_id}/cancel/"))
     assert "commits its output once, at its end: no output of this run is committed." in said
     assert "savepoint" not in said
-
-
-def test_the_list_shows_no_rate_of_a_run_in_batch(at_console: Client) -> None:
-    batch_run()
-    assert "0 /s" not in blocks.text(at_console.get("/jobs/"))

@@ -42,8 +42,7 @@ COLLISIONS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: None, width: int) -> None:
+def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: None) -> None:
     """In the widest of the common fonts, with the longest names and the largest numbers that a node may show."""
     named = [{**one, "name": NAMES.get(one["uid"], one["name"])} for one in rows.GRAPH["operators"]]
     rows.operator_user()
@@ -53,18 +52,18 @@ def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: No
     operators |= {uid: {**operators[uid], **full, "busy": 0.38, "backpressured": 0.62} for uid in ("prepared", "join")}
     run = rows.run(job, live=rows.live(4, operators=operators))
     numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
-    with signed_in(width) as page:
-        page.goto(f"/jobs/{job.pk}/")
-        expect(page.locator("svg.graph .node .mark")).to_have_count(4)
-        for font in ("DejaVu Sans", "DejaVu Serif", "sans-serif"):
-            page.evaluate(
-                "(f) => { for (const e of document.querySelectorAll('.graph')) e.style.fontFamily = f; }", font
-            )
-            assert page.evaluate(COLLISIONS) == [], font
+    for width in (1440, 1024, 390):
+        with signed_in(width) as page:
+            page.goto(f"/jobs/{job.pk}/")
+            expect(page.locator("svg.graph .node .mark")).to_have_count(4)
+            for font in ("DejaVu Sans", "DejaVu Serif", "sans-serif"):
+                page.evaluate(
+                    "(f) => { for (const e of document.querySelectorAll('.graph')) e.style.fontFamily = f; }", font
+                )
+                assert page.evaluate(COLLISIONS) == [], font
 
 
-@pytest.mark.parametrize("width", [1440, 1024])
-def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db: None, width: int) -> None:
+def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db: None) -> None:
     """S2: compact from 8 operators on, no text collides, all numbers on demand, a node by click or arrow keys."""
     rows.operator_user()
     run = numbers.wide_run()
@@ -72,40 +71,41 @@ def test_a_graph_of_30_operators_fits_the_page(signed_in: Open, transactional_db
               "rate_out": 999_000.0, "busy": 0.38, "backpressured": 0.62}  # fmt: skip
     Run.objects.filter(pk=run.pk).update(live=rows.live(operators=dict.fromkeys(numbers.UIDS, loaded)))
     numbers.backpressure(run, "model-score", ("sessions", "basket-features"), timezone.now())
-    with signed_in(width) as page:
-        page.goto(f"/jobs/{run.job_id}/")
-        region = page.get_by_role("region", name="Picture of the job graph")
-        expect(region.locator(".node .mark")).to_have_count(3)
-        assert region.evaluate("(e) => e.scrollWidth <= e.clientWidth")
-        for font in ("DejaVu Sans", "DejaVu Serif", "Liberation Mono", "sans-serif"):
-            page.evaluate("(font) => { document.querySelector('svg.graph').style.fontFamily = font; }", font)
-            assert page.evaluate(COLLISIONS) == [], font
-        page.locator('.node-link[href*="node=sessions"]').focus()
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("heading", name="basket features")).to_be_visible()
-        page.locator("#graph-detailed").click()
-        expect(page.locator("svg.graph")).to_contain_text("watermark")
+    for width in (1440, 1024):
+        with signed_in(width) as page:
+            page.goto(f"/jobs/{run.job_id}/")
+            region = page.get_by_role("region", name="Picture of the job graph")
+            expect(region.locator(".node .mark")).to_have_count(3)
+            assert region.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+            for font in ("DejaVu Sans", "DejaVu Serif", "Liberation Mono", "sans-serif"):
+                page.evaluate("(font) => { document.querySelector('svg.graph').style.fontFamily = font; }", font)
+                assert page.evaluate(COLLISIONS) == [], font
+            page.locator('.node-link[href*="node=sessions"]').focus()
+            page.keyboard.press("ArrowDown")
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("heading", name="basket features")).to_be_visible()
+            page.locator("#graph-detailed").click()
+            expect(page.locator("svg.graph")).to_contain_text("watermark")
 
 
-@pytest.mark.parametrize("width", [1440, 1024])
 def test_the_tables_of_an_operator_are_whole_and_lines_stand_in_their_rows(
-    signed_in: Open, transactional_db: None, width: int
+    signed_in: Open, transactional_db: None
 ) -> None:
     """At 1440 px, its column was narrower than the table. The line of a subtask stood on the row above."""
     rows.operator_user()
     run = numbers.run_with_story("flights", "running", 214)
-    with signed_in(width) as page:
-        page.goto(f"/jobs/{run.job_id}/?node=window")
-        region = page.get_by_role("region", name="Subtasks of sessions")
-        for table in (region, page.get_by_role("region", name="State by size")):
-            assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
-        for line in region.locator("tbody tr").all():
-            row, spark = line.bounding_box(), line.locator(".spark").bounding_box()
-            assert row is not None
-            assert spark is not None
-            assert row["y"] <= spark["y"]
-            assert spark["y"] + spark["height"] <= row["y"] + row["height"]
+    for width in (1440, 1024):
+        with signed_in(width) as page:
+            page.goto(f"/jobs/{run.job_id}/?node=window")
+            region = page.get_by_role("region", name="Subtasks of sessions")
+            for table in (region, page.get_by_role("region", name="State by size")):
+                assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+            for line in region.locator("tbody tr").all():
+                row, spark = line.bounding_box(), line.locator(".spark").bounding_box()
+                assert row is not None
+                assert spark is not None
+                assert row["y"] <= spark["y"]
+                assert spark["y"] + spark["height"] <= row["y"] + row["height"]
 
 
 def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> None:
@@ -225,38 +225,37 @@ def test_tables_of_a_restore_are_not_cut_off_on_a_phone(signed_in: Open, running
             assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth")
 
 
-@pytest.mark.parametrize(
-    "path", ["/jobs/", "/jobs/{job}/", "/jobs/{job}/checkpoints/", "/runs/{run}/", "/checkpoints/{checkpoint}/"]
-)
-def test_tables_are_stacked_on_a_phone(signed_in: Open, running: Run, path: str) -> None:
+def test_tables_are_stacked_on_a_phone(signed_in: Open, running: Run) -> None:
     """Rows of attempts, slots, runs, checkpoints and jobs: each cell has the name of its column."""
     shown = rows.checkpoint(running, 215)
+    job = f"/jobs/{running.job_id}/"
     with signed_in(390) as page:
-        page.goto(path.format(job=running.job_id, run=running.pk, checkpoint=shown.pk))
-        tables = page.locator(".scroll:has(> * > .stacked), .scroll:has(> .stacked)").all()
-        assert tables
-        for region in tables:
-            assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth"), region
-        unnamed = page.locator(".stacked tbody td:not([data-label]):not([colspan]):not(:empty)")
-        assert unnamed.count() == 0
+        for path in ("/jobs/", job, f"{job}checkpoints/", f"/runs/{running.pk}/", f"/checkpoints/{shown.pk}/"):
+            page.goto(path)
+            tables = page.locator(".scroll:has(> * > .stacked), .scroll:has(> .stacked)").all()
+            assert tables, path
+            for region in tables:
+                assert region.evaluate("(element) => element.scrollWidth <= element.clientWidth"), region
+            unnamed = page.locator(".stacked tbody td:not([data-label]):not([colspan]):not(:empty)")
+            assert unnamed.count() == 0, path
 
 
-@pytest.mark.parametrize("width", [390, 1440])
 def test_the_graph_begins_with_the_slow_operator_or_with_the_chosen_one(
-    signed_in: Open, transactional_db: None, width: int
+    signed_in: Open, transactional_db: None
 ) -> None:
     rows.operator_user()
     slow = numbers.slow_run()
-    with signed_in(width) as page:
-        for query, uid in (("", "join"), ("&node=parquet", "parquet")):
-            page.goto(f"/jobs/{slow.job_id}/?graph=detailed{query}")
-            box = page.locator(f'.node-link[href*="node={uid}#"]').bounding_box()
-            region = page.get_by_role("region", name="Picture of the job graph").bounding_box()
-            assert box
-            assert region
-            assert region["x"] <= box["x"]
-            assert box["x"] + box["width"] <= region["x"] + region["width"]
-            assert page.evaluate("window.scrollY") == 0
+    for width in (390, 1440):
+        with signed_in(width) as page:
+            for query, uid in (("", "join"), ("&node=parquet", "parquet")):
+                page.goto(f"/jobs/{slow.job_id}/?graph=detailed{query}")
+                box = page.locator(f'.node-link[href*="node={uid}#"]').bounding_box()
+                region = page.get_by_role("region", name="Picture of the job graph").bounding_box()
+                assert box
+                assert region
+                assert region["x"] <= box["x"]
+                assert box["x"] + box["width"] <= region["x"] + region["width"]
+                assert page.evaluate("window.scrollY") == 0
 
 
 def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open, running: Run) -> None:

@@ -54,14 +54,6 @@ def test_the_commands_follow_the_form(signed_in: Open, running: Run) -> None:
         expect(commands).to_contain_text("--parallelism 1 --allow-unmapped")
 
 
-def test_a_reader_clones_nothing(reading: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    assert "You may not operate jobs" in blocks.text(reading.get(f"/checkpoints/{found.pk}/clone/"))
-    given = {"kind": "drill", "version": found.run.version_id, "parallelism": 1}
-    assert reading.post(f"/checkpoints/{found.pk}/clone/", given).status_code == 403
-    assert Job.objects.count() == 1
-
-
 @pytest.mark.parametrize("place", ["/jobs/{job}/rescale/", "/checkpoints/{checkpoint}/clone/"])
 def test_the_highest_parallelism_is_that_of_the_chosen_version(at_console: Client, place: str) -> None:
     found = rows.checkpoint(rows.run(rows.job()), 7)

@@ -174,22 +174,6 @@ def test_a_new_version_is_made_beside_the_old_one(at_console: Client) -> None:
     assert "Version 2 is being compiled" in blocks.text(response)
 
 
-def test_a_new_version_that_is_wrong_is_sent_back(at_console: Client) -> None:
-    job = rows.job()
-    response = at_console.post(f"/jobs/{job.pk}/versions/new/", {**FILLED, "parallelism": "200"})
-    assert response.status_code == 422
-    assert "not 200" in blocks.text(response)
-    assert job.versions.count() == 1
-
-
-def test_a_reader_may_not_make_versions(reading: Client) -> None:
-    job = rows.job()
-    response = reading.post(f"/jobs/{job.pk}/versions/new/", FILLED)
-    assert response.status_code == 422 or response.status_code == 403
-    assert "You may not define jobs" in blocks.text(response)
-    assert job.versions.count() == 1
-
-
 def test_a_pipeline_that_is_gone_is_said(at_console: Client) -> None:
     job = rows.job()
     Pipeline.objects.all().delete()

@@ -26,22 +26,22 @@ DISTANCES = """[...document.querySelectorAll('.fields > .field:not(.check):has(.
 })"""
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_controls_beside_each_other_are_in_line(signed_in: Open, transactional_db: None, width: int) -> None:
+def test_controls_beside_each_other_are_in_line(signed_in: Open, transactional_db: None) -> None:
     """A label of two lines moved its field below those of its neighbours. No field is as high as a text area."""
     rows.operator_user()
     run = rows.run(rows.job())
     snapshot = rows.checkpoint(run, 7)
     job = f"/jobs/{run.job_id}/"
-    with signed_in(width) as page:
-        for path in (f"{job}edit/", f"{job}rescale/", f"/checkpoints/{snapshot.pk}/clone/", f"{job}versions/new/"):
-            page.goto(path)
-            lines = page.evaluate(CONTROLS)
-            assert any(len(line) > 1 for line in lines) is (width == 1280), path
-            assert all(max(line) - min(line) <= 1 for line in lines), (path, lines)
-            assert max(page.evaluate(DISTANCES)) <= MAX_DISTANCE, path
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-            for field in page.locator(".fields input:visible").all():
-                box = field.bounding_box()
-                assert box is not None
-                assert box["height"] <= MAX_HEIGHT, path
+    for width in (1280, 390):
+        with signed_in(width) as page:
+            for path in (f"{job}edit/", f"{job}rescale/", f"/checkpoints/{snapshot.pk}/clone/", f"{job}versions/new/"):
+                page.goto(path)
+                lines = page.evaluate(CONTROLS)
+                assert any(len(line) > 1 for line in lines) is (width == 1280), path
+                assert all(max(line) - min(line) <= 1 for line in lines), (path, lines)
+                assert max(page.evaluate(DISTANCES)) <= MAX_DISTANCE, path
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+                for field in page.locator(".fields input:visible").all():
+                    box = field.bounding_box()
+                    assert box is not None
+                    assert box["height"] <= MAX_HEIGHT, path

@@ -54,17 +54,17 @@ def test_a_chosen_operator_shows_its_subtasks_counters_and_state(at_console: Cli
     assert 'id="node-5" href="?node=window#graph-head" aria-current="true"' in page.content.decode()
 
 
-@pytest.mark.parametrize("node", ["", "nothing", "<b>", "\0"])
-def test_without_a_choice_the_panel_is_of_the_job(at_console: Client, running: Run, node: str) -> None:
-    page = at_console.get(f"/jobs/{running.job_id}/", {"node": node})
-    found = blocks.live(page)
-    assert "All operators Choose an operator in the graph." in blocks.text(page)
-    assert "subtasks" not in found
-    assert "slot 1 was lost: the other side closed the connection" in found["causes"]
-    lost = running.attempts.get(outcome="failed").detail
-    assert lost
-    assert f'Log of slot <span class="q">1</span>: <span class="mono">{lost["slot_log"]}</span>' in found["causes"]
-    assert found["states"].index("sessions") < found["states"].index("join airlines"), "the largest first"
+def test_without_a_choice_the_panel_is_of_the_job(at_console: Client, running: Run) -> None:
+    for node in ("", "nothing", "<b>", "\0"):
+        page = at_console.get(f"/jobs/{running.job_id}/", {"node": node})
+        found = blocks.live(page)
+        assert "All operators Choose an operator in the graph." in blocks.text(page)
+        assert "subtasks" not in found
+        assert "slot 1 was lost: the other side closed the connection" in found["causes"]
+        lost = running.attempts.get(outcome="failed").detail
+        assert lost
+        assert f'Log of slot <span class="q">1</span>: <span class="mono">{lost["slot_log"]}</span>' in found["causes"]
+        assert found["states"].index("sessions") < found["states"].index("join airlines"), "the largest first"
 
 
 def test_causes_are_sent_again_only_when_an_attempt_fails(at_console: Client, running: Run) -> None:

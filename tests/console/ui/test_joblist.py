@@ -48,13 +48,18 @@ def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Clien
 
 
 @pytest.mark.parametrize(
-    ("state", "desired"), [("running", ""), ("restarting", "running"), ("failed", "running"), ("finished", "")]
-)
+    ("state", "kind", "desired"),
+    [("running", "", ""), ("restarting", "", "running"), ("queued", "", "running"), ("failed", "", "running"),
+     ("finished", "", ""), ("stopping", "", "stopped"), ("running", "drain", "finished"),
+     ("running", "cancel", "canceled")],
+)  # fmt: skip
 def test_the_desired_state_is_named_where_it_differs_from_the_state(
-    at_console: Client, state: str, desired: str
+    at_console: Client, state: str, kind: str, desired: str
 ) -> None:
     """A column of its own equalled the state in most rows."""
     run = rows.run(rows.job(), state)
+    if kind:
+        rows.operation(run.job, kind, "queued", run=run)
     for path in ("/jobs/", f"/jobs/{run.job_id}/"):
         page = at_console.get(path).content.decode()
         assert (f"desired state: <strong>{desired}</strong>" in page) == bool(desired)

@@ -25,18 +25,6 @@ def test_operations_are_listed_across_jobs(at_console: Client, operator: User) -
     assert at_console.get("/operations/", headers=POLL).status_code == 200
 
 
-def test_operations_page_by_time(at_console: Client) -> None:
-    job, now = rows.job(), timezone.now()
-    for number in range(23):
-        rows.operation(job, created_at=now - timedelta(minutes=number))
-    first = at_console.get("/operations/")
-    assert first.content.decode().count('scope="row"') == 20
-    older = first.context["operations"].older
-    second = at_console.get("/operations/", {"before": older})
-    assert second.content.decode().count('scope="row"') == 3
-    assert at_console.get("/operations/", headers=POLL).status_code == 200, "others may request operations"
-
-
 def test_no_operation_is_lost_between_pages(at_console: Client) -> None:
     """Operations that are written by a single statement have the same time."""
     job, now = rows.job(), timezone.now()

@@ -25,50 +25,41 @@ REPEATED_QUERIES = 6  #: rows are shared; plots, causes and states come from the
 # ---------------------------------------------------------------- who may
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/jobs/", "/jobs/new/", "/jobs/1/", "/jobs/1/versions/new/", "/jobs/1/stop/", "/jobs/1/drain/", "/jobs/1/cancel/",
-     "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/checkpoints/1/state/", "/state-queries/1/",
-     "/state-queries/1/csv/", "/operations/",
-     "/operations/00000000-0000-0000-0000-000000000000/"],
-)  # fmt: skip
-def test_strangers_are_sent_to_the_login(stranger: Client, path: str) -> None:
-    response = stranger.get(path)
-    assert (response.status_code, response.headers["Location"]) == (302, f"/login/?next={path}")
+#: Pages and rows that a test without rows lacks.
+ABSENT = ("/jobs/99/", "/jobs/99/checkpoints/", "/checkpoints/99/", "/checkpoints/99/state/", "/state-queries/99/",
+          "/operations/00000000-0000-0000-0000-000000000000/")  # fmt: skip
+SHOWING = ("/jobs/", "/jobs/1/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/")
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/jobs/", "/jobs/1/", "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/state-queries/1/",
-     "/operations/"],
-)  # fmt: skip
-def test_a_tab_that_was_signed_out_is_told_at_its_next_poll(stranger: Client, path: str) -> None:
-    assert stranger.get(path, headers=POLL).status_code == 401
+def test_strangers_are_sent_to_the_login(stranger: Client) -> None:
+    """A tab that was signed out is told at its next poll."""
+    asking = ("/jobs/new/", "/jobs/1/versions/new/", *(f"/jobs/1/{act}/" for act in ("stop", "drain", "cancel")))
+    for path in (*SHOWING, *ABSENT, *asking, "/jobs/1/restore/", "/state-queries/1/csv/"):
+        response = stranger.get(path)
+        assert (response.status_code, response.headers["Location"]) == (302, f"/login/?next={path}")
+    for path in (*SHOWING, "/jobs/1/restore/", "/state-queries/1/"):
+        assert stranger.get(path, headers=POLL).status_code == 401, path
 
 
-@pytest.mark.parametrize("act", ["start", "savepoint", "stop", "drain", "cancel", "restore"])
-def test_strangers_may_not_act(stranger: Client, act: str) -> None:
+def test_strangers_may_not_act(stranger: Client) -> None:
     job = rows.job()
     run = rows.run(job)
-    assert stranger.post(f"/jobs/{job.pk}/{act}/").status_code == 302
+    for act in ("start", "savepoint", "stop", "drain", "cancel", "restore"):
+        assert stranger.post(f"/jobs/{job.pk}/{act}/").status_code == 302, act
     assert not job.operations.exists()
     assert Run.objects.get().state == run.state
 
 
-@pytest.mark.parametrize("path", ["/jobs/", "/jobs/1/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/"])
-def test_pages_that_show_refuse_to_be_posted_to(at_console: Client, path: str) -> None:
-    assert at_console.post(path).status_code == 405
+def test_pages_that_show_refuse_to_be_posted_to(at_console: Client) -> None:
+    for path in SHOWING:
+        assert at_console.post(path).status_code == 405, path
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/jobs/99/", "/jobs/99/checkpoints/", "/checkpoints/99/", "/checkpoints/99/state/", "/state-queries/99/",
-     "/operations/00000000-0000-0000-0000-000000000000/"],
-)  # fmt: skip
-def test_what_does_not_exist_is_said_to_not_exist(at_console: Client, path: str) -> None:
-    response = at_console.get(path)
-    assert response.status_code == 404
-    assert "Page not found" in blocks.text(response)
+def test_what_does_not_exist_is_said_to_not_exist(at_console: Client) -> None:
+    for path in ABSENT:
+        response = at_console.get(path)
+        assert response.status_code == 404, path
+        assert "Page not found" in blocks.text(response), path
 
 
 def test_every_page_carries_a_strict_policy_and_a_request_id(at_console: Client) -> None:
@@ -223,22 +214,6 @@ def test_the_page_polls_while_the_run_lives(at_console: Client, running: Run) ->
     assert f'hx-get="/jobs/{running.job_id}/" hx-trigger="every 2s, wake"' in page
 
 
-@pytest.mark.parametrize("state", ["finished", "stopped", "canceled", "failed"])
-def test_polling_goes_on_after_the_run(at_console: Client, state: str) -> None:
-    run = rows.run(rows.job(), state)
-    path = f"/jobs/{run.job_id}/"
-    poll = at_console.get(path, headers=POLL)
-    assert poll.status_code == 200
-    assert blocks.live(poll) == blocks.live(at_console.get(path))
-    assert "hx-get" in at_console.get(path).content.decode()
-
-
-def test_polling_goes_on_after_the_run_while_an_operation_is_open(at_console: Client) -> None:
-    run = rows.run(rows.job(), "stopped")
-    rows.operation(run.job, "start", "queued")
-    assert at_console.get(f"/jobs/{run.job_id}/", headers=POLL).status_code == 200
-
-
 def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
     """It has one empty panel, not five, and is led to the page of its first run, which another user started."""
     path = f"/jobs/{rows.job().pk}/"
@@ -301,35 +276,16 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     assert "Then restore from checkpoint 40." in said
 
 
-@pytest.mark.parametrize(
-    "detail", [None, "a line of text", ["a", "list"], {"story": "one line"}, {"operator": "window", "exit": -9}]
-)
-def test_a_failure_is_shown_whatever_its_detail(at_console: Client, detail: object) -> None:
-    run = rows.run(rows.job(), "failed", failure={"code": "died", "message": "exit code 137", "detail": detail})
-    assert "exit code 137" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+def test_a_failure_is_shown_whatever_its_detail(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed")
+    for detail in (None, "a line of text", ["a", "list"], {"story": "one line"}, {"operator": "window", "exit": -9}):
+        Run.objects.update(failure={"code": "died", "message": "exit code 137", "detail": detail})
+        assert "exit code 137" in blocks.text(at_console.get(f"/jobs/{run.job_id}/")), detail
 
 
 def test_a_failed_run_without_a_record_says_so(at_console: Client) -> None:
     run = rows.run(rows.job(), "failed", failure=None)
     assert "No reason was recorded." in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-
-
-@pytest.mark.parametrize(
-    ("state", "kind", "wanted"),
-    [("running", "drain", "finished"), ("running", "cancel", "canceled"), ("stopping", None, "stopped"),
-     ("restarting", None, "running"), ("queued", None, "running")],
-)  # fmt: skip
-def test_wanted_and_observed_stand_side_by_side_where_they_differ(
-    at_console: Client, state: str, kind: str | None, wanted: str
-) -> None:
-    run = rows.run(rows.job(), state)
-    if kind:
-        rows.operation(run.job, kind, "queued", run=run)
-    assert f"desired state: {wanted}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-
-
-def test_a_run_that_is_as_wanted_does_not_say_it_twice(at_console: Client, running: Run) -> None:
-    assert "desired state:" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
 
 
 def test_the_page_says_when_its_numbers_were_seen(at_console: Client) -> None:
@@ -354,9 +310,10 @@ def test_the_checkpoint_table_pages_by_number(at_console: Client, running: Run) 
     assert "Newest" in second["pager"]
 
 
-@pytest.mark.parametrize("before", ["x", "-1", "9" * 30, "²"])
-def test_a_page_that_makes_no_sense_is_the_first(at_console: Client, running: Run, before: str) -> None:
-    assert ">214<" in blocks.live(at_console.get(f"/jobs/{running.job_id}/?before={before}"))["checkpoints"]
+def test_a_page_that_makes_no_sense_is_the_first(at_console: Client, running: Run) -> None:
+    for before in ("x", "-1", "9" * 30, "²"):
+        shown = blocks.live(at_console.get(f"/jobs/{running.job_id}/?before={before}"))
+        assert ">214<" in shown["checkpoints"], before
 
 
 def test_a_failed_checkpoint_says_why_in_the_table(at_console: Client) -> None:

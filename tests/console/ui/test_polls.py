@@ -64,18 +64,18 @@ def test_a_poll_that_finds_nothing_written_reads_and_renders_nothing(
     assert at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": f"W/{tag}"}).status_code == 304
 
 
-@pytest.mark.parametrize("table", ["weir_job", "weir_run", "weir_checkpoint", "weir_operation", "weir_attempt"])
 def test_whatever_is_written_is_seen_by_the_next_poll(
-    at_console: Client, running: Run, still: None, table: str, transactional_db: None
+    at_console: Client, running: Run, still: None, transactional_db: None
 ) -> None:
     """Also what a job master writes without Django. Rows of one transaction share a mark, hence separate ones."""
-    tag = at_console.get(f"/jobs/{running.job_id}/", headers=AJAX)["ETag"]
-    with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {table} SET id = id WHERE id = (SELECT max(id) FROM {table})"
-                       if table != "weir_operation" else "UPDATE weir_operation SET phase = 'storing'")  # fmt: skip
-    again = at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": tag})
-    assert again.status_code in (200, 204)
-    assert again["ETag"] != tag
+    for table in ("weir_job", "weir_run", "weir_checkpoint", "weir_operation", "weir_attempt"):
+        tag = at_console.get(f"/jobs/{running.job_id}/", headers=AJAX)["ETag"]
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {table} SET id = id WHERE id = (SELECT max(id) FROM {table})"
+                           if table != "weir_operation" else "UPDATE weir_operation SET phase = 'storing'")  # fmt: skip
+        again = at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": tag})
+        assert again.status_code in (200, 204), table
+        assert again["ETag"] != tag, table
 
 
 def test_only_blocks_that_changed_are_sent(at_console: Client, running: Run) -> None:
@@ -145,8 +145,11 @@ def test_the_page_of_a_job_that_has_ended_goes_on_asking_and_gets_nothing(at_con
     Operation.objects.all().delete()
     Run.objects.update(state="stopped")
     path = f"/jobs/{running.job_id}/"
-    known = digests(at_console.get(path))
-    assert at_console.get(path, headers={**AJAX, "X-Blocks": known}).status_code == 204
+    for _ in range(5):  # plots move on every 5 s, between two requests of a slow machine too
+        known = digests(at_console.get(path))
+        if (status := at_console.get(path, headers={**AJAX, "X-Blocks": known}).status_code) == 204:
+            break
+    assert status == 204
 
 
 def test_another_user_s_revision_is_another(at_console: Client, reading: Client, running: Run, still: None) -> None:

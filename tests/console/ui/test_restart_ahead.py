@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.cache import caches
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -12,6 +13,7 @@ from django.utils import timezone
 
 from console.jobs.models import Attempt, Run
 from console.metrics.models import Metrics
+from console.ui import jobrows
 from tests.console.ui import blocks, rows
 from tests.console.ui.plots.test_timeline import MAX_QUERIES
 
@@ -128,12 +130,14 @@ def test_a_failed_run_shows_where_a_restore_continues(at_console: Client, restar
     assert "Oldest restore point" not in said
 
 
-@pytest.mark.parametrize("span", ["15min", "6h", "7d"])
 @pytest.mark.parametrize("state", ["restarting", "failed", "finished"])
-def test_the_page_takes_few_queries(at_console: Client, restarting: Run, state: str, span: str) -> None:
+def test_the_page_takes_few_queries(at_console: Client, restarting: Run, state: str) -> None:
     """The first page of a failed job took 13 with 7 d."""
     ended_at = None if state == "restarting" else timezone.now()
     Run.objects.update(state=state, ended_at=ended_at, failure={"code": "unknown"})
-    with CaptureQueriesContext(connection) as asked:
-        at_console.get(f"/jobs/{restarting.job_id}/?span={span}")
-    assert len(asked) <= MAX_QUERIES
+    for span in ("7d", "6h", "15min"):
+        caches["fragments"].clear()
+        jobrows.forget_rows()
+        with CaptureQueriesContext(connection) as asked:
+            at_console.get(f"/jobs/{restarting.job_id}/?span={span}")
+        assert len(asked) <= MAX_QUERIES, span

@@ -20,7 +20,7 @@ from console.ui import jobrows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console import graphs
 from tests.console.stored import store
-from tests.console.ui import blocks, numbers, rows
+from tests.console.ui import blocks, rows
 
 PLAN = {"HX-Request": "true", "HX-Target": "plan"}  #: a script asks for the plan of another choice
 
@@ -159,18 +159,6 @@ def test_a_restore_counts_the_records_that_are_read_again(at_console: Client) ->
     assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": chosen.pk}))
 
 
-def test_a_restore_counts_records_by_the_rule_of_the_recovery_horizon(at_console: Client) -> None:
-    run = rows.run(rows.job())
-    numbers.record(run, hours=0.1, fine_minutes=3)
-    now = timezone.now()
-    chosen = rows.checkpoint(run, 7, triggered_at=now - timedelta(seconds=31))
-    rows.checkpoint(run, 8, triggered_at=now - timedelta(seconds=16))
-    horizon = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.horizon
-    given = {"version": run.version_id, "parallelism": 2, "checkpoint": chosen.pk}
-    read_since = at_console.get(f"/jobs/{run.job_id}/restore/", given).context["read_since"]
-    assert read_since == pytest.approx(horizon.records_from(chosen.triggered_at), rel=0.05)
-
-
 def test_the_time_between_two_attempts_counts_for_nothing_on_both_pages(at_console: Client) -> None:
     """The page of the job counted it at the rate of the present attempt."""
     run, now = rows.run(rows.job(), token=2), timezone.now()
@@ -198,19 +186,13 @@ def test_the_time_between_two_attempts_counts_for_nothing_on_both_pages(at_conso
 
 
 def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_console: Client, stopped: Run) -> None:
-    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version, 3), follow=True)
+    chosen = choice(12, stopped.version, 3, reason="a bad release")
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen, follow=True)
     found = Operation.objects.get()
     assert found.run is not None
     assert (found.kind, found.run.parallelism, found.run.restore_checkpoint) == ("restore", 3, number(12))
+    assert found.reason == "a bad release"
     assert "The restore was requested." in blocks.text(response)
-
-
-def test_a_restore_keeps_its_reason(at_console: Client, stopped: Run) -> None:
-    path = f"/jobs/{stopped.job_id}/restore/"
-    assert '<input id="reason" name="reason"' in at_console.get(path).content.decode()
-    at_console.post(path, choice(12, stopped.version, reason="a bad release"))
-    found = Operation.objects.get()
-    assert (found.kind, found.reason) == ("restore", "a bad release")
 
 
 def another_version(
@@ -303,31 +285,11 @@ def test_a_parallelism_beyond_the_key_groups_is_refused_before_and_after(at_cons
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version, 129)
     shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
     assert "must lie between 1 and max_parallelism (128), not 129" in blocks.text(shown)
+    for promise in ("129 subtasks", "A new run", "→ 129"):
+        assert promise not in blocks.text(shown)
     assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
     assert posted.status_code == 422
     assert not Operation.objects.exists()
-
-
-def test_a_failed_checkpoint_is_refused_by_name(at_console: Client, stopped: Run) -> None:
-    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", choice(13, stopped.version))
-    assert response.status_code == 409
-    assert "Checkpoint 13 has failed; only a completed checkpoint can be restored." in blocks.text(response)
-
-
-def test_a_checkpoint_of_another_job_is_refused(at_console: Client, stopped: Run) -> None:
-    other = rows.checkpoint(rows.run(rows.job("other"), "stopped"), 1)
-    chosen = {**choice(12, stopped.version), "checkpoint": other.pk}
-    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen)
-    assert response.status_code == 422
-    assert "Checkpoint 1 belongs to another job, other." in blocks.text(response)
-
-
-def test_a_restore_needs_a_job_at_rest(at_console: Client) -> None:
-    run = rows.run(rows.job())
-    rows.checkpoint(run, 1)
-    refused = at_console.post(f"/jobs/{run.job_id}/restore/", choice(1, run.version))
-    assert refused.status_code == 409
-    assert f"Run {run.pk} is running; a job has one run at a time." in blocks.text(refused)
 
 
 def test_a_drained_savepoint_warns(at_console: Client) -> None:

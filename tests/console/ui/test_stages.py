@@ -50,6 +50,7 @@ def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
         ("Size to read", "1.9 MiB"), ("Last message", "–"),
     ]:  # fmt: skip
         assert f"{label} {value}" in said
+    assert "PySpark stages of the run" not in page(at_console, rows.run(rows.job("without")))
 
 
 def test_the_death_of_the_process_before_is_not_that_of_the_one_that_runs(at_console: Client) -> None:
@@ -90,10 +91,6 @@ def test_a_stage_that_has_ended_has_no_rate(at_console: Client) -> None:
     said = page(at_console, run)
     assert "Epochs written 57" in said
     assert "84 k/s" not in said
-
-
-def test_a_job_without_stages_has_no_such_panel(at_console: Client) -> None:
-    assert "PySpark stages of the run" not in page(at_console, rows.run(rows.job()))
 
 
 def test_a_report_of_another_shape_does_not_break_the_page(at_console: Client) -> None:

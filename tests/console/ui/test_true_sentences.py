@@ -39,12 +39,6 @@ def test_after_a_drain_no_act_is_suggested(at_console: Client, drained: Run) -> 
     assert primary(at_console.get(f"/jobs/{drained.job_id}/").content.decode()) == []
 
 
-def test_a_stop_suggests_the_restore(at_console: Client) -> None:
-    run = rows.run(rows.job(), "stopped")
-    rows.checkpoint(run, 1, kind="stop")
-    assert primary(at_console.get(f"/jobs/{run.job_id}/").content.decode()) == ["restore"]
-
-
 def test_the_restore_page_chooses_what_leaves_something_to_do(at_console: Client, drained: Run) -> None:
     page = at_console.get(f"/jobs/{drained.job_id}/restore/").content.decode()
     assert f'value="{Checkpoint.objects.get(number=11).pk}" checked' in page
@@ -177,17 +171,6 @@ def test_checkpoints_of_an_earlier_run_are_not_this_run_s_progress(at_console: C
 # ---------------------------------------------------------------- refused parallelism
 
 
-def test_a_refused_parallelism_deals_nothing(at_console: Client) -> None:
-    run = rows.run(rows.job(), "stopped")
-    row = rows.checkpoint(run, 1)
-    chosen = {"checkpoint": row.pk, "version": run.version_id, "parallelism": 500}
-    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/restore/", chosen))
-    assert "must lie between 1 and max_parallelism (128), not 500" in said
-    assert "500 subtasks" not in said
-    assert "A new run" not in said
-    assert "→ 500" not in said
-
-
 # ---------------------------------------------------------------- operators of runs that do not flow
 
 ALL_FINISHED = {uid: {**numbers, "state": "finished"} for uid, numbers in rows.live()["operators"].items()}
@@ -228,11 +211,6 @@ def test_no_operator_is_running_where_the_run_is_not(at_console: Client, state: 
 # ---------------------------------------------------------------- the list
 
 
-def test_a_failed_run_is_not_what_was_wanted(at_console: Client) -> None:
-    rows.run(rows.job(), "failed")
-    assert "reached" not in blocks.text(at_console.get("/jobs/"))
-
-
 def test_a_job_without_checkpoints_does_not_look_well_in_the_list(at_console: Client) -> None:
     run = rows.run(rows.job())
     earlier = rows.checkpoint(run, 3, triggered_at=timezone.now() - timedelta(minutes=7))
@@ -260,13 +238,6 @@ def test_without_a_completed_checkpoint_none_is_the_longest(at_console: Client) 
     run = rows.run(rows.job())
     rows.checkpoint(run, 1, status="failed", reason="expired", duration_ms=5000)
     assert "longest 5" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-
-
-def test_the_savepoint_of_a_stop_is_a_savepoint(at_console: Client) -> None:
-    run = rows.run(rows.job(), "stopped")
-    row = rows.checkpoint(run, 7, kind="stop")
-    assert "7 savepoint (stop)" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert "Kind savepoint (stop)" in blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
 
 
 def test_an_attempt_under_way_runs_only_if_its_run_does(at_console: Client) -> None:

@@ -84,11 +84,3 @@ def test_a_rescale_waits_for_another_parallelism(signed_in: Open, running: Run) 
         page.get_by_label("Parallelism").fill("3")
         rescale.click()
         expect(page.get_by_text("The rescale was requested")).to_be_visible()
-
-
-def test_without_scripts_the_console_refuses_the_rescale(signed_in: Open, running: Run) -> None:
-    with signed_in(java_script_enabled=False, forgive="422") as page:
-        page.goto(f"/jobs/{running.job_id}/rescale/")
-        page.get_by_role("button", name="Rescale", exact=True).click()
-        expect(page.get_by_text("The run has this parallelism and version already")).to_be_visible()
-    assert not Operation.objects.filter(kind="rescale").exists()

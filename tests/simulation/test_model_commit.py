@@ -34,7 +34,7 @@ from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.backend import SubtaskState
-from tests.examples import examples
+from tests.example_counts import examples
 
 JOB, SUBTASKS = "7", 2
 CUTS = {"mark": "sync_path", "rename": "rename_without_replacing"}

@@ -34,7 +34,7 @@ from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.run_store import CompletedCheckpoint, RunStore
-from tests.examples import examples
+from tests.example_counts import examples
 
 ENDING = (CheckpointKind.STOP, CheckpointKind.DRAIN)
 chances = st.integers(0, 100)

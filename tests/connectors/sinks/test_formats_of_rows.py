@@ -242,7 +242,7 @@ def test_bad_options_are_refused(sink: RowFileSink) -> None:
 
 def test_avro_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(JobRejected, match=r"weir\[avro\]"):
+    with pytest.raises(JobRejected, match=r"weir-streams\[avro\]"):
         weir.AvroSink("/out").check()
 
 

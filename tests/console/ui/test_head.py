@@ -105,7 +105,7 @@ def test_the_figures_of_the_head_stand_in_a_line_of_a_wide_page(
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_the_graph_is_seen_at_once(signed_in: Open, running: Run) -> None:
-    for width, most in ((1120, 360), (1440, 330)):
+    for width, most in ((1120, 360), (1440, 340)):
         with signed_in(width) as page:
             page.goto(f"/jobs/{running.job_id}/")
             top = page.get_by_role("heading", name="Job graph").bounding_box()

@@ -172,7 +172,7 @@ def test_a_job_is_right_also_after_a_sigkill(name: str, system: str, tmp_path: P
     """S1-25: all processes are killed in the second round; a new process goes on from the last checkpoint."""
     if python_of(SYSTEMS[system], PEERS, sys.executable) is None:
         pytest.skip(f"{system} is not installed")
-    workload = replace(WORKLOADS[name], rows={system: 600_000}, check_rows=300_000)
+    workload = replace(WORKLOADS[name], rows={system: 3_000_000}, check_rows=300_000)
     todo = [(workload, SYSTEMS[system])] * 2
     with lock_folder(tmp_path), Progress([(f"{name} {system}", 1.0)] * 2) as progress:
         harness = Harness(tmp_path, RunPlan(repeats=2, time_box_s=120.0), progress)

@@ -1,7 +1,4 @@
-"""`python -m stack up | down | clean | status | logs | demo`: the commands behind the Makefile.
-
-`python -m examples` prepares an example pipeline, writes its input, or checks its output.
-"""
+"""`weir stack up | down | clean | status | logs`: all processes of a console on this machine."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
+    parser = argparse.ArgumentParser(prog="weir stack", description=__doc__)
     parser.add_argument("--var", type=Path, help="folder of all data (default: $WEIR_VAR, else ./var)")
     commands = parser.add_subparsers(required=True)
     up = commands.add_parser("up", help="start everything and return when it is ready")
@@ -63,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     up.set_defaults(command=_up)
     for name, command, text in (
-        ("down", _down, "stop all processes of this checkout"),
-        ("clean", _clean, "stop all processes of this checkout and remove all its data"),
+        ("down", _down, "stop all processes"),
+        ("clean", _clean, "stop all processes and remove the state; output of jobs in the folder `data` stays"),
         ("status", _status, "show the running processes"),
         ("logs", _logs, "follow the logs"),
     ):

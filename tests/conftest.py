@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from django.db import connections
 from django.test import TransactionTestCase
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     5 to 50 ms, and each checkpoint of a job in a thread has a dozen. Processes that a test starts call the real one.
     """
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    # A thread of a live server may outlive its test: its connection would keep the database from being dropped.
+    connections.settings["default"]["CONN_MAX_AGE"] = 0
     patch = pytest.MonkeyPatch()
     patch.setattr(os, "fsync", _check_descriptor)
     config.add_cleanup(patch.undo)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
-from console.jobs.models import Job, JobVersion
+from console.jobs.models import Job, JobVersion, VersionState
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import Commands, MakeCheckpoint, MakeRun
@@ -50,6 +50,28 @@ def test_a_restore_shows_its_effects_and_is_bound_to_them(
     operation = Operation.objects.get()
     assert (operation.params["checkpoint"], operation.params["version"]) == (made.pk, version.pk)
     assert operation.params["plan_hash"]
+
+
+def test_a_restore_waits_for_the_newest_version_and_takes_it(
+    weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
+) -> None:
+    """A restore right after `apply` took the version before, in silence."""
+    make_checkpoint(make_run(RunState.STOPPED), 4, kind="stop")
+    newest, after = (
+        JobVersion.objects.create(
+            job=version.job, number=number, parallelism=version.parallelism, max_parallelism=version.max_parallelism,
+            params=version.params, settings=version.settings, graph=version.graph, state=VersionState.COMPILING,
+        )
+        for number in (2, 3)
+    )  # fmt: skip
+    refused = weir("restore", "daily sums", "--from", "4", "--yes", "--timeout", "0", code=3)
+    assert "version 3 of daily sums is not compiled yet" in refused.stderr
+    JobVersion.objects.filter(pk=newest.pk).update(state=VersionState.READY)
+    JobVersion.objects.filter(pk=after.pk).update(state=VersionState.REJECTED)
+    assert "version 3 is rejected" in weir("restore", "daily sums", "--from", "4", "--dry-run").stderr
+    JobVersion.objects.filter(pk=after.pk).delete()
+    weir("restore", "daily sums", "--from", "4", "--yes", "--no-wait")
+    assert Operation.objects.get().params["version"] == newest.pk
 
 
 def test_a_running_job_is_stopped_and_restored_as_one_operation(

@@ -311,7 +311,7 @@ def rescale(
 @click.argument("job")
 @click.option("--from", "number", type=int, help="Number of a checkpoint or savepoint of the job.")
 @click.option("--path", help="Folder of a savepoint, instead of a number.")
-@click.option("--version", type=int, help="Number of the version (default: the newest that is ready).")
+@click.option("--version", type=int, help="Number of the version (default: the newest, once it is compiled).")
 @click.option("--parallelism", type=int, help="Default: that of the version.")
 @click.option("--accept-repeated-output", is_flag=True)
 @click.option("--allow-unmapped", is_flag=True, help="Drop the state of operators that the version lacks.")
@@ -334,6 +334,11 @@ def restore(
     if end_run and number is None:
         raise click.UsageError("--end-run needs --from: only a recorded snapshot is held until the run has ended")
     found = console.job(job)
+    if version is None and (newest := console.newest_version(found, asked["timeout"])):
+        if newest["state"] == "ready":
+            version = newest["number"]
+        else:
+            click.echo(f"version {newest['number']} is rejected: the newest that is ready goes on", err=True)
     wanted = target(console, found, version, parallelism)
     if number is not None:
         origin: dict[str, Any] = {"checkpoint": console.checkpoint(found, number)["id"]}
@@ -345,7 +350,8 @@ def restore(
     if dry_run:
         return
     first = f"End the run of {job} by a {end_run}, then restore it" if end_run else f"Restore {job}"
-    confirm(f"{first} at parallelism {plan['parallelism']}?", yes)
+    shown = "" if version is None else f" in version {version}"
+    confirm(f"{first}{shown} at parallelism {plan['parallelism']}?", yes)
     accepted = {"accept_repeated_output": accept_repeated_output, "allow_unmapped": allow_unmapped}
     params = {**origin, **wanted, **accepted, "plan_hash": plan["plan_hash"]}
     if end_run:

@@ -113,6 +113,18 @@ class Console:
             raise Refused(f"{job['name']} has no checkpoint or savepoint {number}")
         return found
 
+    def newest_version(self, job: Row, timeout_s: float) -> Row | None:
+        """The newest version of a job, once it is compiled. Raises Refused: it still is not after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while job["newest_version"]:
+            version: Row = self.get(f"versions/{job['newest_version']}/")
+            if version["state"] != "compiling":
+                return version
+            if time.monotonic() >= deadline:
+                raise Refused(f"version {version['number']} of {job['name']} is not compiled yet; see --version")
+            time.sleep(_RETRY_AFTER_S)
+        return None
+
     # ------------------------------------------------------------ operations
 
     def request(self, job: Row, kind: str, params: Row, reason: str) -> Row:

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from runtime.errors import JobRejected
 from runtime.libraries import require_library
 
 QUEUES: Final = ("housekeeping", "stages", "standing", "runs")
@@ -23,7 +24,7 @@ BEAT: Final = ("-A", "console.celery", "beat", "-l", "WARNING", "--pidfile=")  #
 def web(host: str, port: int, fd: int | None) -> None:
     """Starts the web server of the console."""
     address = ("--host", host, "--port", str(port)) if fd is None else ("--fd", str(fd))
-    _become("console.server", *address)
+    _serve("console.server", *address)
 
 
 @click.command()
@@ -34,7 +35,7 @@ def worker(queue: str, concurrency: int, name: str | None) -> None:
     """Starts a worker of QUEUE. Runs need a host with Spark."""
     if queue in ("runs", "standing"):
         require_library("pyspark", "spark")
-    _become(
+    _serve(
         "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency), "-n", f"{name or queue}@%h",
         "-l", "INFO", "--without-gossip", "--without-mingle",
     )  # fmt: skip
@@ -43,7 +44,7 @@ def worker(queue: str, concurrency: int, name: str | None) -> None:
 @click.command()
 def beat() -> None:
     """Starts the clock of the periodic tasks. A console has one."""
-    _become("celery", *BEAT)
+    _serve("celery", *BEAT)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -51,6 +52,15 @@ def beat() -> None:
 def stack(arguments: tuple[str, ...]) -> None:
     """Starts or stops the stack of this machine: `up | down | status | logs | clean`."""
     _become("stack", *arguments)
+
+
+def _serve(module: str, *arguments: str) -> None:
+    """Becomes a process of the console. Raises JobRejected: a variable that all of them need is missing."""
+    for name in ("WEIR_VAR", "DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SECRET_KEY"):
+        if not os.environ.get(name):
+            advice = "on a single machine `weir stack up` sets all variables and starts all processes"
+            raise JobRejected("missing-variable", name, f"is not set: {advice}")
+    _become(module, *arguments)
 
 
 def _become(module: str, *arguments: str) -> None:

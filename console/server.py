@@ -63,11 +63,11 @@ def main() -> None:
     parser.add_argument("--fd", type=int, help="a listening socket that the parent process holds")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from console.wsgi import application  # sets up Django
 
-    address = (given.host, given.port)
-    serve(application, socket.create_server(address) if given.fd is None else socket.socket(fileno=given.fd))
+    address = (arguments.host, arguments.port)
+    serve(application, socket.create_server(address) if arguments.fd is None else socket.socket(fileno=arguments.fd))
 
 
 if __name__ == "__main__":

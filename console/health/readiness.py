@@ -21,7 +21,6 @@ from console.health import passes
 
 DATABASE: Final = "database"
 RECONCILER: Final = "reconciler"
-_READ_DATABASE: Final = frozenset({RECONCILER})
 _BROKER_TIMEOUT_S = 2
 
 
@@ -68,11 +67,11 @@ class Readiness:
         self._parts = None
 
     def _ask(self) -> dict[str, Part]:
-        """The answers. Without the database, probes that read it would each wait for a connection again."""
+        """The answers. Without the database, the probe of the reconciler would wait for a connection again."""
         parts: dict[str, Part] = {}
         for name, ask in self._probes.items():
-            is_known = name not in _READ_DATABASE or parts[DATABASE].is_ok
-            parts[name] = _probe(ask) if is_known else Part(is_ok=False, text="unavailable: the database has it")
+            is_known = name != RECONCILER or DATABASE not in parts or parts[DATABASE].is_ok
+            parts[name] = _probe(ask) if is_known else Part(is_ok=False, text="unavailable: unknown without database")
         return parts
 
 

@@ -350,8 +350,8 @@ def restore(
     if dry_run:
         return
     first = f"End the run of {job} by a {end_run}, then restore it" if end_run else f"Restore {job}"
-    shown = "" if version is None else f" in version {version}"
-    confirm(f"{first}{shown} at parallelism {plan['parallelism']}?", yes)
+    target_version = "" if version is None else f" in version {version}"
+    confirm(f"{first}{target_version} at parallelism {plan['parallelism']}?", yes)
     accepted = {"accept_repeated_output": accept_repeated_output, "allow_unmapped": allow_unmapped}
     params = {**origin, **wanted, **accepted, "plan_hash": plan["plan_hash"]}
     if end_run:

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.kernels.jit import BYTES, INTEGERS, NOTHING, WORDS, WORDS_OUT, compiled, inlined, load_word_at
+from runtime.kernels.jit import BYTES, INTEGERS, NOTHING, WORDS, WORDS_OUT, compiled, inlined, load_word_at, outlined
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -16,7 +16,7 @@ _MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
 _MIX_SHIFT_BITS: Final = np.uint64(33)
 _COMBINE_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
-_MAX_MIXED_BYTES: Final = 64
+_PIECE_BYTES: Final = 64
 
 
 @inlined
@@ -53,22 +53,32 @@ def combine(combined: Words, following: Words) -> None:
         combined[row] = mix_word(combined[row] * _COMBINE_MULTIPLIER + following[row])
 
 
+@outlined
+def piece_hash(data: int, at: int, left: int) -> np.uint64:
+    """The hash of up to 64 bytes at position `at`: two multiplications per 8 bytes.
+
+    `data`: an address, from which at least 16 bytes can be read.
+    """
+    mixed = mix_word(np.uint64(left))
+    while left > 8:
+        mixed = mix_word(mixed ^ load_word_at(data + at))
+        left -= 8
+        at += 8
+    if left > 0:
+        mixed = mix_word(mixed ^ word_at(data, at, left))
+    return mixed
+
+
 @compiled(NOTHING, BYTES, INTEGERS, INTEGERS, WORDS_OUT)
 def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Words) -> None:
     """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` (at least 16) from `starts[i]` on.
 
-    Two multiplications per 8 bytes. Values longer than 64 bytes are left to the caller.
+    Of a longer value than 64 bytes, it is the sum of the hashes of its pieces, the later ones mixed with their offsets.
     """
     begin = data.ctypes.data
     for row in range(len(starts)):
-        left, at = lengths[row], starts[row]
-        if left > _MAX_MIXED_BYTES:
-            continue
-        found = mix_word(np.uint64(left))
-        while left > 8:
-            found = mix_word(found ^ load_word_at(begin + at))
-            left -= 8
-            at += 8
-        if left > 0:
-            found = mix_word(found ^ word_at(begin, at, left))
-        hashes[row] = found
+        start, length = starts[row], lengths[row]
+        hashes[row] = piece_hash(begin, start, min(length, _PIECE_BYTES))
+        for offset in range(_PIECE_BYTES, length, _PIECE_BYTES):
+            following = piece_hash(begin, start + offset, min(length - offset, _PIECE_BYTES))
+            hashes[row] += mix_word(following + np.uint64(offset))

@@ -9,8 +9,8 @@ In a segment, column `key` is msgpack of (key, place). A plain value is msgpack 
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.index.hashing import Hashes, hash_column
+from runtime.state.index.hashing import Hashes, hash_column, value_hashes
 from runtime.state.index.key_index import RowIds
-from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes, value_hashes
-from runtime.state.proofs import HASHED_ROWS, Change, LazyProof, ProofHistory, ProofSums
+from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes
+from runtime.state.proofs import HASHED_ROWS, LazyProof, ProofHistory, ProofSums
 from runtime.state.schema import TableSchema
 
 Place = int | bytes | None  #: within a key: index of an element, encoded map key, None for a single value
@@ -53,41 +53,46 @@ class ObjectRows:
     def __len__(self) -> int:
         return len(self._by_entry)
 
-    @property
+    @cached_property
     def groups(self) -> Groups:
         return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self._by_entry))
 
     def add_to(self, sums: ProofSums) -> None:
         sums.add(self.groups, self._hashes)
 
-    @property
-    def present(self) -> tuple[Groups, Hashes]:
-        """Key groups and hashes of the entries that are not deleted."""
-        present = np.fromiter((value is not None for value in self._by_entry.values()), bool, len(self))
-        return self.groups[present], self._hashes[present]
+    def replace_in(self, sums: ProofSums, before: Mapping[Entry, Stored | None]) -> None:
+        """Replaces the values `before` of the same entries in a proof; None: the entry was or is absent."""
+        previous = [before[entry] for entry in self._by_entry]
+        for change, values, hashes in (
+            (sums.remove, previous, self._row_hashes(previous)),
+            (sums.add, self._values, self._hashes),
+        ):
+            present = np.fromiter((value is not None for value in values), bool, len(self))
+            change(self.groups[present], hashes[present])
+
+    def to_batch(self, rows: RowIds) -> pa.RecordBatch:
+        """The rows with the numbers `rows`, in the layout of a segment."""
+        values = _encoded_values([self._values[row] for row in rows.tolist()])
+        columns = [pa.array(self.groups[rows]), values.is_null(), self._keys.take(pa.array(rows)), values]
+        return pa.RecordBatch.from_arrays(columns, schema=_SEGMENT_SCHEMA)
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        return pa.array(list(map(_row_key, self._by_entry)), _BINARY_TYPE)
+
+    @cached_property
+    def _values(self) -> list[Stored | None]:
+        return list(self._by_entry.values())
 
     @cached_property
     def _hashes(self) -> Hashes:
         """The hash of each entry, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
-        keys = hash_column(pa.array(list(map(_row_key, self._by_entry)), _BINARY_TYPE))
-        values = value_hashes(pa.array(list(map(_as_bytes, self._by_entry.values())), _BINARY_TYPE))
-        deleted = np.fromiter((value is None for value in self._by_entry.values()), bool, len(self))
-        return row_hashes(keys, [values], deleted)
+        return self._row_hashes(self._values)
 
-    def to_batch(self, rows: RowIds) -> pa.RecordBatch:
-        """The rows with the numbers `rows`, in the layout of a segment."""
-        found = [self._items[row] for row in rows.tolist()]
-        keys = [_row_key(entry) for entry, _ in found]
-        deleted = [value is None for _, value in found]
-        values = pa.array([_as_bytes(value) for _, value in found], _BINARY_TYPE)
-        groups = pa.array([entry[0] for entry, _ in found], pa.int32())
-        return pa.RecordBatch.from_arrays(
-            [groups, pa.array(deleted), pa.array(keys, _BINARY_TYPE), values], schema=_SEGMENT_SCHEMA
-        )
-
-    @cached_property
-    def _items(self) -> list[tuple[Entry, Stored | None]]:
-        return list(self._by_entry.items())
+    def _row_hashes(self, values: Sequence[Stored | None]) -> Hashes:
+        column = _encoded_values(values)
+        deleted = column.is_null().to_numpy(zero_copy_only=False)
+        return row_hashes(hash_column(self._keys), [value_hashes(column)], deleted)
 
 
 class ObjectTable:
@@ -155,7 +160,8 @@ class ObjectTable:
         """The proof of the present entries, from the puts and deletes since the table was created or restored."""
         if not self._changed:
             return self._history.newest
-        return self._history.preview(_change(ObjectRows(dict(self._before)), ObjectRows(dict(self._changed))))
+        changed, before = ObjectRows(dict(self._changed)), dict(self._before)
+        return self._history.preview(partial(changed.replace_in, before=before))
 
     def copy_all(self) -> ObjectRows:
         """A copy of every entry; the record of changes stays."""
@@ -203,7 +209,7 @@ class ObjectTable:
         """The changes since the last capture, which is now."""
         changed = ObjectRows(self._changed)
         if len(changed):
-            self._history.advance(_change(ObjectRows(self._before), changed))
+            self._history.advance(partial(changed.replace_in, before=self._before))
             self._changed, self._before = {}, {}
         return changed
 
@@ -238,16 +244,6 @@ class ObjectTable:
         return previous
 
 
-def _change(before: ObjectRows, after: ObjectRows) -> Change:
-    """The change of a proof: the entries `before` become the entries `after`; those without a value are absent."""
-
-    def change(sums: ProofSums) -> None:
-        sums.remove(*before.present)
-        sums.add(*after.present)
-
-    return change
-
-
 def _row_key(entry: Entry) -> bytes:
     return _encode((msgspec.Raw(entry[1]), entry[2]))
 
@@ -274,6 +270,10 @@ def map_place(key: Any) -> bytes:
     if type(key) not in (str, int, bytes):
         raise TypeError(f"a key of a map state is str, int or bytes, not {type(key).__name__}")
     return msgspec.msgpack.encode(key)
+
+
+def _encoded_values(values: Sequence[Stored | None]) -> pa.Array:
+    return pa.array(list(map(_as_bytes, values)), _BINARY_TYPE)
 
 
 def _as_bytes(value: Stored | None) -> bytes | None:

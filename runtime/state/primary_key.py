@@ -13,18 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.factorise import factorise
-from runtime.state.index.hashing import (
-    MAX_MIXED_BYTES,
-    NULL_HASH,
-    Hashes,
-    combine_hashes,
-    hash_column,
-    hash_columns,
-    hash_text,
-    is_text,
-    mix,
-    text_buffers,
-)
+from runtime.state.index.hashing import Hashes, combine_hashes, hash_columns, value_hashes
 from runtime.state.index.key_index import RowIds
 
 OWN_FIELDS: Final = (pa.field("key group", pa.int32()), pa.field("deleted", pa.bool_()))  #: precede the keys
@@ -79,33 +68,6 @@ class PrimaryKey:
         keys = hash_columns(self.keys(batch.columns))
         values = [value_hashes(column) for column in self.values(batch.columns)]
         return keys, row_hashes(keys, values, self.deleted(batch))
-
-
-def value_hashes(column: pa.Array) -> Hashes:
-    """A hash per value of a column, for proofs.
-
-    A long sequence of bytes is hashed in pieces of 64 bytes, whose hashes are added up with their positions: hundreds
-    of values at a time, where the hash of keys would call BLAKE2b for each of them.
-    """
-    if not is_text(column.type):
-        return hash_column(column)
-    data, starts, lengths = text_buffers(column)
-    if int(lengths.max(initial=0)) <= MAX_MIXED_BYTES:
-        return hash_column(column)
-    pieces = np.maximum(1, -(-lengths // MAX_MIXED_BYTES))
-    firsts = np.cumsum(pieces) - pieces
-    offsets = (np.arange(int(pieces.sum())) - np.repeat(firsts, pieces)) * MAX_MIXED_BYTES
-    hashes = hash_text(
-        data,
-        np.repeat(starts, pieces) + offsets,
-        np.minimum(np.repeat(lengths, pieces) - offsets, MAX_MIXED_BYTES),
-    )
-    later = np.flatnonzero(offsets)  # the first piece counts as it is: a short value has the hash of a key
-    hashes[later] = mix(hashes[later] + offsets[later].view(np.uint64))
-    hashes = np.add.reduceat(hashes, firsts)
-    if column.null_count:
-        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
-    return hashes
 
 
 def row_hashes(keys: Hashes, values: Sequence[Hashes], deleted: npt.NDArray[np.bool_]) -> Hashes:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from runtime.core.snapshot.proofs import GroupProof, StateProof, proof_difference
 from runtime.errors import CorruptState
 from runtime.state.index.factorise import distinct_codes
-from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes
-from runtime.state.primary_key import BROADCAST_GROUP, Groups, PrimaryKey, value_hashes
+from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes, value_hashes
+from runtime.state.primary_key import BROADCAST_GROUP, Groups, PrimaryKey
 
 HASHED_ROWS: Final = 1 << 16  #: rows that are copied to be hashed at a time
 

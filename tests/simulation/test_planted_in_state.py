@@ -67,7 +67,7 @@ def capture_no_tombstones(patch: pytest.MonkeyPatch) -> None:
         return capture_changes(table)
 
     def object_rows(table: ObjectTable) -> list[ObjectRows]:
-        changed = {entry: value for entry, value in table._take_changes()._items if value is not None}
+        changed = {entry: value for entry, value in table._take_changes()._by_entry.items() if value is not None}
         return [ObjectRows(changed)] if changed else []
 
     patch.setattr(KeyedTable, "capture_changes", typed_rows)

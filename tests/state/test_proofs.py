@@ -24,10 +24,11 @@ from runtime.state.columns import ValueColumn
 from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
+from runtime.state.index.hashing import value_hashes
 from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.object_table import ObjectTable
-from runtime.state.primary_key import PrimaryKey, value_hashes
+from runtime.state.primary_key import PrimaryKey
 from runtime.state.proofs import LazyProof, proof_of_rows
 from runtime.state.rows import rows_proof, segment_batches
 from tests.state.failing_store import DiskFull, FailingStore

@@ -47,7 +47,7 @@ MIN_DATA_BYTES: Final = 16
 _OFFSET_TYPES: Final[Mapping[int, Any]] = {kind.id: np.int32 for kind in (pa.string(), pa.binary())} | {
     kind.id: np.int64 for kind in (pa.large_string(), pa.large_binary())
 }
-MAX_MIXED_BYTES: Final = 64  #: longer values are hashed with BLAKE2b, value by value
+MAX_MIXED_BYTES: Final = 64  #: longer keys are hashed with BLAKE2b, value by value
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
@@ -187,6 +187,22 @@ def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], length
     for row in np.flatnonzero(lengths > MAX_MIXED_BYTES):
         value = data[starts[row] : starts[row] + lengths[row]].tobytes()
         hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD_BYTES).digest(), "little")
+    return hashes
+
+
+def value_hashes(column: pa.Array) -> Hashes:
+    """A hash per value of a column, for proofs: that of a key, but for sequences of more than 64 bytes.
+
+    They are hashed in pieces of 64 bytes, whose hashes are added up with their positions: BLAKE2b would be called value
+    by value.
+    """
+    if not is_text(column.type):
+        return hash_column(column)
+    data, starts, lengths = text_buffers(column)
+    hashes = np.empty(len(column), dtype=np.uint64)
+    native().hashes.hash_texts(data, starts, lengths, hashes)
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
     return hashes
 
 

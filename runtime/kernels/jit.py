@@ -108,6 +108,13 @@ def _word_loader_at(context: Any, address: Any) -> Any:
     return types.uint64(types.int64), generate
 
 
+def _byte_loader_at(context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
+
+    return types.uint8(types.int64), generate
+
+
 def _word_storer_at(context: Any, address: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -128,5 +135,6 @@ def _byte_storer_at(context: Any, address: Any, byte: Any) -> Any:
 
 #: Access to memory by address. An array costs numba atomic counts of references in each function that it is passed to.
 load_word_at: Final[Any] = intrinsic(_word_loader_at)
+load_byte_at: Final[Any] = intrinsic(_byte_loader_at)
 store_word_at: Final[Any] = intrinsic(_word_storer_at)
 store_byte_at: Final[Any] = intrinsic(_byte_storer_at)

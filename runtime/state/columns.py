@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.kernels.hash_constants import FLOAT_WORDS, INTEGER_WORDS
 from runtime.state.index.growing import GrowingArray
-from runtime.state.index.hashing import NULL_HASH, Hashes, hash_text, mix, padded
+from runtime.state.index.hashing import WORD_BYTES, Hashes, HashInput, hash_text, padded
 from runtime.state.index.key_index import RowIds
 
 Mask = npt.NDArray[np.bool_]
@@ -34,12 +35,14 @@ class ColumnRows:
         valid = None if self.valid is None else self.valid.take(rows)
         return ColumnRows(self.field, self.values.take(rows), valid)
 
-    def hashes(self) -> Hashes:
-        """The hash of each value, as `hash_column` computes it for the column in Arrow."""
-        hashes = _hash_decimals(self.values) if self.values.dtype == DECIMAL_WORDS else mix(_as_words(self.values))
-        if self.valid is not None:
-            hashes[~self.valid] = NULL_HASH
-        return hashes
+    def hash_input(self) -> HashInput:
+        """The column as `value_input` makes it of the column in Arrow."""
+        if self.values.dtype == DECIMAL_WORDS:
+            return HashInput(_hash_decimals(self.values), valid=self.valid)
+        if self.values.dtype.kind == "f":
+            return HashInput(self.values.astype(np.float64, copy=False), FLOAT_WORDS, self.valid)
+        is_wide = self.values.dtype.itemsize == WORD_BYTES
+        return HashInput(self.values if is_wide else self.values.astype(np.int64), INTEGER_WORDS, self.valid)
 
     def to_arrow(self) -> pa.Array:
         kind = self.field.type
@@ -55,14 +58,6 @@ def _hash_decimals(values: npt.NDArray[Any]) -> Hashes:
     data = np.ascontiguousarray(values).view(np.uint8)
     starts = np.arange(len(values), dtype=np.int64) * _DECIMAL_BYTES
     return hash_text(padded(data), starts, np.full(len(values), _DECIMAL_BYTES, dtype=np.int64))
-
-
-def _as_words(values: npt.NDArray[Any]) -> Hashes:
-    if values.dtype.kind == "f":
-        floats = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
-        floats[np.isnan(floats)] = np.nan
-        return floats.view(np.uint64)
-    return values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
 
 
 def storage_dtype(kind: Any) -> np.dtype[Any]:

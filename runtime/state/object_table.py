@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.index.hashing import Hashes, hash_column, value_hashes
+from runtime.state.index.hashing import Hashes, hash_column, value_input
 from runtime.state.index.key_index import RowIds
 from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes
 from runtime.state.proofs import HASHED_ROWS, LazyProof, ProofHistory, ProofSums
@@ -92,7 +92,7 @@ class ObjectRows:
     def _row_hashes(self, values: Sequence[Stored | None]) -> Hashes:
         column = _encoded_values(values)
         deleted = column.is_null().to_numpy(zero_copy_only=False)
-        return row_hashes(hash_column(self._keys), [value_hashes(column)], deleted)
+        return row_hashes(hash_column(self._keys), [value_input(column)], deleted)
 
 
 class ObjectTable:

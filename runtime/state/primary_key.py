@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.index.factorise import factorise
-from runtime.state.index.hashing import Hashes, combine_hashes, hash_columns, value_hashes
+from runtime.state.index.hashing import Hashes, HashInput, hash_columns, hash_rows, value_input
 from runtime.state.index.key_index import RowIds
 
 OWN_FIELDS: Final = (pa.field("key group", pa.int32()), pa.field("deleted", pa.bool_()))  #: precede the keys
@@ -66,15 +66,14 @@ class PrimaryKey:
     def row_hashes(self, batch: pa.RecordBatch) -> tuple[Hashes, Hashes]:
         """The hash of each row's key columns, and that of the row."""
         keys = hash_columns(self.keys(batch.columns))
-        values = [value_hashes(column) for column in self.values(batch.columns)]
+        values = [value_input(column) for column in self.values(batch.columns)]
         return keys, row_hashes(keys, values, self.deleted(batch))
 
 
-def row_hashes(keys: Hashes, values: Sequence[Hashes], deleted: npt.NDArray[np.bool_]) -> Hashes:
-    """The hash of each row of a segment from the hashes of its keys and of its values; a tombstone has no values."""
-    rows = keys.copy()
-    for column in values:
-        rows = combine_hashes(rows, column)
+def row_hashes(keys: Hashes, values: Sequence[HashInput], deleted: npt.NDArray[np.bool_]) -> Hashes:
+    """The hash of each row of a segment from the hash of its keys and from its values; a tombstone has no values."""
+    rows = hash_rows([HashInput(keys), *values])
     if deleted.any():
-        rows[deleted] = combine_hashes(keys[deleted], np.full(np.count_nonzero(deleted), _TOMBSTONE_HASH))
+        tombstones = np.full(np.count_nonzero(deleted), _TOMBSTONE_HASH)
+        rows[deleted] = hash_rows([HashInput(keys[deleted]), HashInput(tombstones)])
     return rows

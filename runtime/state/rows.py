@@ -6,7 +6,7 @@ segment: key group, tombstone mark, the keys, the values. Rows are sorted by key
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.core.snapshot.proofs import StateProof
 from runtime.state.columns import ColumnRows
-from runtime.state.index.hashing import NULL_HASH, Hashes, combine_hashes
+from runtime.state.index.hashing import Hashes, HashInput, hash_rows
 from runtime.state.index.key_codec import KeyCodec
 from runtime.state.index.key_index import CodeRows, RowIds
 from runtime.state.primary_key import OWN_FIELDS, PrimaryKey, row_hashes
@@ -55,9 +55,8 @@ class TableRows:
     @cached_property
     def hashes(self) -> Hashes:
         """The hash of each row, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
-        columns = [self._key_hashes(position) for position in range(len(self.schema.keys))]
-        keys = reduce(combine_hashes, columns)
-        values = [column.hashes() for column in self.values or ()]
+        keys = hash_rows([self._key_input(position) for position in range(len(self.schema.keys))])
+        values = [column.hash_input() for column in self.values or ()]
         return row_hashes(keys, values, np.full(len(self), self.values is None))
 
     def add_to(self, sums: ProofSums) -> None:
@@ -76,10 +75,10 @@ class TableRows:
         schema = pa.schema([*OWN_FIELDS, *self.schema.keys, *nullable])
         return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=schema)
 
-    def _key_hashes(self, position: int) -> Hashes:
-        hashes = self.codecs[position].hashes(self.codes[position])
-        hashes[self.codes[-1] & (1 << position) != 0] = NULL_HASH
-        return hashes
+    def _key_input(self, position: int) -> HashInput:
+        return HashInput(
+            self.codecs[position].hashes(self.codes[position]), valid=self.codes[-1] & (1 << position) == 0
+        )
 
     def _key_column(self, position: int, rows: RowIds, null_marks: npt.NDArray[np.int64]) -> pa.Array:
         nulls = null_marks & (1 << position) != 0

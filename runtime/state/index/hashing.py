@@ -19,14 +19,25 @@ Compiled kernels (`runtime.kernels.hashes`) compute the hash.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runtime.kernels.hash_constants import (
+    COMBINE_MULTIPLIER,
+    FLOAT_WORDS,
+    HASHED_WORDS,
+    INTEGER_WORDS,
+    MIX_1,
+    MIX_2,
+    MIX_SHIFT_BITS,
+    NULL_HASH,
+    PIECE_BYTES,
+)
 from runtime.kernels.loading import native
 
 Hashes = npt.NDArray[np.uint64]
@@ -34,20 +45,36 @@ Texts = tuple[
     npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]
 ]  #: bytes; start, length of each value
 
-NULL_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
-_COMBINE_MULTIPLIER: Final = np.uint64(0xD6E8FEB86659FD93)
-_MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
-_MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
-_UNMIX_1: Final = np.uint64(pow(int(_MIX_1), -1, 1 << 64))
-_UNMIX_2: Final = np.uint64(pow(int(_MIX_2), -1, 1 << 64))
-_MIX_SHIFT_BITS: Final = np.uint64(33)
+_UNMIX_1: Final = np.uint64(pow(int(MIX_1), -1, 1 << 64))
+_UNMIX_2: Final = np.uint64(pow(int(MIX_2), -1, 1 << 64))
 WORD_BYTES: Final = 8
 MIN_DATA_BYTES: Final = 16
 #: the type of the offsets of a text type, by its number
 _OFFSET_TYPES: Final[Mapping[int, Any]] = {kind.id: np.int32 for kind in (pa.string(), pa.binary())} | {
     kind.id: np.int64 for kind in (pa.large_string(), pa.large_binary())
 }
-MAX_MIXED_BYTES: Final = 64  #: longer keys are hashed with BLAKE2b, value by value
+
+
+class HashInput(NamedTuple):
+    """A column as the kernel of hashes reads it."""
+
+    words: npt.NDArray[Any]  #: 8 bytes a row
+    kind: int = HASHED_WORDS  #: `INTEGER_WORDS`, `FLOAT_WORDS` or `HASHED_WORDS`
+    valid: npt.NDArray[np.bool_] | None = None  #: None: all rows are valid
+
+
+def hash_rows(columns: Sequence[HashInput]) -> Hashes:
+    """A hash per row of at least one column."""
+    contiguous = [np.ascontiguousarray(column.words) for column in columns]
+    masks = [None if column.valid is None else np.ascontiguousarray(column.valid) for column in columns]
+    hashes = np.empty(len(contiguous[0]), dtype=np.uint64)
+    native().hashes.hash_rows(
+        np.array([words.ctypes.data for words in contiguous]),
+        np.array([column.kind for column in columns]),
+        np.array([0 if mask is None else mask.ctypes.data for mask in masks]),
+        hashes,
+    )
+    return hashes
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
@@ -58,16 +85,29 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
     """
     if not columns:
         raise ValueError("a key has at least one column")
-    combined = hash_column(columns[0])
-    for column in columns[1:]:
-        combined = combine_hashes(combined, hash_column(column))
-    return combined
+    return hash_rows([hash_input(column) for column in columns])
 
 
-def combine_hashes(combined: Hashes, following: Hashes) -> Hashes:
-    """The hash of a row from the hash of its first columns and that of its next column; may overwrite `combined`."""
-    native().hashes.combine(combined, following)
-    return combined
+def hash_input(column: pa.Array, of_text: Callable[[pa.Array], Hashes] | None = None) -> HashInput:
+    """A column as an input of `hash_rows`. `of_text`: hashes texts; None: as keys.
+
+    Raises:
+        TypeError: the column's type cannot be a key; the message names the type.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return HashInput(_hash_dictionary(column))
+    if pa.types.is_null(kind):
+        return HashInput(np.full(len(column), NULL_HASH))
+    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    if is_text(kind):
+        return HashInput((of_text or hash_key_texts)(column), valid=valid)
+    if pa.types.is_decimal128(kind):
+        return HashInput(hash_key_texts(column.view(pa.binary(16))), valid=valid)
+    if pa.types.is_floating(kind):
+        floats = _without_nulls(column, pa.scalar(0, kind)).to_numpy().astype(np.float64, copy=False)
+        return HashInput(floats, FLOAT_WORDS, valid)
+    return HashInput(as_int64(column), INTEGER_WORDS, valid)
 
 
 def key_groups(batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int) -> npt.NDArray[np.int64]:
@@ -84,15 +124,7 @@ def key_groups_of_hashes(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np
 
 def hash_column(column: pa.Array) -> Hashes:
     """A hash per row of a single column."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _hash_dictionary(column)
-    if pa.types.is_null(kind):
-        return np.full(len(column), NULL_HASH)
-    hashes = hash_text(*text_buffers(column)) if is_text(kind) else _hash_fixed_width(column)
-    if column.null_count:
-        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
-    return hashes
+    return hash_rows([hash_input(column)])
 
 
 def is_text(kind: Any) -> bool:
@@ -147,23 +179,17 @@ def salts_for(hashes: Hashes, key_groups: npt.NDArray[np.int64], max_parallelism
     """The integers that put keys into `key_groups`, as a last key column behind columns with `hashes`."""
     free = hashes >> np.uint64(1)  # so that no sum overflows
     wanted = free - free % np.uint64(max_parallelism) + key_groups.astype(np.uint64)
-    return _unmix(_unmix(wanted) - hashes * _COMBINE_MULTIPLIER).view(np.int64)
+    return _unmix(_unmix(wanted) - hashes * COMBINE_MULTIPLIER).view(np.int64)
 
 
 def _unmix(mixed: Hashes) -> Hashes:
     """The inverse of `mix`. A shift by more than half of the bits is its own inverse."""
-    values: Hashes = mixed ^ (mixed >> _MIX_SHIFT_BITS)
+    values: Hashes = mixed ^ (mixed >> MIX_SHIFT_BITS)
     values *= _UNMIX_2
-    values ^= values >> _MIX_SHIFT_BITS
+    values ^= values >> MIX_SHIFT_BITS
     values *= _UNMIX_1
-    values ^= values >> _MIX_SHIFT_BITS
+    values ^= values >> MIX_SHIFT_BITS
     return values
-
-
-def _hash_fixed_width(column: pa.Array) -> Hashes:
-    if pa.types.is_decimal128(column.type):
-        return hash_text(*text_buffers(column.view(pa.binary(16))))
-    return mix(as_int64(column).view(np.uint64))
 
 
 def _hash_dictionary(column: pa.DictionaryArray) -> Hashes:
@@ -184,26 +210,31 @@ def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], length
     """A hash per byte sequence, in the form of `text_buffers`."""
     hashes = np.empty(len(starts), dtype=np.uint64)
     native().hashes.hash_texts(data, starts, lengths, hashes)
-    for row in np.flatnonzero(lengths > MAX_MIXED_BYTES):
+    for row in np.flatnonzero(lengths > PIECE_BYTES):
         value = data[starts[row] : starts[row] + lengths[row]].tobytes()
         hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD_BYTES).digest(), "little")
     return hashes
 
 
-def value_hashes(column: pa.Array) -> Hashes:
-    """A hash per value of a column, for proofs: that of a key, but for sequences of more than 64 bytes.
+def hash_key_texts(column: pa.Array) -> Hashes:
+    """A hash per value of a text column, as a key; of a null, it is arbitrary."""
+    return hash_text(*text_buffers(column))
+
+
+def hash_value_texts(column: pa.Array) -> Hashes:
+    """A hash per value of a text column, for proofs: that of a key, but for values of more than 64 bytes.
 
     They are hashed in pieces of 64 bytes, whose hashes are added up with their positions: BLAKE2b would be called value
     by value.
     """
-    if not is_text(column.type):
-        return hash_column(column)
-    data, starts, lengths = text_buffers(column)
     hashes = np.empty(len(column), dtype=np.uint64)
-    native().hashes.hash_texts(data, starts, lengths, hashes)
-    if column.null_count:
-        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
+    native().hashes.hash_texts(*text_buffers(column), hashes)
     return hashes
+
+
+def value_input(column: pa.Array) -> HashInput:
+    """A value column as an input of `hash_rows`, for proofs. Raises TypeError as `hash_input`."""
+    return hash_input(column, hash_value_texts)
 
 
 def padded(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

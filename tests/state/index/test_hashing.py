@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.key_groups import key_group_of
-from runtime.state.index.hashing import NULL_HASH, hash_column, hash_columns, key_groups, key_groups_of_hashes, mix
+from runtime.kernels.hash_constants import NULL_HASH
+from runtime.state.index.hashing import hash_column, hash_columns, key_groups, key_groups_of_hashes, mix
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]

@@ -85,18 +85,17 @@ def hash_rows(addresses: Integers, kinds: Integers, masks: Integers, hashes: Wor
         kinds: of the words of each column: `INTEGER_WORDS`, `FLOAT_WORDS` or `HASHED_WORDS`.
         masks: address of the validity of each row, a byte each; 0: all rows are valid.
     """
-    for row in range(len(hashes)):
-        combined = np.uint64(0)
-        for column in range(len(addresses)):
-            word = load_word_at(addresses[column] + 8 * row)
-            if masks[column] != 0 and load_byte_at(masks[column] + row) == 0:
+    for column in range(len(addresses)):
+        words, mask, kind = addresses[column], masks[column], kinds[column]
+        for row in range(len(hashes)):
+            word = load_word_at(words + 8 * row)
+            if mask != 0 and load_byte_at(mask + row) == 0:
                 word = NULL_HASH
-            elif kinds[column] == INTEGER_WORDS:
+            elif kind == INTEGER_WORDS:
                 word = mix_word(word)
-            elif kinds[column] == FLOAT_WORDS:
+            elif kind == FLOAT_WORDS:
                 word = mix_word(float_word(word))
-            combined = word if column == 0 else mix_word(combined * COMBINE_MULTIPLIER + word)
-        hashes[row] = combined
+            hashes[row] = word if column == 0 else mix_word(hashes[row] * COMBINE_MULTIPLIER + word)
 
 
 @outlined

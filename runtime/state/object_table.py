@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.state.columns import Mask
 from runtime.state.index.hashing import Hashes, hash_column, value_input
 from runtime.state.index.key_index import RowIds
 from runtime.state.primary_key import OWN_FIELDS, Groups, PrimaryKey, row_hashes
@@ -58,16 +59,12 @@ class ObjectRows:
         return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self._by_entry))
 
     def add_to(self, sums: ProofSums) -> None:
-        sums.add(self.groups, self._hashes)
+        sums.add(self.groups, self._present[1])
 
     def replace_in(self, sums: ProofSums, before: Mapping[Entry, Stored | None]) -> None:
         """Replaces the values `before` of the same entries in a proof; None: the entry was or is absent."""
-        previous = [before[entry] for entry in self._by_entry]
-        for change, values, hashes in (
-            (sums.remove, previous, self._row_hashes(previous)),
-            (sums.add, self._values, self._hashes),
-        ):
-            present = np.fromiter((value is not None for value in values), bool, len(self))
+        previous = self._hashed([before[entry] for entry in self._by_entry])
+        for change, (present, hashes) in ((sums.remove, previous), (sums.add, self._present)):
             change(self.groups[present], hashes[present])
 
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
@@ -85,14 +82,15 @@ class ObjectRows:
         return list(self._by_entry.values())
 
     @cached_property
-    def _hashes(self) -> Hashes:
-        """The hash of each entry, as `PrimaryKey.row_hashes` computes it for the rows of a segment."""
-        return self._row_hashes(self._values)
+    def _present(self) -> tuple[Mask, Hashes]:
+        """Whether each entry has a value, and its hash."""
+        return self._hashed(self._values)
 
-    def _row_hashes(self, values: Sequence[Stored | None]) -> Hashes:
+    def _hashed(self, values: Sequence[Stored | None]) -> tuple[Mask, Hashes]:
+        """Whether each value is present, and the hash of its entry, as `PrimaryKey.row_hashes` computes it."""
         column = _encoded_values(values)
-        deleted = column.is_null().to_numpy(zero_copy_only=False)
-        return row_hashes(hash_column(self._keys), [value_input(column)], deleted)
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+        return present, row_hashes(hash_column(self._keys), [value_input(column)], ~present)
 
 
 class ObjectTable:
@@ -273,7 +271,8 @@ def map_place(key: Any) -> bytes:
 
 
 def _encoded_values(values: Sequence[Stored | None]) -> pa.Array:
-    return pa.array(list(map(_as_bytes, values)), _BINARY_TYPE)
+    is_encoded = set(map(type, values)) <= {bytes, type(None)}
+    return pa.array(values if is_encoded else list(map(_as_bytes, values)), _BINARY_TYPE)
 
 
 def _as_bytes(value: Stored | None) -> bytes | None:

@@ -272,7 +272,7 @@ class Driver:
     def _on_record_result(self, manifest: Manifest, recorded: bool) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
         if recorded:
-            self.attempt.captured_tables.check(self.world, self.attempt.job, manifest)
+            self.attempt.check_tables(manifest)
             self._queue_write(self._discard, "")
             if checkpoint > self.newest_completed:
                 self.newest_completed, self.consecutive_failures = checkpoint, 0

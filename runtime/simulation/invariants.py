@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Set
-from typing import Final
+from typing import Final, NamedTuple
 
 from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.graph import JobGraph
@@ -21,7 +21,7 @@ from runtime.core.job.messages import (
 )
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.manifest import FinishedState, Manifest, parse_folder
-from runtime.core.subtask.credits import MAX_WINDOW_BYTES
+from runtime.core.subtask.credits import FlowControl
 from runtime.core.subtask.subtask import Subtask
 from runtime.ports import SnapshotStore
 
@@ -41,10 +41,21 @@ def require(holds: bool, law: str, detail: object) -> None:
         raise Violation(law, str(detail))
 
 
+class _Sent(NamedTuple):
+    """The detail of a violation: a message, without the values of its records."""
+
+    message: Message
+    channel: ChannelId
+
+    def __str__(self) -> str:
+        message = self.message
+        return f"{f'{message.rows} rows' if isinstance(message, Records) else message} on {self.channel}"
+
+
 class ChannelChecker:
     """Checks the order of messages on a channel: data, end of data, the barrier of a stop, end of partition."""
 
-    def __init__(self, channel: ChannelId, window_bytes: int | None = MAX_WINDOW_BYTES) -> None:
+    def __init__(self, channel: ChannelId, window_bytes: int | None = FlowControl().max_bytes) -> None:
         self.channel = channel
         self.window_bytes = window_bytes  #: None: a feedback channel, which costs no credit
         self.last_barrier = 0
@@ -53,23 +64,24 @@ class ChannelChecker:
 
     def check_message(self, message: Message, in_flight_bytes: int) -> None:
         """Checks `message`. `in_flight_bytes`: bytes queued on the channel before the sender's step began."""
-        require(not self.ended, "end-of-partition-is-last", f"{message} on {self.channel}")
+        detail = _Sent(message, self.channel)
+        require(not self.ended, "end-of-partition-is-last", detail)
         match message:
             case Records():
-                require(not self.sealed, "no-records-behind-the-last-barrier", f"{message} on {self.channel}")
-                require(self.idle is None, "no-records-while-idle", f"{message} on {self.channel}")
-                require(not self.drained, "no-records-after-end-of-data", f"{message} on {self.channel}")
+                require(not self.sealed, "no-records-behind-the-last-barrier", detail)
+                require(self.idle is None, "no-records-while-idle", detail)
+                require(not self.drained, "no-records-after-end-of-data", detail)
                 within = self.window_bytes is None or in_flight_bytes < self.window_bytes
                 require(within, "bounded-queues", f"{in_flight_bytes} bytes before the step on {self.channel}")
             case Watermark():
-                require(not self.sealed, "no-watermark-behind-the-last-barrier", f"{message} on {self.channel}")
+                require(not self.sealed, "no-watermark-behind-the-last-barrier", detail)
                 self.idle = None
             case Idle(time):
                 rises = self.idle is None or time > self.idle.time
-                require(rises, "an-idle-channel-repeats-no-watermark", f"{message} on {self.channel}")
+                require(rises, "an-idle-channel-repeats-no-watermark", detail)
                 self.idle = message
             case Barrier(checkpoint, kind):
-                require(checkpoint > self.last_barrier, "barrier-ids-increase", f"{message} on {self.channel}")
+                require(checkpoint > self.last_barrier, "barrier-ids-increase", detail)
                 self.last_barrier = checkpoint
                 self.sealed = self.sealed or kind.ends_job
             case EndOfData(drain):

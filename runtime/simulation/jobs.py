@@ -7,10 +7,13 @@ channels or failures.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.ports import OperatorContext
+from runtime.dataflow.plan import CompiledJob
+from runtime.operators.sink import SinkOperator, WriteThrough
+from runtime.ports import Operator, OperatorContext
 from runtime.simulation.model import (
     GAP_MS,
     LATE,
@@ -21,20 +24,21 @@ from runtime.simulation.model import (
     BatchingOperator,
     HoldingOperator,
     JoinOperator,
-    ListSourceOperator,
     LoopBackOperator,
     LoopBodyOperator,
     LoopExitOperator,
     ModelOperator,
+    ModelSink,
+    ModelSource,
+    OnSnapshot,
     PoolingOperator,
     Row,
-    SinkOperator,
-    SourceOperator,
+    RowOperator,
     Split,
-    Target,
-    TeeOperator,
+    route_rows,
 )
-from runtime.simulation.operators import KINDS, ProductionOperator, window_name
+from runtime.simulation.operators import KINDS, PRE_AGGREGATIONS, ProductionOperator, window_name
+from runtime.simulation.world import JOB, World
 
 Positions = Mapping[OperatorId, Mapping[str, int]]  #: number of rows read, by source and split
 Output = Counter[tuple[str, str, int]]  #: sink, key, value
@@ -51,7 +55,9 @@ LOOP_OPERATORS = {"hop": LoopBodyOperator, "again": LoopBackOperator, "out": Loo
 WINDOW_KINDS = ("window", "straggler_window")
 STREAM_JOINS = ("pairs", "window_pairs")
 EVENT_TIME_KINDS = (*WINDOW_KINDS, *STREAM_JOINS, "session", "distinct")  #: assert that no row is late
-COMMITTING_OPERATORS = {"sink": SinkOperator, "tee": TeeOperator}
+COMMITTING_OPERATORS = {"sink": SinkOperator, "tee": WriteThrough}
+#: Of a source before rows that wait: shorter than a window, or short inputs would never pause.
+WAITING_DRIFT_MS = WINDOW_MS // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,6 @@ class Step:
     splits: tuple[Split, ...] = ()
     uses_list_state: bool = False  #: the splits of a source are list state instead of keyed state
     max_drift_ms: int | None = None  #: of a source: watermark alignment wherever its rows meet others
-    pane_ends_only: bool = False  #: of a window that only sinks follow: watermarks reach it at pane ends only
     mark: str = ""  #: in a loop: separates the key from its remaining hops
 
 
@@ -121,10 +126,6 @@ class Job:
         return [step for step in self.steps if step.kind == "source"]
 
     @property
-    def window_edges(self) -> frozenset[int]:
-        return frozenset(n for n, edge in enumerate(self.edges) if self.step(edge.target).kind in WINDOW_KINDS)
-
-    @property
     def has_loops(self) -> bool:
         return any(edge.feedback for edge in self.edges)
 
@@ -148,19 +149,53 @@ class Job:
         )
         return JobGraph(operators, tuple(self.edges), MAX_PARALLELISM)
 
-    def operator(self, context: OperatorContext, target: Target, prefix: str) -> ModelOperator:
-        step = self.step(OperatorId(context.uid))
-        if step.kind == "source":
-            source = ListSourceOperator if step.uses_list_state else SourceOperator
-            return source(context, step.splits, step.bounded)
+    def compiled(self, graph: JobGraph, world: World, on_snapshot: OnSnapshot) -> CompiledJob:
+        """The job as production deploys it."""
+        sink = ModelSink(world.target)
+        kinds = {number: self.step(edge.target).kind for number, edge in enumerate(self.edges)}
+        pre_aggregations = {number: PRE_AGGREGATIONS[kind] for number, kind in kinds.items() if kind in WINDOW_KINDS}
+        return CompiledJob(
+            name=JOB,
+            graph=graph,
+            sources={step.uid: self._source(step, world, on_snapshot) for step in self.sources},
+            operators={
+                step.uid: partial(self._operator, step, sink, on_snapshot)
+                for step in self.steps
+                if step.kind != "source"
+            },
+            sinks={step.uid: sink for step in self.steps if step.kind in COMMITTING_OPERATORS},
+            partitioners={
+                number: route_rows for number, edge in enumerate(self.edges) if edge.partitioning is Partitioning.CUSTOM
+            },
+            pre_aggregations=pre_aggregations,
+            drifts_ms={number: WAITING_DRIFT_MS for number, kind in kinds.items() if kind in EVENT_TIME_KINDS},
+            max_drifts_ms={step.uid: step.max_drift_ms for step in self.sources if step.max_drift_ms is not None},
+            encoded_edges=frozenset(number for number, each in pre_aggregations.items() if not each.in_window),
+        )
+
+    def _source(self, step: Step, world: World, on_snapshot: OnSnapshot) -> ModelSource:
+        return ModelSource(
+            splits=step.splits,
+            bounded=step.bounded,
+            uses_list_state=step.uses_list_state,
+            clock=world,
+            rng=world.rng,
+            pace_ms=world.pace_ms,
+            on_snapshot=on_snapshot,
+        )
+
+    def _operator(self, step: Step, sink: ModelSink, on_snapshot: OnSnapshot) -> Operator:
         if step.kind in COMMITTING_OPERATORS:
-            return COMMITTING_OPERATORS[step.kind](context, target, prefix)
+            return COMMITTING_OPERATORS[step.kind](sink)
+        if step.kind in KINDS:
+            return ProductionOperator(KINDS[step.kind], step.kind == "straggler_window", on_snapshot)
+        return RowOperator(partial(self._model, step), on_snapshot)
+
+    def _model(self, step: Step, context: OperatorContext) -> ModelOperator:
         if step.kind == "join":
             return JoinOperator(context, self._build_keys(step.uid))
         if step.kind in LOOP_OPERATORS:
             return LOOP_OPERATORS[step.kind](context, step.mark)
-        if step.kind in KINDS:
-            return ProductionOperator(context, KINDS[step.kind], may_straggle=step.kind == "straggler_window")
         return PLAIN_OPERATORS[step.kind](context)
 
     # ------------------------------------------------------------ the oracle

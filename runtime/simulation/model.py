@@ -1,15 +1,17 @@
-"""Operators of the simulator in plain Python, with the hooks of `runtime.ports.Operator`, and production's state.
+"""Model operators of the simulator, in plain Python, with production's state.
 
-A record is a key and an event time. State is declared in the constructor, in production's `SubtaskState`: keyed state,
-list state that a rescale redistributes, union lists, and a broadcast table. `operators` runs production's operators.
-The operators assert the guarantees of the runtime: no record after `finish`, no second `close`.
+A record is a name and an event time; its key is the name in lower case. State is declared in the constructor, in
+production's `SubtaskState`: keyed state, list state that a rescale redistributes, union lists, and a broadcast table.
+`RowOperator` gives a model the hooks of `ports.Operator`. `operators` runs production's operators. The operators assert
+the guarantees of the runtime: no record after `finish`, no second `close`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Protocol
+from random import Random
+from typing import Any, ClassVar, Final, Protocol
 from zlib import crc32
 
 import msgspec
@@ -17,7 +19,16 @@ import pyarrow as pa
 
 from runtime.core.job.key_groups import key_group_of
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.ports import ListState, OperatorContext
+from runtime.ports import (
+    Clock,
+    Collector,
+    ListState,
+    Operator,
+    OperatorContext,
+    SinkCommitter,
+    SinkWriter,
+    SourceReader,
+)
 from runtime.state.index.hashing import hash_column
 from runtime.state.object_table import ObjectTable
 
@@ -29,14 +40,28 @@ WINDOW_MS: Final = 10
 PAIR_MS: Final = 5
 SLIDE_MS: Final = 5
 GAP_MS: Final = 3
-ROW_BYTES: Final = 10
 MAX_HOPS: Final = 3
 LOOK_MS: Final = 20  #: between looks of a source for new rows
 LATE: Final = "late "  #: begins the key of a row that a window emits for a late record
 POSITIONS: Final = "positions"  #: name of the state of sources
 
+SCHEMA: Final = pa.schema([("key", pa.string()), ("name", pa.string()), ("time", pa.int64())])
+
+OnSnapshot = Callable[[OperatorContext, int], None]  #: called when the state of a checkpoint is about to be captured
+
 _encode: Final = msgspec.msgpack.encode
 _decode: Final[Callable[[Any], Any]] = msgspec.msgpack.decode
+
+
+def batch_of(rows: Rows) -> pa.RecordBatch:
+    names = [name for name, _ in rows]
+    keys = [name.lower() for name in names]
+    columns = [pa.array(keys, pa.string()), pa.array(names, pa.string()), pa.array([time for _, time in rows])]
+    return pa.RecordBatch.from_arrays([*columns[:2], columns[2].cast(pa.int64())], schema=SCHEMA)
+
+
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    return list(zip(batch.column("name").to_pylist(), batch.column("time").to_pylist(), strict=True))
 
 
 @cache
@@ -48,6 +73,11 @@ def group_of(name: str) -> int:
 def route(name: str, targets: int) -> int:
     """Index of the target subtask for custom partitioning, unrelated to key groups."""
     return crc32(name.encode()) // 3 % targets
+
+
+def route_rows(batch: pa.RecordBatch, targets: int) -> list[int]:
+    """A `Partitioner`."""
+    return [route(key, targets) for key in batch.column("key").to_pylist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +106,6 @@ class Split:
 
     def available_rows(self, looked_at: int) -> int:
         return len(self.rows) if self.pauses_at is None or looked_at >= self.resumes_ms else self.pauses_at
-
-
-class Target(Protocol):
-    """The external system behind a sink."""
-
-    def prepare(self, name: str, rows: Sequence[Row]) -> None: ...
-    def commit(self, permit: CommitPermit, names: Sequence[str]) -> None: ...
 
 
 class KeyedNumbers:
@@ -121,6 +144,10 @@ class ModelOperator:
     def prepare(self, checkpoint: int) -> Rows:
         return []
 
+    def watermark_hold(self) -> int | None:
+        """The largest watermark that overtakes no held row; None: no row is held."""
+        return None
+
     def settle(self) -> Rows:
         """Emits the held rows when a loop terminates."""
         return []
@@ -135,40 +162,95 @@ class ModelOperator:
         self.finished = True
         return []
 
-    def commit(self, permit: CommitPermit) -> None:
-        return
-
     def snapshot(self, checkpoint: int) -> None:
         """Puts the rows in memory into the state, before a capture."""
-
-    def committables(self) -> tuple[Any, ...]:
-        return ()
 
     def close(self) -> None:
         assert not self.closed, "close came twice"
         self.closed = True
 
 
-class SourceOperator(ModelOperator):
+class RowOperator(Operator):
+    """Runs a model operator on the rows of batches."""
+
+    def __init__(self, make: Callable[[OperatorContext], ModelOperator], on_snapshot: OnSnapshot) -> None:
+        self._make, self._on_snapshot = make, on_snapshot
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        self.model = self._make(context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._emit(self.model.process(input, rows_of(batch)), out)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._emit(self.model.advance(watermark), out)
+
+    def watermark_hold(self) -> int | None:
+        return self.model.watermark_hold()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        self._emit(self.model.prepare(checkpoint), out)
+
+    def settle(self, out: Collector) -> None:
+        self._emit(self.model.settle(), out)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self.model.snapshot(checkpoint)
+        self._on_snapshot(self._context, checkpoint)
+
+    def end_input(self, input: int, out: Collector) -> None:
+        self._emit(self.model.end_input(input), out)
+
+    def finish(self, out: Collector) -> None:
+        self._emit(self.model.finish(), out)
+
+    def close(self) -> None:
+        self.model.close()
+
+    def _emit(self, rows: Rows, out: Collector) -> None:
+        if rows:
+            out.emit(batch_of(rows))
+
+
+class ModelReader(SourceReader):
     """Reads the splits that hash to its key groups; the position in each split is keyed state."""
 
-    def __init__(self, context: OperatorContext, splits: Sequence[Split], bounded: bool) -> None:
-        super().__init__(context)
-        self.bounded = bounded
+    def __init__(self, source: "ModelSource") -> None:
+        self._source = source
+        self.bounded = source.bounded
         self.looked_at = -1  #: time of the last look for new rows
-        self.discoveries = 0
-        self.has_looked = True
-        self.splits = self._declare(splits)
+        self._discoveries = 0
+        self._has_looked = True
+        self._rests_until = 0
+        self._is_open = False
+        self.splits: list[Split] = []  #: to read
+
+    def open(self, context: OperatorContext) -> None:
+        self.context = context
+        self._is_open, self.splits = True, self._declare(self._source.splits)
+
+    @property
+    def discoveries(self) -> int:
+        return self._discoveries
+
+    @property
+    def has_looked(self) -> bool:
+        return self._has_looked
 
     def look_for_splits(self) -> None:
-        self.has_looked = False
+        self._has_looked = False
+
+    def snapshot(self, checkpoint: int) -> None:
+        """Puts the positions into the state."""
+        self._source.on_snapshot(self.context, checkpoint)
 
     def _look(self, now: int) -> None:
-        if self.has_looked and 0 <= self.looked_at > now - LOOK_MS:
+        if self._has_looked and 0 <= self.looked_at > now - LOOK_MS:
             return
         before = [split.available_rows(self.looked_at) for split in self.splits] if self.looked_at >= 0 else []
-        self.looked_at, self.has_looked = now, True
-        self.discoveries += before != [split.available_rows(now) for split in self.splits]
+        self.looked_at, self._has_looked = now, True
+        self._discoveries += before != [split.available_rows(now) for split in self.splits]
 
     def _declare(self, splits: Sequence[Split]) -> list[Split]:
         """Declares the state. Returns the splits to read."""
@@ -188,10 +270,10 @@ class SourceOperator(ModelOperator):
 
     @property
     def has_emitted_all(self) -> bool:
-        return all(self.position(split) == len(split.rows) for split in self.splits)
+        return self._is_open and all(self.position(split) == len(split.rows) for split in self.splits)
 
     @property
-    def is_exhausted(self) -> bool:
+    def exhausted(self) -> bool:
         return self.bounded and self.has_emitted_all
 
     @property
@@ -201,16 +283,22 @@ class SourceOperator(ModelOperator):
         nothing_now = all(self.position(split) == split.available_rows(self.looked_at) for split in self.splits)
         return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
 
-    def poll(self, choice: int, max_rows: int, now: int) -> Rows:
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        """Up to three rows of a random split, after a random pause."""
+        source, now = self._source, self._source.clock.now_ms()
+        if now < self._rests_until:
+            return None
         self._look(now)
         unread = [split for split in self.splits if self.position(split) < split.available_rows(self.looked_at)]
         if not unread:
-            return []
-        split = unread[choice % len(unread)]
+            return None
+        split = source.rng.choice(unread)
         start = self.position(split)
-        rows = list(split.rows[start : min(start + max_rows, split.available_rows(self.looked_at))])
+        count = min(max_rows, source.rng.randint(1, 3))
+        rows = list(split.rows[start : min(start + count, split.available_rows(self.looked_at))])
         self.move(split, start + len(rows))
-        return rows
+        self._rests_until = now + source.rng.randint(0, source.pace_ms)
+        return _encoded_texts(batch_of(rows)) if source.is_encoded else batch_of(rows)
 
     def watermark(self) -> int | None:
         """A time just below all unread rows but stragglers. A fully read unbounded split counts with its last time."""
@@ -226,7 +314,12 @@ class SourceOperator(ModelOperator):
         return min(times, default=None)
 
 
-class ListSourceOperator(SourceOperator):
+def _encoded_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [column.dictionary_encode() if column.type == pa.string() else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+class ListModelReader(ModelReader):
     """Keeps its splits in list state, an entry (name, position) per split, which a restore redistributes."""
 
     def _declare(self, splits: Sequence[Split]) -> list[Split]:
@@ -244,6 +337,32 @@ class ListSourceOperator(SourceOperator):
 
     def snapshot(self, checkpoint: int) -> None:
         self._stored.replace([split.name, self.position(split)] for split in self.splits)
+        super().snapshot(checkpoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Implements `ports.Source`. `rng` chooses the rows of each poll; a poll follows another in up to `pace_ms`."""
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    splits: Sequence[Split]
+    bounded: bool
+    uses_list_state: bool
+    clock: Clock
+    rng: Random
+    pace_ms: int
+    on_snapshot: OnSnapshot
+    is_encoded: bool = False  #: texts are dictionary-encoded
+
+    def with_encoded_texts(self) -> "ModelSource":
+        return replace(self, is_encoded=True)
+
+    def reader(self) -> SourceReader:
+        return ListModelReader(self) if self.uses_list_state else ModelReader(self)
+
+    def check(self) -> None:
+        """Accepts all settings."""
 
 
 class BatchingOperator(ModelOperator):
@@ -303,6 +422,9 @@ class HoldingOperator(ModelOperator):
     def end_input(self, input: int) -> Rows:
         super().end_input(input)
         return self.settle()
+
+    def watermark_hold(self) -> int | None:
+        return min((time for _, time in self.held)) - 1 if self.held else None
 
     def settle(self) -> Rows:
         rows, self.held = self.held, []
@@ -386,41 +508,57 @@ class JoinOperator(ModelOperator):
         return super().end_input(input)
 
 
-class SinkOperator(ModelOperator):
-    """Two-phase commit: rows are prepared before the barrier and committed with a permit."""
+class Target(Protocol):
+    """The external system behind a sink."""
 
-    def __init__(self, context: OperatorContext, target: Target, prefix: str) -> None:
-        super().__init__(context)
-        self.target = target
-        self.prefix = prefix
-        self.rows: Rows = []
-        self.prepared: dict[str, int] = {}  #: name -> checkpoint for which it was prepared
-
-    def process(self, input: int, rows: Rows) -> Rows:
-        self.rows += rows
-        return []
-
-    def prepare(self, checkpoint: int) -> Rows:
-        if self.rows:
-            name = f"{self.prefix}-{checkpoint}"
-            self.target.prepare(name, self.rows)
-            self.prepared[name] = checkpoint
-            self.rows = []
-        return []
-
-    def commit(self, permit: CommitPermit) -> None:
-        names = [name for name, checkpoint in self.prepared.items() if checkpoint <= permit.checkpoint]
-        self.target.commit(permit, names)
-        for name in names:
-            del self.prepared[name]
-
-    def committables(self) -> tuple[Any, ...]:
-        return tuple(self.prepared)
+    def prepare(self, name: str, rows: Sequence[Row]) -> None: ...
+    def commit(self, permit: CommitPermit, names: Sequence[str]) -> None: ...
 
 
-class TeeOperator(SinkOperator):
-    """A two-phase-commit operator within a stream: it commits the rows that it forwards."""
+class ModelWriter(SinkWriter):
+    """Prepares the rows between two barriers under a name of their own."""
 
-    def process(self, input: int, rows: Rows) -> Rows:
-        super().process(input, rows)
-        return rows
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._rows: Rows = []
+
+    def open(self, context: OperatorContext) -> None:
+        self._prefix = f"{context.token}-{context.uid}-{context.index}"
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows += rows_of(batch)
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        if not self._rows:
+            return ()
+        name = f"{self._prefix}-{checkpoint}"
+        self._target.prepare(name, self._rows)
+        self._rows = []
+        return (name,)
+
+
+class ModelCommitter(SinkCommitter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        self._target.commit(permit, committables)
+        return len(committables)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSink:
+    """Implements `ports.Sink`: two-phase commit, by production's operators."""
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    target: Target
+
+    def writer(self) -> SinkWriter:
+        return ModelWriter(self.target)
+
+    def committer(self) -> SinkCommitter:
+        return ModelCommitter(self.target)
+
+    def check(self) -> None:
+        """Accepts all settings."""

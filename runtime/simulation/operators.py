@@ -1,9 +1,10 @@
-"""Production's operators with state by key, on small batches: the rows of the simulator become Arrow, and back.
+"""Production's operators with state by key. Their output becomes rows of the simulator again.
 
 The state is production's too, so a seed covers the whole life of state: captures, merges of files, restores.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.dataflow.plan import PreAggregation
 from runtime.operators.aggregates import Aggregate, Count
 from runtime.operators.joins.columns import JoinColumns
 from runtime.operators.joins.interval import Interval, IntervalJoin
@@ -24,16 +26,30 @@ from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.session import SessionWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.operators.windows.window import LateOutput
-from runtime.ports import Operator, OperatorContext
-from runtime.simulation.model import GAP_MS, LATE, PAIR_MS, SLIDE_MS, WINDOW_MS, ModelOperator, Row, Rows
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.simulation.model import (
+    GAP_MS,
+    LATE,
+    PAIR_MS,
+    SCHEMA,
+    SLIDE_MS,
+    WINDOW_MS,
+    OnSnapshot,
+    Row,
+    Rows,
+    batch_of,
+)
 
-#: Stragglers are counted with the other rows of their key in lower case.
-_SCHEMA: Final = pa.schema([("key", pa.string()), ("name", pa.string()), ("time", pa.int64())])
 _KEYS: Final = ("key",)
 _SIDES: Final = (JoinSide(_KEYS, "time"), JoinSide(_KEYS, "time"))
 _COUNT: Final[Mapping[str, Aggregate]] = {"n": Count()}
 _PANES: Final = partial(WindowPreAggregator, _KEYS, "time", WINDOW_MS, _COUNT)
-_LATE_OUTPUT: Final = LateOutput(OutputTag("late", _SCHEMA), "time", WINDOW_MS, _PANES)
+_LATE_OUTPUT: Final = LateOutput(OutputTag("late", SCHEMA), "time", WINDOW_MS, _PANES)
+#: By kind of window: rows are pre-aggregated before it, or by it if it has an output for late rows.
+PRE_AGGREGATIONS: Final[Mapping[str, PreAggregation]] = {
+    "window": PreAggregation(WINDOW_MS, _PANES),
+    "straggler_window": PreAggregation(WINDOW_MS, _PANES, in_window=True),
+}
 
 ToRows = Callable[[pa.RecordBatch], Rows]
 
@@ -66,61 +82,58 @@ class _Collected:
         self.late.append(batch)
 
 
-class ProductionOperator(ModelOperator):
+class ProductionOperator(Operator):
     """Runs an operator of production. Asserts that no row is late, except stragglers where they may be."""
 
-    def __init__(self, context: OperatorContext, kind: Kind, may_straggle: bool) -> None:
-        super().__init__(context)
-        self._kind, self._may_straggle = kind, may_straggle
+    def __init__(self, kind: Kind, may_straggle: bool, on_snapshot: OnSnapshot) -> None:
+        self._kind, self._may_straggle, self._on_snapshot = kind, may_straggle, on_snapshot
         self._operator = kind.make()
         self._watermark = MIN_WATERMARK
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
         self._operator.open(context)
 
-    def process(self, input: int, rows: Rows) -> Rows:
-        out = _Collected()
-        for start in range(0, len(rows), self._kind.max_rows):
-            self._operator.process(input, _batch(rows[start : start + self._kind.max_rows]), out)
-        return self._rows(out)
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        for start in range(0, batch.num_rows, self._kind.max_rows):
+            with self._converted(out) as converted:
+                self._operator.process(input, batch.slice(start, self._kind.max_rows), converted)
 
-    def advance(self, time: int) -> Rows:
-        assert time > self._watermark, "the watermark went back"
-        self._watermark = time
-        out = _Collected()
-        self._operator.on_watermark(time, out)
-        return self._rows(out)
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        assert watermark > self._watermark, "the watermark went back"
+        self._watermark = watermark
+        with self._converted(out) as converted:
+            self._operator.on_watermark(watermark, converted)
 
     def snapshot(self, checkpoint: int) -> None:
         self._operator.snapshot(checkpoint)
+        self._on_snapshot(self._context, checkpoint)
 
-    def end_input(self, input: int) -> Rows:
-        out = _Collected()
-        self._operator.end_input(input, out)
-        return super().end_input(input) + self._rows(out)
+    def end_input(self, input: int, out: Collector) -> None:
+        with self._converted(out) as converted:
+            self._operator.end_input(input, converted)
 
-    def finish(self) -> Rows:
+    def finish(self, out: Collector) -> None:
         assert self._watermark == MAX_WATERMARK, "finish came before the maximum watermark"
-        out = _Collected()
-        self._operator.finish(out)
-        return super().finish() + self._rows(out)
+        with self._converted(out) as converted:
+            self._operator.finish(converted)
 
     def close(self) -> None:
-        super().close()
         self._operator.close()
 
-    def _rows(self, out: _Collected) -> Rows:
-        rows = [row for batch in out.batches for row in self._kind.to_rows(batch)]
-        late = [row for batch in out.late for row in batch.to_pylist()]
-        dropped = self.context.counters.get(LATE_RECORDS_COUNTER, 0)
+    @contextmanager
+    def _converted(self, out: Collector) -> Iterator[Collector]:
+        """Emits what the operator has emitted, as rows of the simulator."""
+        collected = _Collected()
+        yield collected
+        rows = [row for batch in collected.batches for row in self._kind.to_rows(batch)]
+        late = [row for batch in collected.late for row in batch.to_pylist()]
+        dropped = self._context.counters.get(LATE_RECORDS_COUNTER, 0)
         may_be_late = self._may_straggle and all(row["name"].isupper() for row in late)
         assert may_be_late or not (late or dropped), f"a late record behind {self._watermark}: {late}"
-        return rows + [(LATE + window_name(row["key"], row["time"]), 1) for row in late]
-
-
-def _batch(rows: Rows) -> pa.RecordBatch:
-    names = [name for name, _ in rows]
-    keys = [name.lower() for name in names]
-    times = pa.array([time for _, time in rows], pa.int64())
-    return pa.RecordBatch.from_arrays([pa.array(keys), pa.array(names), times], schema=_SCHEMA)
+        rows += [(LATE + window_name(row["key"], row["time"]), 1) for row in late]
+        if rows:
+            out.emit(batch_of(rows))
 
 
 def _columns(batch: pa.RecordBatch, *names: str) -> Iterable[Row]:
@@ -162,13 +175,13 @@ def _window_join() -> Operator:
     return WindowJoin(_SIDES, WINDOW_MS, SLIDE_MS, columns)
 
 
-_WINDOW: Final = Kind(partial(TumblingWindow, _KEYS, WINDOW_MS, _COUNT, _LATE_OUTPUT), _windows)
 KINDS: Final[Mapping[str, Kind]] = {
     "count": Kind(partial(RunningAggregate, _KEYS, _COUNT), _counted, max_rows=1),  # a batch emits its last values only
     "pairs": Kind(_interval_join, _pairs),
     "window_pairs": Kind(_window_join, _window_pairs),
-    "window": _WINDOW,
-    "straggler_window": _WINDOW,  #: emits a row for each late straggler
+    "window": Kind(partial(TumblingWindow, _KEYS, WINDOW_MS, _COUNT), _windows),
+    #: emits a row for each late straggler
+    "straggler_window": Kind(partial(TumblingWindow, _KEYS, WINDOW_MS, _COUNT, _LATE_OUTPUT), _windows),
     "session": Kind(partial(SessionWindow, _KEYS, GAP_MS, "time", _COUNT), _windows),
     "distinct": Kind(partial(Deduplicate, _KEYS, WINDOW_MS, "time"), _first_rows),
 }

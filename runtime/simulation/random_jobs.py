@@ -164,6 +164,12 @@ def with_pooling(job: Job, rng: Random) -> Job:
     return Job(steps, [_with_custom_partitioning(edge) if edge.target in pooling else edge for edge in job.edges])
 
 
+def with_holding(job: Job, rng: Random) -> Job:
+    """Makes random steps hold rows and their watermarks, like asynchronous look-ups, also before event time."""
+    steps = [replace(step, kind="holding") if step.kind == "map" and rng.random() < 0.3 else step for step in job.steps]
+    return Job(steps, job.edges)
+
+
 def with_tees(job: Job, rng: Random) -> Job:
     """Makes random map steps commit the rows that they forward; often several consecutive steps."""
     share = rng.choice((0.0, 0.3, 0.9))
@@ -237,12 +243,6 @@ def _disordered(split: Split, disorder_ms: int, rng: Random, stragglers: bool) -
         time = max(0, newest - disorder_ms - rng.randint(1, 3 * WINDOW_MS))
         rows.insert(place + 1, (rng.choice(KEYS).upper(), time))
     return replace(split, rows=tuple(rows), disorder_ms=disorder_ms)
-
-
-def with_pane_ends(job: Job, rng: Random) -> Job:
-    """Makes watermarks reach some windows at pane ends only."""
-    steps = [replace(step, pane_ends_only=step.kind in WINDOW_KINDS and rng.random() < 0.5) for step in job.steps]
-    return Job(steps, job.edges)
 
 
 def with_list_state(job: Job, rng: Random) -> Job:

@@ -17,28 +17,26 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
-from runtime.simulation.cluster import Attempt, SubtaskHost
+from runtime.simulation.cluster import Attempt, SimulatedTask
 from runtime.simulation.cuts import Cuts
 from runtime.simulation.driver import HEARTBEAT_TIMEOUT_MS
 from runtime.simulation.faults import Faults
 from runtime.simulation.invariants import Violation, check_output, require
 from runtime.simulation.jobs import Job, Positions, count_late_rows
 from runtime.simulation.master import Master, RunEnding
-from runtime.simulation.model import SourceOperator
 from runtime.simulation.random_jobs import (
     random_job,
     random_parallelism,
     with_bursts,
     with_disorder,
     with_drifts,
+    with_holding,
     with_list_state,
     with_pairs,
-    with_pane_ends,
     with_pooling,
     with_sessions,
     with_tees,
 )
-from runtime.simulation.slots import ReportFailed
 from runtime.simulation.state import source_positions
 from runtime.simulation.world import World
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
@@ -138,7 +136,8 @@ class Simulation:
     def _fail_liveness(self) -> None:
         """Raises Violation: the job has not ended, although faults stopped long ago."""
         driver = self.master.driver
-        waiting = [host.subtask for host in driver.attempt.order if not host.credits.runnable] if driver else []
+        tasks = driver.attempt.order if driver else []
+        waiting = [each.subtask for each in tasks if not each.task.outputs.credits.runnable]
         require(not waiting, "no-deadlock-by-credits", f"{waiting} wait for credit after {self.world.steps} steps")
         require(False, "liveness", f"not ended after {self.world.steps} steps")
 
@@ -250,11 +249,10 @@ class Simulation:
             self.world.note("fault", f"slot {index} crashes")
             self.master.driver.attempt.crash(index)
 
-    def fail_operator(self, host: SubtaskHost) -> None:
-        if host.slot.alive:
-            self.world.note("fault", f"{host.subtask} raises")
-            host.report(ReportFailed("an operator raised"))
-            host.slot.alive = False
+    def fail_operator(self, task: SimulatedTask) -> None:
+        if task.slot.alive:
+            self.world.note("fault", f"{task.subtask} raises")
+            task.fail("an operator raised")
 
     def crash_master(self, zombie: bool = False) -> None:
         """Replaces the master of the run. A zombie continues to run and does not know that it is replaced."""
@@ -278,9 +276,7 @@ class Simulation:
         driver = self.master.driver
         if self.job.is_bounded or driver is None or driver.suspended:
             return False
-        hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
-        sources = [(host.operator, host) for host in hosts if isinstance(host.operator, SourceOperator)]
-        return all(source.has_emitted_all for source, host in sources)
+        return all(reader.has_emitted_all for reader in driver.attempt.readers())
 
     # ------------------------------------------------------------ runs
 
@@ -369,9 +365,9 @@ def _job(shape: Random, seed: int) -> Job:
     job = with_bursts(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} bursts"))
     job = with_pairs(job, Random(f"{seed} pairs"))
     job = with_pooling(with_sessions(job, Random(f"{seed} sessions")), Random(f"{seed} unions"))
+    job = with_holding(job, Random(f"{seed} holding"))
     job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
-    job = with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
-    return with_pane_ends(job, Random(f"{seed} panes"))
+    return with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
 
 
 def random_policy(rng: Random) -> CompactionPolicy:

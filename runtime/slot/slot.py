@@ -9,19 +9,17 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from runtime.core.job.guarantee import CheckpointMode
-from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
+from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
-from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.core.snapshot.control import (
     CheckpointAborted,
@@ -32,11 +30,7 @@ from runtime.core.snapshot.control import (
     TriggerSubtask,
 )
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
-from runtime.core.subtask.poll_policy import PollPolicy
-from runtime.core.subtask.spec import spec_of
-from runtime.core.subtask.subtask import Subtask
-from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
-from runtime.dataflow.plan import CompiledJob, source_with_input
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import (
     CorruptState,
     DataRejected,
@@ -51,17 +45,13 @@ from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.io.threads import start_thread
-from runtime.ports import EncodesTexts, Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.ports import Exchange, ExchangeListener, SnapshotStore
 from runtime.redaction import redact
 from runtime.slot.folder_check import check_folders
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
 from runtime.slot.process_tuning import GrowthCollector, cpu_ms, resident_bytes
 from runtime.slot.programming_errors import describe_error, fingerprint
-from runtime.state.backend import SubtaskState
-from runtime.state.index.key_types import KeyTypes
-from runtime.task.feedback_log import replay_records
-from runtime.task.output import Outputs
-from runtime.task.source_operator import SourceOperator
+from runtime.task.deployment import Deployment
 from runtime.task.task import Task
 
 HEARTBEAT_INTERVAL_S: Final = 0.5
@@ -106,19 +96,18 @@ class _FailureReported(Exception):
 
 
 class Slot:
-    """Runs until a `Shutdown` or a failure. Implements `ExchangeListener`."""
+    """Runs until a `Shutdown` or a failure. Implements `ExchangeListener` and `TaskHost`."""
 
     def __init__(
         self, config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]
     ) -> None:
         self._config = config
         self._open_store = open_store
-        self._clock = SystemClock()
+        self.clock = SystemClock()
         self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tasks: dict[SubtaskId, Task] = {}
         self._order: list[Task] = []
         self._job_id = ""
-        self._inputs: Mapping[OperatorId, bytes] = {}  #: listings of sources
         self._shutdown = False
         self._snapshot_writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._compactor = ThreadPoolExecutor(1, thread_name_prefix="compaction")
@@ -255,17 +244,20 @@ class Slot:
 
     def _deploy(self, deploy: messages.Deploy) -> None:
         self._job_id = deploy.job
-        self._inputs = deploy.inputs
         check_folders(deploy.markers, self._config.index, is_first_start=deploy.is_first_start)
         self._bound_memory(deploy.memory_bytes)
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
-        store = self._open_store(deploy.storage)
-        for restored in deploy.restored:
-            self._tasks[restored.subtask] = self._create_task(restored, deploy.mode, store)
+        deployment = Deployment(
+            job=self._config.job,
+            job_id=self._job_id,
+            token=self._config.token,
+            mode=deploy.mode,
+            store=self._open_store(deploy.storage),
+            host=self,
+            inputs=deploy.inputs,
+        )
+        self._tasks = deployment.create_tasks(deploy.restored)
         self._order = list(reversed(self._tasks.values()))
-        for task in self._order:
-            if task.machine.is_source:
-                task.poll_policy = self._poll_policy(task.id)
         for task in self._tasks.values():
             task.open()
         self._control.send(messages.SlotDeployed())
@@ -285,84 +277,12 @@ class Slot:
         self._send_failure(bound_exceeded_error(self._config.index, used_bytes, bound_bytes))
         self._mail.put(_stop_after_failure_report)
 
-    def _create_task(self, restored: SubtaskRestore, mode: CheckpointMode, store: SnapshotStore) -> Task:
-        job, subtask = self._config.job, restored.subtask
-        operator = job.graph.by_uid[subtask.operator]
-        context = OperatorContext(
-            job=self._job_id,
-            uid=subtask.operator,
-            index=subtask.index,
-            parallelism=operator.parallelism,
-            max_parallelism=job.graph.max_parallelism,
-            token=self._config.token,
-            state=None,  # type: ignore[arg-type]  # set below: state needs the context's key groups
-            now_ms=self._clock.now_ms,
-            wake=lambda: self._mail.put(_wake_loop),
-            restored=bool(restored.snapshots),
-            refuses_late_rows=subtask.operator in job.refuses_late_rows,
-        )
-        state = SubtaskState(
-            context.key_groups,
-            job.graph.max_parallelism,
-            store,
-            job.graph.key_types_of(subtask.operator),
-            job.graph.value_types_of(subtask.operator),
-        )
-        context.state = state
-        state.restore(restored)
-        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode, bool(restored.feedback))
-        return Task(
-            machine=Subtask(spec),
-            operator=None if restored.finished else self._create_operator(subtask),
-            state=state,
-            context=context,
-            outputs=Outputs(
-                job.graph,
-                subtask,
-                self._send,
-                job.partitioners,
-                job.pre_aggregations,
-                job.columns_of(subtask.operator),
-                job.used_columns,
-                job.encoded_edges,
-            ),
-            clock=self._clock,
-            store=store,
-            report=self._report,
-            return_credit=self._return_credit,
-            background=lambda work: self._in_background(subtask, work),
-            submit_compaction=lambda work: self._compactor.submit(work).add_done_callback(_log_compaction_failure),
-            replays=replay_records(store, restored.feedback),
-            key_types=KeyTypes(subtask.operator, restored.snapshots),
-        )
-
-    def _poll_policy(self, source: SubtaskId) -> PollPolicy:
-        job = self._config.job
-        machines = {subtask: task.machine for subtask, task in self._tasks.items()}
-        panes_ms = {number: job.drifts_ms[number] for number in job.pre_aggregations}
-        waiting, pre_aggregated = waiting_edges(job.graph, source.operator, job.drifts_ms), set(job.pre_aggregations)
-        if (max_drift_ms := job.max_drifts_ms.get(source.operator)) is not None:
-            waiting, pre_aggregated = dict.fromkeys(meeting_edges(job.graph, source.operator), max_drift_ms), set()
-        return PollPolicy(
-            channel_drifts(job.graph, source, waiting, machines, pre_aggregated),
-            channel_drifts(job.graph, source, waiting_edges(job.graph, source.operator, panes_ms), machines),
-        )
-
-    def _create_operator(self, subtask: SubtaskId) -> Any:
-        job = self._config.job
-        try:
-            if subtask.operator in job.sources:
-                source = source_with_input(job.sources[subtask.operator], self._inputs.get(subtask.operator))
-                if job.encodes_texts(subtask.operator) and isinstance(source, EncodesTexts):
-                    source = source.with_encoded_texts()
-                return SourceOperator(source.reader(), confirms=not job.is_isolated)
-            return job.operators[subtask.operator]()
-        except Exception as error:
-            raise OperatorFailure(subtask.operator, subtask.index, "its making", error) from error
-
     # ------------------------------------------------------------ channels
 
-    def _send(self, channel: ChannelId, message: Message) -> None:
+    def wake(self) -> None:
+        self._mail.put(_wake_loop)
+
+    def send(self, channel: ChannelId, message: Message) -> None:
         if channel.target == self._config.index:
             self._deliver(channel, message)
         else:
@@ -371,7 +291,7 @@ class Slot:
     def _deliver(self, channel: ChannelId, message: Message) -> None:
         self._tasks[self._config.job.graph.target(channel)].deliver(channel, message)
 
-    def _return_credit(self, channel: ChannelId, nbytes: int) -> None:
+    def return_credit(self, channel: ChannelId, nbytes: int) -> None:
         if channel.source == self._config.index:
             self._repay(channel, nbytes)
         else:
@@ -395,7 +315,7 @@ class Slot:
 
     # ------------------------------------------------------------ to the master
 
-    def _report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
+    def report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
         if isinstance(report, SubtaskEnded):  # may be the last message of this slot
             self._send_metrics()
         self._control.send(messages.Report(subtask, report))
@@ -404,7 +324,10 @@ class Slot:
         metrics = [task.metrics() for task in list(self._tasks.values())]
         self._control.send(messages.Heartbeat(metrics, resident_bytes(), self._memory_bytes, cpu_ms()))
 
-    def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
+    def compact(self, work: Callable[[], None]) -> None:
+        self._compactor.submit(work).add_done_callback(_log_compaction_failure)
+
+    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
         future = self._snapshot_writer.submit(work)
         future.add_done_callback(partial(self._on_stored, subtask))
 

@@ -7,7 +7,7 @@ The machine decides which channels are readable. The task decides whether the ne
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal, Protocol
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Message, Records
@@ -17,21 +17,42 @@ from runtime.io.spool import Spool
 MAX_FEEDBACK_IN_A_ROW: Final = 16  #: feedback messages before a regular message; fewer would let the loop fill up
 
 
+class MessageQueue(Protocol):
+    """First in, first out."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Literal[0], /) -> Message: ...
+    def append(self, message: Message, /) -> None: ...
+    def popleft(self) -> Message: ...
+
+
+QueueFactory = Callable[[ChannelId, bool], MessageQueue]  #: arguments: the channel, and whether it is a back-edge
+
+
+def message_queue(channel: ChannelId, is_feedback: bool) -> MessageQueue:
+    return Spool() if is_feedback else deque()
+
+
 class InputGate:
     """Owned by the slot's loop.
 
     Args:
         machine: the subtask's state machine.
-        may_take: whether the next message of a channel may be handled now.
+        may_handle: whether the next message of a channel may be handled now.
+        make_queue: makes the queue of a channel.
     """
 
-    def __init__(self, machine: Subtask, may_take: Callable[[ChannelId, Message], bool]) -> None:
+    def __init__(
+        self,
+        machine: Subtask,
+        may_handle: Callable[[ChannelId, Message], bool],
+        make_queue: QueueFactory = message_queue,
+    ) -> None:
         spec = machine.spec
-        self._machine, self._may_handle = machine, may_take
+        self._machine, self._may_handle = machine, may_handle
         self._regular, self._feedback = deque(spec.regular_channels), deque(sorted(spec.feedback_channels))
-        self._spools = {channel: Spool() for channel in self._feedback}
-        self._queues: dict[ChannelId, deque[Message] | Spool] = {channel: deque() for channel in self._regular}
-        self._queues |= self._spools
+        self._queues = {channel: make_queue(channel, False) for channel in self._regular}
+        self._queues |= {channel: make_queue(channel, True) for channel in self._feedback}
         self._feedback_in_a_row = 0  #: consecutive messages taken from back-edges
         self.queued_bytes = 0  #: of the batches in all queues
 
@@ -52,8 +73,9 @@ class InputGate:
         return not any(queue and self._machine.is_readable(channel) for channel, queue in self._queues.items())
 
     def close(self) -> None:
-        for spool in self._spools.values():
-            spool.close()
+        for queue in self._queues.values():
+            if isinstance(queue, Spool):
+                queue.close()
 
     def _poll_feedback(self) -> tuple[ChannelId, Message] | None:
         taken = self._next_message(self._feedback)

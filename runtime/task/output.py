@@ -18,7 +18,7 @@ import pyarrow as pa
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import Control, Idle, Message, Records, Watermark
-from runtime.core.subtask.credits import Credits
+from runtime.core.subtask.credits import Credits, FlowControl
 from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
 from runtime.dataflow.plan import PreAggregation
 from runtime.errors import JobRejected, OperatorFailure, WeirError
@@ -55,6 +55,7 @@ class Outputs:
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
     used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)  #: by edge number; without entry: all
     encoded_edges: frozenset[int] = frozenset()  #: edges whose receivers in the slot take dictionary-encoded texts
+    flow: FlowControl = FlowControl()
     credits: Credits = field(init=False)
     records: int = 0
     bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
@@ -64,7 +65,8 @@ class Outputs:
 
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
-        self.credits = Credits(channel for channel in channels if not self.graph.is_feedback(channel))
+        charged = [channel for channel in channels if not self.graph.is_feedback(channel)]
+        self.credits = Credits(charged, self.flow.initial_bytes)
         numbers = dict.fromkeys(channel.edge for channel in channels)
         self._edges = [
             self._edge(number, tuple(channel for channel in channels if channel.edge == number)) for number in numbers

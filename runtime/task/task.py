@@ -19,7 +19,7 @@ from runtime.core.snapshot.control import ControlMessage, FollowWatermark, Subta
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects
 from runtime.core.subtask.coalescing import is_more_wanted
-from runtime.core.subtask.credits import ReceiverWindow
+from runtime.core.subtask.credits import FlowControl, ReceiverWindow
 from runtime.core.subtask.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
@@ -42,7 +42,7 @@ from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
 from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs
-from runtime.task.input_gate import InputGate
+from runtime.task.input_gate import InputGate, QueueFactory, message_queue
 from runtime.task.output import GuardedCollector, Outputs
 from runtime.task.source_operator import SourceOperator, concat_alike
 from runtime.task.stopwatch import Stopwatch
@@ -74,6 +74,8 @@ class Task:
     bytes_in: int = 0
     busy_ms: float = 0.0
     poll_policy: PollPolicy = field(default_factory=PollPolicy)  #: poll policy, used by sources only
+    flow: FlowControl = FlowControl()
+    make_queue: QueueFactory = message_queue
     is_paused: bool = False  #: the master has paused this source: a sink's backlog is too large
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
@@ -83,8 +85,8 @@ class Task:
 
     def __post_init__(self) -> None:
         spec = self.machine.spec
-        self._input_gate = InputGate(self.machine, self._may_handle)
-        self._receiver_window = ReceiverWindow(spec.regular_channels)
+        self._input_gate = InputGate(self.machine, self._may_handle, self.make_queue)
+        self._receiver_window = ReceiverWindow(spec.regular_channels, self.flow)
         self._logs = FeedbackLogs()
         self._async_snapshot = AsyncSnapshot(
             subtask=self.id,

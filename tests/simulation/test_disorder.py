@@ -13,7 +13,7 @@ from runtime.operators.group_watermarks import GroupWatermarks
 from runtime.simulation.jobs import Job, count_late_rows
 from runtime.simulation.master import RunEnding
 from runtime.simulation.model import LATE
-from runtime.simulation.random_jobs import DISORDERS_MS, with_disordered_source, with_pane_ends
+from runtime.simulation.random_jobs import DISORDERS_MS, with_disordered_source
 from runtime.simulation.simulation import SeedViolation, Simulation, SimulationPlan, simulate
 from tests.simulation.test_scenarios import PERIODIC, windowing
 
@@ -22,8 +22,7 @@ SEEDS = range(8)
 
 def disordered(seed: int, stragglers: bool = True) -> Job:
     job = windowing(seed % 2 == 0, 40, 40, 30, 40)
-    job = with_disordered_source(job, job.sources[0].uid, Random(f"{seed} order"), stragglers)
-    return with_pane_ends(job, Random(f"{seed} pane ends"))
+    return with_disordered_source(job, job.sources[0].uid, Random(f"{seed} order"), stragglers)
 
 
 def simulated(seed: int) -> Simulation:

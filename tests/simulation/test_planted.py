@@ -5,33 +5,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.job.messages import MAX_WATERMARK, Records
+from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control, Records
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
+from runtime.core.subtask import poll_policy
 from runtime.core.subtask.barrier_alignment import BarrierAlignment
 from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome
+from runtime.core.subtask.credits import Credits
 from runtime.core.subtask.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
+from runtime.core.subtask.events import SubtaskEvent, Triggered
 from runtime.core.subtask.feedback_alignment import FeedbackAlignment
 from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec, spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.master import retention, slot_monitor
-from runtime.simulation import cluster, master, simulation
+from runtime.operators.sink import SinkOperator
+from runtime.simulation import master, simulation
 from runtime.simulation.__main__ import main
-from runtime.simulation.cluster import SubtaskHost
 from runtime.simulation.driver import Driver
-from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator, SourceOperator, Split
+from runtime.simulation.model import HoldingOperator, ModelReader, PoolingOperator, Split
 from runtime.simulation.simulation import SeedViolation, simulate
 from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
+from runtime.state import encoded_texts
 from runtime.state.files.segment_log import PendingSegment
+from runtime.task import deployment, output
+from runtime.task.output import Outputs
+from runtime.task.task import Task
+from runtime.task.watermark_hold import WatermarkHold
 
 SEEDS_MAX = 250
 MAX_STEPS = 20_000  #: of a world that stands still; the others end within 15,000
@@ -76,17 +85,14 @@ def reuse_an_old_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_prepared_output_of_a_failed_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    perform = SubtaskHost._perform
+    def forget(operator: SinkOperator, checkpoint: int) -> None:
+        committer: Any = operator._committer
+        for number, name in operator._prepared:
+            if number == checkpoint:
+                del committer._target.pending[name]
+        operator._prepared = [entry for entry in operator._prepared if entry[0] != checkpoint]
 
-    def forgetting(host: SubtaskHost, effect: SubtaskEffect) -> None:
-        if isinstance(effect, ForgetCheckpoint) and isinstance(host.operator, SinkOperator):
-            prepared = host.operator.prepared
-            for name in [name for name, checkpoint in prepared.items() if checkpoint == effect.checkpoint]:
-                del prepared[name]
-                del host.world.target.pending[name]
-        perform(host, effect)
-
-    patch.setattr(SubtaskHost, "_perform", forgetting)
+    patch.setattr(SinkOperator, "checkpoint_aborted", forget)
 
 
 def skip_the_pending_commits_of_a_finished_operator(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +209,7 @@ def leave_idle_channels_out_of_the_minimum(patch: pytest.MonkeyPatch) -> None:
 
 
 def follow_without_a_look_for_new_splits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SourceOperator, "look_for_splits", lambda reader: None)
+    patch.setattr(ModelReader, "look_for_splits", lambda reader: None)
 
 
 def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None:
@@ -221,22 +227,22 @@ def hold_back_time_when_all_are_idle(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """Its changes are marked as written, but no later snapshot names them."""
-    perform = SubtaskHost._perform
-    made: dict[tuple[SubtaskHost, int], set[PendingSegment]] = {}
+    apply = Task._apply
+    written: dict[tuple[int, int], set[PendingSegment]] = {}
 
-    def forgetting(host: SubtaskHost, effect: SubtaskEffect) -> None:
-        logs = host.state._segment_logs.values()
+    def forgetting(task: Task, effect: SubtaskEffect) -> None:
+        logs = task.state._segment_logs.values()
         before = {segment for log in logs for segment in log.segments()}
-        perform(host, effect)
+        apply(task, effect)
         if isinstance(effect, CaptureState):
             new = {segment for log in logs for segment in log.segments()} - before
-            made[host, effect.barrier.checkpoint] = new
+            written[id(task), effect.barrier.checkpoint] = new
         if isinstance(effect, ForgetCheckpoint):
-            forgotten = made.get((host, effect.checkpoint), set())
+            forgotten = written.get((id(task), effect.checkpoint), set())
             for log in logs:
                 log._segments = tuple(segment for segment in log.segments() if segment not in forgotten)
 
-    patch.setattr(SubtaskHost, "_perform", forgetting)
+    patch.setattr(Task, "_apply", forgetting)
 
 
 def delete_a_file_that_a_retained_manifest_names(patch: pytest.MonkeyPatch) -> None:
@@ -259,8 +265,8 @@ def blame_slots_for_the_time_in_which_the_master_was_stopped(patch: pytest.Monke
 
 def lose_credit(patch: pytest.MonkeyPatch) -> None:
     """Of every batch a little is never paid back."""
-    repay = SubtaskHost._repay
-    patch.setattr(SubtaskHost, "_repay", lambda host, channel, nbytes: repay(host, channel, nbytes - 6))
+    repay = Credits.repay
+    patch.setattr(Credits, "repay", lambda left, channel, nbytes: repay(left, channel, nbytes - 6))
 
 
 def forget_the_back_edge_log(patch: pytest.MonkeyPatch) -> None:
@@ -299,7 +305,7 @@ def align_on_back_edges(patch: pytest.MonkeyPatch) -> None:
     def plain(*arguments: Any) -> SubtaskSpec:
         return replace(spec_of(*arguments), loop=None, replays_feedback=False)
 
-    patch.setattr(cluster, "spec_of", plain)
+    patch.setattr(deployment, "spec_of", plain)
 
 
 def end_a_loop_without_probing(patch: pytest.MonkeyPatch) -> None:
@@ -314,6 +320,87 @@ def probe_past_what_an_operator_holds_back(patch: pytest.MonkeyPatch) -> None:
 def emit_the_watermark_of_the_newest_row(patch: pytest.MonkeyPatch) -> None:
     """Rows that follow within the disorder are late."""
     patch.setattr(Split, "watermark_before", lambda split, place: max(t for _, t in split.rows[: max(1, place)]))
+
+
+def keep_pre_aggregated_rows_at_a_barrier(patch: pytest.MonkeyPatch) -> None:
+    """They leave with a later watermark: no checkpoint holds them."""
+    broadcast = Outputs.broadcast
+
+    def unflushed(outputs: Outputs, message: Control) -> None:
+        if not isinstance(message, Barrier):
+            broadcast(outputs, message)
+            return
+        for edge in outputs._edges:
+            for channel in edge.channels:
+                outputs.send(channel, message)
+
+    patch.setattr(Outputs, "broadcast", unflushed)
+
+
+def send_the_barrier_before_pre_aggregated_rows(patch: pytest.MonkeyPatch) -> None:
+    broadcast = Outputs.broadcast
+
+    def overtaking(outputs: Outputs, message: Control) -> None:
+        for edge in outputs._edges if isinstance(message, Barrier) else ():
+            for channel in edge.channels:
+                outputs.send(channel, message)
+        send = outputs.send
+        if isinstance(message, Barrier):
+            outputs.send = lambda channel, each: None if each is message else send(channel, each)
+        broadcast(outputs, message)
+        outputs.send = send
+
+    patch.setattr(Outputs, "broadcast", overtaking)
+
+
+def let_watermarks_overtake_buffered_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WatermarkHold, "broadcast", lambda hold, message: hold._send(message))
+
+
+def let_barriers_wait_for_credit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(simulation, "STEP_LIMIT", MAX_STEPS)
+    may_handle = Task._may_handle
+    patch.setattr(
+        Task,
+        "_may_handle",
+        lambda task, channel, message: task.outputs.credits.runnable and may_handle(task, channel, message),
+    )
+
+
+def release_a_held_barrier_behind_a_later_event(patch: pytest.MonkeyPatch) -> None:
+    def unordered(task: Task, event: SubtaskEvent) -> None:
+        delay, now = task.poll_policy.barrier_delay, task.clock.monotonic_ms()
+        if not (isinstance(event, Triggered) and task._is_active and delay.hold(event.barrier, now)):
+            task.handle(event)
+
+    patch.setattr(Task, "on_master_event", unordered)
+
+
+def pause_a_source_for_a_stalled_sibling_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(simulation, "STEP_LIMIT", MAX_STEPS)
+    patch.setattr(poll_policy, "MAX_STALLED_SIBLING_MS", 10**9)
+
+
+def decode_texts_by_another_dictionary(patch: pytest.MonkeyPatch) -> None:
+    def decode(batch: pa.RecordBatch, *columns: Any) -> pa.RecordBatch:
+        swapped = [
+            pa.DictionaryArray.from_arrays(column.indices, column.dictionary[::-1])
+            if pa.types.is_dictionary(column.type)
+            else column
+            for column in batch.columns
+        ]
+        return encoded_texts.decode(pa.RecordBatch.from_arrays(swapped, names=batch.schema.names), *columns)
+
+    patch.setattr(output, "decode", decode)
+
+
+def read_a_channel_behind_its_barrier(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Subtask, "is_readable", lambda machine, channel: True)
+
+
+def grant_more_than_was_consumed(patch: pytest.MonkeyPatch) -> None:
+    repay = Credits.repay
+    patch.setattr(Credits, "repay", lambda left, channel, nbytes: repay(left, channel, 2 * nbytes))
 
 
 #: Each with a seed that finds it at once; after a change of the simulator the seeds behind it are tried as well.
@@ -355,6 +442,15 @@ PLANTED: dict[Plant, int] = {
     keep_all_files_while_a_manifest_is_unreadable: 73,
     delete_what_an_unreadable_manifest_may_name: 73,
     blame_slots_for_the_time_in_which_the_master_was_stopped: 10,
+    keep_pre_aggregated_rows_at_a_barrier: 0,
+    send_the_barrier_before_pre_aggregated_rows: 0,
+    let_watermarks_overtake_buffered_rows: 0,
+    let_barriers_wait_for_credit: 0,
+    release_a_held_barrier_behind_a_later_event: 0,
+    pause_a_source_for_a_stalled_sibling_for_ever: 0,
+    decode_texts_by_another_dictionary: 0,
+    read_a_channel_behind_its_barrier: 0,
+    grant_more_than_was_consumed: 0,
 }
 
 

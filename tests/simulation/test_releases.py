@@ -41,8 +41,8 @@ class Observed(Simulation):
         self.released = getattr(self, "released", {})
         driver = self.master.driver
         for host in driver.attempt.order if driver is not None else ():
-            if host.machine.ended and host.subtask not in self.released:
-                told = [e.permit.checkpoint for e in host.machine.event_log if isinstance(e, CheckpointCompleted)]
+            if host.task.machine.ended and host.subtask not in self.released:
+                told = [e.permit.checkpoint for e in host.task.machine.event_log if isinstance(e, CheckpointCompleted)]
                 self.released[host.subtask] = told[-1]
 
     def of(self, uid: str) -> set[CheckpointId]:

@@ -81,7 +81,7 @@ def ask(kind: CheckpointKind) -> Callable[[Simulation], None]:
 
 def running(s: Simulation) -> bool:
     driver = s.master.driver
-    return driver is not None and len(driver.started) == len(driver.attempt.hosts)
+    return driver is not None and len(driver.started) == len(driver.attempt.tasks)
 
 
 def kinds(s: Simulation) -> list[CheckpointKind]:
@@ -204,7 +204,7 @@ def test_an_early_branch_ends_while_the_other_runs_on(seed: int) -> None:
 
     def branch_ended(s: Simulation) -> bool:
         driver = s.master.driver
-        return driver is not None and sum(host.machine.ended for host in driver.attempt.order) == 3
+        return driver is not None and sum(host.task.machine.ended for host in driver.attempt.order) == 3
 
     def note(s: Simulation) -> None:
         seen.append(len(s.world.ledger.recorded))
@@ -238,8 +238,8 @@ def building(s: Simulation) -> bool:
         return False
     driver = s.master.driver
     assert driver is not None, "it runs"
-    joins = [host.operator for host in driver.attempt.order if isinstance(host.operator, JoinOperator)]
-    return any(0 < len(join.table) < 24 for join in joins)
+    models = [getattr(each.task.operator, "model", None) for each in driver.attempt.order]
+    return any(0 < len(model.table) < 24 for model in models if isinstance(model, JoinOperator))
 
 
 @pytest.mark.parametrize("seed", EACH_SEED)
@@ -399,7 +399,7 @@ def windowing(bounded: bool, *counts: int) -> Job:
 
 def a_source_waits(s: Simulation) -> bool:
     driver = s.master.driver
-    return running(s) and driver is not None and any(host.is_throttled for host in driver.attempt.order)
+    return running(s) and driver is not None and any(host.task._is_throttled for host in driver.attempt.order)
 
 
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
@@ -409,7 +409,7 @@ def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: C
     waited: list[int] = []
     first = Incident(a_source_waits, lambda s: waited.append(len(kinds(s))))
     then = [] if act is None else [Incident(a_source_waits, act)]
-    job = windowing(True, 60, 60, 60, 60, 60)
+    job = windowing(True, 100, 100, 100, 100, 100)
     s = live(plan(job, PERIODIC, first, *then, parallelism={0: 3, 1: 3}), seed)
     assert len(kinds(s)) > waited[0] + (act is None)
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
-from runtime.core.subtask.credits import INITIAL_WINDOW_BYTES, MIN_WINDOW_BYTES
+from runtime.core.subtask.credits import FlowControl
 from runtime.ports import Collector, Operator
 from tests.core.builders import chain, subtask
 from tests.manual_clock import ManualClock
@@ -27,7 +27,7 @@ class Slow(Operator):
 
 def credit_after(batches: int, takes_ms: int) -> int:
     """What the sender may have on its way, once so many batches have been consumed."""
-    clock, credit = ManualClock(1_000), INITIAL_WINDOW_BYTES
+    clock, credit = ManualClock(1_000), FlowControl().initial_bytes
 
     def repay(channel: ChannelId, nbytes: int) -> None:
         nonlocal credit
@@ -48,4 +48,4 @@ def test_a_slow_operator_has_less_on_its_way_and_a_fast_one_more() -> None:
     """What a barrier waits behind is worth a fixed time, not a fixed number of bytes."""
     slow, fast = credit_after(batches=100, takes_ms=200), credit_after(batches=100, takes_ms=1)
     assert slow == BATCH.nbytes
-    assert MIN_WINDOW_BYTES < slow < INITIAL_WINDOW_BYTES < fast
+    assert FlowControl().min_bytes < slow < FlowControl().initial_bytes < fast

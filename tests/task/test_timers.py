@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.job.messages import EndOfData, Message, Records
-from runtime.core.subtask.credits import MAX_WINDOW_BYTES
+from runtime.core.subtask.credits import FlowControl
 from runtime.core.subtask.events import MessageArrived
 from runtime.errors import OperatorFailure
 from runtime.ports import Collector, Operator
@@ -62,9 +62,9 @@ def test_a_timer_waits_for_credit() -> None:
     task = ringing(Alarm(50), clock, sent)
     task.start()
     channel = GRAPH.outputs[ME][0]
-    task.outputs.credits.spend(channel, MAX_WINDOW_BYTES)
+    task.outputs.credits.spend(channel, FlowControl().max_bytes)
     assert (task.timer_in_ms, task.step(), sent) == (None, False, [])
-    task.outputs.credits.repay(channel, MAX_WINDOW_BYTES)
+    task.outputs.credits.repay(channel, FlowControl().max_bytes)
     assert task.step()
     assert len(sent) == 1
 

@@ -13,22 +13,32 @@ consumed, a sender has at least the smallest window.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from runtime.core.job.ids import ChannelId
 
-MAX_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest window
-INITIAL_WINDOW_BYTES: Final = 16 * 1024  #: until the receiver's throughput has been measured
-MIN_WINDOW_BYTES: Final = 1024
-IN_FLIGHT_TARGET_MS: Final = 200.0  #: target time for a subtask to consume all bytes in flight to it
-MEASUREMENT_MS: Final = 50.0  #: work time that a throughput measurement covers
 _MIN_RELATIVE_CHANGE: Final = 0.25  #: smaller relative changes of the window are ignored as noise
+
+
+@dataclass(frozen=True, slots=True)
+class FlowControl:
+    """The windows of flow control."""
+
+    initial_bytes: int = 16 * 1024  #: until the receiver's throughput has been measured
+    max_bytes: int = 4 * 1024 * 1024
+    min_bytes: int = 1024
+    in_flight_ms: float = 200.0  #: target time for a subtask to consume all bytes in flight to it
+    measured_ms: float = 50.0  #: work time that a throughput measurement covers
+
+    def __post_init__(self) -> None:
+        assert 0 < self.min_bytes <= self.initial_bytes <= self.max_bytes, "a window must let something through"
 
 
 class Credits:
     """Mutable, owned by the loop of a slot, one per subtask."""
 
-    def __init__(self, outputs: Iterable[ChannelId], window_bytes: int = INITIAL_WINDOW_BYTES) -> None:
+    def __init__(self, outputs: Iterable[ChannelId], window_bytes: int) -> None:
         assert window_bytes > 0, "a window must let something through"
         self._left = dict.fromkeys(outputs, window_bytes)
         self._overdrawn: set[ChannelId] = set()
@@ -56,27 +66,13 @@ class ReceiverWindow:
 
     Args:
         channels: the input channels that are charged to their senders.
-        first_bytes: the initial window of each channel.
-        most_bytes: the largest window.
-        least_bytes: the smallest window.
-        in_flight_ms: target time for the subtask to consume all bytes in flight to it.
-        measured_ms: work time that a throughput measurement covers.
+        flow: the windows of each channel.
     """
 
-    def __init__(
-        self,
-        channels: Iterable[ChannelId],
-        first_bytes: int = INITIAL_WINDOW_BYTES,
-        most_bytes: int = MAX_WINDOW_BYTES,
-        least_bytes: int = MIN_WINDOW_BYTES,
-        in_flight_ms: float = IN_FLIGHT_TARGET_MS,
-        measured_ms: float = MEASUREMENT_MS,
-    ) -> None:
-        assert 0 < least_bytes <= first_bytes <= most_bytes, "a window must let something through"
-        self._withheld = dict.fromkeys(channels, most_bytes - first_bytes)
-        self._most_bytes, self._least_bytes = most_bytes, least_bytes
-        self._in_flight_ms, self._measured_ms = in_flight_ms, measured_ms
-        self.window_bytes = first_bytes  #: of each channel
+    def __init__(self, channels: Iterable[ChannelId], flow: FlowControl) -> None:
+        self._flow = flow
+        self._withheld = dict.fromkeys(channels, flow.max_bytes - flow.initial_bytes)
+        self.window_bytes = flow.initial_bytes  #: of each channel
         self._busy_since: float | None = None
         self._worked_ms = 0.0
         self._worked_bytes = 0
@@ -101,7 +97,7 @@ class ReceiverWindow:
 
     def _release(self, channel: ChannelId) -> int:
         """Releases the withheld credit that exceeds the reduction of the window. Returns the released bytes."""
-        credit = max(0, self._withheld[channel] - (self._most_bytes - self.window_bytes))
+        credit = max(0, self._withheld[channel] - (self._flow.max_bytes - self.window_bytes))
         self._withheld[channel] -= credit
         return credit
 
@@ -110,15 +106,16 @@ class ReceiverWindow:
             self._worked_ms += max(0.0, at_ms - self._busy_since)
         self._busy_since = at_ms
         self._worked_bytes += nbytes
-        if self._worked_ms < self._measured_ms:
+        if self._worked_ms < self._flow.measured_ms:
             return
         now = self._worked_bytes / self._worked_ms
         self._speed = now if self._speed is None else (self._speed + now) / 2
         self._worked_ms, self._worked_bytes = 0.0, 0
-        self._resize(int(self._speed * self._in_flight_ms / len(self._withheld)))
+        self._resize(int(self._speed * self._flow.in_flight_ms / len(self._withheld)))
 
     def _resize(self, wanted_bytes: int) -> None:
-        window = max(self._least_bytes, min(self._most_bytes, wanted_bytes))
-        at_a_bound = window in (self._least_bytes, self._most_bytes)
+        flow = self._flow
+        window = max(flow.min_bytes, min(flow.max_bytes, wanted_bytes))
+        at_a_bound = window in (flow.min_bytes, flow.max_bytes)
         if at_a_bound or abs(window - self.window_bytes) > _MIN_RELATIVE_CHANGE * self.window_bytes:
             self.window_bytes = window

@@ -31,14 +31,21 @@ class LoggedSnapshot:
     timings: SnapshotTimings
 
 
+LoggedEvent = SubtaskEvent | LoggedRecords | LoggedSnapshot
+
+
 class EventLog:
     """Mutable, owned by a subtask. Iterates from the oldest event to the latest."""
 
     def __init__(self) -> None:
-        self._events: deque[SubtaskEvent | LoggedRecords | LoggedSnapshot] = deque(maxlen=MAX_LOGGED_EVENTS)
+        self._events: deque[LoggedEvent] = deque(maxlen=MAX_LOGGED_EVENTS)
 
-    def __iter__(self) -> Iterator[SubtaskEvent | LoggedRecords | LoggedSnapshot]:
+    def __iter__(self) -> Iterator[LoggedEvent]:
         return iter(self._events)
+
+    @property
+    def newest(self) -> LoggedEvent:
+        return self._events[-1]
 
     def __len__(self) -> int:
         return len(self._events)

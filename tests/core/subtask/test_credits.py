@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.subtask.credits import Credits, ReceiverWindow
+from runtime.core.subtask.credits import Credits, FlowControl, ReceiverWindow
 
 ONE, OTHER = ChannelId(0, 0, 0), ChannelId(0, 0, 1)
 
@@ -40,7 +40,7 @@ def test_every_output_must_have_credit() -> None:
 
 
 def test_a_subtask_without_outputs_may_always_run() -> None:
-    assert Credits([]).runnable
+    assert Credits([], 10).runnable
 
 
 def test_a_window_lets_something_through() -> None:
@@ -52,7 +52,7 @@ class Reader:
     """A subtask that reads ONE and OTHER at a speed, and the credit that their senders have."""
 
     def __init__(self, *channels: ChannelId) -> None:
-        self.grants = ReceiverWindow(channels, 400, 1_000, 50, in_flight_ms=100, measured_ms=10)
+        self.grants = ReceiverWindow(channels, FlowControl(400, 1_000, 50, in_flight_ms=100, measured_ms=10))
         self.credit = dict.fromkeys(channels, 400)
         self.now = 0.0
 
@@ -132,7 +132,7 @@ def test_credit_for_a_batch_that_overdrew_is_kept_back_too() -> None:
 
 def test_what_came_without_being_read_is_consumed_at_once() -> None:
     """Nothing says how long it took."""
-    assert ReceiverWindow([ONE], 100, 100, 10).on_consumed(ONE, 70, 5.0) == [(ONE, 70)]
+    assert ReceiverWindow([ONE], FlowControl(100, 100, 10)).on_consumed(ONE, 70, 5.0) == [(ONE, 70)]
 
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(0, 3_000), st.floats(0, 500), st.booleans())))
@@ -148,4 +148,4 @@ def test_no_sender_waits_for_ever(steps: list[tuple[ChannelId, int, float, bool]
 
 def test_a_receiver_lets_something_through() -> None:
     with pytest.raises(AssertionError, match="window"):
-        ReceiverWindow([ONE], 10, 10, least_bytes=0)
+        FlowControl(10, 10, min_bytes=0)

@@ -1,0 +1,174 @@
+"""Deployment: the tasks of a slot from a compiled job and the restored state of its subtasks.
+
+A slot of production and a slot of the simulator deploy alike; they differ in their `TaskHost`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
+from runtime.core.job.messages import Message
+from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.control import SubtaskReport
+from runtime.core.subtask.credits import FlowControl
+from runtime.core.subtask.events import SubtaskEvent
+from runtime.core.subtask.poll_policy import PollPolicy
+from runtime.core.subtask.spec import spec_of
+from runtime.core.subtask.subtask import Subtask
+from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
+from runtime.dataflow.plan import CompiledJob, source_with_input
+from runtime.errors import OperatorFailure
+from runtime.ports import Clock, EncodesTexts, Operator, OperatorContext, SnapshotStore
+from runtime.state.backend import SubtaskState
+from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
+from runtime.state.index.key_types import KeyTypes
+from runtime.task.feedback_log import replay_records
+from runtime.task.input_gate import QueueFactory, message_queue
+from runtime.task.output import Outputs
+from runtime.task.source_operator import SourceOperator
+from runtime.task.task import Task
+
+
+class TaskHost(Protocol):
+    """The surroundings of tasks: a slot."""
+
+    @property
+    def clock(self) -> Clock: ...
+    def wake(self) -> None:
+        """Wakes the loop, which then checks every task. Thread-safe."""
+
+    def send(self, channel: ChannelId, message: Message) -> None: ...
+    def return_credit(self, channel: ChannelId, nbytes: int) -> None: ...
+    def report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
+        """Sends a report to the master."""
+
+    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
+        """Runs the asynchronous part of a snapshot off the loop; the task handles its event on the loop."""
+
+    def compact(self, work: Callable[[], None]) -> None:
+        """Runs the compaction of state files off the loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """The facts that the tasks of a slot share.
+
+    Args:
+        inputs: listings of sources, see `ports.ListsInput`.
+        flow: the windows of flow control.
+        compaction: when state files are merged.
+        make_queue: makes the queue of an input channel.
+    """
+
+    job: CompiledJob
+    job_id: str
+    token: Token
+    mode: CheckpointMode
+    store: SnapshotStore
+    host: TaskHost
+    inputs: Mapping[OperatorId, bytes] = field(default_factory=dict)
+    flow: FlowControl = FlowControl()
+    compaction: CompactionPolicy = DEFAULT_POLICY
+    make_queue: QueueFactory = message_queue
+
+    def create_tasks(self, assigned: Iterable[SubtaskRestore]) -> dict[SubtaskId, Task]:
+        """The tasks, not opened yet, in the order of `assigned`.
+
+        Raises:
+            OperatorFailure: an author's code raised where an operator is made.
+            EnvironmentFailure: the state cannot be read; `CorruptState` if a file is damaged.
+        """
+        tasks = {restored.subtask: self._create_task(restored) for restored in assigned}
+        machines = {subtask: task.machine for subtask, task in tasks.items()}
+        for subtask, task in tasks.items():
+            if task.machine.is_source:
+                task.poll_policy = self._poll_policy(subtask, machines)
+        return tasks
+
+    def context_of(self, restored: SubtaskRestore) -> OperatorContext:
+        """The context of a subtask, with its restored state."""
+        graph, uid = self.job.graph, restored.subtask.operator
+        context = OperatorContext(
+            job=self.job_id,
+            uid=uid,
+            index=restored.subtask.index,
+            parallelism=graph.by_uid[uid].parallelism,
+            max_parallelism=graph.max_parallelism,
+            token=self.token,
+            state=None,  # type: ignore[arg-type]  # set below: state needs the context's key groups
+            now_ms=self.host.clock.now_ms,
+            wake=self.host.wake,
+            restored=bool(restored.snapshots),
+            refuses_late_rows=uid in self.job.refuses_late_rows,
+        )
+        context.state = state = SubtaskState(
+            context.key_groups,
+            graph.max_parallelism,
+            self.store,
+            graph.key_types_of(uid),
+            graph.value_types_of(uid),
+            self.compaction,
+        )
+        state.restore(restored)
+        return context
+
+    def create_operator(self, subtask: SubtaskId) -> Operator:
+        """Raises OperatorFailure if an author's code raised."""
+        job, uid = self.job, subtask.operator
+        try:
+            if uid not in job.sources:
+                return job.operators[uid]()
+            source = source_with_input(job.sources[uid], self.inputs.get(uid))
+            if job.encodes_texts(uid) and isinstance(source, EncodesTexts):
+                source = source.with_encoded_texts()
+            return SourceOperator(source.reader(), confirms=not job.is_isolated)
+        except Exception as error:
+            raise OperatorFailure(uid, subtask.index, "its making", error) from error
+
+    def _create_task(self, restored: SubtaskRestore) -> Task:
+        job, host, subtask = self.job, self.host, restored.subtask
+        context = self.context_of(restored)
+        state: Any = context.state
+        outputs = Outputs(
+            job.graph,
+            subtask,
+            host.send,
+            job.partitioners,
+            job.pre_aggregations,
+            job.columns_of(subtask.operator),
+            job.used_columns,
+            job.encoded_edges,
+            self.flow,
+        )
+        has_log = bool(restored.feedback)
+        return Task(
+            machine=Subtask(spec_of(job.graph, subtask, restored.watermark, restored.finished, self.mode, has_log)),
+            operator=None if restored.finished else self.create_operator(subtask),
+            state=state,
+            context=context,
+            outputs=outputs,
+            clock=host.clock,
+            store=self.store,
+            report=host.report,
+            return_credit=host.return_credit,
+            background=partial(host.run_in_background, subtask),
+            submit_compaction=host.compact,
+            replays=replay_records(self.store, restored.feedback),
+            key_types=KeyTypes(subtask.operator, restored.snapshots),
+            flow=self.flow,
+            make_queue=self.make_queue,
+        )
+
+    def _poll_policy(self, source: SubtaskId, machines: Mapping[SubtaskId, Subtask]) -> PollPolicy:
+        job = self.job
+        panes_ms = {number: each.pane_ms for number, each in job.pre_aggregations.items()}
+        waiting, pre_aggregated = waiting_edges(job.graph, source.operator, job.drifts_ms), set(job.pre_aggregations)
+        if (max_drift_ms := job.max_drifts_ms.get(source.operator)) is not None:
+            waiting, pre_aggregated = dict.fromkeys(meeting_edges(job.graph, source.operator), max_drift_ms), set()
+        return PollPolicy(
+            channel_drifts(job.graph, source, waiting, machines, pre_aggregated),
+            channel_drifts(job.graph, source, waiting_edges(job.graph, source.operator, panes_ms), machines),
+        )

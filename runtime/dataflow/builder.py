@@ -204,12 +204,4 @@ class Dataflow:
     def _connect(self, target: OperatorId, source: StepInput, number: int = 0) -> None:
         """Adds an edge into input `number` of `target`. Raises JobRejected: the input does not fit."""
         source.check(self, target)
-        edge = source.edge(target, number)
-        self._plan.connect(
-            edge,
-            source.partitioner,
-            source.pre_aggregation,
-            source.drift_ms,
-            source.use,
-            source.takes_encoded_texts,
-        )
+        self._plan.edges.append(source.edge(target, number))

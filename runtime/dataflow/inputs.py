@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runtime.core.job.graph import EdgeSpec, Partitioning
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.checks import with_uid_in_errors
-from runtime.dataflow.plan import PreAggregation
+from runtime.dataflow.plan import Edge, PreAggregation
 from runtime.dataflow.used_columns import ColumnUse
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
@@ -90,13 +90,7 @@ class StepInput:
         """Whether the output of the step is a changelog, unless it lacks the column `op`."""
         return self.stream.is_changelog and self.changelog is ChangelogUse.FORWARDED
 
-    @property
-    def partitioner(self) -> Partitioner | None:
-        """The author's function of a custom partitioning."""
-        custom = self.stream.custom_partitioning
-        return None if custom is None else custom.function
-
-    def edge(self, target: OperatorId, number: int) -> EdgeSpec:
+    def edge(self, target: OperatorId, number: int) -> Edge:
         """The edge into input `number` of `target`.
 
         Raises:
@@ -105,7 +99,7 @@ class StepInput:
         custom = self.stream.custom_partitioning
         if custom is not None and self.stream.columns is not None:
             check_partition_columns(self.stream.columns, custom.columns, target)
-        return EdgeSpec(
+        spec = EdgeSpec(
             source=self.stream.uid,
             target=target,
             input=number,
@@ -116,6 +110,14 @@ class StepInput:
             build=self.build,
             feedback=self.feedback,
             output=self.stream.output,
+        )
+        return Edge(
+            spec=spec,
+            partitioner=None if custom is None else custom.function,
+            pre_aggregation=self.pre_aggregation,
+            drift_ms=self.drift_ms,
+            use=self.use,
+            takes_encoded_texts=self.takes_encoded_texts,
         )
 
     def _key_types(self, target: OperatorId) -> tuple[str, ...]:

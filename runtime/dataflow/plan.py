@@ -49,6 +49,20 @@ class PreAggregation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edge:
+    """An edge with its code. The last two fields are set by the compilation."""
+
+    spec: EdgeSpec
+    partitioner: Partitioner | None = None  #: the author's function of a custom partitioning
+    pre_aggregation: PreAggregation | None = None
+    drift_ms: int | None = None  #: rows further ahead of the slowest source wait in the step; None: rows do not wait
+    use: ColumnUse | None = None  #: the columns that the step reads; None: all
+    takes_encoded_texts: bool = False  #: the step reads dictionary-encoded texts (`state.encoded_texts`)
+    used_columns: frozenset[str] | None = None  #: the columns that the step and later steps use; None: all
+    is_encoded: bool = False  #: the edge carries dictionary-encoded texts, within a slot
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """An operator with its code. `parallelism` None: the parallelism of the job."""
 
@@ -84,24 +98,18 @@ class CompiledJob:
 
     name: str
     graph: JobGraph
+    edges: Sequence[Edge]  #: in the order of the graph
     sources: Mapping[OperatorId, Source]
     operators: Mapping[OperatorId, Callable[[], Operator]]
     sinks: Mapping[OperatorId, Sink]
-    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
-    pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
     columns: Mapping[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)  #: see `DataflowPlan`
-    #: By edge number, the columns that later steps use, if they do not use all.
-    used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    #: By edge number, the drift of sources behind it that delays no output: rows further ahead wait in windows.
-    drifts_ms: Mapping[int, int] = field(default_factory=dict)
     max_drifts_ms: Mapping[OperatorId, int] = field(default_factory=dict)  #: by source; see `Dataflow.source`
-    encoded_edges: frozenset[int] = frozenset()  #: edges that carry dictionary-encoded texts, within a slot
     refuses_late_rows: frozenset[OperatorId] = frozenset()  #: steps that fail the job rather than drop a late row
     is_isolated: bool = False  #: see `Dataflow.isolate`
 
     def encodes_texts(self, uid: OperatorId) -> bool:
         """Whether a reader of the operator takes dictionary-encoded texts."""
-        return any(self.graph.edges[number].source == uid for number in self.encoded_edges)
+        return any(edge.is_encoded and edge.spec.source == uid for edge in self.edges)
 
     def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
         """The columns that its outputs must have, by the name of the output."""
@@ -119,41 +127,15 @@ class DataflowPlan:
     """Steps and edges in the order of their declaration."""
 
     steps: list[Step] = field(default_factory=list)
-    edges: list[EdgeSpec] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
-    partitioners: dict[int, Partitioner] = field(default_factory=dict)
-    pre_aggregations: dict[int, PreAggregation] = field(default_factory=dict)
-    drifts_ms: dict[int, int] = field(default_factory=dict)  #: see `CompiledJob`
     max_drifts_ms: dict[OperatorId, int] = field(default_factory=dict)  #: see `CompiledJob`
-    column_uses: dict[int, ColumnUse] = field(default_factory=dict)  #: by edge number
-    encoded_edges: set[int] = field(default_factory=set)  #: edges into steps that take dictionary-encoded texts
     #: Steps that depend on watermarks: the consequence of an input without watermarks.
     needs_event_time: dict[OperatorId, str] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: uids of loop heads
     #: Columns that an output must have, by operator and output ("": the main output), where code could emit others.
     columns: dict[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)
     is_isolated: bool = False
-
-    def connect(
-        self,
-        edge: EdgeSpec,
-        partitioner: Partitioner | None = None,
-        pre_aggregation: PreAggregation | None = None,
-        drift_ms: int | None = None,
-        use: ColumnUse | None = None,
-        takes_encoded_texts: bool = False,
-    ) -> None:
-        if takes_encoded_texts:
-            self.encoded_edges.add(len(self.edges))
-        if drift_ms is not None:
-            self.drifts_ms[len(self.edges)] = drift_ms
-        if use is not None:
-            self.column_uses[len(self.edges)] = use
-        if partitioner is not None:
-            self.partitioners[len(self.edges)] = partitioner
-        if pre_aggregation is not None:
-            self.pre_aggregations[len(self.edges)] = pre_aggregation
-        self.edges.append(edge)
 
     def connectors(self) -> list[ConnectorGuarantee]:
         """The guarantees of sources and sinks, including sinks within a stream."""
@@ -174,7 +156,7 @@ class DataflowPlan:
 
     def back_edge_count(self, head: OperatorId) -> int:
         """The number of back-edges into a head."""
-        return sum(edge.feedback and edge.target == head for edge in self.edges)
+        return sum(edge.spec.feedback and edge.spec.target == head for edge in self.edges)
 
     def compile(self, name: str, parallelism: int, max_parallelism: int) -> CompiledJob:
         """The job for a parallelism. Raises JobRejected, naming the operator at fault."""
@@ -186,13 +168,13 @@ class DataflowPlan:
         self._check_folders()
         specs = tuple(step.spec(parallelism) for step in self.steps)
         by_uid = {spec.uid: spec for spec in specs}
-        edges = tuple(_resolve_edge(edge, by_uid) for edge in self.edges)
-        used = UsedColumns(self.edges, self.column_uses)
+        used = UsedColumns([(edge.spec, edge.use) for edge in self.edges])
         # From the last edge on, so that the columns of later steps are known: the recursion stays shallow.
-        used_columns = {number: used.of_edge(number) for number in reversed(range(len(edges)))}
+        edges = [_compile_edge(self.edges[n], by_uid, used.of_edge(n)) for n in reversed(range(len(self.edges)))][::-1]
         return CompiledJob(
             name=name,
-            graph=JobGraph(specs, edges, max_parallelism),
+            graph=JobGraph(specs, tuple(edge.spec for edge in edges), max_parallelism),
+            edges=edges,
             sources={
                 step.uid: _without_unused_columns(step.code, used.of_output(step.uid))
                 for step in self.steps
@@ -200,21 +182,11 @@ class DataflowPlan:
             },
             operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
             sinks=dict(self.sinks),
-            partitioners=dict(self.partitioners),
-            pre_aggregations=dict(self.pre_aggregations),
-            drifts_ms=dict(self.drifts_ms),
             max_drifts_ms=dict(self.max_drifts_ms),
             columns=dict(self.columns),
-            used_columns={number: names for number, names in used_columns.items() if names is not None},
-            encoded_edges=self._encoded_edges(edges),
             refuses_late_rows=frozenset(step.uid for step in self.steps if self._reads_rows_in_order(step.uid)),
             is_isolated=self.is_isolated,
         )
-
-    def _encoded_edges(self, edges: Sequence[EdgeSpec]) -> frozenset[int]:
-        """The edges within a slot into steps that take encoded texts, and those with pre-aggregation before them."""
-        forward = {number for number in self.encoded_edges if edges[number].partitioning is Partitioning.FORWARD}
-        return frozenset(forward | {number for number, each in self.pre_aggregations.items() if not each.in_window})
 
     def _check_loops(self) -> None:
         for uid in self.loops:
@@ -238,7 +210,7 @@ class DataflowPlan:
     def _reads_rows_in_order(self, uid: OperatorId) -> bool:
         """Whether all rows come from bounded sources that state no disorder. Rows of loops may be late in any order."""
         upstream = self._upstream_of(uid)
-        if any(edge.feedback and edge.target in upstream for edge in self.edges):
+        if any(edge.spec.feedback and edge.spec.target in upstream for edge in self.edges):
             return False
         sources = [step for step in self.steps if step.role is Role.SOURCE and step.uid in upstream]
         return all(
@@ -265,7 +237,8 @@ class DataflowPlan:
         found, waiting = {uid}, [uid]
         while waiting:
             here = waiting.pop()
-            feeding = {edge.source for edge in self.edges if edge.target == here and not edge.feedback}
+            specs = [edge.spec for edge in self.edges]
+            feeding = {spec.source for spec in specs if spec.target == here and not spec.feedback}
             waiting += feeding - found
             found |= feeding
         return found
@@ -288,10 +261,12 @@ def _emits_watermarks(source: Source) -> bool:
     return type(source.reader()).watermark is not SourceReader.watermark
 
 
-def _resolve_edge(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
+def _compile_edge(edge: Edge, by_uid: Mapping[OperatorId, OperatorSpec], used: frozenset[str] | None) -> Edge:
     """The edge with its final partitioning: FORWARD between different parallelisms becomes REBALANCE."""
-    if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
-        return edge
-    if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
-        return edge
-    return replace(edge, partitioning=Partitioning.REBALANCE)
+    spec, pre_aggregation = edge.spec, edge.pre_aggregation
+    known = [by_uid[uid].parallelism for uid in (spec.source, spec.target) if uid in by_uid]
+    if spec.partitioning is Partitioning.FORWARD and len(set(known)) > 1:
+        spec = replace(spec, partitioning=Partitioning.REBALANCE)
+    is_forward = edge.takes_encoded_texts and spec.partitioning is Partitioning.FORWARD
+    is_pre_aggregated = pre_aggregation is not None and not pre_aggregation.in_window
+    return replace(edge, spec=spec, used_columns=used, is_encoded=is_forward or is_pre_aggregated)

@@ -33,15 +33,14 @@ class ColumnUse:
 
 @dataclass(frozen=True)
 class UsedColumns:
-    """The columns used of a job. `uses`: by edge number; an edge without entry uses all columns."""
+    """The columns used of a job. `edges`: in order, with the columns that the step reads; None: all."""
 
-    edges: Sequence[EdgeSpec]
-    uses: Mapping[int, ColumnUse]
+    edges: Sequence[tuple[EdgeSpec, ColumnUse | None]]
     _outputs: dict[OperatorId, frozenset[str] | None] = field(default_factory=dict)
 
     def of_edge(self, number: int) -> frozenset[str] | None:
         """The columns used of an edge; None: all."""
-        edge, use = self.edges[number], self.uses.get(number)
+        edge, use = self.edges[number]
         if use is None or edge.feedback:
             return None
         own = use.reads | set(edge.keys)
@@ -56,7 +55,7 @@ class UsedColumns:
         The edges that forward columns form no circle, since a loop's head uses all columns.
         """
         if uid not in self._outputs:
-            used = [self.of_edge(number) for number, edge in enumerate(self.edges) if edge.source == uid]
+            used = [self.of_edge(number) for number, (edge, _) in enumerate(self.edges) if edge.source == uid]
             known = [names for names in used if names is not None]
             self._outputs[uid] = frozenset().union(*known) if len(known) == len(used) > 0 else None
         return self._outputs[uid]

@@ -11,7 +11,7 @@ from functools import partial
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.plan import CompiledJob
+from runtime.dataflow.plan import CompiledJob, Edge
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.ports import Operator, OperatorContext
 from runtime.simulation.model import (
@@ -152,11 +152,10 @@ class Job:
     def compiled(self, graph: JobGraph, world: World, on_snapshot: OnSnapshot) -> CompiledJob:
         """The job as production deploys it."""
         sink = ModelSink(world.target)
-        kinds = {number: self.step(edge.target).kind for number, edge in enumerate(self.edges)}
-        pre_aggregations = {number: PRE_AGGREGATIONS[kind] for number, kind in kinds.items() if kind in WINDOW_KINDS}
         return CompiledJob(
             name=JOB,
             graph=graph,
+            edges=[self._edge(spec) for spec in graph.edges],
             sources={step.uid: self._source(step, world, on_snapshot) for step in self.sources},
             operators={
                 step.uid: partial(self._operator, step, sink, on_snapshot)
@@ -164,13 +163,18 @@ class Job:
                 if step.kind != "source"
             },
             sinks={step.uid: sink for step in self.steps if step.kind in COMMITTING_OPERATORS},
-            partitioners={
-                number: route_rows for number, edge in enumerate(self.edges) if edge.partitioning is Partitioning.CUSTOM
-            },
-            pre_aggregations=pre_aggregations,
-            drifts_ms={number: WAITING_DRIFT_MS for number, kind in kinds.items() if kind in EVENT_TIME_KINDS},
             max_drifts_ms={step.uid: step.max_drift_ms for step in self.sources if step.max_drift_ms is not None},
-            encoded_edges=frozenset(number for number, each in pre_aggregations.items() if not each.in_window),
+        )
+
+    def _edge(self, spec: EdgeSpec) -> Edge:
+        kind = self.step(spec.target).kind
+        pre_aggregation = PRE_AGGREGATIONS.get(kind)
+        return Edge(
+            spec=spec,
+            partitioner=route_rows if spec.partitioning is Partitioning.CUSTOM else None,
+            pre_aggregation=pre_aggregation,
+            drift_ms=WAITING_DRIFT_MS if kind in EVENT_TIME_KINDS else None,
+            is_encoded=pre_aggregation is not None and not pre_aggregation.in_window,
         )
 
     def _source(self, step: Step, world: World, on_snapshot: OnSnapshot) -> ModelSource:

@@ -136,11 +136,8 @@ class Deployment:
             job.graph,
             subtask,
             host.send,
-            job.partitioners,
-            job.pre_aggregations,
+            job.edges,
             job.columns_of(subtask.operator),
-            job.used_columns,
-            job.encoded_edges,
             self.flow,
         )
         has_log = bool(restored.feedback)
@@ -164,8 +161,9 @@ class Deployment:
 
     def _poll_policy(self, source: SubtaskId, machines: Mapping[SubtaskId, Subtask]) -> PollPolicy:
         job = self.job
-        panes_ms = {number: each.pane_ms for number, each in job.pre_aggregations.items()}
-        waiting, pre_aggregated = waiting_edges(job.graph, source.operator, job.drifts_ms), set(job.pre_aggregations)
+        panes_ms = {n: edge.pre_aggregation.pane_ms for n, edge in enumerate(job.edges) if edge.pre_aggregation}
+        drifts_ms = {n: edge.drift_ms for n, edge in enumerate(job.edges) if edge.drift_ms is not None}
+        waiting, pre_aggregated = waiting_edges(job.graph, source.operator, drifts_ms), set(panes_ms)
         if (max_drift_ms := job.max_drifts_ms.get(source.operator)) is not None:
             waiting, pre_aggregated = dict.fromkeys(meeting_edges(job.graph, source.operator), max_drift_ms), set()
         return PollPolicy(

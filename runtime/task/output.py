@@ -20,10 +20,10 @@ from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import Control, Idle, Message, Records, Watermark
 from runtime.core.subtask.credits import Credits, FlowControl
 from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
-from runtime.dataflow.plan import PreAggregation
+from runtime.dataflow.plan import Edge
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.operators.column_difference import check_distinct_columns, column_difference, columns_of
-from runtime.operators.partition import Partitioner, partition_by_function, partition_by_key_group
+from runtime.operators.partition import partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encoded_texts import columns_with_many_values, decode
 from runtime.state.encodings import NullableRows, schema_without_views, without_views
@@ -35,12 +35,16 @@ Parts = list[pa.RecordBatch]
 
 @dataclass(slots=True)
 class _Edge:
-    spec: EdgeSpec
+    edge: Edge
     channels: tuple[ChannelId, ...]
     pre_aggregator: PreAggregator | None
     pane_ends: PaneEndWatermarks | None  #: None: all watermarks are forwarded
     sent_columns: list[int] | None = None  #: numbers of the columns to send, from the first batch on; None: all
     next_channel: int = 0
+
+    @property
+    def spec(self) -> EdgeSpec:
+        return self.edge.spec
 
 
 @dataclass
@@ -50,11 +54,8 @@ class Outputs:
     graph: JobGraph
     subtask: SubtaskId
     send: Send
-    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
-    pre_aggregations: Mapping[int, PreAggregation] = field(default_factory=dict)  #: by edge number
+    edges: Sequence[Edge]  #: of the job, by number
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
-    used_columns: Mapping[int, frozenset[str]] = field(default_factory=dict)  #: by edge number; without entry: all
-    encoded_edges: frozenset[int] = frozenset()  #: edges whose receivers in the slot take dictionary-encoded texts
     flow: FlowControl = FlowControl()
     credits: Credits = field(init=False)
     records: int = 0
@@ -73,11 +74,11 @@ class Outputs:
         ]
 
     def _edge(self, number: int, channels: tuple[ChannelId, ...]) -> _Edge:
-        spec, folding = self.graph.edges[number], self.pre_aggregations.get(number)
-        if folding is None:
-            return _Edge(spec, channels, None, None)
-        pane_ends = PaneEndWatermarks(folding.pane_ms) if self.graph.is_followed_by_sinks(spec.target) else None
-        return _Edge(spec, channels, None if folding.in_window else folding.create(), pane_ends)
+        edge = self.edges[number]
+        if (folding := edge.pre_aggregation) is None:
+            return _Edge(edge, channels, None, None)
+        pane_ends = PaneEndWatermarks(folding.pane_ms) if self.graph.is_followed_by_sinks(edge.spec.target) else None
+        return _Edge(edge, channels, None if folding.in_window else folding.create(), pane_ends)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.emit_to("", batch)
@@ -154,7 +155,7 @@ class Outputs:
         for edge in self._edges:
             if edge.spec.output != output:
                 continue
-            used = self.used_columns.get(edge.channels[0].edge)
+            used = edge.edge.used_columns
             edge.sent_columns = None if used is None else _used_positions(schema, used)
             if edge.spec.partitioning is Partitioning.HASH:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
@@ -172,7 +173,7 @@ class Outputs:
     def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         if edge.sent_columns is not None:
             batch = batch.select(edge.sent_columns)
-        if edge.channels[0].edge in self.encoded_edges:
+        if edge.edge.is_encoded:
             batch = decode(batch, columns_with_many_values(batch))  # credits count a dictionary with each batch
         elif edge.spec.partitioning is not Partitioning.HASH:
             batch = decode(batch)
@@ -184,7 +185,8 @@ class Outputs:
                 parts = partition_by_key_group(batch, edge.spec.keys, groups, len(edge.channels))
                 self._send_parts(edge, [None if part is None else decode(part) for part in parts])
             case Partitioning.CUSTOM:
-                function = self.partitioners[edge.channels[0].edge]
+                function = edge.edge.partitioner
+                assert function is not None, "a custom edge has a partitioner"
                 parts = partition_by_function(batch, edge.spec.keys, function, edge.spec.target, len(edge.channels))
                 self._send_parts(edge, parts)
             case Partitioning.BROADCAST:

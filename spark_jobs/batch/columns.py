@@ -104,10 +104,10 @@ class StepColumns:
         return kept.batches[0].schema
 
     def _pre_aggregate_nulls(self, window: OperatorId) -> list[pa.RecordBatch]:
-        number = next(n for n in self._job.pre_aggregations if self._graph.edges[n].target == window)
-        folding = self._job.pre_aggregations[number]
-        combiner = folding.create()
-        row = _row_of_nulls(self.schema_of(self._graph.edges[number].source), folding.time)
+        edge = next(edge for edge in self._job.edges if edge.pre_aggregation and edge.spec.target == window)
+        assert edge.pre_aggregation is not None, "the edge into a window has a pre-aggregation"
+        combiner = edge.pre_aggregation.create()
+        row = _row_of_nulls(self.schema_of(edge.spec.source), edge.pre_aggregation.time)
         try:
             return [*combiner.add(row), *combiner.flush()]
         except JobRejected as error:
@@ -142,7 +142,7 @@ class StepColumns:
         builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]
         number, edge = next((number, edge) for number, edge in edges if edge.input == 0)
         rows = self._sample(edge.source)
-        folding = self._job.pre_aggregations.get(number)
+        folding = self._job.edges[number].pre_aggregation
         if folding is not None:
             combiner = folding.create()
             rows = [part for batch in rows for part in combiner.add(batch)] + combiner.flush()

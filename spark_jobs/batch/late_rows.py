@@ -60,9 +60,9 @@ def may_refuse_frame(job: CompiledJob) -> bool:
     if not any(isinstance(source, SparkTable) and source.event_time is not None for source in job.sources.values()):
         return False
     return any(
-        LateRule.of(job.operators[edge.target](), job.pre_aggregations.get(number)) is not None
-        for number, edge in enumerate(job.graph.edges)
-        if edge.target not in job.sinks
+        LateRule.of(job.operators[edge.spec.target](), edge.pre_aggregation) is not None
+        for edge in job.edges
+        if edge.spec.target not in job.sinks
     )
 
 

@@ -248,7 +248,7 @@ class _Planner:
         self, edge: EdgeSpec, number: int, step: Step, exchange: ExchangeKind, operator: Operator
     ) -> _OpenStage:
         before = self._preceding_stage(edge)
-        folding = self._job.pre_aggregations.get(number)
+        folding = self._job.edges[number].pre_aggregation
         schema = (
             self._columns.schema_of(edge.source) if folding is None else self._columns.pre_aggregated_schema(step.uid)
         )
@@ -261,7 +261,7 @@ class _Planner:
             time=operator.time if isinstance(operator, KeyedProcess | SessionWindow) else None,
             pre_aggregation=folding,
             late_rule=LateRule.of(operator, folding),
-            partitioner=self._job.partitioners.get(number),
+            partitioner=self._job.edges[number].partitioner,
             target=step.uid,
         )
         by_key = exchange is ExchangeKind.HASH

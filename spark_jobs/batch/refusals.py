@@ -40,10 +40,10 @@ def check_batch(job: CompiledJob) -> None:
         if edge.output:
             detail = f"its side output {edge.output!r} has no readers in BATCH: run this job in STREAMING"
             raise JobRejected("side-output-in-batch", edge.source, detail)
-    for number, pre_aggregation in job.pre_aggregations.items():
-        if pre_aggregation.in_window:
+    for each in job.edges:
+        if each.pre_aggregation is not None and each.pre_aggregation.in_window:
             detail = "no row is late in BATCH, which sorts by event time: remove late_to, or run this job in STREAMING"
-            raise JobRejected("side-output-in-batch", job.graph.edges[number].target, detail)
+            raise JobRejected("side-output-in-batch", each.spec.target, detail)
     for uid, source in job.sources.items():
         if isinstance(source, SequenceSource) and source.duration_ms is not None:
             raise JobRejected(PROCESSING_TIME, uid, "it ends by the clock (duration_ms): give it a number of rows")

@@ -60,7 +60,7 @@ class Bootstrap:
 
     @property
     def pre_aggregation(self) -> PreAggregation | None:
-        return self.job.pre_aggregations.get(_keyed_edge(self.job, self.uid)[0])
+        return self.job.edges[_keyed_edge(self.job, self.uid)[0]].pre_aggregation
 
     @property
     def max_parallelism(self) -> int:

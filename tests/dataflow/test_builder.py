@@ -125,7 +125,7 @@ def test_a_routing_of_the_authors_is_an_edge_that_names_its_columns(tmp_path: Pa
         (Partitioning.HASH, ("key",)),
         (Partitioning.CUSTOM, ("n", "key")),
     ]
-    assert job.partitioners == {1: _first}
+    assert [edge.partitioner for edge in job.edges] == [None, _first]
 
 
 def _first(rows: pa.RecordBatch, targets: int) -> list[int]:
@@ -141,13 +141,14 @@ def test_windows_have_a_combiner_on_their_edge_and_nothing_more_in_the_graph(tmp
         windows = numbers.key_by("key").window(uid, timedelta(seconds=10), "value", {"n": Count()}, slide=slide)
         windows.sink(f"out-{uid}", PrintSink())
     job = flow.compile(2)
-    edges = [job.graph.edges[number] for number in job.pre_aggregations]
+    foldings = [edge.pre_aggregation for edge in job.edges if edge.pre_aggregation]
+    edges = [edge.spec for edge in job.edges if edge.pre_aggregation]
     assert [(edge.source, edge.target, edge.partitioning) for edge in edges] == [
         ("numbers", uid, Partitioning.HASH) for uid in ("tumbling", "same", "sliding")
     ]
     assert len(job.graph.operators) == 7
-    assert [folding.pane_ms for folding in job.pre_aggregations.values()] == [10_000, 10_000, 2_000]
-    for folding in job.pre_aggregations.values():
+    assert [folding.pane_ms for folding in foldings] == [10_000, 10_000, 2_000]
+    for folding in foldings:
         one, other = folding.create(), folding.create()
         assert isinstance(one, WindowPreAggregator)
         one.add(pa.record_batch({"key": [1, 1], "value": [0, 2_000]}))

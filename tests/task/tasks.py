@@ -7,12 +7,18 @@ from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Message
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
+from runtime.dataflow.plan import Edge
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
 from runtime.task.task import Task
 from tests.manual_clock import ManualClock
+
+
+def plain_edges(graph: JobGraph) -> list[Edge]:
+    """The edges of a graph, without code."""
+    return [Edge(spec=spec) for spec in graph.edges]
 
 
 def opened(
@@ -41,7 +47,7 @@ def opened(
         operator=operator,
         state=state,
         context=context,
-        outputs=Outputs(graph, subtask, send),
+        outputs=Outputs(graph, subtask, send, plain_edges(graph)),
         clock=clock,
         store=store,
         report=lambda subtask, report: None,

@@ -34,6 +34,7 @@ from runtime.task.output import Outputs
 from runtime.task.task import Task
 from tests.core.builders import chain, subtask
 from tests.manual_clock import ManualClock
+from tests.task.tasks import plain_edges
 
 GRAPH, ME = chain(parallelism=2), subtask("b/0")
 (FROM, OTHER) = GRAPH.inputs[ME]
@@ -131,7 +132,8 @@ class Live:
         state.restore(restored)
         self.task = Task(
             machine=Subtask(spec_of(GRAPH, ME, restored.watermark)), operator=self.operator, state=state,
-            context=context, outputs=Outputs(GRAPH, ME, self._send), clock=self.clock, store=self.store,
+            context=context, outputs=Outputs(GRAPH, ME, self._send, plain_edges(GRAPH)), clock=self.clock,
+            store=self.store,
             report=lambda _, report: self.said.append(report),
             return_credit=lambda channel, nbytes: None, background=self.works.append,
             submit_compaction=lambda work: None,

@@ -24,7 +24,7 @@ from runtime.core.job.messages import (
     TerminationMarker,
     Watermark,
 )
-from runtime.dataflow.plan import PreAggregation
+from runtime.dataflow.plan import Edge, PreAggregation
 from runtime.errors import DataRejected, JobRejected, OperatorFailure, WeirError
 from runtime.operators.aggregates import Count
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
@@ -32,12 +32,15 @@ from runtime.state.encoded_texts import encoded_columns
 from runtime.task.output import GuardedCollector, Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
 from tests.encoded_texts import encoded, plain
+from tests.task.tasks import plain_edges
 
 FIRST = pa.record_batch({"key": [1], "value": [2]})
 
 
 def outputs(sent: list[tuple[ChannelId, Message]]) -> Outputs:
-    return Outputs(chain(), subtask("b/0"), lambda channel, message: sent.append((channel, message)))
+    return Outputs(
+        chain(), subtask("b/0"), lambda channel, message: sent.append((channel, message)), plain_edges(chain())
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,8 +89,9 @@ def combining(sent: list[tuple[ChannelId, Message]], *behind: str) -> Outputs:
     edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), *(edge(one, other) for one, other in chained))
     operators = [operator(uid, 2) for uid in ("b", "w", *behind)]
     graph = JobGraph((source("a", 2), *operators, sink("c", 2)), edges, max_parallelism=8)
-    foldings = {1: PreAggregation(10, partial(WindowPreAggregator, ["key"], "time", 10, {"n": Count()}))}
-    return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), {}, foldings)
+    folding = PreAggregation(10, partial(WindowPreAggregator, ["key"], "time", 10, {"n": Count()}))
+    compiled = [replace(each, pre_aggregation=folding if n == 1 else None) for n, each in enumerate(plain_edges(graph))]
+    return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), compiled)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_rows_whose_key_column_cannot_be_a_key_are_refused_by_name(
     graph = JobGraph(
         (source("a"), operator("b", parallelism), sink("c")), (edge("a", "b", Partitioning.HASH), edge("b", "c")), 8
     )
-    out = Outputs(graph, subtask("a/0"), lambda channel, message: None)
+    out = Outputs(graph, subtask("a/0"), lambda channel, message: None, plain_edges(graph))
     with pytest.raises(JobRejected, match=rf"key: a column of type {name}.* cannot be a key \(operator 'b'\)"):
         out.emit(pa.record_batch({"key": pa.nulls(1, kind)}))
     with pytest.raises(JobRejected, match="key: there is no such key column for operator 'b'; there are value"):
@@ -212,7 +216,7 @@ def test_columns_whose_rows_cannot_be_taken_are_dealt_by_key_as_plain_ones(colum
     """Arrow takes no rows of views and run ends; DuckDB and Polars return string views."""
     sent: list[tuple[ChannelId, Message]] = []
     graph = JobGraph((source("a", 2), sink("c", 2)), (edge("a", "c", Partitioning.HASH),), max_parallelism=8)
-    made = Outputs(graph, subtask("a/0"), lambda channel, message: sent.append((channel, message)))
+    made = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), plain_edges(graph))
     field = pa.field("value", column.type, metadata={"by": "duckdb"})
     batch = pa.record_batch([pa.array([1, 6]), column], schema=pa.schema([("key", pa.int64()), field]))
     for _ in range(2):
@@ -234,7 +238,7 @@ def with_side_output(sent: list[tuple[ChannelId, Message]], columns: pa.Schema |
     late = replace(edge("a", "c"), output="late")
     graph = JobGraph((source("a"), sink("b"), sink("c")), (edge("a", "b"), late), 8)
     declared = {} if columns is None else {"late": columns}
-    return Outputs(graph, subtask("a/0"), lambda channel, message: sent.append((channel, message)), columns=declared)
+    return Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), plain_edges(graph), declared)
 
 
 def test_each_edge_carries_its_output_and_all_carry_control_messages() -> None:
@@ -305,22 +309,26 @@ def test_receivers_in_other_slots_get_texts(partitioning: Partitioning) -> None:
         assert pa.types.is_string(batch.schema.field("text").type)
         return np.arange(batch.num_rows) % parallelism
 
-    made = Outputs(graph, subtask("a/0"), lambda channel, message: sent.append((channel, message)), {0: first})
+    made = Outputs(
+        graph, subtask("a/0"), lambda *message: sent.append(message), [Edge(spec=between, partitioner=first)]
+    )
     parts = sent_through(made, sent, CODES)
     assert all(part.schema.equals(plain(CODES, "text").schema, check_metadata=True) for part in parts)
     rows = sorted({str(row) for part in parts for row in part.to_pylist()})
     assert rows == sorted(map(str, CODES.to_pylist()))
 
 
-@pytest.mark.parametrize("encoded_edges", [frozenset[int](), frozenset({0})], ids=["none", "to b"])
-def test_codes_go_to_steps_of_the_slot_that_take_them_and_texts_to_others(encoded_edges: frozenset[int]) -> None:
+@pytest.mark.parametrize("is_encoded", [False, True], ids=["none", "to b"])
+def test_codes_go_to_steps_of_the_slot_that_take_them_and_texts_to_others(is_encoded: bool) -> None:
     sent: list[tuple[ChannelId, Message]] = []
     graph = JobGraph((source("a"), sink("b"), sink("c")), (edge("a", "b"), edge("a", "c")), 8)
-    made = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), encoded_edges=encoded_edges)
-    to_b, to_c, few_to_b, _ = sent_through(made, sent, CODES, CODES.slice(0, 2))
-    assert bool(encoded_columns(to_b.schema)) == bool(encoded_edges)
-    assert not encoded_columns(to_c.schema)
-    assert not encoded_columns(few_to_b.schema), "its dictionary has three values"
+    to_b, to_c = plain_edges(graph)
+    compiled = [replace(to_b, is_encoded=is_encoded), to_c]
+    made = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), compiled)
+    b, c, few_b, _ = sent_through(made, sent, CODES, CODES.slice(0, 2))
+    assert bool(encoded_columns(b.schema)) == is_encoded
+    assert not encoded_columns(c.schema)
+    assert not encoded_columns(few_b.schema), "its dictionary has three values"
 
 
 def test_codes_and_texts_may_alternate_but_other_types_may_not() -> None:

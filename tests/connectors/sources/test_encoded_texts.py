@@ -108,7 +108,7 @@ def test_a_job_on_codes_counts_and_forwards_texts(tmp_path: Path, parallelism: i
     joined = known.join_broadcast("joined", names, on=["kind"], take=["name"]).key_by("name")
     counts = joined.window("counts", timedelta(seconds=1), "at", {"n": weir.Count()})
     counts.sink("out", weir.ParquetSink(str(tmp_path / "counts")))
-    assert {flow.compile(1).graph.edges[number].target for number in flow.compile(1).encoded_edges} == {
+    assert {edge.spec.target for edge in flow.compile(1).edges if edge.is_encoded} == {
         "known",
         "joined",
         "counts",

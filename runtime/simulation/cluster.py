@@ -10,7 +10,7 @@ from typing import TypeVar
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
-from runtime.core.job.messages import Message
+from runtime.core.job.messages import Barrier, Message
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import Decline, FollowWatermark, SubtaskReport
 from runtime.core.snapshot.manifest import Manifest
@@ -190,7 +190,11 @@ class SimulatedTask:
         in_flight = [queue for channel, queue in queued if queue.in_flight and machine.is_readable(channel)]
         if in_flight:
             self._world.rng.choice(in_flight).arrive(self._world.rng.randint(1, 3))
-        return bool(self._run(self.task.step))
+        did = bool(self._run(self.task.step))
+        if self.slot.alive and not machine.loop.replaying:
+            waiting = [c for c, queue in queued if queue and isinstance(queue[0], Barrier) and machine.is_readable(c)]
+            require(not waiting, "a-barrier-waits-for-no-credit", f"{self.subtask}: {waiting}")
+        return did
 
     def on_master_event(self, event: SubtaskEvent) -> None:
         if isinstance(event, FollowWatermark):

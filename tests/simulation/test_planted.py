@@ -29,7 +29,7 @@ from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.master import retention, slot_monitor
 from runtime.operators.sink import SinkOperator
-from runtime.simulation import master, simulation
+from runtime.simulation import master
 from runtime.simulation.__main__ import main
 from runtime.simulation.driver import Driver
 from runtime.simulation.model import HoldingOperator, ModelReader, PoolingOperator, Split
@@ -43,7 +43,6 @@ from runtime.task.task import Task
 from runtime.task.watermark_hold import WatermarkHold
 
 SEEDS_MAX = 250
-MAX_STEPS = 20_000  #: of a world that stands still; the others end within 15,000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -300,7 +299,6 @@ def acknowledge_before_the_barrier_is_back(patch: pytest.MonkeyPatch) -> None:
 
 def align_on_back_edges(patch: pytest.MonkeyPatch) -> None:
     """S4-29: the plain algorithm, in which the loop waits for itself."""
-    patch.setattr(simulation, "STEP_LIMIT", MAX_STEPS)
 
     def plain(*arguments: Any) -> SubtaskSpec:
         return replace(spec_of(*arguments), loop=None, replays_feedback=False)
@@ -359,7 +357,6 @@ def let_watermarks_overtake_buffered_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_barriers_wait_for_credit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulation, "STEP_LIMIT", MAX_STEPS)
     may_handle = Task._may_handle
     patch.setattr(
         Task,
@@ -378,7 +375,6 @@ def release_a_held_barrier_behind_a_later_event(patch: pytest.MonkeyPatch) -> No
 
 
 def pause_a_source_for_a_stalled_sibling_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulation, "STEP_LIMIT", MAX_STEPS)
     patch.setattr(poll_policy, "MAX_STALLED_SIBLING_MS", 10**9)
 
 

@@ -1,15 +1,19 @@
-"""The distribution of Weir, and libraries of its extras. A missing library is an error that names the extra."""
+"""The distribution of Weir, libraries of its extras, and Java. An error names the extra or program to install."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from runtime.errors import JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected
 
 #: The name that pip knows. On the public index another distribution has the name `weir`.
 DISTRIBUTION: Final = "weir-streams"
 #: Libraries that modules of Weir import at their top -> their extra.
 _EXTRAS: Final = {"psycopg": "postgres", "pyspark": "spark"}
+_JVM_EXITED: Final = "JAVA_GATEWAY_EXITED"  #: PySpark's code if there is no Java, or an old one
+_JAVA_NEEDED: Final = "it needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
 
 
 def import_library(module: str, extra: str) -> Any:
@@ -46,6 +50,17 @@ def import_part(module: str) -> Any:
         if package not in _EXTRAS:
             raise
         raise _missing(package, _EXTRAS[package]) from error
+
+
+@contextmanager
+def jvm_start() -> Iterator[None]:
+    """Around the start of Spark's JVM. Raises EnvironmentFailure, which names the Java to install, if the JVM exits."""
+    try:
+        yield
+    except Exception as error:
+        if _JVM_EXITED not in str(error):
+            raise
+        raise EnvironmentFailure(_JAVA_NEEDED) from error
 
 
 def _missing(package: str, extra: str) -> JobRejected:

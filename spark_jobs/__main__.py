@@ -56,10 +56,12 @@ def _run(arguments: argparse.Namespace) -> int:
     except StageFailure as failure:
         code, answer = FAILED_EXIT_CODE, _error(failure.code, failure.field, failure.detail)
         sys.stderr.write(f"{failure.field}: {redact(failure.detail)}\n")
+    except SparkUnavailable as failure:
+        code, answer = FAILED_EXIT_CODE, _error("spark-unavailable", _subject(arguments), str(failure))
+        sys.stderr.write(f"{_subject(arguments)}: {redact(str(failure))}\n")
     except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
         sys.stderr.write(redact(traceback.format_exc()))
-        word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
-        code, answer = FAILED_EXIT_CODE, _error(word, _subject(arguments), error_summary(failure))
+        code, answer = FAILED_EXIT_CODE, _error("stage-failed", _subject(arguments), error_summary(failure))
         # Readers of a log look at its last line.
         sys.stderr.write(f"{_subject(arguments)}: {redact(error_summary(failure))}\n")
     with answers:

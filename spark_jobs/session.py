@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from runtime.data_roots import JOB_VARIABLES
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
-from runtime.libraries import import_library
+from runtime.libraries import import_library, jvm_start
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -103,7 +103,8 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     for name, value in settings.as_conf().items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        with jvm_start():
+            session = builder.getOrCreate()
     except Exception as error:
         raise SparkUnavailable(f"Spark does not start at {settings.master}: {first_line(error)}") from error
     try:

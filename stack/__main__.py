@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from stack import folders
 from stack.processes import ForeignProcess, ProcessId, environment_of, load_identity
-from stack.programs import ServerMissing
+from stack.programs import ProgramMissing
 from stack.services import ServiceFailed
 from stack.settings import (
     ROOT,
@@ -24,10 +24,8 @@ from stack.settings import (
     DiskFull,
     Settings,
     changed_variables,
-    make_folders,
-    require_free_space,
 )
-from stack.stack import AlreadyUp, Stack, greeting, print_line, sweep
+from stack.stack import AlreadyUp, Stack, greeting, prepare, print_line, sweep
 
 _UP_TIMEOUT_S: Final = 240.0
 _DOWN_TIMEOUT_S: Final = 60.0
@@ -42,7 +40,7 @@ def main() -> int:
     try:
         settings = Settings.read(arguments.var, os.environ)
         code = arguments.command(settings, arguments)
-    except (BadSetting, DiskFull, ServerMissing, ServiceFailed) as failure:
+    except (BadSetting, DiskFull, ProgramMissing, ServiceFailed) as failure:
         sys.stderr.write(f"{failure}\n")
         return 1
     except ForeignProcess as failure:
@@ -77,8 +75,7 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
         if changed := changed_variables(running, os.environ) if running else []:
             print_line(f"already up; these variables take effect after `make down`: {', '.join(changed)}")
         return _wait_until_up(settings, None)
-    require_free_space(settings)
-    make_folders(settings)
+    prepare(settings)
     (settings.run / "status.json").unlink(missing_ok=True)
     with (settings.log / "supervisor.log").open("ab") as sink:
         child = subprocess.Popen(

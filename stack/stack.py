@@ -26,7 +26,7 @@ from stack.processes import (
     servers_in,
     session_members,
 )
-from stack.programs import ServerMissing
+from stack.programs import ProgramMissing, require_programs
 from stack.services import Service, ServiceFailed, free_port, postgres, redis_server
 from stack.settings import (
     Settings,
@@ -52,8 +52,7 @@ class Stack:
     """A stack that runs once."""
 
     def __init__(self, settings: Settings, say: Callable[[str], None], *, shows_password: bool = True) -> None:
-        require_free_space(settings)
-        make_folders(settings)
+        prepare(settings)
         self._settings = settings
         self._print_line = say
         self._shows_password = shows_password  #: False if the output goes to a log
@@ -73,7 +72,7 @@ class Stack:
         try:
             self._start()
             self._stay()
-        except (StartFailed, ServiceFailed, ServerMissing) as failure:
+        except (StartFailed, ServiceFailed, ProgramMissing) as failure:
             self._write_status("failed", str(failure))
             self._print_line(str(failure))
             return 1
@@ -200,6 +199,13 @@ class Stack:
 
     def _greeting(self) -> str:
         return greeting(self._settings, self._url) if self._shows_password else f"ready at {self._url}"
+
+
+def prepare(settings: Settings) -> None:
+    """Creates the folders. Raises ProgramMissing or DiskFull if a start must fail."""
+    require_programs(os.environ, database=not settings.given_database, broker=not settings.given_broker)
+    require_free_space(settings)
+    make_folders(settings)
 
 
 def greeting(settings: Settings, url: str) -> str:

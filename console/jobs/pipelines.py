@@ -1,5 +1,6 @@
 """The registry of pipelines as rows, refreshed from `spark_jobs`, so that forms need not import it."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
 
+from console import wakeups
 from console.jobs import stages
 from console.jobs.models import Pipeline
 
 _TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of this time
+_SYNC_PAUSE_S = 5  #: least age of the rows at which a request reads the registry again
 
 
 class OfferedPipeline(msgspec.Struct, frozen=True):
@@ -38,6 +41,12 @@ def sync() -> list[str]:
         raise stages.StageFailed("stage-failed", f"pipelines: {error}.") from error
     replace(offered)
     return [pipeline.name for pipeline in offered]
+
+
+def request_sync() -> None:
+    """Wakes a worker to read the registry, unless it was read in the last `_SYNC_PAUSE_S`."""
+    if not Pipeline.objects.filter(updated_at__gt=Now() - timedelta(seconds=_SYNC_PAUSE_S)).exists():
+        wakeups.send(wakeups.PIPELINES_TASK)
 
 
 def replace(offered: list[OfferedPipeline]) -> None:

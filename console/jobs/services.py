@@ -24,6 +24,7 @@ from console.jobs.differences import differences
 from console.jobs.inputs import check_params, parse_settings, parse_stored_settings
 from console.jobs.masking import require_references, unmask, unmask_settings
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
+from console.jobs.pipelines import request_sync
 from console.jobs.tags import require_match
 from runtime.core.job.key_groups import MAX_KEY_GROUPS, default_max_parallelism
 from runtime.core.snapshot import manifest
@@ -240,7 +241,9 @@ def _usable_pipeline(name: str) -> Pipeline:
         found = Pipeline.objects.get(pk=name)
     except Pipeline.DoesNotExist:
         known = ", ".join(Pipeline.objects.values_list("name", flat=True)) or "none yet"
-        detail = f"pipeline: there is no pipeline {name!r}; known: {known}."
+        request_sync()
+        advice = "The installed packages are read again now: if it was just installed, retry in some seconds"
+        detail = f"pipeline: there is no pipeline {name!r}; known: {known}. {advice}."
         raise Refused("unknown-pipeline", detail, field="pipeline") from None
     if found.error:
         raise Refused("broken-pipeline", f"pipeline: {found.error}.", field="pipeline")

@@ -19,6 +19,7 @@ from console.checkpoints.models import Status
 from console.jobs import services
 from console.jobs.editing import take_facts
 from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.pipelines import request_sync
 from console.jobs.planned_differences import planned_differences
 from console.metrics.recent import recent_numbers
 from console.operations import selectors
@@ -133,6 +134,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
     if pipeline is None or pipeline.error or reason:
+        if not reason:
+            request_sync()
         choice: dict[str, object] = {"pipelines": Pipeline.objects.all(), "reason": reason}
         choice["broken" if pipeline else "unknown"] = pipeline or name
         return page(request, "jobs/choose.html", choice, status=403 if reason else 200)

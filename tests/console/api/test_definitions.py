@@ -1,9 +1,12 @@
 """Jobs and versions: what is accepted, what is refused and by which name, what does not change any more."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from django.db import IntegrityError, connection, transaction
+from django.db.models.functions import Now
 from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
 from rest_framework.test import APIClient
 
@@ -37,6 +40,21 @@ def test_a_bad_job_is_refused_by_field(
         services.create_job(definer, **given)
     assert (refused.value.code, refused.value.field) == (code, field)
     assert not Job.objects.exists()
+
+
+def test_an_unknown_pipeline_makes_a_worker_read_the_registry_again(
+    definer: User, pipeline: Pipeline, broker_url: str
+) -> None:
+    """Rows that were just written are current, so that repeated requests send nothing."""
+    broker = redis.Redis.from_url(broker_url)
+    broker.delete("stages")
+    counts = []
+    for age in (timedelta(0), timedelta(minutes=1)):
+        Pipeline.objects.update(updated_at=Now() - age)
+        with pytest.raises(Refused, match="installed packages are read again"):
+            services.create_job(definer, name="a", pipeline="new")
+        counts.append(broker.llen("stages"))
+    assert counts == [0, 1]
 
 
 def test_a_version_begins_compiling_with_all_settings_spelled_out(

@@ -1,6 +1,8 @@
 """The command `weir`: one script for authors, operators and the processes of the console."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -46,6 +48,34 @@ def test_a_job_runs_in_the_process_of_the_command(tmp_path: Path, monkeypatch: p
     rows = {row["step"]: (row["rows_in"], row["rows_out"]) for row in json.loads(done.stdout)}
     assert (rows["lines"], rows["words"]) == ((0, 2), (2, 6))
     assert list((tmp_path / "out").glob("part-*"))
+
+
+def test_a_job_without_end_shows_its_progress_and_how_to_end_it(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/lines.txt").write_text("to be or not\nto be\n")
+    params = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "weir.control", "run", "--pipeline", "wordcount"],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(json.dumps(params))
+        child.stdin.close()
+        lines = []
+        for line in child.stderr:
+            lines.append(line)
+            if re.fullmatch(r"rows read 2, written \d+; checkpoints [1-9]\d*\n", line):
+                child.send_signal(signal.SIGINT)
+    assert lines[0].startswith("lines reads without end: Ctrl-C ends the job"), "".join(lines)
+    assert list((tmp_path / "out").glob("part-*"))
+
+
+def test_a_missing_input_folder_is_refused_before_the_job_starts(tmp_path: Path) -> None:
+    params = {"lines_dir": str(tmp_path / "nowhere"), "output_dir": str(tmp_path / "out"), "bounded": True}
+    done = CliRunner().invoke(main, ["run", "--pipeline", "wordcount"], input=json.dumps(params))
+    assert (done.exit_code, done.stderr) == (3, f"weir: lines.path: there is no folder {tmp_path}/nowhere\n")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

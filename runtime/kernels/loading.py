@@ -60,6 +60,8 @@ def native() -> Kernels:
     before, reason = config.CACHE_DIR, f"no cache folder is private to this user: set {CACHE_FOLDER} to one that is"
     for folder in _folders():
         config.CACHE_DIR = str(folder)
+        if not any(folder.iterdir()):
+            log.warning("compiling the kernels, once on this machine: this takes up to a minute")
         try:
             return Kernels(*(import_module(f"runtime.kernels.{name}") for name in Kernels._fields))
         except Exception as error:  # noqa: BLE001 - a broken cache raises errors of many kinds

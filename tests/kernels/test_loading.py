@@ -32,7 +32,9 @@ ROOT = Path(__file__).parent.parent.parent
 def start(program: str = PROGRAM, **variables: str) -> subprocess.Popen[str]:
     """A process that prints the result last."""
     command = [sys.executable, "-c", program]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def last_line(process: subprocess.Popen[str]) -> str:
@@ -69,6 +71,12 @@ def test_processes_that_compile_at_once_share_a_folder_and_a_broken_cache_is_rep
         index.write_bytes(b"not an index")
     assert last_line(start(LOADS_HASHES, **folder)) == "True"
     assert b"not an index" not in {index.read_bytes() for index in (tmp_path / "cache").rglob("*.nbi")}
+
+
+@pytest.mark.slow
+def test_a_compilation_is_announced_and_a_load_from_the_cache_is_not(tmp_path: Path) -> None:
+    loads = [start(LOADS_HASHES, **{CACHE_FOLDER: str(tmp_path / "cache")}).communicate(timeout=120)[1] for _ in "12"]
+    assert ["compiling the kernels, once on this machine" in errors for errors in loads] == [True, False]
 
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:

@@ -6,13 +6,21 @@ Parameters are a JSON object on stdin; on a terminal there are none.
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from typing import ParamSpec
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 import click
 
 from weir.control.command import json_option
 from weir.control.output import write_rows
+
+if TYPE_CHECKING:
+    from runtime.dataflow.builder import Dataflow
+    from runtime.io.memory.run_store import MemoryRunStore
+
+PROGRESS_S: Final = 5.0  #: between progress lines of `weir run`
 
 P = ParamSpec("P")
 
@@ -54,11 +62,17 @@ def batch(pipeline: str, parallelism: int, storage: str) -> None:
 @click.option("--storage", help="Folder for checkpoints [a temporary one].")
 @json_option
 def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> None:
-    """Runs a job to its end in this process, without Spark, and shows the rows of each step."""
+    """Runs a job to its end in this process, without Spark, and shows the rows of each step.
+
+    A job that reads without end runs until Ctrl-C. Its progress is on stderr.
+    """
+    from runtime.core.job.ids import Token
     from runtime.data_roots import DataRoots
     from runtime.dataflow.pipelines import PipelineContext
     from runtime.dataflow.pipelines import pipeline as find_pipeline
     from runtime.io import logs
+    from runtime.io.clock import SystemClock
+    from runtime.io.memory.run_store import MemoryRunStore
     from runtime.launch.local import run_local
     from spark_jobs.stages.standing import parse_params
 
@@ -66,10 +80,38 @@ def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> 
     with tempfile.TemporaryDirectory() as folder:
         context = PipelineContext("", DataRoots.of_environment(os.environ))
         flow = find_pipeline(pipeline).dataflow(parse_params(_stdin()), context)
-        records = run_local(flow, parallelism=parallelism, storage=storage or folder)
+        records = MemoryRunStore(token=Token(SystemClock().now_ms()))
+        with _progress(records, flow):
+            run_local(flow, parallelism=parallelism, storage=storage or folder, records=records)
     steps = records.live["operators"].items()
     rows = [{"step": uid, "rows_in": each["records_in"], "rows_out": each["records_out"]} for uid, each in steps]
     write_rows(rows, ("step", "rows_in", "rows_out"), as_json=as_json)
+
+
+@contextmanager
+def _progress(records: "MemoryRunStore", flow: "Dataflow") -> Iterator[None]:
+    """Prints the rows that sources have read and sinks have received, and the number of checkpoints, on stderr."""
+    ended = threading.Event()
+
+    def print_lines() -> None:
+        while not ended.wait(PROGRESS_S):
+            steps, checkpoints = records.live.get("operators", {}), records.live.get("checkpoints", {})
+            rows_read = sum(step["records_out"] for uid, step in steps.items() if uid in flow.sources)
+            rows_written = sum(step["records_in"] for uid, step in steps.items() if uid in flow.sinks)
+            completed = checkpoints.get("completed", 0)
+            click.echo(f"rows read {rows_read:,}, written {rows_written:,}; checkpoints {completed:,}", err=True)
+
+    endless = [uid for uid, source in flow.sources.items() if not source.bounded]
+    if endless:
+        advice = "Ctrl-C ends the job; output since its last checkpoint is not committed"
+        click.echo(f"{', '.join(endless)} reads without end: {advice}.", err=True)
+    printer = threading.Thread(target=print_lines, name="progress", daemon=True)
+    printer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        printer.join()
 
 
 def _stdin() -> str:

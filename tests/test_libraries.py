@@ -25,6 +25,23 @@ def test_a_name_of_the_face_that_needs_a_missing_library_names_the_extra() -> No
     assert done.stderr.rstrip().endswith("pip install 'weir-streams[postgres]'")
 
 
+@pytest.mark.parametrize(
+    ("library", "extra", "step"),
+    [
+        ("confluent_kafka", "kafka", "source('in', weir.KafkaSource('h:9092', 't', weir.KafkaText('line')))"),
+        ("confluent_kafka", "kafka", "sink('out', weir.KafkaSink('h:9092', 't', weir.KafkaJson()))"),
+        ("deltalake", "delta", "sink('out', weir.DeltaSink('/tmp/t'))"),
+        ("fastavro", "avro", "source('in', weir.DirectorySource('/tmp/t', weir.AvroFormat()))"),
+    ],
+)
+def test_a_dataflow_whose_connector_lacks_its_library_does_not_compile(library: str, extra: str, step: str) -> None:
+    flow = "weir.Dataflow('job')"
+    lines = f"{flow}.source('in', weir.DirectorySource('/tmp/in', weir.LineFormat()))"
+    program = f"import sys; sys.modules[{library!r}] = None; import weir; {flow if 'source' in step else lines}.{step}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith(f"pip install 'weir-streams[{extra}]'"), done.stderr
+
+
 def test_a_library_that_misses_a_library_of_its_own_is_not_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,7 +262,13 @@ def _ssl_context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def check_connection(servers: str, options: Mapping[str, str]) -> None:
-    """Raises JobRejected, naming the field, for a malformed address or an option that a connector sets itself."""
+    """Checks what a connector needs, without I/O.
+
+    Raises:
+        JobRejected: naming the field, for a malformed address or an option that a connector sets itself; naming the
+            extra, for a missing library.
+    """
+    import_library("confluent_kafka", "kafka")
     check_references("servers", servers)
     places = [] if is_connection(servers) else [place.strip() for place in servers.split(",")]
     if not all(map(_SERVER.fullmatch, places)):

@@ -24,7 +24,8 @@ def test_jobs_checkpoints_and_the_state_of_a_job(
     assert "daily sums  running" in weir("jobs").stdout
     assert [row["name"] for row in weir.json("jobs")] == ["daily sums"]
     assert f"run {run.pk}, version 1, running, parallelism 2" in weir("status", "daily sums").stdout
-    assert "savepoint, stop, drain, cancel" in weir("status", "daily sums").stdout
+    possible = weir("status", "daily sums").stdout.splitlines()[-1]
+    assert possible == "possible: rescale, restore --end-run, savepoint, stop, drain, cancel"
     assert [row["number"] for row in weir.json("checkpoints", "daily sums", "--limit", "2")] == [3, 2]
     assert [row["number"] for row in weir.json("checkpoints", "daily sums", "--kind", "savepoint")] == [2]
 
@@ -49,8 +50,9 @@ def test_an_operation_is_requested_once_and_awaited(weir: Commands, make_run: Ma
     Operation.objects.update(state="failed", error={"code": "expired", "detail": "The savepoint expired."})
     assert "The savepoint expired." in weir("wait", found, code=1).stderr
     again = weir(*asked, "--no-wait").stdout.strip()
-    Operation.objects.filter(pk=again).update(state="succeeded")
+    Operation.objects.filter(pk=again).update(state="succeeded", result={"checkpoint": 42})
     assert weir.json("wait", again)["state"] == "succeeded"
+    assert weir("wait", again).stdout == "42\n", "as `weir restore --from` takes it"
 
 
 def test_a_refusal_has_its_reason_and_exit_code(weir: Commands, job: Job, make_run: MakeRun) -> None:
@@ -65,7 +67,9 @@ def test_what_cannot_be_undone_asks_first(weir: Commands, make_run: MakeRun) -> 
     """The answer is for the run that was there at the question."""
     run = make_run(RunState.RUNNING)
     for act in ("drain", "cancel"):
-        assert "Nobody can answer here: --yes accepts." in weir(act, "daily sums", code=2).stderr
+        refusal = weir(act, "daily sums", code=2).stderr
+        assert refusal.startswith("weir: ")
+        assert refusal.endswith("? There is no terminal to answer on: --yes accepts.\n")
     assert not Operation.objects.exists()
     for act in ("drain", "cancel"):
         weir(act, "daily sums", "--yes", "--no-wait")

@@ -8,7 +8,7 @@ answers, 5 the operation still runs at the end of `--timeout`. Click completes c
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -31,6 +31,8 @@ from weir.control.command import (
 from weir.control.console import Console, ConsoleError, Refused, Row, SignedOut
 from weir.control.login import credentials_path, read_credentials, store_credentials
 from weir.control.output import write_json, write_rows
+
+_COMMANDS_OF_ACTS: Final = {"rollback": "restore --end-run"}  #: acts of a run whose commands have another name
 
 
 class _Commands(click.Group):
@@ -130,7 +132,8 @@ def status(console: Console, /, job: str, as_json: bool) -> None:
     )
     for finding in run["health"]["findings"]:
         click.echo(f"{finding['level']}: {finding['sentence']}")
-    click.echo("possible: " + (", ".join(act["act"] for act in run["acts"] if act["enabled"]) or "nothing"))
+    possible = [_COMMANDS_OF_ACTS.get(act["act"], act["act"]) for act in run["acts"] if act["enabled"]]
+    click.echo("possible: " + (", ".join(possible) or "nothing"))
 
 
 @main.command()
@@ -241,7 +244,7 @@ def start(
 @wait_options
 @with_console
 def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, folder: str | None, **asked: Any) -> None:
-    """Takes a savepoint of JOB, which goes on."""
+    """Takes a savepoint of JOB, which goes on. Prints its number, for `weir restore --from`."""
     params = {"name": name, "note": note, "pin": pin, **copied_to(folder)}
     operate(console, console.job(job), "savepoint", params, **asked)
 

@@ -72,7 +72,8 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can answer here: --yes accepts.")
+        click.echo(f"weir: {question} There is no terminal to answer on: --yes accepts.", err=True)
+        click.get_current_context().exit(click.UsageError.exit_code)
     click.confirm(question, abort=True, err=True)
 
 
@@ -94,7 +95,7 @@ def operate(
 
 
 def end(console: Console, operation: Row, timeout_s: float, *, as_json: bool) -> None:
-    """Waits, writes the outcome, and exits with its code."""
+    """Waits, writes the outcome, and exits with its code. For a savepoint, the outcome is its number within the job."""
     ended = console.wait_for_end(operation, timeout_s, write_progress)
     if as_json:
         write_json(ended)
@@ -103,6 +104,6 @@ def end(console: Console, operation: Row, timeout_s: float, *, as_json: bool) ->
     elif ended["error"]:
         click.echo(f"weir: {ended['error'].get('detail') or ended['error'].get('message')}", err=True)
     else:
-        click.echo(ended["id"])
+        click.echo((ended["result"] or {}).get("checkpoint", ended["id"]))
     if ended["state"] != "succeeded":
         click.get_current_context().exit(STILL_RUNNING if ended["state"] in ACTIVE_STATES else FAILED)

@@ -180,8 +180,17 @@ def _answer(url: str, response: httpx.Response) -> Any:
         raise Unreachable(f"{url} answers {response.status_code}, and not as a console of Weir") from None
     if not response.is_error:
         return body
-    fields = "; ".join(f"{each['pointer'].lstrip('/')}: {each['detail']}" for each in body.get("errors", ()))
     detail = str(body.get("detail") or response.reason_phrase)
+    is_operation = response.request.url.path.endswith("/operations/")
+    fields = "; ".join(_field_text(each, detail, is_operation) for each in body.get("errors", ()))
     if response.status_code == httpx.codes.UNAUTHORIZED:
         raise SignedOut(f"{detail} `weir login` stores a token.")
     raise Refused(f"{detail} ({fields})" if fields and fields not in detail else detail)
+
+
+def _field_text(error: Row, detail: str, is_operation: bool) -> str:
+    """The field of an error, with its text unless `detail` is the same. Parameters of operations are options."""
+    name = error["pointer"].lstrip("/")
+    if is_operation and name.startswith("params/"):
+        name = "--" + name.removeprefix("params/").replace("_", "-")
+    return name if error["detail"] == detail else f"{name}: {error['detail']}"

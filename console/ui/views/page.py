@@ -1,11 +1,12 @@
 """Common parts of the pages: login, rendering of pages and fragments, and the response while Postgres is down."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, Final, ParamSpec, cast
 from uuid import uuid4
 
 from django.contrib.auth.decorators import login_required
@@ -14,11 +15,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import get_conditional_response, patch_vary_headers
-from django_htmx.http import HttpResponseStopPolling
+from django_htmx.http import HttpResponseClientRefresh, HttpResponseStopPolling
 
 from console.accounts.models import User
 from console.health import passes
 from console.operations.maintenance import shown_maintenance
+
+_BLOCK_NAME: Final = re.compile(r'<div id="live-([^"]+)" data-digest=')
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ def page_or_blocks(
     """The page with `status`, or for a poll the live blocks that have changed.
 
     Polls carry their revision (`If-None-Match`) and the digests of their blocks (`X-Blocks`). An equal revision saves
-    reading and rendering (304); equal blocks save the transfer (204).
+    reading and rendering (304); equal blocks save the transfer (204). A block without a place in the page, such as
+    the slots of the first run, makes the browser load the whole page.
     """
     if not request.headers.get("HX-Request"):
         found = load_content()
@@ -103,8 +107,11 @@ def page_or_blocks(
     if (unchanged := get_conditional_response(request, tag)) is not None:
         return _poll_answer(unchanged, tag)
     found = load_content()
-    known = {"fragment": True, "known_blocks": _known_blocks(request), "blocks": blocks, **outages}
-    answer = page(request, "weir/_poll.html", {**found.context, **known})
+    known = _known_blocks(request)
+    shared = {"fragment": True, "known_blocks": known, "blocks": blocks, **outages}
+    answer = page(request, "weir/_poll.html", {**found.context, **shared})
+    if known and not known.keys() >= set(_BLOCK_NAME.findall(answer.content.decode())):
+        return _poll_answer(HttpResponseClientRefresh(), tag)
     if found.settled:
         return _poll_answer(HttpResponseStopPolling(answer.content), tag)
     return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)

@@ -153,6 +153,22 @@ def test_the_page_of_an_ended_job_shows_the_run_that_another_user_starts(signed_
         expect(page.locator("#live-head")).to_contain_text("Running", timeout=POLL_MS)
 
 
+def test_the_page_of_a_job_that_never_ran_shows_its_first_run(signed_in: Open, transactional_db: None) -> None:
+    rows.operator_user()
+    job = rows.job("flights-new")
+    with signed_in() as page:
+        page.clock.install()
+        page.goto(f"/jobs/{job.pk}/")
+        expect(page.get_by_role("heading", name="Slots and counters")).to_be_hidden()
+        missing: list[str] = []
+        page.expose_function("onMissing", lambda kind: missing.append(kind))  # noqa: PLW0108 - no built-in
+        page.evaluate("document.addEventListener('htmx:oobErrorNoTarget', (event) => onMissing(event.type))")
+        rows.run(job, "running", live=rows.live())
+        jump(page)
+        expect(page.get_by_role("heading", name="Slots and counters")).to_be_visible(timeout=POLL_MS)
+        assert missing == []
+
+
 def test_what_has_not_changed_keeps_focus_and_what_is_open_stays_open(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
         page.clock.install()

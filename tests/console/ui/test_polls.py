@@ -18,7 +18,7 @@ from console.jobs.models import JobVersion, Run
 from console.metrics.models import SubtaskMetrics
 from console.operations.models import Operation, Schedule, Verification
 from console.ui.views import jobs as job_views
-from tests.console.ui import blocks, numbers, rows
+from tests.console.ui import blocks, every_page, numbers, rows
 
 AJAX = {"HX-Request": "true"}
 
@@ -62,6 +62,28 @@ def test_a_poll_that_finds_nothing_written_reads_and_renders_nothing(
     tag = at_console.get(f"/jobs/{running.job_id}/", headers=AJAX)["ETag"]
     monkeypatch.setattr(job_views, "job_view", None)
     assert at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": f"W/{tag}"}).status_code == 304
+
+
+def test_a_poll_with_blocks_that_the_page_has_no_place_for_loads_the_page(at_console: Client, running: Run) -> None:
+    """At the first run of a job: plots, slots, attempts and checkpoints."""
+    job = rows.job("flights-new")
+    page = at_console.get(f"/jobs/{job.pk}/")
+    known = {**AJAX, "X-Blocks": digests(page)}
+    assert "HX-Refresh" not in at_console.get(f"/jobs/{job.pk}/", headers=known)
+    rows.run(job, "running", live=rows.live())
+    answer = at_console.get(f"/jobs/{job.pk}/", headers=known)
+    assert (answer["HX-Refresh"], answer.content) == ("true", b"")
+    known["X-Blocks"] = digests(at_console.get(f"/jobs/{job.pk}/"))
+    assert "HX-Refresh" not in at_console.get(f"/jobs/{job.pk}/", headers=known)
+
+
+def test_every_page_has_a_place_for_all_blocks_of_its_polls(at_console: Client, running: Run) -> None:
+    """Otherwise each poll loads the page again."""
+    shown = [*paths(running), "/cluster/"]
+    for path in (*shown, *every_page.pages_of_other_states().values()):
+        page = at_console.get(path)
+        answer = at_console.get(path, headers={**AJAX, "X-Blocks": digests(page).replace("=", "=other")})
+        assert "HX-Refresh" not in answer, path
 
 
 def test_whatever_is_written_is_seen_by_the_next_poll(

@@ -7,6 +7,7 @@ supported: the code relies on compare-and-set updates, partial indexes and trigg
 import hashlib
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.keepalive import CLIENT_KEEPALIVES
+from runtime.libraries import DISTRIBUTION
 from runtime.spark_settings import SETTINGS_VARIABLE, set_added_settings
 
 # ---------------------------------------------------------------- environment readers
@@ -28,7 +30,7 @@ from runtime.spark_settings import SETTINGS_VARIABLE, set_added_settings
 def require(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
-        raise ImproperlyConfigured(f"{name} is not set; `make up` writes every variable to var/run/env")
+        raise ImproperlyConfigured(f"{name} is not set; `weir stack up` writes every variable to var/run/env")
     return value
 
 
@@ -299,7 +301,7 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Weir",
     "DESCRIPTION": "Streaming jobs on Spark: definitions, runs, checkpoints and operations.",
-    "VERSION": "1.0.0",
+    "VERSION": version(DISTRIBUTION),
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -44,7 +44,7 @@ def main() -> int:
         sys.stderr.write(f"{failure}\n")
         return 1
     except ForeignProcess as failure:
-        sys.stderr.write(f"{failure}; run `make down` as that user\n")
+        sys.stderr.write(f"{failure}; run `weir stack down` as that user\n")
         return 1
     return int(code)
 
@@ -73,7 +73,7 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
     if supervisor := load_identity(settings.run / "supervisor.pid"):
         running = environment_of(supervisor)
         if changed := changed_variables(running, os.environ) if running else []:
-            print_line(f"already up; these variables take effect after `make down`: {', '.join(changed)}")
+            print_line(f"already up; these variables take effect after `weir stack down`: {', '.join(changed)}")
         return _wait_until_up(settings, None)
     prepare(settings)
     (settings.run / "status.json").unlink(missing_ok=True)
@@ -111,7 +111,7 @@ def _supervise(settings: Settings, *, shows_password: bool) -> int:
     try:
         stack = Stack(settings, print_line, shows_password=shows_password)
     except AlreadyUp:
-        sys.stderr.write("this checkout is already up; `make down` stops it\n")
+        sys.stderr.write("this stack is already up; `weir stack down` stops it\n")
         return 1
     return stack.run()
 

@@ -25,6 +25,7 @@ class JobHealth(models.Model):
 
     class Meta:
         db_table = "weir_job_health"
+        verbose_name_plural = "health of jobs"
 
     def __str__(self) -> str:
         return f"health of job {self.job_id}"

@@ -60,9 +60,11 @@ class WorkerCensus:
         self._answer: Answer | None = None
 
     def last(self) -> Answer | None:
-        """The last answer, at once; None if the workers have not answered yet."""
-        found = self._answer
-        is_old = found is None or datetime.now(UTC) - found.at > _MAX_AGE
+        """The last answer, at once; None if the workers have not answered for `_CURRENT`."""
+        found, now = self._answer, datetime.now(UTC)
+        if found is not None and now - found.at > _CURRENT:
+            found = None
+        is_old = found is None or now - found.at > _MAX_AGE
         if is_old and self._asking.acquire(blocking=False):
             threading.Thread(target=self._refresh, name="worker-census", daemon=True).start()
         return found
@@ -100,7 +102,7 @@ CENSUS: Final = WorkerCensus(ask_workers)
 def wait_of_new_run() -> str:
     """Why a run that is requested now would wait for a worker, as a sentence; "" if it would not, or if unknown."""
     answer = CENSUS.last()
-    if answer is None or answer.error or datetime.now(UTC) - answer.at > _CURRENT:
+    if answer is None or answer.error:
         return ""
     places, free = answer.run_places
     if not places:

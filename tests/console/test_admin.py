@@ -303,3 +303,9 @@ def test_staff_may_not_widen_a_token_of_a_superuser(client: Client, operator: Us
     of_superuser.refresh_from_db()
     own.refresh_from_db()
     assert (of_superuser.scopes, own.scopes) == (["operate"], edit["scopes"])
+
+
+def test_the_names_of_all_lists_are_english(browser: Client) -> None:
+    index = browser.get("/admin/").content.decode()
+    assert "Health of jobs" in index
+    assert not re.search(r">[A-Z][a-z ]*(?:healths|querys|ss|datas)<", index)

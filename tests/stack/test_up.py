@@ -56,9 +56,9 @@ def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tup
     assert two.run("status").startswith("ready")
     again = two.run("up")
     assert two.status()["url"] in again, "a second `up` only tells where it is"
-    assert "make down" not in again
+    assert "weir stack down" not in again
     changed = two.run("up", WEIR_MAX_SLOTS="7")
-    assert "already up; these variables take effect after `make down`: WEIR_MAX_SLOTS\n" in changed
+    assert "already up; these variables take effect after `weir stack down`: WEIR_MAX_SLOTS\n" in changed
 
     supervisor = _supervisor(two)
     supervisor.send(signal.SIGTERM)
@@ -149,7 +149,7 @@ def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:
         [sys.executable, "-c", code, "--var", str(run.parent), "down"],
         cwd=ROOT, text=True, check=False, capture_output=True, timeout=60,
     )  # fmt: skip
-    assert done.stderr == "process 1 was started by another user (root); run `make down` as that user\n"
+    assert done.stderr == "process 1 was started by another user (root); run `weir stack down` as that user\n"
     assert done.returncode == 1
 
 

@@ -46,6 +46,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "weir_job_health",
+                "verbose_name_plural": "health of jobs",
             },
         ),
     ]

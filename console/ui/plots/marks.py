@@ -148,8 +148,8 @@ class Event:
 
     @property
     def cause(self) -> str:
-        """The first clause of a reason."""
-        return self.words.partition(":")[0]
+        """The first clause of a reason, which may be a sentence."""
+        return self.words.partition(":")[0].removesuffix(".")
 
 
 @dataclass(frozen=True, slots=True)

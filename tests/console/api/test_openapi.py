@@ -6,6 +6,7 @@ from pathlib import Path
 
 from drf_spectacular.generators import SchemaGenerator
 
+import weir
 from console.operations.models import RECORDED_KINDS, OperationKind
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "api" / "openapi.json"
@@ -22,6 +23,10 @@ def test_the_api_is_that_of_the_committed_document() -> None:
         difflib.unified_diff(committed, present, "docs/api/openapi.json", "this API", n=8, lineterm="")
     )
     assert not difference, f"`make openapi` writes the file:\n{difference[:4_000]}"
+
+
+def test_the_document_has_the_version_of_weir() -> None:
+    assert json.loads(COMMITTED.read_text())["info"]["version"] == weir.__version__
 
 
 def test_the_parameters_of_each_kind_of_operation_are_documented() -> None:

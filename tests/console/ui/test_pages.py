@@ -14,7 +14,7 @@ from django.utils import timezone
 from console import formats
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
@@ -215,20 +215,21 @@ def test_the_page_polls_while_the_run_lives(at_console: Client, running: Run) ->
 
 
 def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
-    """It has one empty panel, not five, and is led to the page of its first run, which another user started."""
-    path = f"/jobs/{rows.job().pk}/"
-    page = at_console.get(path)
-    said = blocks.text(page)
+    """It has one empty panel, not five."""
+    said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/"))
     assert "Never started" in said
     assert "The job has never run. A start runs version 1 at parallelism 2, which needs as many slots," in said
     assert "no metrics yet" in said
     for absent in ("No checkpoints yet", "No restore drill", "No slots", "No attempt yet", "No operations yet"):
         assert absent not in said
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
-    rows.run(Job.objects.get())
-    poll = blocks.text(at_console.get(path, headers={**POLL, "X-Blocks": known}))
-    assert "The job has been started. Show its slots, checkpoints and history" in poll
-    assert "Show its slots" not in blocks.text(at_console.get(path))
+
+
+def test_a_job_whose_only_version_is_rejected_does_not_look_as_if_it_could_start(at_console: Client) -> None:
+    error = {"code": "path-not-allowed", "field": "input", "detail": "/etc is not a folder that jobs may use"}
+    said = blocks.text(at_console.get(f"/jobs/{rows.job(version={'state': 'rejected', 'error': error}).pk}/"))
+    assert "Never started" not in said
+    assert "Rejected version 1" in said
+    assert "Version 1 was rejected, input: /etc is not a folder that jobs may use" in said
 
 
 def test_a_job_whose_first_version_is_being_compiled_has_no_graph_yet(at_console: Client) -> None:

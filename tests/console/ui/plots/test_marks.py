@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.test import Client
 
+from console.jobs.models import Attempt
 from console.operations.models import Operation
 from console.ui.plots.marks import Mark, Place, place_labels
 from tests.console.ui import blocks, numbers, rows
@@ -64,6 +65,14 @@ def test_a_restore_under_way_is_not_called_done(at_console: Client, operator: ob
     restored = run.attempts.latest("token").restored_checkpoint
     labels = [m.label for m in at_console.get(f"/jobs/{run.job_id}/").context["timeline"].marks if m.kind == "restart"]
     assert labels == [f"slot 1 was lost: restoring {restored}"]
+
+
+def test_a_cause_that_is_a_sentence_loses_its_full_stop(at_console: Client, operator: object) -> None:
+    run = numbers.run_with_story("flights", "restarting", 189)
+    restored = run.attempts.latest("token").restored_checkpoint
+    Attempt.objects.filter(reason__startswith="slot 1").update(reason="The supervisor's lease was lost.")
+    labels = [m.label for m in at_console.get(f"/jobs/{run.job_id}/").context["timeline"].marks if m.kind == "restart"]
+    assert labels == [f"The supervisor's lease was lost: restoring {restored}"]
 
 
 def test_a_failed_savepoint_stands_at_its_failure_with_the_mark_of_a_failure(

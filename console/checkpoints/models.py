@@ -153,7 +153,7 @@ class Checkpoint(models.Model):
         indexes = [
             models.Index(fields=("run", "-number"), name="weir_checkpoint_of_run"),
             models.Index(fields=("run", "token", "number"), name="weir_checkpoint_of_attempt"),
-            models.Index(fields=("triggered_at",), name="weir_checkpoint_time"),
+            models.Index(fields=("triggered_at", "id"), name="weir_checkpoint_time"),
             models.Index(
                 fields=("run",), condition=Q(status=Status.IN_PROGRESS.value), name="weir_checkpoint_in_progress"
             ),

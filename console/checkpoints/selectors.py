@@ -19,7 +19,7 @@ from console.checkpoints.models import (
     large_columns,
 )
 from console.jobs.attempts import attempt_number
-from console.jobs.models import Attempt, Job, JobVersion, Run
+from console.jobs.models import Attempt, Job, Run
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, CheckpointMeasurement, Summary, summarize
 from runtime.core.job.settings import ExecutionMode
 from runtime.core.snapshot.failure_reason import FailureReason
@@ -82,8 +82,8 @@ class Statistics:
 
 def job_checkpoints(job: Job | int) -> QuerySet[Checkpoint]:
     """The checkpoints of a job, without the records with which runs in BATCH commit their output."""
-    batch = JobVersion.objects.filter(job=job, graph__mode=ExecutionMode.BATCH.value)
-    return Checkpoint.objects.filter(job=job).exclude(run__in=Run.objects.filter(job=job, version__in=batch))
+    batch = Run.objects.filter(job=job, version__graph__mode=ExecutionMode.BATCH.value)
+    return Checkpoint.objects.filter(job=job).exclude(run__in=batch)
 
 
 def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
@@ -184,13 +184,14 @@ def newest_kept(job: Job | int) -> QuerySet[Checkpoint]:
 
 
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:
-    found = dict(rows.order_by().values_list("status").annotate(rows=Count("*")))
+    # A group by the status takes twice as long: Postgres looks up the group of each row.
+    found = rows.aggregate(**{status: Count("status", filter=Q(status=status)) for status in Status})
     aborted = sum(group.number for group in ended if group.reason == ABORT_REASON)
     superseded = sum(group.number for group in ended if group.reason in SUPERSEDED_REASONS)
     return Counts(
-        in_progress=found.get(Status.IN_PROGRESS, 0),
-        completed=found.get(Status.COMPLETED, 0),
-        failed=max(found.get(Status.FAILED, 0) - aborted - superseded, 0),
+        in_progress=found[Status.IN_PROGRESS],
+        completed=found[Status.COMPLETED],
+        failed=max(found[Status.FAILED] - aborted - superseded, 0),
         aborted=aborted,
         superseded=superseded,
         restored=restored,

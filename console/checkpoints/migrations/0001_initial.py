@@ -197,7 +197,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["run", "-number"], name="weir_checkpoint_of_run"),
                     models.Index(fields=["run", "token", "number"], name="weir_checkpoint_of_attempt"),
-                    models.Index(fields=["triggered_at"], name="weir_checkpoint_time"),
+                    models.Index(fields=["triggered_at", "id"], name="weir_checkpoint_time"),
                     models.Index(
                         condition=models.Q(("status", "in_progress")),
                         fields=["run"],

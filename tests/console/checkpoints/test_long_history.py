@@ -126,6 +126,14 @@ def test_the_page_of_a_job_whose_checkpoints_fail_reads_few_of_them(browser: Cli
         assert read_by(partial(browser.get, f"/jobs/{run.job_id}/{query}")) <= FEW, query
 
 
+def test_the_admin_reads_few_of_the_checkpoints_of_a_moment(browser: Client, run: Run) -> None:
+    """Checkpoints of many jobs begin together when a console starts them together."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE weir_checkpoint SET triggered_at = now()")
+        cursor.execute("VACUUM (ANALYZE) weir_checkpoint")
+    assert read_by(partial(browser.get, "/admin/checkpoints/checkpoint/")) <= FEW
+
+
 def test_the_api(api: APIClient, run: Run) -> None:
     for of in (f"jobs/{run.job_id}", f"runs/{run.pk}"):
         for query in ("", "?kind=savepoint", "?status=failed", "?status=in_progress", "?number=7"):

@@ -11,8 +11,9 @@ from typing import Any
 
 from celery import Celery
 from celery.concurrency.thread import TaskPool
-from celery.signals import setup_logging, worker_shutting_down
+from celery.signals import setup_logging, task_postrun, task_prerun, worker_shutting_down
 from django.conf import settings
+from django.db import close_old_connections
 from kombu.asynchronous import get_event_loop
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
@@ -23,6 +24,11 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 app = Celery("console")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["console"])
+
+# A thread keeps its connection to Postgres. Django closes one that is broken or too old around each request; here it
+# does so around each task.
+task_prerun.connect(close_old_connections)
+task_postrun.connect(close_old_connections)
 
 _shutting_down = threading.Event()
 

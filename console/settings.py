@@ -216,7 +216,8 @@ TEMPLATES = [
 
 ROOT_URLCONF = "console.urls"
 
-# A thread of the web server keeps its connection, and checks it before a request. Celery closes that of a task.
+# A thread of the web server keeps its connection, and checks it before a request. So does a thread of a worker, before
+# a task: the periodic tasks of an idle console would open two connections a second.
 DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -327,6 +328,7 @@ SPECTACULAR_SETTINGS = {
 
 CELERY_BROKER_URL = require("CELERY_BROKER_URL")
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_DB_REUSE_MAX = sys.maxsize  # tasks after which Celery closes the connection of a thread
 # Messages are acknowledged on receipt: the reconciler resends a lost wake-up. With late acknowledgement a message stays
 # open for a whole run. If the broker connection is lost then, kombu's `restore_unacked` fails on the closed connection,
 # and the worker takes no further message until its runs have ended.

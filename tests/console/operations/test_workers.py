@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery.contrib.testing.worker import start_worker
+from django.db import connection, connections
 
 from console.celery import app
 from console.operations import workers
@@ -25,6 +26,32 @@ def test_a_worker_answers_with_its_queues_and_places(broker_url: str) -> None:
     with start_worker(app, **options):
         found = until(lambda: [worker for worker in ask_workers() if worker.queues], 20)
     assert found == [Worker("runs-1@here", ("runs", "stages"), places=2, busy=0)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_keeps_its_connection_until_postgres_ends_it(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    backends: list[int] = []
+
+    @app.task(queue="connections", serializer="json")
+    def note_backend(is_last: bool = False) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            backends.append(cursor.fetchone()[0])
+        if is_last:
+            connection.close()
+
+    def run(number: int, **arguments: Any) -> None:
+        note_backend.apply_async(kwargs=arguments)
+        until(lambda: len(backends) == number, 20)
+
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, queues=["connections"]):
+        run(1)
+        run(2)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [backends[0]])
+        run(3, is_last=True)
+    assert backends[0] == backends[1] != backends[2]
 
 
 def test_an_answer_comes_at_once_and_an_old_one_starts_a_question(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,7 @@ def resend_wake_ups() -> None:
 def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
     """Selects the rows of `waiting` whose wake-up is due again, and restarts their waiting time."""
     model = waiting.model
-    model.objects.filter(pk__in=list(waiting.filter(observed_at=None).values_list("pk", flat=True))).update(
-        observed_at=Now()
-    )
-    due = list(waiting.filter(observed_at__lte=ago(RESEND_WAKE_UP_S)).values_list("pk", flat=True))
-    model.objects.filter(pk__in=due).update(observed_at=Now())
-    return QuerySet(model).filter(pk__in=due)
+    due = waiting.filter(Q(observed_at=None) | Q(observed_at__lte=ago(RESEND_WAKE_UP_S)))
+    seen_before = dict(due.values_list("pk", Q(observed_at__isnull=False)))
+    model.objects.filter(pk__in=seen_before).update(observed_at=Now())
+    return QuerySet(model).filter(pk__in=[pk for pk, was_seen in seen_before.items() if was_seen])

@@ -71,7 +71,7 @@ def test_a_pass_that_finds_no_work_is_short(
 ) -> None:
     """There is one a second, for as long as the console runs."""
     claimed(make_run)
-    leases, wake_ups, stages, others = 4, 5, 1, 3
+    leases, wake_ups, stages, others = 4, 3, 1, 3
     with django_assert_num_queries(leases + wake_ups + stages + others):
         reconciler.reconcile()
 

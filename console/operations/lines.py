@@ -1,6 +1,7 @@
 """Lists on the page of a job that come with the row of its latest run, as JSON, and so take no query of their own."""
 
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -57,6 +58,7 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
         return noun(self.restored_kind) if self.restored_kind else ""
 
 
+@cache
 def attempt_lines(size: int) -> ArraySubquery:
     """The newest attempts of a run: an annotation of runs."""
     own = Checkpoint.objects.filter(run=OuterRef("run"), token=OuterRef("token")).order_by("number")

@@ -42,7 +42,7 @@ from runtime.redaction import Schema
 FoundJobs = QuerySet[Any]
 
 _LIST_RUN_COLUMNS = (
-    "state", "parallelism", "created_at", "started_at", "ended_at", "live_at", "version__number", "version__graph",
+    "state", "parallelism", "created_at", "started_at", "ended_at", "live_at", "version__number",
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
@@ -180,20 +180,22 @@ def count_by(jobs: FoundJobs, *annotations: str) -> dict[tuple[Any, ...], int]:
 def job_rows(jobs: Sequence[Any], now: datetime) -> list[JobRow]:
     """The list rows of `jobs`, read in three queries with only the columns that the list shows.
 
-    Most runs have ended: reports, attempts and lags are read for the others only.
+    Most runs have ended: reports, attempts, lags and whole graphs are read for the others only.
     """
     ended = Attempt.objects.filter(run=OuterRef("pk")).order_by().values("run").annotate(at=Max("ended_at"))
     listed = Run.objects.select_related("version").only(*_LIST_RUN_COLUMNS)
+    mode = JSONObject(mode=F("version__graph__mode"))
     facts: dict[str, Any] = {
         "failed_at": Subquery(ended.values("at")), "restarts": _restarts("pk"),
         "failure_code": KeyTextTransform("code", "failure"),
         "report": Case(When(ended_at=None, then=F("live"))),
         "attempt_lines": Case(When(state=RunState.RUNNING, then=attempt_lines(2))),
         "lag_ms": Case(When(state__in=FLOWING_STATES, then=Subquery(newest_lag(OuterRef("pk"), now)))),
+        "graph": Case(When(ended_at=None, then=F("version__graph")), default=mode),
     }  # fmt: skip
     runs: Mapping[int, Any] = listed.annotate(**facts).in_bulk([job.run_pk for job in jobs])
     for run in runs.values():
-        run.live = run.report  # or the deferred column would take a query
+        run.live, run.version.graph = run.report, run.graph  # or the deferred columns would take a query
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
     of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS, part_of=None)
     operations = of_runs.order_by("created_at", "pk")

@@ -9,6 +9,7 @@ from functools import lru_cache
 from hashlib import blake2s
 from html import escape
 from typing import Any
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from django import template
@@ -72,9 +73,13 @@ register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_
 
 
 @register.filter
-def sentence(text: str) -> SafeString:
-    """A sentence with the names in backticks as code. A line does not end between a number and its unit."""
-    whole = _GAP_OF_QUANTITY.sub("\N{NO-BREAK SPACE}", text)
+def sentence(text: str, most: int = 0) -> SafeString:
+    """A sentence with the names in backticks as code. A line does not end between a number and its unit.
+
+    `most`: characters of a longer sentence that are left; 0: all. Django's `truncatechars` reads every character.
+    """
+    begin = f"{text[: most - 1]}…" if 0 < most < len(text) else text
+    whole = _GAP_OF_QUANTITY.sub("\N{NO-BREAK SPACE}", begin)
     return mark_safe(_NAME.sub(r"<code>\1</code>", escape(whole)))  # noqa: S308
 
 
@@ -221,12 +226,9 @@ def svg_shape(name: str, x: float, y: float) -> SafeString:
 @register.simple_tag(takes_context=True)
 def here(context: Context, **changes: Any) -> str:
     """The address of this page with some query parameters changed; None removes a parameter."""
-    query = context["request"].GET.copy()
-    for name, value in changes.items():
-        query.pop(name, None)
-        if value not in (None, ""):
-            query[name] = str(value)
-    encoded = query.urlencode()
+    kept = {name: values for name, values in context["request"].GET.lists() if name not in changes}
+    changed = {name: str(value) for name, value in changes.items() if value not in (None, "")}
+    encoded = urlencode(kept | changed, doseq=True)
     return f"?{encoded}" if encoded else context["request"].path
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
@@ -23,23 +24,6 @@ def late_rows(live: Mapping[str, Any]) -> dict[str, int]:
     """The number of late rows of each step that has had some, by uid, from a live report: those of its attempt."""
     counts = {uid: step.get("counters", {}).get("late_records", 0) for uid, step in live.get("operators", {}).items()}
     return {uid: count for uid, count in counts.items() if count}
-
-
-@dataclass(frozen=True, slots=True)
-class OperationRequest:
-    """A requested operation on the run. `kind`: "savepoint", "stop", "drain" or "cancel".
-
-    `request_id`: of the HTTP request that asked for it, for the log; "" if there is none.
-    """
-
-    id: str
-    kind: str
-    request_id: str = ""
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        named = {"operation": self.id, "kind": self.kind}
-        return {**named, "request_id": self.request_id} if self.request_id else named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from runtime.core.attempt.result import AttemptFailed
 from runtime.core.job.restart_strategy import (
     MIN_RUN_WITHIN_MEMORY_MS,
     OUTAGE_CODE,
@@ -22,7 +23,6 @@ from runtime.core.job.restart_strategy import (
     RepeatedErrors,
     RestartStrategy,
 )
-from runtime.master.result import AttemptFailed
 
 log = structlog.get_logger()
 

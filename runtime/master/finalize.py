@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.core.attempt.result import Superseded
 from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.job.ids import SubtaskId
 from runtime.core.restore.mapping import has_state
@@ -11,7 +12,6 @@ from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.io.savepoints import make_self_contained
-from runtime.master.result import Superseded
 from runtime.ports import SnapshotStore
 from runtime.run_store import CompletedCheckpoint, RunStore
 

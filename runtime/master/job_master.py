@@ -13,6 +13,17 @@ from typing import Any
 
 import structlog
 
+from runtime.core.attempt.result import (
+    AttemptFailed,
+    AttemptResult,
+    Canceled,
+    Ended,
+    LauncherBroken,
+    Released,
+    SavepointCompleted,
+    Superseded,
+    master_failure,
+)
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.messages import CheckpointKind
@@ -30,17 +41,6 @@ from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.master.output_commit import check_expiry, commit_pending, connector_call
 from runtime.master.restore import Restorer
-from runtime.master.result import (
-    AttemptFailed,
-    AttemptResult,
-    Canceled,
-    Ended,
-    LauncherBroken,
-    Released,
-    SavepointCompleted,
-    Superseded,
-    master_failure,
-)
 from runtime.master.retention import Retention
 from runtime.master.shared_folders import check_roots, write_markers
 from runtime.master.slot_wait import SlotWait

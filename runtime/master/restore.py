@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from runtime.core.attempt.result import AttemptFailed
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.restore.mapping import check_restorable
 from runtime.core.restore.state_assignment import SubtaskRestore, assign_state
@@ -18,7 +19,6 @@ from runtime.master.config import MasterConfig
 from runtime.master.failover import GiveUp, Restart
 from runtime.master.output_commit import commit_pending
 from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
-from runtime.master.result import AttemptFailed
 from runtime.master.retention import Retention
 from runtime.ports import Clock, SnapshotStore
 from runtime.run_store import RunStore

@@ -1,12 +1,8 @@
-"""Monitor of the slots: their registration, liveness and progress, as a live report.
-
-Its only decision is that a slot has been silent for too long. Silence is accumulated over checks in quick succession,
-as for the heartbeat of a master. A suspended master reads no mail, so its suspension does not count as silence.
-"""
+"""Monitor of the slots: their registration and progress, as a live report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import OperatorId
@@ -21,8 +17,6 @@ from runtime.master.metrics_history import (
     watermark_lags,
 )
 
-MAX_CHECK_INTERVAL_MS: Final = 1_000  #: checks lie further apart only if the master was suspended
-
 
 class SlotMonitor:
     """Mutable, owned by the master's loop. Times are monotonic milliseconds."""
@@ -31,8 +25,6 @@ class SlotMonitor:
         self._graph = graph
         self._slots: dict[int, Hello] = {}
         self._last_seen: dict[int, float] = {}
-        self._silence_ms: dict[int, float] = {}
-        self._checked_at: float | None = None
         self._metrics: dict[OperatorId, dict[int, SubtaskMetrics]] = {}
         self._usage: dict[int, Heartbeat] = {}  #: per slot: the newest heartbeat
         self._previous_totals: tuple[float, dict[OperatorId, tuple[int, int, float, float]]] = (0.0, {})
@@ -43,7 +35,6 @@ class SlotMonitor:
 
     def on_message(self, slot: int, now: float, heartbeat: Heartbeat | None = None) -> None:
         self._last_seen[slot] = now
-        self._silence_ms[slot] = 0.0
         if heartbeat is None:
             return
         self._usage[slot] = heartbeat
@@ -59,14 +50,6 @@ class SlotMonitor:
         """File and host of the log of a slot; "" if it has none."""
         hello = self._slots.get(slot)
         return f"{hello.log} on {hello.host}" if hello and hello.log else ""
-
-    def silent_slot(self, now: float, timeout_ms: float) -> int | None:
-        """A slot without messages for `timeout_ms`, or None. Call it in every turn of the loop, after the mail."""
-        passed_ms = 0.0 if self._checked_at is None else min(now - self._checked_at, MAX_CHECK_INTERVAL_MS)
-        self._checked_at = now
-        for slot in self._silence_ms:
-            self._silence_ms[slot] += passed_ms
-        return next((slot for slot, silence_ms in self._silence_ms.items() if silence_ms > timeout_ms), None)
 
     def metrics(self) -> Metrics:
         """The newest metrics of the subtasks of each operator, by index."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from runtime.core.attempt.result import AttemptFailed, LauncherBroken
 from runtime.core.job.lifecycle import RunEvent
 from runtime.master.launcher import Launcher, SlotPhase, SlotStatus
-from runtime.master.result import AttemptFailed, LauncherBroken
 from runtime.ports import Clock
 
 MIN_POLL_S: Final = 0.005  #: between the first two polls, then doubled: threads are ready within 10 ms

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.core.attempt.slot_liveness import SlotLiveness
 from runtime.core.checkpoint import effects, events
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
@@ -29,7 +30,6 @@ from runtime.core.subtask.idle_sources import IdleSources
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.master import retention
-from runtime.master.slot_monitor import SlotMonitor
 from runtime.simulation.cluster import Attempt
 from runtime.simulation.invariants import check_deletion, check_files, check_notification_targets, require
 from runtime.simulation.slots import ReportFailed, ReportStarted, SlotLost, SlotMessage
@@ -73,9 +73,9 @@ class Driver:
         self.tolerable = settings.tolerable_failures
         self.consecutive_failures = 0  #: consecutive failed checkpoints, counted from the reports
         self.newest_completed = 0
-        self.monitor = SlotMonitor(attempt.graph)
+        self.liveness = SlotLiveness(HEARTBEAT_TIMEOUT_MS)
         for slot in attempt.slots:
-            self.monitor.on_message(slot, world.now)
+            self.liveness.on_message(slot)
 
     @property
     def now(self) -> int:
@@ -118,8 +118,8 @@ class Driver:
             return
         for index, slot in slots.items():
             if slot.take_heartbeat():
-                self.monitor.on_message(index, self.world.now)
-        silent = self.monitor.silent_slot(self.world.now, HEARTBEAT_TIMEOUT_MS)
+                self.liveness.on_message(index)
+        silent = self.liveness.silent_slot(self.world.now)
         if silent is not None:
             require(not slots[silent].has_heartbeats, "a-living-slot-is-not-blamed", f"slot {silent}")
 

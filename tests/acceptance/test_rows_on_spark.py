@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
@@ -23,7 +24,6 @@ from runtime.core.snapshot.manifest import FinishedState
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
-from runtime.run_store import OperationRequest
 from tests.acceptance.row_jobs import TARGETS, Version, cascade, rows_in, rows_of, steered_counts, visits
 from tests.jobs.live import Run, running
 from tests.jobs.numbers import Numbers, expected_counts, final_counts

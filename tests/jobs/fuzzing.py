@@ -35,6 +35,7 @@ from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.messages import CheckpointKind
@@ -46,7 +47,7 @@ from runtime.errors import EnvironmentFailure, WeirError
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.ports import Sink
-from runtime.run_store import CompletedCheckpoint, OperationRequest
+from runtime.run_store import CompletedCheckpoint
 from tests.jobs.live import PATIENCE_S, Run, running
 from tests.jobs.random_graphs import SPLITS, Graph, Read
 from tests.shared import Shared

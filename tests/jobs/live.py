@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
@@ -27,7 +28,6 @@ from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.ports import Operator, OperatorContext
-from runtime.run_store import OperationRequest
 from runtime.state.backend import SubtaskState
 from tests.waiting import until
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from runtime.connectors.sinks.epoch_stage import EpochStage
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import CheckpointId
 from runtime.dataflow.builder import Dataflow
-from runtime.run_store import OperationRequest
 from tests.jobs.gated import Gated
 from tests.jobs.live import Run, running
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.restart_strategy import FixedDelay
@@ -16,7 +17,6 @@ from runtime.core.snapshot.commit import pending_committables
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.run_store import OperationRequest
 from tests.jobs.gated import Bomb, Gated
 from tests.jobs.live import FAST, running
 from tests.jobs.numbers import Numbers, committed, counts, expected_counts, final_counts

@@ -11,6 +11,7 @@ import pytest
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
@@ -22,7 +23,6 @@ from runtime.errors import EnvironmentFailure
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import Collector, Operator, OperatorContext, Sink
-from runtime.run_store import OperationRequest
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb, Gated
 from tests.jobs.live import Run, positions_in, running, with_operator

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
@@ -53,12 +54,11 @@ from runtime.io.control.messages import (
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
-from runtime.master import attempt
+from runtime.master import attempt, metadata_effects
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.launcher import SlotPhase, SlotStatus
 from runtime.ports import OperatorContext, SourceReader
-from runtime.run_store import OperationRequest
 from runtime.slot import slot as worker
 from tests.core.builders import segment
 from tests.jobs.numbers import Numbers, counts
@@ -259,7 +259,8 @@ def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path, monk
     """The drain may be the cause: asked again, it would fail again and again. Log lines have the id of the request."""
     records, logged = MemoryRunStore(operations=[OperationRequest("d", "drain", "f00d")]), LogCapture()
     level = structlog.make_filtering_bound_logger("info")
-    monkeypatch.setattr(attempt, "log", structlog.wrap_logger(None, [logged], wrapper_class=level))
+    for module in (attempt, metadata_effects):
+        monkeypatch.setattr(module, "log", structlog.wrap_logger(None, [logged], wrapper_class=level))
     with master(tmp_path, 1, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
         until(lambda: _drains(stage.slots), PATIENCE_S)

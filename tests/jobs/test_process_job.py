@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 import weir
+from runtime.core.attempt.events import OperationRequest
 from runtime.launch.local import local_master
 from runtime.master.job_master import JobMaster
-from runtime.run_store import OperationRequest
 from runtime.state.index.hashing import hash_columns
 from tests.jobs.numbers import committed
 from tests.waiting import until

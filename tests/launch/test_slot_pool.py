@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay, NoRestart
@@ -23,7 +24,6 @@ from runtime.launch.slot_pool import SlotPool, StartSlot, serve_slots
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.ports import Exchange, ExchangeListener
-from runtime.run_store import OperationRequest
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 

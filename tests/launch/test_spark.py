@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay
@@ -22,7 +23,6 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
-from runtime.run_store import OperationRequest
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 

@@ -1,8 +1,8 @@
 """What is recorded with a failed attempt, so that pages can name the attempt that follows."""
 
+from runtime.core.attempt.result import AttemptFailed
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay
 from runtime.master.failover import Failover, GiveUp, Restart
-from runtime.master.result import AttemptFailed
 
 
 def test_failures_that_the_strategy_counts_are_recorded_with_the_attempt() -> None:

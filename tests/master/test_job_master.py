@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.messages import CheckpointKind
@@ -33,7 +34,6 @@ from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.metadata_thread import MetadataThread
 from runtime.master.output_commit import commit_pending
-from runtime.run_store import OperationRequest
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until

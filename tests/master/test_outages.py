@@ -12,13 +12,13 @@ import pytest
 
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.parquet import ParquetSink, ParquetWriter
+from runtime.core.attempt.result import master_failure
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, TargetAway, is_outage
-from runtime.master.result import master_failure
 from tests.jobs.gated import Gated
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, committed, counts

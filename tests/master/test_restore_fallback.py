@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
@@ -28,7 +29,6 @@ from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
-from runtime.run_store import OperationRequest
 from runtime.state.files.segment_log import SegmentLog
 from runtime.state.keyed_table import KeyedTable
 from tests.jobs.numbers import Numbers, committed, counts, expected_counts

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from runtime.core.attempt import slot_liveness
 from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
@@ -27,7 +28,7 @@ from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec, spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_valve import WatermarkValve
-from runtime.master import retention, slot_monitor
+from runtime.master import retention
 from runtime.operators.sink import SinkOperator
 from runtime.simulation import master
 from runtime.simulation.__main__ import main
@@ -259,7 +260,7 @@ def delete_what_an_unreadable_manifest_may_name(patch: pytest.MonkeyPatch) -> No
 
 
 def blame_slots_for_the_time_in_which_the_master_was_stopped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(slot_monitor, "MAX_CHECK_INTERVAL_MS", 10**9)
+    patch.setattr(slot_liveness, "MAX_CHECK_INTERVAL_MS", 10**9)
 
 
 def lose_credit(patch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
 from runtime.core.job.ids import Token
@@ -15,7 +16,6 @@ from runtime.run_store import (
     CompletedCheckpoint,
     LaunchTimes,
     MetricsInterval,
-    OperationRequest,
     PendingProgress,
     late_rows,
 )

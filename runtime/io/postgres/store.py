@@ -20,6 +20,7 @@ from psycopg.errors import CheckViolation, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.acknowledgements import as_columns
 from runtime.core.checkpoint.effects import ReportCheckpoint
 from runtime.core.checkpoint.retention_plan import RetainedCheckpoint, plan_retention
@@ -31,7 +32,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
 from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
 from runtime.redaction import redact_failure
-from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, OperationRequest, PendingProgress
+from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, PendingProgress
 
 T = TypeVar("T")
 #: A vanished server is detected within seconds, not after the kernel's quarter of an hour.

@@ -23,6 +23,7 @@ from examples import nycflights
 from examples.feeder import FeedPlan, feed
 from examples.pipelines import flights, wordcount
 from examples.schemas import DAILY
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
@@ -31,7 +32,6 @@ from runtime.dataflow.pipelines import PipelineContext
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import local_master
 from runtime.master.job_master import JobMaster
-from runtime.run_store import OperationRequest
 from tests.examples.inputs import airlines, weather, write_flight_inputs
 
 ROWS = 9_000  #: the first eleven days

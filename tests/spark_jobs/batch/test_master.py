@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count
-from runtime.run_store import OperationRequest
 from spark_jobs.batch.master import BatchMaster
 from tests.spark_jobs.batch.flows import FILES, KEYS, ROWS_PER_FILE, events, rows_in
 from tests.waiting import until

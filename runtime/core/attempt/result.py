@@ -1,14 +1,9 @@
 """The result of an attempt, or of a wait between two attempts."""
 
 from dataclasses import dataclass
-from typing import Final
 
-from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, DataRejected, JobRejected, OperatorFailure, WeirError, is_outage
-from runtime.io.control.messages import SlotFailed
-
-MAX_TRACEBACK_CHARACTERS: Final = 20_000  #: the end of a longer traceback is recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +63,6 @@ class AttemptFailed:
 
 
 AttemptResult = Ended | SavepointCompleted | Canceled | Released | Superseded | LauncherBroken | AttemptFailed
-
-
-def slot_failure(slot: int, failure: SlotFailed) -> AttemptFailed:
-    """An attempt in which `slot` reported its own failure; all slots are still connected.
-
-    A process that exceeded its memory bound is replaced: an allocator does not return all of its memory.
-    """
-    return AttemptFailed(
-        failure.detail,
-        failure.operator,
-        failure.is_final,
-        tuple(failure.events),
-        damaged_file=failure.damaged_file,
-        fingerprint=failure.fingerprint,
-        is_outage=failure.is_outage,
-        code=failure.code,
-        is_intact=failure.code != SLOT_OUT_OF_MEMORY_CODE,
-        slot=slot,
-        traceback=failure.traceback[-MAX_TRACEBACK_CHARACTERS:],
-    )
 
 
 def master_failure(error: Exception, context: str = "") -> AttemptFailed:

@@ -20,7 +20,7 @@ import psutil
 _KILL_TIMEOUT_S = 10.0
 _TAIL_BYTES = 8192
 #: Lines that a JVM and Spark write at every start.
-_STARTUP_LINES = re.compile(
+STARTUP_LINES = re.compile(
     r"^WARNING: Using incubator modules: "
     r"|^Using Spark's default log4j profile: "
     r"|^Setting (?:default|Spark) log level to "
@@ -98,7 +98,7 @@ class Child:
             start = self._log_start if self._log_start <= end else 0  # the log was rotated meanwhile
             log.seek(max(start, end - _TAIL_BYTES))
             written = log.read().decode(errors="replace").splitlines()
-        return [line for line in written if not _STARTUP_LINES.search(line)][-lines:]
+        return [line for line in written if not STARTUP_LINES.search(line)][-lines:]
 
 
 def describe_exit(code: int) -> str:

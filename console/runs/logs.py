@@ -21,6 +21,7 @@ from django.db.models import QuerySet
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.shortcuts import get_object_or_404
 
+from console.child_process import STARTUP_LINES
 from console.jobs.connections import connections_of
 from console.jobs.models import Run
 from console.jobs.services import pipeline_schema
@@ -155,8 +156,12 @@ class LogPart:
         return self.all_lines[self.first :]
 
     def lines(self, wanted: LogFilter = LogFilter()) -> list[LogLine]:
-        """The lines that `wanted` accepts. Secrets are masked before: a search would show a secret by its hits."""
-        return [line for line in list(parse_lines(self.all_lines))[self.first :] if wanted.accepts(line)]
+        """The lines that `wanted` accepts, without those of each start of a JVM.
+
+        Secrets are masked before: a search would show a secret by its hits.
+        """
+        parsed = list(zip(self.all_lines, parse_lines(self.all_lines), strict=True))[self.first :]
+        return [line for text, line in parsed if wanted.accepts(line) and not STARTUP_LINES.search(text)]
 
 
 class LogSecrets:

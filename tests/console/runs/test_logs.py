@@ -103,7 +103,8 @@ def test_no_search_finds_a_secret(tmp_path: Path, secret: str) -> None:
 
 def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
     log = tmp_path / "run-1.log"
-    log.write_text(f"plain\n{EVENT}\n{JVM}\n")
+    start = "26/11/22 20:53:11 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform..."
+    log.write_text(f"plain\n{EVENT}\n{start}\n{JVM}\n")
 
     def texts(query: str) -> list[str]:
         return [line.text for line in log_tail(log, LogSecrets("", {}, {}), LogFilter.of(QueryDict(query))) or ()]

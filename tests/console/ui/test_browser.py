@@ -8,7 +8,7 @@ from playwright.sync_api import Route, expect
 
 from console import formats
 from console.checkpoints.models import Checkpoint, StateQuery
-from console.jobs.models import JobVersion, Pipeline, Run
+from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from tests.console.ui import numbers, rows
 from tests.console.ui.browsing import ARRIVAL_MS, POLL_MS, Open, jump
@@ -151,6 +151,23 @@ def test_the_page_of_an_ended_job_shows_the_run_that_another_user_starts(signed_
         Run.objects.filter(pk=running.pk).update(state="running")
         jump(page)
         expect(page.locator("#live-head")).to_contain_text("Running", timeout=POLL_MS)
+
+
+def test_texts_keep_a_distance_from_buttons_and_edges(signed_in: Open, running: Run) -> None:
+    """Where there are no jobs, and where there is no log."""
+    gap = "([above, below]) => below.getBoundingClientRect().top - above.getBoundingClientRect().bottom"
+    inset = "([outer, inner]) => inner.getBoundingClientRect().left - outer.getBoundingClientRect().left"
+    with signed_in() as page:
+        page.goto(f"/runs/{running.pk}/")
+        log = page.locator(".log")
+        text = log.get_by_text("This host does not have the log.").evaluate_handle(
+            "(p) => { const range = new Range(); range.selectNodeContents(p); return range; }"
+        )
+        assert page.evaluate(inset, [log.element_handle(), text]) >= 8
+        Job.objects.all().update(archived_at=timezone.now())
+        page.goto("/jobs/")
+        button, example = page.locator("#first-job"), page.get_by_text("To see an example")
+        assert page.evaluate(gap, [button.element_handle(), example.element_handle()]) >= 8
 
 
 def test_the_page_of_a_job_that_never_ran_shows_its_first_run(signed_in: Open, transactional_db: None) -> None:

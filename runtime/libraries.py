@@ -13,7 +13,9 @@ DISTRIBUTION: Final = "weir-streams"
 #: Libraries that modules of Weir import at their top -> their extra.
 _EXTRAS: Final = {"psycopg": "postgres", "pyspark": "spark"}
 _JVM_EXITED: Final = "JAVA_GATEWAY_EXITED"  #: PySpark's code if there is no Java, or an old one
-_JAVA_NEEDED: Final = "it needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
+_JAVA_NEEDED: Final = (
+    "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
+)
 
 
 def import_library(module: str, extra: str) -> Any:

@@ -23,6 +23,7 @@ from runtime.core.job.settings import ExecutionMode
 from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
+from runtime.master.shared_folders import check_inputs
 from runtime.redaction import redact
 from runtime.secrets import register_references
 from spark_jobs.batch import run as running
@@ -125,6 +126,7 @@ def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
     flow = pipeline(a.pipeline).dataflow(_params(), PipelineContext("", DataRoots.of_environment(os.environ)))
     job = flow.compile(a.parallelism)
+    check_inputs(job)
     settings = SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)
     with running.plan_with_session(job, lambda: spark_session(settings)) as (plan, spark):
         return {"rows": running.run_plan(job, plan, spark=spark, storage=a.storage).rows}

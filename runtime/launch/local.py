@@ -20,7 +20,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import parse_folder
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
-from runtime.errors import JobRejected, WeirError
+from runtime.errors import WeirError
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.logs import traceback_text
@@ -31,9 +31,9 @@ from runtime.kernels.loading import native
 from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartSlot, serve_slots
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
-from runtime.master.shared_folders import INPUT_ARGUMENT
+from runtime.master.shared_folders import check_inputs
 from runtime.operators.arguments import check_folder
-from runtime.ports import Exchange, ExchangeListener, HasStandingStage, ListsInput, UsesFolders
+from runtime.ports import Exchange, ExchangeListener, HasStandingStage, UsesFolders
 from runtime.slot.slot import SlotConfig, run_slot
 
 STOP_TIMEOUT_S: Final = 10.0
@@ -152,7 +152,7 @@ def local_master(
     check_folder("run_local", "storage", storage)
     _check_stages(job)
     if records.restore_from is None:  # a restored source holds its listing, and its input may be gone
-        _check_inputs(job)
+        check_inputs(job)
     root = Path(storage).absolute()
     store = FileStore(str(root))
     records.reserve_ids_above(*newest_ids(store, records.restore_from))
@@ -172,15 +172,6 @@ def _check_stages(job: CompiledJob) -> None:
     for uid, source in job.sources.items():
         if isinstance(source, HasStandingStage) and isinstance(source, UsesFolders) and not source.folders():
             raise no_stage_error(uid, runs_in_batch=source.bounded)
-
-
-def _check_inputs(job: CompiledJob) -> None:
-    """Raises JobRejected for a missing folder that a bounded source reads. A watched folder may be created later."""
-    for uid, source in job.sources.items():
-        if source.bounded and isinstance(source, ListsInput) and isinstance(source, UsesFolders):
-            folder = source.folders().get(INPUT_ARGUMENT)
-            if folder is not None and not Path(folder).is_dir():
-                raise JobRejected("missing-folder", f"{uid}.{INPUT_ARGUMENT}", f"there is no folder {folder}")
 
 
 def newest_ids(store: FileStore, restored: str | None) -> tuple[int, int]:

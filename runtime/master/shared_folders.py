@@ -19,8 +19,9 @@ from runtime.core.job.ids import Token
 from runtime.data_roots import CheckedFolder
 from runtime.dataflow.plan import CompiledJob
 from runtime.durable import make_folder
+from runtime.errors import JobRejected
 from runtime.io.control.messages import Marker
-from runtime.ports import UsesFolders
+from runtime.ports import ListsInput, UsesFolders
 
 INPUT_ARGUMENT: Final = "path"  #: source argument of the input folder, which may appear later and is never created
 MAX_SAMPLE_FILES: Final = 5
@@ -46,6 +47,15 @@ def check_roots(job: CompiledJob) -> None:
         if isinstance(connector, UsesFolders):
             for argument, folder in connector.folders().items():
                 CheckedFolder.of(f"{uid}.{argument}", folder).check()
+
+
+def check_inputs(job: CompiledJob) -> None:
+    """Raises JobRejected for a missing folder that a bounded source reads. A watched folder may be created later."""
+    for uid, source in job.sources.items():
+        if source.bounded and isinstance(source, ListsInput) and isinstance(source, UsesFolders):
+            folder = source.folders().get(INPUT_ARGUMENT)
+            if folder is not None and not Path(folder).is_dir():
+                raise JobRejected("missing-folder", f"{uid}.{INPUT_ARGUMENT}", f"there is no folder {folder}")
 
 
 def write_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> list[Marker]:

@@ -1,5 +1,11 @@
 """What is told of a Spark that cannot run slots, and where slots reach their master. Nothing is started."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -46,6 +52,19 @@ def test_an_error_of_any_length_is_told_by_its_beginning_and_its_end() -> None:
 
 def test_an_error_without_words_is_told_by_its_kind() -> None:
     assert summarize_error(ValueError()) == "ValueError"
+
+
+def test_a_run_without_java_names_the_package_to_install(tmp_path: Path) -> None:
+    """The folder of PATH has the programs of Spark's scripts, and no Java."""
+    for name in ("bash", "dirname", "env", "head", "readlink", "tr", "uname"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    program = "from runtime.launch.spark import SparkLauncher; SparkLauncher('run', '').open_context(1)"
+    environment = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith(
+        "runtime.errors.EnvironmentFailure: Spark needs Java 17 or newer. Install it: apt-get install"
+    )
 
 
 def test_slots_reach_a_local_master_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

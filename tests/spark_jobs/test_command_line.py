@@ -77,9 +77,17 @@ def test_a_missing_java_is_named_in_one_sentence(tmp_path: Path) -> None:
     )  # fmt: skip
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["code"]) == (1, "spark-unavailable")
-    assert "it needs Java 17 or newer. Install it: apt-get install default-jre-headless" in error["detail"]
+    assert "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless" in error["detail"]
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == f"wordcount: {error['detail']}"
+
+
+def test_a_missing_input_folder_is_refused_before_spark_starts(command: Command, tmp_path: Path) -> None:
+    params = {"lines_dir": "/in/nowhere", "output_dir": "/out", "bounded": True}
+    arguments = ["--pipeline", "wordcount", "--parallelism", "1", "--storage", str(tmp_path / "storage")]
+    answer = command("batch", *arguments, params=params)
+    error = {"code": "missing-folder", "field": "lines.path", "detail": "there is no folder /in/nowhere"}
+    assert (answer.code, answer.json) == (3, {"error": error})
 
 
 def test_flights_compile_to_their_graph(command: Command) -> None:

@@ -1,11 +1,13 @@
-"""Parsing of request bodies and of numbers in the query."""
+"""Parsing of request bodies and of numbers in the query, and encoding of answers."""
 
 from collections.abc import Mapping
 from typing import IO, Any
 
+import msgspec
 from django.conf import settings
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
 from rest_framework.utils import json
 
 from console.accounts.refusals import InvalidField
@@ -33,6 +35,22 @@ class StorableJson(JSONParser):
             raise ParseError(f"JSON parse error - {error}") from error
         require_storable(given)
         return given
+
+
+class MsgspecJson(JSONRenderer):
+    """A JSON renderer that encodes by msgspec. Python's encoder took a quarter of a request for 50 checkpoints."""
+
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
+    ) -> bytes:
+        if data is None or self.get_indent(accepted_media_type or "", dict(renderer_context or {})) is not None:
+            return bytes(super().render(data, accepted_media_type, renderer_context))
+        return msgspec.json.encode(data, enc_hook=_encodable)
+
+
+def _encodable(value: Any) -> Any:
+    """The value of a type that msgspec does not know. It knows no subclasses of `str`, such as `SafeString`."""
+    return str.__str__(value) if isinstance(value, str) else JSONRenderer.encoder_class().default(value)
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """REST: does it work, who may, what a wrong request is told."""
 
+import json
 import re
 import threading
 import time
@@ -13,11 +14,15 @@ from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
+from django.utils.safestring import mark_safe
+from django.utils.translation import gettext_lazy
 from pytest_django.fixtures import Settings
+from rest_framework.renderers import JSONRenderer
 from rest_framework.test import APIClient
 
 from console.accounts.models import ApiToken, User
 from console.api import activity
+from console.api.parsing import MsgspecJson
 from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import job_root
 from console.health.models import HousekeepingPass
@@ -555,3 +560,15 @@ def test_a_version_says_what_it_promises_from_end_to_end(api: APIClient, version
     promise = api.get(f"/api/v1/versions/{made.pk}/").json()["promise"]
     assert promise["guarantee"] == "at-least-once"
     assert promise["reasons"] == ["Sink Files publishes records before their checkpoint: a restart may repeat them."]
+
+
+def test_an_answer_has_the_json_of_the_encoder_of_the_framework() -> None:
+    values = {
+        "safe": mark_safe("<b>é</b>"), "state": RunState.RUNNING, "at": timezone.now(), "id": uuid4(),
+        "rows": (1, 2.5e-7), "lazy": gettext_lazy("text"), "large": 2**70,
+    }  # fmt: skip
+    ours, framework = MsgspecJson(), JSONRenderer()
+    assert json.loads(ours.render(values)) == json.loads(framework.render(values))
+    assert ours.render(None) == b""
+    indented = "application/json; indent=4"
+    assert ours.render({"a": 1}, indented) == framework.render({"a": 1}, indented)

@@ -75,6 +75,6 @@ def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
     """Selects the rows of `waiting` whose wake-up is due again, and restarts their waiting time."""
     model = waiting.model
     due = waiting.filter(Q(observed_at=None) | Q(observed_at__lte=ago(RESEND_WAKE_UP_S)))
-    seen_before = dict(due.values_list("pk", Q(observed_at__isnull=False)))
-    model.objects.filter(pk__in=seen_before).update(observed_at=Now())
-    return QuerySet(model).filter(pk__in=[pk for pk, was_seen in seen_before.items() if was_seen])
+    observed = dict(due.values_list("pk", "observed_at"))
+    model.objects.filter(pk__in=observed).update(observed_at=Now())
+    return QuerySet(model).filter(pk__in=[pk for pk, at in observed.items() if at is not None])

@@ -17,7 +17,6 @@ class Channel:
 
     def __init__(self, channel: ChannelId, *, charged: bool) -> None:
         self.nbytes = 0
-        self.bytes_before_step = 0  #: bytes queued when the sender's step began
         self._checker = ChannelChecker(channel, FLOW.max_bytes if charged else None)
         self._messages: deque[Message] = deque()
         self._arrived = 0
@@ -40,9 +39,16 @@ class Channel:
     def arrive(self, count: int) -> None:
         self._arrived += min(count, self.in_flight)
 
+    def begin_step(self, is_runnable: bool) -> None:
+        """A step of the sender begins; `is_runnable`: it has credit."""
+        self._checker.begin_step(self.nbytes if is_runnable else None)
+
+    def end_step(self) -> None:
+        self._checker.end_step()
+
     def check(self, message: Message) -> None:
         """Checks a message that the sender sends."""
-        self._checker.check_message(message, self.bytes_before_step)
+        self._checker.check_message(message)
 
     def append(self, message: Message) -> None:
         self._messages.append(message)

@@ -217,7 +217,7 @@ class SimulatedTask:
     def _run(self, act: Callable[[], T]) -> T | None:
         """Runs a part of a turn. A failure of the world fails the slot, any other error is a violation."""
         for channel in self._outputs:
-            channel.bytes_before_step = channel.nbytes
+            channel.begin_step(self.task.outputs.credits.runnable)
         try:
             result = act()
         except EnvironmentFailure as failure:
@@ -228,6 +228,8 @@ class SimulatedTask:
                 self.fail(str(failure))
                 return None
             raise failure.__cause__ or failure from None
+        for channel in self._outputs:
+            channel.end_step()
         check_subtask(self.task.machine)
         return result
 

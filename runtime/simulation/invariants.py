@@ -61,9 +61,19 @@ class ChannelChecker:
         self.last_barrier = 0
         self.drained = self.sealed = self.ended = False
         self.idle: Idle | None = None  #: the last message, if the channel is idle
+        self._bytes_before_step: int | None = 0  #: None: the sender has no credit
+        self._is_flushed = False  #: whether rows were sent without credit, and no barrier after them
 
-    def check_message(self, message: Message, in_flight_bytes: int) -> None:
-        """Checks `message`. `in_flight_bytes`: bytes queued on the channel before the sender's step began."""
+    def begin_step(self, queued_bytes: int | None) -> None:
+        """A step of the sender begins. `queued_bytes`: on the channel; None: the sender has no credit."""
+        self._bytes_before_step = queued_bytes
+
+    def end_step(self) -> None:
+        """Without credit, only the rows are sent that must precede a barrier, which waits for no credit."""
+        require(not self._is_flushed, "rows-without-credit-precede-a-barrier", self.channel)
+
+    def check_message(self, message: Message) -> None:
+        """Checks a message that is sent in the present step."""
         detail = _Sent(message, self.channel)
         require(not self.ended, "end-of-partition-is-last", detail)
         match message:
@@ -71,8 +81,13 @@ class ChannelChecker:
                 require(not self.sealed, "no-records-behind-the-last-barrier", detail)
                 require(self.idle is None, "no-records-while-idle", detail)
                 require(not self.drained, "no-records-after-end-of-data", detail)
-                within = self.window_bytes is None or in_flight_bytes < self.window_bytes
-                require(within, "bounded-queues", f"{in_flight_bytes} bytes before the step on {self.channel}")
+                if self.window_bytes is None:
+                    return
+                if (queued := self._bytes_before_step) is None:
+                    self._is_flushed = True
+                else:
+                    within = queued < self.window_bytes
+                    require(within, "bounded-queues", f"{queued} bytes before the step on {self.channel}")
             case Watermark():
                 require(not self.sealed, "no-watermark-behind-the-last-barrier", detail)
                 self.idle = None
@@ -82,7 +97,7 @@ class ChannelChecker:
                 self.idle = message
             case Barrier(checkpoint, kind):
                 require(checkpoint > self.last_barrier, "barrier-ids-increase", detail)
-                self.last_barrier = checkpoint
+                self.last_barrier, self._is_flushed = checkpoint, False
                 self.sealed = self.sealed or kind.ends_job
             case EndOfData(drain):
                 self.drained = self.drained or drain

@@ -32,7 +32,7 @@ from runtime.operators.sink import SinkOperator
 from runtime.simulation import master
 from runtime.simulation.__main__ import main
 from runtime.simulation.driver import Driver
-from runtime.simulation.model import HoldingOperator, ModelReader, PoolingOperator, Split
+from runtime.simulation.model import HoldingOperator, PoolingOperator, Split
 from runtime.simulation.simulation import SeedViolation, simulate
 from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
 from runtime.state import encoded_texts
@@ -201,10 +201,6 @@ def leave_idle_channels_out_of_the_minimum(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WatermarkValve, "_update", rise)
 
 
-def follow_without_a_look_for_new_splits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ModelReader, "look_for_splits", lambda reader: None)
-
-
 def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None:
     def rise(watermarks: WatermarkValve) -> int | None:
         speaking = [time for channel, time in watermarks._watermarks.items() if channel not in watermarks._idle]
@@ -368,6 +364,10 @@ def read_a_channel_behind_its_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subtask, "is_readable", lambda machine, channel: True)
 
 
+def read_records_without_credit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Task, "_may_handle", lambda *_: True)
+
+
 def grant_more_than_was_consumed(patch: pytest.MonkeyPatch) -> None:
     repay = Credits.repay
     patch.setattr(Credits, "repay", lambda left, channel, nbytes: repay(left, channel, 2 * nbytes))
@@ -397,7 +397,6 @@ PLANTED: dict[Plant, int] = {
     resume_without_a_word: 26,
     fire_before_the_successors_count_again: 104,
     leave_idle_channels_out_of_the_minimum: 151,
-    follow_without_a_look_for_new_splits: 151,
     end_time_over_the_head_of_an_idle_channel: 68,
     hold_back_time_when_all_are_idle: 46,
     lose_credit: 10,
@@ -414,9 +413,10 @@ PLANTED: dict[Plant, int] = {
     send_the_barrier_before_pre_aggregated_rows: 92,
     let_watermarks_overtake_buffered_rows: 1,
     let_barriers_wait_for_credit: 0,
-    pause_a_source_for_a_stalled_sibling_for_ever: 0,
+    pause_a_source_for_a_stalled_sibling_for_ever: 2,
     decode_texts_by_another_dictionary: 23,
     read_a_channel_behind_its_barrier: 0,
+    read_records_without_credit: 0,
     grant_more_than_was_consumed: 0,
 }
 

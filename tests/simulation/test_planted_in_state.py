@@ -209,13 +209,13 @@ PLANTED = [
     Planted(capture_no_tombstones, 19),
     Planted(merge_without_the_newest_file, 2),
     Planted(restore_deltas_in_reverse_order, 2),
-    Planted(mark_rows_as_captured_when_the_write_ends, 13),
+    Planted(mark_rows_as_captured_when_the_write_ends, 7),
     Planted(forget_the_rows_of_a_failed_write, 298),
     Planted(mark_rows_as_captured_by_a_savepoint, 14),
     Planted(restore_the_first_snapshot_alone, 1),
     Planted(read_one_block_too_few, 0),
-    Planted(keep_the_rows_of_other_subtasks_in_a_merge, 137),
-    Planted(forget_the_watermarks_of_key_groups, 268, proofs=True),
+    Planted(keep_the_rows_of_other_subtasks_in_a_merge, 45),
+    Planted(forget_the_watermarks_of_key_groups, 73, proofs=True),
     Planted(delete_kept_rows_of_a_join_too_early, 304, proofs=True),
 ]
 

@@ -76,8 +76,8 @@ def test_every_channel_carries_the_barrier_of_every_completed_checkpoint_once(
     ended: dict[ChannelId, int] = {}
     sent = ChannelChecker.check_message
 
-    def noting(watch: ChannelChecker, message: Message, in_flight_bytes: int) -> None:
-        sent(watch, message, in_flight_bytes)
+    def noting(watch: ChannelChecker, message: Message) -> None:
+        sent(watch, message)
         if isinstance(message, Barrier):
             carried[watch.channel].append(message.checkpoint)
         if isinstance(message, EndOfPartition):

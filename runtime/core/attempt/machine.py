@@ -260,6 +260,8 @@ class AttemptMachine:
 
     def _on_operations(self, at: int, operations: tuple[events.OperationRequest, ...]) -> Effects:
         self._is_taking_operations = False
+        if self.result is not None:
+            return []  # left to the next attempt, or to the end of the run
         effects: Effects = []
         for request in operations:
             if request.id not in self.operations:

@@ -242,6 +242,14 @@ def test_an_operation_that_is_taken_twice_begins_once() -> None:
     assert run.take(("s", "savepoint")) == []
 
 
+def test_operations_that_are_taken_after_the_end_are_left_to_the_next_attempt() -> None:
+    """A stop would change the state of a run whose subtasks have all ended: it would count as stopped."""
+    run = Run()
+    run.fail()
+    assert run.take(("s", "stop"), ("c", "cancel")) == []
+    assert run.machine.cancel_operations == []
+
+
 def test_before_the_deployment_only_a_cancel_is_taken() -> None:
     run = Run(start=False)
     assert run.handle(events.OperationsWaiting(1)) == [effects.TakeOperations(only_cancel=True)]

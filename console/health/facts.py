@@ -192,7 +192,7 @@ class MissedTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:
-    """An attempt that failed, as `runtime.master.failover` recorded it.
+    """An attempt that failed, as `runtime.core.attempt.failover` recorded it.
 
     Args:
         tries: failures of this kind in a row.

@@ -235,9 +235,6 @@ class Attempt:
     def _fail(self, failure: AttemptFailed) -> None:
         self._handle(events.WorkFailed(self._now(), failure))
 
-    def _on_superseded(self) -> None:
-        self._handle(events.AttemptSuperseded(self._now()))
-
     # ------------------------------------------------------------ slots
 
     def _on_slot_exit(self, error: str | None) -> None:

@@ -5,6 +5,7 @@ failed attempt it restarts or gives up (`failover`). A `Launcher` starts slots a
 this module uses neither Spark nor Postgres.
 """
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from runtime.core.attempt.failover import Failover, GiveUp, Restart
 from runtime.core.attempt.result import (
     AttemptFailed,
     AttemptResult,
@@ -27,6 +29,7 @@ from runtime.core.attempt.result import (
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import OUTAGE_CODE
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError, is_outage
@@ -36,7 +39,6 @@ from runtime.master.attempt import Attempt, AttemptStart
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import DeliveryBacklog
 from runtime.master.end_reports import EndReports
-from runtime.master.failover import Failover, GiveUp, Restart
 from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.master.output_commit import check_expiry, commit_pending, connector_call
@@ -256,7 +258,10 @@ class JobMaster:
         if failed.damaged_file:
             decision = self._restorer.fall_back(failed)
         else:
-            decision = self._failover.decide(failed, self._clock.now_ms())
+            draw = random.random()  # noqa: S311 - it keeps no secret
+            decision = self._failover.decide(failed, self._clock.now_ms(), draw)
+            if decision.failure["code"] == OUTAGE_CODE:
+                log.warning("waiting for storage or a service", **decision.failure)
         if isinstance(decision, GiveUp):
             return self._end_run(RunEvent.GAVE_UP, "failed", decision.failure)
         return self._begin_restart(decision)

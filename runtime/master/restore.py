@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from runtime.core.attempt.failover import GiveUp, Restart
 from runtime.core.attempt.result import AttemptFailed
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.restore.mapping import check_restorable
@@ -16,7 +17,6 @@ from runtime.errors import CorruptState, JobRejected
 from runtime.io.manifests import read_manifest
 from runtime.io.savepoints import import_files, manifest_at, publish_import
 from runtime.master.config import MasterConfig
-from runtime.master.failover import GiveUp, Restart
 from runtime.master.output_commit import commit_pending
 from runtime.master.restore_fallback import RestoreFallback, checkpoint_number
 from runtime.master.retention import Retention

@@ -1,32 +1,35 @@
-"""Runs the coordinator of an attempt in the simulator and performs its effects: ids, manifests, records, retention.
+"""Performs the effects of an attempt's machine in the simulator: slots, ids, manifests, records, operations, retention.
 
-The counterpart of `master.attempt`: the coordinator makes all decisions about checkpoints. Faults decide whether and
-when the stores of the world answer.
+The counterpart of `master.attempt`: the machine decides, as in production. Faults decide whether and when the stores of
+the world answer.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.core.attempt.slot_liveness import SlotLiveness
-from runtime.core.checkpoint import effects, events
-from runtime.core.checkpoint.coordinator import Coordinator
-from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId
-from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.control import (
-    BuildSideRead,
-    CheckpointAborted,
-    ProbeSideOpened,
-    SourceReport,
-    TriggerSubtask,
+from runtime.core.attempt import effects, events
+from runtime.core.attempt.machine import AttemptMachine, AttemptSettings
+from runtime.core.attempt.result import AttemptFailed, AttemptResult, Ended, SavepointCompleted
+from runtime.core.checkpoint.effects import (
+    CompleteOperation,
+    IssueId,
+    LateAnswer,
+    NotifyAborted,
+    NotifyCompleted,
+    ReportCheckpoint,
+    StoreManifest,
 )
+from runtime.core.checkpoint.events import IdIssued, IdUnavailable, ManifestFailed, ManifestRecorded, Ticked
+from runtime.core.job.ids import CheckpointId, SubtaskId
+from runtime.core.job.lifecycle import RunEvent, RunState, next_state
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.control import CheckpointAborted, FollowWatermark, ProbeSideOpened, TriggerSubtask
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
-from runtime.core.subtask.build_sides import BuildSides
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
-from runtime.core.subtask.idle_sources import IdleSources
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.master import retention
@@ -39,6 +42,9 @@ from runtime.simulation.world import JOB, World
 _FAILURE_REASONS: Final = (FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, FailureReason.FINALIZE_FAILED)
 
 HEARTBEAT_TIMEOUT_MS: Final = 2_000
+TICK_INTERVAL_MS: Final = 250  #: as in production
+METADATA_TIMEOUT_MS: Final = 5_000  #: longer than any write, unless the master is stopped meanwhile
+START_TIMEOUT_MS: Final = 60_000  #: never reached: slots are connected from the start
 
 Work = Callable[[], "Work | None"]  #: returns the work that must follow immediately, if any
 
@@ -52,157 +58,223 @@ class MasterProcess:
 
 
 class Driver:
-    """Runs the coordinator of an attempt and performs its effects."""
+    """Runs the machine of an attempt and performs its effects. `operations`: requested and not completed, by id."""
 
-    def __init__(self, world: World, process: MasterProcess, attempt: Attempt, settings: CoordinatorSettings) -> None:
-        self.world, self.process, self.attempt = world, process, attempt
-        self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
-        self.build_sides = BuildSides(attempt.graph)
-        self.idle_sources = IdleSources()
-        self.concluded = False  #: whether the master has abandoned the attempt
+    def __init__(
+        self,
+        world: World,
+        process: MasterProcess,
+        attempt: Attempt,
+        settings: CoordinatorSettings,
+        operations: dict[str, events.OperationRequest],
+    ) -> None:
+        self.world, self.process, self.attempt, self.operations = world, process, attempt, operations
         self.skew_ms = world.rng.choice((-5_000, 5_000)) if world.faults.occurs("skewed_clock") else 0
-        self.suspended = False
-        self.ended = False
-        self.failure: str | None = None
+        self.machine = AttemptMachine(
+            AttemptSettings(
+                job=JOB,
+                token=attempt.token,
+                graph=attempt.graph,
+                coordinator=settings,
+                began_at=self.now,
+                is_resumed=world.bases[attempt.token] is not None,
+                start_timeout_ms=START_TIMEOUT_MS,
+                heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
+                metadata_timeout_ms=METADATA_TIMEOUT_MS,
+            )
+        )
+        self.result: AttemptResult | None = None  #: set once the master has abandoned the attempt
+        self.state = RunState.STARTING
         self.started: set[SubtaskId] = set()
-        self.wakes: list[int] = []
-        self.open_operations: set[str] = set()  #: operations without a result
+        self.ticked_at = self.now
+        self.is_poked = False
+        self.open_operations: set[str] = set()  #: begun operations without an answer
+        self.savepoints: dict[int, str] = {}  #: operations that the end of the run answers, by checkpoint
         self.pending_writes: deque[tuple[Work, str]] = deque()  #: queued work in order; the first is in progress
+        self.write_began_at = world.now
         self.pending_manifests = 0  #: number of manifests in `pending_writes`
-        self.stopping = False  #: whether the run would be in state `stopping` in production
+        self.awaits_writes = True  #: whether a shutdown waits for `pending_writes`
         self.tolerable = settings.tolerable_failures
         self.consecutive_failures = 0  #: consecutive failed checkpoints, counted from the reports
         self.newest_completed = 0
-        self.liveness = SlotLiveness(HEARTBEAT_TIMEOUT_MS)
         for slot in attempt.slots:
-            self.liveness.on_message(slot)
+            self.feed(events.SlotConnected(self.now, slot, str(slot)))
 
     @property
     def now(self) -> int:
         """The clock of the master's host in ms, which may be skewed: each attempt may run on another host."""
         return self.world.now + self.skew_ms
 
-    def next_wake(self) -> int | None:
-        """The next due time of the coordinator, in world time; None without a pending timer."""
-        return min(self.wakes) - self.skew_ms if self.wakes else None
+    @property
+    def suspended(self) -> bool:
+        return self.machine.result is not None
 
-    def feed(self, event: events.CoordinatorEvent) -> None:
-        self.world.note(f"{self.attempt.token}:coordinator", event)
-        for effect in self.coordinator.handle(event):
+    @property
+    def is_gone(self) -> bool:
+        """Whether the attempt is over for its master: an answer to a write is lost."""
+        return self.process.is_gone or self.result is not None
+
+    def feed(self, event: events.AttemptEvent) -> None:
+        performed = self.machine.handle(event)
+        if performed or not isinstance(event, Ticked | events.HeartbeatReceived):
+            self.world.note(f"{self.attempt.token}:attempt", event)
+        for effect in performed:
             self._perform(effect)
-        borne = self.tolerable is None or self.consecutive_failures <= self.tolerable or self.suspended or self.ended
-        require(borne or self.failure is not None, "too-many-failures-fail-the-attempt", str(self.consecutive_failures))
-        if self.failure is not None and not self.suspended:
-            self.suspend()
+        borne = self.tolerable is None or self.consecutive_failures <= self.tolerable or self.suspended
+        require(borne, "too-many-failures-fail-the-attempt", str(self.consecutive_failures))
 
-    def suspend(self) -> None:
-        self.suspended = True
-        self.feed(events.CoordinatorSuspended(self.now))
+    # ------------------------------------------------------------ time
+
+    def next_wake(self) -> int | None:
+        """The time of the next tick, in world time; None if the attempt is being shut down."""
+        if self.suspended:
+            return None
+        wake_at = self.machine.next_wake
+        latest = self.ticked_at + TICK_INTERVAL_MS
+        return (latest if wake_at is None else min(wake_at, latest)) - self.skew_ms
 
     def tick(self) -> None:
-        """Checks heartbeats, then wakes the coordinator once for all due timers."""
-        if self.world.faults.can_occur("stop_master"):
-            self._check_heartbeats()
-        due = [at for at in self.wakes if at <= self.now]
-        if due and not self.suspended and not self.ended:
-            self.wakes = [at for at in self.wakes if at > self.now]
-            self.feed(events.Ticked(self.now))
-
-    def _check_heartbeats(self) -> None:
-        """Checks heartbeat timeouts as `master.attempt` does, once all messages are read.
-
-        A lost slot is always reported by `SlotLost`. A timeout of a slot with heartbeats is therefore a violation.
-        """
-        slots = self.attempt.slots
-        if self.suspended or self.ended or any(slot.up.is_ready for slot in slots.values()):
+        """Handles a tick that is due, once all messages are read, as production does."""
+        due = self.next_wake()
+        if due is None or any(slot.up.is_ready for slot in self.attempt.slots.values()):
             return
-        for index, slot in slots.items():
-            if slot.take_heartbeat():
-                self.liveness.on_message(index)
-        silent = self.liveness.silent_slot(self.world.now)
-        if silent is not None:
-            require(not slots[silent].has_heartbeats, "a-living-slot-is-not-blamed", f"slot {silent}")
+        if self.is_poked:
+            self.is_poked = False
+            self.feed(events.OperationsWaiting(self.now))
+        if due <= self.world.now:
+            self.ticked_at = self.now
+            for index, slot in self.attempt.slots.items():
+                if slot.take_heartbeat():
+                    self.feed(events.HeartbeatReceived(self.now, index))
+            self.feed(Ticked(self.now))
+            if self.pending_writes and self.world.now - self.write_began_at > METADATA_TIMEOUT_MS:
+                self.feed(events.MetadataHung(self.now))
 
     # ------------------------------------------------------------ messages of slots
 
-    def receive(self, said: SlotMessage) -> None:
-        if isinstance(said, SlotLost):
-            self.fail("a slot was lost")
+    def receive(self, slot: int, message: SlotMessage) -> None:
+        if isinstance(message, SlotLost):
+            self.feed(events.SlotLost(self.now, slot, "the connection is closed"))
             return
-        match said:
-            case subtask, ReportStarted():
+        subtask, report = message
+        match report:
+            case ReportStarted():
                 self._on_subtask_started(subtask)
-            case subtask, ReportFailed(detail):
-                self.fail(f"{subtask}: {detail}")
-            case subtask, BuildSideRead():
-                self._open_probe_side(self.build_sides.complete(subtask))
-            case subtask, SourceReport() as report:
-                for follow in self.idle_sources.on_report(subtask, report):
-                    self._send(follow.subtask, follow)
-            case subtask, report:
-                self.feed(events.SubtaskReported(self.now, subtask, report))
+            case ReportFailed(detail):
+                failure = AttemptFailed(f"{subtask}: {detail}", subtask.operator)
+                self.feed(events.WorkFailed(self.now, failure))
+            case _:
+                self.feed(events.ReportReceived(self.now, subtask, report))
 
     def _on_subtask_started(self, subtask: SubtaskId) -> None:
         self.started.add(subtask)
-        if len(self.started) == len(self.attempt.graph.subtasks):
-            self.feed(events.JobStarted(self.now, resumed=self.world.bases[self.attempt.token] is not None))
-
-    def _open_probe_side(self, join: OperatorId | None) -> None:
-        if join is not None:
-            for subtask in self.attempt.graph.subtasks:
-                self._send(subtask, ProbeSideOpened(join))
-
-    def fail(self, detail: str) -> None:
-        if not self.suspended and not self.ended:
-            self.world.note(f"{self.attempt.token}:master", f"the attempt failed: {detail}")
-            self.failure = detail
-            self.suspend()
+        slot = {each for each in self.attempt.graph.subtasks if each.index == subtask.index}
+        if slot <= self.started:
+            self.feed(events.SlotDeployed(self.now, subtask.index))
 
     # ------------------------------------------------------------ effects
 
-    def _perform(self, effect: effects.CoordinatorEffect) -> None:
+    def _perform(self, effect: effects.AttemptEffect) -> None:
         match effect:
-            case effects.IssueId():
-                self._queue_write(self._issue, "slow_id")
-            case effects.WakeAt(at):
-                self.wakes.append(at)
             case TriggerSubtask(subtask, barrier):
-                self._send(subtask, Triggered(barrier))
-            case effects.StoreManifest(manifest):
+                self._send([subtask], Triggered(barrier))
+            case FollowWatermark():
+                self._send([effect.subtask], effect)
+            case ProbeSideOpened():
+                self._send(self.attempt.graph.subtasks, effect)
+            case NotifyCompleted(permit, subtasks):
+                check_notification_targets(self.attempt.graph, subtasks)
+                self._send(sorted(subtasks), CheckpointCompleted(permit))
+            case NotifyAborted(checkpoint, subtasks):
+                check_notification_targets(self.attempt.graph, subtasks)
+                self._send(sorted(subtasks), CheckpointAborted(checkpoint))
+            case LateAnswer():
+                self.world.note("late", effect)
+            case effects.AnnounceOperation(request):
+                self.world.note("operation", effect)
+                if request.kind != "cancel":  # the end of the run answers it
+                    self.open_operations.add(request.id)
+            case effects.ShutDown(result):
+                self._shut_down(result)
+            case effects.End(result):
+                self._end(result)
+            case effects.DeploySlots() | effects.StartSubtasks():
+                pass  # the subtasks of the simulator start by themselves
+            case effects.PauseSources() | effects.MeasureBacklog():
+                raise AssertionError("no sink of the simulator delivers committed epochs later")
+            case _:
+                self._write(effect)
+
+    def _send(self, subtasks: Iterable[SubtaskId], event: SubtaskEvent) -> None:
+        for subtask in subtasks:
+            self.attempt.slots[subtask.index].send_event(subtask, event)
+
+    def _write(
+        self,
+        effect: IssueId
+        | StoreManifest
+        | ReportCheckpoint
+        | CompleteOperation
+        | effects.DeferOperation
+        | effects.ChangeState
+        | effects.TakeOperations,
+    ) -> None:
+        match effect:
+            case IssueId():
+                self._queue_write(self._issue, "slow_id")
+            case StoreManifest(manifest):
                 self.pending_manifests += 1
                 self._queue_write(lambda: self._store(manifest), "slow_manifest")
-            case effects.NotifyCompleted(permit, subtasks):
-                check_notification_targets(self.attempt.graph, subtasks)
-                for subtask in sorted(subtasks):
-                    self._send(subtask, CheckpointCompleted(permit))
-            case effects.NotifyAborted(checkpoint, subtasks):
-                check_notification_targets(self.attempt.graph, subtasks)
-                for subtask in sorted(subtasks):
-                    self._send(subtask, CheckpointAborted(checkpoint))
-            case effects.ReportCheckpoint():
+            case ReportCheckpoint():
                 self._report(effect)
-            case effects.LateAnswer():
-                self.world.note("late", effect)
-            case effects.CompleteOperation(operation):
+            case CompleteOperation(operation):
                 self.world.note("operation", effect)
-                self.world.ledger.on_operation_result(operation)
+                self._queue_write(lambda: self._complete(operation), "")
+            case effects.DeferOperation(operation, checkpoint):
+                self.world.note("operation", effect)
                 self.open_operations.discard(operation)
-            case effects.FailAttempt(detail):
-                self.failure = self.failure or detail
-            case effects.EndJob():
-                self._end_job()
-            case effects.ResumeJob():
-                self.stopping = False
+                if checkpoint is not None:
+                    self.savepoints[checkpoint] = operation
+            case effects.ChangeState(event):
+                self._queue_write(lambda: self._change_state(event), "")
+            case effects.TakeOperations(only_cancel):  # pragma: no branch  (the match is exhaustive)
+                self._queue_write(lambda: self._take_operations(only_cancel), "")
 
-    def _end_job(self) -> None:
-        self.ended = True
-        saved = self.coordinator.savepoint is not None
-        require(saved == self.stopping, "a-stop-ends-with-its-savepoint", f"stopping {self.stopping}, saved {saved}")
+    # ------------------------------------------------------------ the end
 
-    def _send(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
-        self.attempt.slots[subtask.index].send_event(subtask, event)
+    def _shut_down(self, result: AttemptResult) -> None:
+        """Abandons the slots. A failed attempt may not wait for a write that takes long."""
+        slot = result.slot if isinstance(result, AttemptFailed) else None
+        is_living = slot is not None and self.attempt.slots[slot].has_heartbeats
+        require(not is_living, "a-living-slot-is-not-blamed", f"slot {slot}")
+        has_ended = isinstance(result, Ended)
+        self.attempt.abandon(0 if has_ended else self.world.rng.choice((0, 100, 600)))
+        self.awaits_writes = has_ended or self.world.rng.random() < 0.5
 
-    def _report(self, report: effects.ReportCheckpoint) -> None:
+    def close(self) -> bool:
+        """Ends the attempt, unless its shutdown waits for a write. Returns whether it has ended."""
+        if self.awaits_writes and self.pending_writes:
+            return False
+        self.feed(events.ShutDownCompleted(self.now))
+        return True
+
+    def _end(self, result: AttemptResult) -> None:
+        self.result = result
+        is_cut_off = bool(self.pending_writes) or self._is_superseded  # the next attempt takes the rest
+        require(is_cut_off or not self.open_operations, "every-operation-is-settled", self.open_operations)
+        savepoint = result.savepoint if isinstance(result, Ended | SavepointCompleted) else None
+        if savepoint is not None:
+            is_open = savepoint.checkpoint in self.savepoints
+            require(is_open, "the-end-of-the-run-settles-a-stop", savepoint.checkpoint)
+            self.world.ledger.on_operation_result(self.savepoints[savepoint.checkpoint])
+        if isinstance(result, Ended):
+            stopping = self.state in (RunState.STOPPING, RunState.DRAINING)
+            saved = savepoint is not None
+            require(saved == stopping, "a-stop-ends-with-its-savepoint", f"{self.state}, saved {saved}")
+
+    # ------------------------------------------------------------ writes
+
+    def _report(self, report: ReportCheckpoint) -> None:
         begun = report.reason is None and report.acknowledged == 0 and report.at == report.triggered_at
         if begun and report.checkpoint not in self.world.ledger.triggered:
             self.world.ledger.on_trigger(report.checkpoint, self.attempt.token, report.kind)
@@ -222,6 +294,7 @@ class Driver:
 
     def _run_next_write(self) -> None:
         work, slow = self.pending_writes[0]
+        self.write_began_at = self.world.now
         self.world.schedule(lambda: self._run_write(work), slow)
 
     def _run_write(self, work: Work) -> None:
@@ -233,22 +306,43 @@ class Driver:
             self.pending_writes[0] = (following, "slow_manifest")
         else:
             self.pending_writes.popleft()
-        if self.process.is_gone:  # the write in progress has arrived; the rest is never sent
+        if self.is_gone:  # the write in progress has arrived; the rest is never sent
             self.pending_writes.clear()
         elif self.pending_writes:
             self._run_next_write()
 
+    def _answer(self, event: events.AttemptEvent) -> None:
+        if not self.is_gone:
+            self.feed(event)
+
+    @property
+    def _is_superseded(self) -> bool:
+        return self.world.records.token != self.attempt.token
+
+    def _change_state(self, event: RunEvent) -> None:
+        if self._is_superseded:
+            self._answer(events.AttemptSuperseded(self.now))
+        else:
+            self.state = next_state(self.state, event) or self.state
+
+    def _take_operations(self, only_cancel: bool) -> None:
+        requests = [each for each in self.operations.values() if each.kind == "cancel" or not only_cancel]
+        taken = events.OperationsTaken(self.now, tuple(requests))
+        self._answer(events.AttemptSuperseded(self.now) if self._is_superseded else taken)
+
+    def _complete(self, operation: str) -> None:
+        self.open_operations.discard(operation)
+        if not self._is_superseded:
+            self.world.ledger.on_operation_result(operation)
+            del self.operations[operation]
+
     def _issue(self) -> None:
-        if self.process.is_gone:
-            return
         if self.world.faults.occurs("id_unavailable"):
-            self.feed(events.IdUnavailable(self.now, "the database is unavailable"))
+            self._answer(IdUnavailable(self.now, "the database is unavailable"))
             return
         checkpoint = self.world.records.next_id(self.attempt.token)
-        if checkpoint is None:
-            self._on_superseding()
-        else:
-            self.feed(events.IdIssued(self.now, checkpoint))
+        superseded = events.AttemptSuperseded(self.now)
+        self._answer(superseded if checkpoint is None else IdIssued(self.now, checkpoint))
 
     def _store(self, manifest: Manifest) -> Work | None:
         """Writes and records a manifest. An unknown outcome is read back before the coordinator is notified."""
@@ -256,7 +350,7 @@ class Driver:
         try:
             write_manifest(self.world.storage, manifest)
         except EnvironmentFailure as failure:
-            self._report_manifest(events.ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
+            self._report_manifest(ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
             return None
         if faults.occurs("unknown_manifest"):
             if self.world.rng.random() < 0.5:
@@ -276,19 +370,17 @@ class Driver:
             self._queue_write(self._discard, "")
             if checkpoint > self.newest_completed:
                 self.newest_completed, self.consecutive_failures = checkpoint, 0
-            self._report_manifest(events.ManifestRecorded(self.now, checkpoint))
+            self._report_manifest(ManifestRecorded(self.now, checkpoint))
         else:
-            self._report_manifest(events.ManifestFailed(self.now, checkpoint, "this attempt has been superseded"))
-            self._on_superseding()
+            self._report_manifest(events.AttemptSuperseded(self.now))
 
-    def _report_manifest(self, event: events.ManifestRecorded | events.ManifestFailed) -> None:
+    def _report_manifest(self, event: ManifestRecorded | ManifestFailed | events.AttemptSuperseded) -> None:
         self.pending_manifests -= 1
-        if not self.process.is_gone:
-            self.feed(event)
+        self._answer(event)
 
     def _discard(self) -> Work | None:
         """Discards checkpoints beyond the retention limit; their files are deleted later, after a delay."""
-        if self.process.is_gone:
+        if self.is_gone:
             return None
         before = self.world.records.retained_manifests()
         folders = self.world.records.discard_beyond(self.attempt.token, self.world.retained_checkpoints)
@@ -296,7 +388,7 @@ class Driver:
         return (lambda: self._delete(discarded)) if discarded else None
 
     def _delete(self, discarded: list[Manifest]) -> None:
-        if self.process.is_gone:
+        if self.is_gone:
             return
         records, storage = self.world.records, self.world.storage
         folders = [manifest_folder(manifest) for manifest in discarded]
@@ -311,9 +403,3 @@ class Driver:
             self.world.note(f"{self.attempt.token}:master", f"the next start deletes the rest: {failure}")
         self.world.note(f"{self.attempt.token}:master", f"discarded {folders}")
         check_files(self.world.storage, self.world.records.retained_manifests())
-
-    def _on_superseding(self) -> None:
-        """Fails the attempt and ends the process: a newer attempt owns the job."""
-        self.fail("superseded")
-        if not self.concluded:
-            self.process.is_gone = True

@@ -1,9 +1,8 @@
 """A job master in the simulator: starts attempts of a run and restarts them.
 
-The counterpart of the production job master: the coordinator makes all decisions about checkpoints. An attempt ends by
-the event `CoordinatorSuspended`. The next attempt first takes a new token and then reads the records. Writes of an
-older attempt are therefore either already recorded or rejected. After a completed stop or drain there is no restart:
-the master commits the pending committables of the final manifest and ends the run.
+The counterpart of the production job master. The next attempt first takes a new token and then reads the records.
+Writes of an older attempt are therefore either already recorded or rejected. After a completed stop or drain there is
+no restart: the master commits the pending committables of the final manifest and ends the run.
 """
 
 from __future__ import annotations
@@ -12,7 +11,15 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from runtime.core.checkpoint.events import CheckpointRequested
+from runtime.core.attempt.events import OperationRequest
+from runtime.core.attempt.result import (
+    AttemptFailed,
+    AttemptResult,
+    Canceled,
+    Ended,
+    SavepointCompleted,
+    Superseded,
+)
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import CheckpointKind
@@ -26,7 +33,7 @@ from runtime.io.manifests import read_manifest
 from runtime.master import retention
 from runtime.simulation.cluster import Attempt
 from runtime.simulation.driver import Driver, MasterProcess
-from runtime.simulation.invariants import Violation, check_files, check_pending_committables, require
+from runtime.simulation.invariants import Violation, check_files, check_pending_committables
 from runtime.simulation.jobs import Job
 from runtime.simulation.world import World
 
@@ -49,6 +56,8 @@ class Master:
     ) -> None:
         self.world, self.job, self.graph, self.base, self.settings = world, job, graph, base, settings
         self.driver: Driver | None = None
+        self.token: Token | None = None  #: of the newest attempt
+        self.operations: dict[str, OperationRequest] = {}  #: requested and not completed
         self.process = MasterProcess()
         self.ending: RunEnding | None = None
         self.begin_at = world.now
@@ -75,15 +84,16 @@ class Master:
             return False
         if self.driver is None:
             return self._begin() if self.world.now >= self.begin_at else False
-        if self.driver.ended or self.driver.suspended:
+        if self.driver.suspended:
             return self._end_attempt(self.driver)
         return self._take_message(self.driver)
 
     def _take_message(self, driver: Driver) -> bool:
-        slots = [slot for slot in driver.attempt.slots.values() if slot.up.is_ready]
+        slots = [(index, slot) for index, slot in driver.attempt.slots.items() if slot.up.is_ready]
         if not slots:
             return False
-        driver.receive(self.world.rng.choice(slots).up.pop())
+        index, slot = self.world.rng.choice(slots)
+        driver.receive(index, slot.up.pop())
         return True
 
     def tick(self) -> None:
@@ -100,9 +110,12 @@ class Master:
     # ------------------------------------------------------------ attempts
 
     def _begin(self) -> bool:
-        token = self.world.records.take_token()
+        if self.token is not None and self.token != self.world.records.token:
+            self.process.is_gone = True  # superseded
+            return True
+        self.token = self.world.records.take_token()
         try:
-            self._begin_with_token(token)
+            self._begin_with_token(self.token)
         except EnvironmentFailure:
             self.begin_at = self.world.now + RESTART_DELAY_MS
         return True
@@ -111,7 +124,10 @@ class Master:
         done = self.world.records.final_manifest()
         if done is not None:
             self._commit(done, token)
-            self._end_run(RunEnding.STOPPED if done.kind is CheckpointKind.STOP else RunEnding.FINISHED)
+            self._end_run(_ending(done))
+            return
+        if any(request.kind == "cancel" for request in self.operations.values()):
+            self._end_run(RunEnding.CANCELED)
             return
         base = self.world.records.recovery_point() or self.base
         assigned = {}
@@ -137,7 +153,7 @@ class Master:
             attempt = Attempt(self.world, self.job, self.graph, token, assigned, self.settings.mode)
         except CorruptState as missing:
             raise Violation("a-restore-finds-every-file", str(missing)) from missing
-        self.driver = Driver(self.world, self.process, attempt, self.settings)
+        self.driver = Driver(self.world, self.process, attempt, self.settings, self.operations)
         self.on_attempt(attempt)
 
     def _read(self, recorded: Manifest) -> Manifest:
@@ -153,39 +169,46 @@ class Master:
             self.world.target.commit(permit, names, restoring=True)
 
     def _end_attempt(self, driver: Driver) -> bool:
-        if driver.ended:
-            if driver.pending_manifests:
-                return False  # a manifest is still being recorded
-            require(not driver.open_operations, "every-operation-is-settled", driver.open_operations)
-            saved = driver.coordinator.savepoint
-            stopped = saved is not None and saved.kind is CheckpointKind.STOP
-            self._end_run(RunEnding.STOPPED if stopped else RunEnding.FINISHED)
-        else:
-            self.begin_at = self.world.now + RESTART_DELAY_MS
-            driver.attempt.abandon(self.world.rng.choice((0, 100, 600)))
-            driver.concluded = True
-            self.driver = None
+        if not driver.close():
+            return False
+        assert driver.result is not None, "a completed shutdown ends the attempt"
+        self.driver = None
+        self._on_result(driver.result)
         return True
+
+    def _on_result(self, result: AttemptResult) -> None:
+        match result:
+            case Ended(savepoint):
+                self._end_run(_ending(savepoint))
+            case Canceled():
+                self._end_run(RunEnding.CANCELED)
+            case Superseded():
+                self.process.is_gone = True
+            case SavepointCompleted():
+                self.begin_at = self.world.now
+            case AttemptFailed():
+                self.begin_at = self.world.now + RESTART_DELAY_MS
+            case _:
+                raise AssertionError(f"no master of the simulator is released, or lacks slots: {result}")
 
     def _end_run(self, ending: RunEnding) -> None:
         self.world.note("master", f"the run is {ending}")
         self.ending = ending
-        if self.driver is not None:
-            self.driver.attempt.abandon(0)
 
     # ------------------------------------------------------------ requests
 
     def request(self, kind: CheckpointKind, operation: str) -> None:
-        if self.driver is not None and not (self.is_stopped or self.driver.suspended or self.driver.ended):
-            self.driver.open_operations.add(operation)
-            self.driver.stopping = self.driver.stopping or kind.ends_job
-            self.driver.feed(CheckpointRequested(self.world.now, kind, operation))
+        self._request(OperationRequest(operation, str(kind)))
 
     def cancel(self) -> None:
-        if self.driver is not None and not self.driver.ended:
-            if not self.driver.suspended:
-                self.driver.suspend()
-            self.driver.attempt.abandon(self.world.rng.choice((0, 100, 600)))
-            self.driver.concluded = True
-        self.driver = None
-        self._end_run(RunEnding.CANCELED)
+        self._request(OperationRequest("cancel", "cancel"))
+
+    def _request(self, request: OperationRequest) -> None:
+        self.operations[request.id] = request
+        if self.driver is not None:
+            self.driver.is_poked = True
+
+
+def _ending(savepoint: Manifest | None) -> RunEnding:
+    is_stopped = savepoint is not None and savepoint.kind is CheckpointKind.STOP
+    return RunEnding.STOPPED if is_stopped else RunEnding.FINISHED

@@ -9,6 +9,9 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.attempt import slot_liveness
+from runtime.core.attempt.effects import AttemptEffect, ShutDown
+from runtime.core.attempt.events import AttemptEvent
+from runtime.core.attempt.machine import AttemptMachine
 from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
@@ -373,6 +376,23 @@ def grant_more_than_was_consumed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Credits, "repay", lambda left, channel, nbytes: repay(left, channel, 2 * nbytes))
 
 
+def leave_the_coordinator_running_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """The operations of pending checkpoints get no answer."""
+
+    def handle(machine: AttemptMachine, event: AttemptEvent) -> list[AttemptEffect]:
+        effects = machine._on_event(event)
+        if machine.result is not None and not machine._is_suspended:
+            machine._is_suspended = True
+            effects.append(ShutDown(machine.result))
+        return effects
+
+    patch.setattr(AttemptMachine, "handle", handle)
+
+
+def answer_a_stop_before_its_run_has_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttemptMachine, "_answer", lambda machine, answer: answer)
+
+
 #: Each with a seed that finds it at once; after a change of the simulator the seeds behind it are tried as well.
 PLANTED: dict[Plant, int] = {
     skip_alignment: 0,
@@ -401,7 +421,7 @@ PLANTED: dict[Plant, int] = {
     hold_back_time_when_all_are_idle: 46,
     lose_credit: 10,
     forget_the_back_edge_log: 78,
-    acknowledge_before_the_barrier_is_back: 85,
+    acknowledge_before_the_barrier_is_back: 13,
     align_on_back_edges: 20,
     end_a_loop_without_probing: 0,
     probe_past_what_an_operator_holds_back: 0,
@@ -418,6 +438,8 @@ PLANTED: dict[Plant, int] = {
     read_a_channel_behind_its_barrier: 0,
     read_records_without_credit: 0,
     grant_more_than_was_consumed: 0,
+    leave_the_coordinator_running_after_a_failure: 2,
+    answer_a_stop_before_its_run_has_ended: 0,
 }
 
 

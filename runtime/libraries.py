@@ -1,5 +1,7 @@
 """The distribution of Weir, libraries of its extras, and Java. An error names the extra or program to install."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +17,10 @@ _EXTRAS: Final = {"psycopg": "postgres", "pyspark": "spark"}
 _JVM_EXITED: Final = "JAVA_GATEWAY_EXITED"  #: PySpark's code if there is no Java, or an old one
 _JAVA_NEEDED: Final = (
     "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
+)
+#: Also a host name that does not resolve ends Spark's JVM at its start.
+_JVM_ENDED: Final = (
+    "Spark's JVM ended at its start; the first error in its output names the cause (it needs Java 17 or newer)"
 )
 
 
@@ -62,7 +68,8 @@ def jvm_start() -> Iterator[None]:
     except Exception as error:
         if _JVM_EXITED not in str(error):
             raise
-        raise EnvironmentFailure(_JAVA_NEEDED) from error
+        has_java = bool(shutil.which("java") or os.environ.get("JAVA_HOME"))
+        raise EnvironmentFailure(_JVM_ENDED if has_java else _JAVA_NEEDED) from error
 
 
 def _missing(package: str, extra: str) -> JobRejected:

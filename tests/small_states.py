@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 from runtime.launch import spark_daemon
-from runtime.state.backend import SubtaskState
 from runtime.state.files.compaction import CompactionPolicy
+from runtime.task.deployment import Deployment
 
 SMALL_STATES: Final = CompactionPolicy(copied_bytes=0, base_bytes=0, inline_bytes=0, max_deltas=2)
-STATE_OF_SLOTS: Final = "runtime.slot.slot.SubtaskState"  #: what a slot keeps the state of a subtask in
-small_state: Final = partial(SubtaskState, compaction=SMALL_STATES)
+DEPLOYMENT_OF_SLOTS: Final = "runtime.slot.slot.Deployment"  #: how a slot makes its tasks
+small_deployment: Final = partial(Deployment, compaction=SMALL_STATES)
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
 
     from runtime.slot import slot
 
-    setattr(slot, "SubtaskState", small_state)  # noqa: B010  # the module exports a class of this name to itself only
+    setattr(slot, "Deployment", small_deployment)  # noqa: B010  # the module exports a class of this name to itself only
     manager()
 
 

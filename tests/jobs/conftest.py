@@ -14,7 +14,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.master.launcher import Launcher
 from tests.jobs import live
-from tests.small_states import STATE_OF_SLOTS, small_state
+from tests.small_states import DEPLOYMENT_OF_SLOTS, small_deployment
 from tests.spark import spark_cluster
 
 
@@ -46,7 +46,7 @@ def default_states() -> None:
 def small_states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots that are threads merge the files of state all the time; those on Spark do by `tests.spark`."""
     if "default_states" not in request.fixturenames:
-        monkeypatch.setattr(STATE_OF_SLOTS, small_state)
+        monkeypatch.setattr(DEPLOYMENT_OF_SLOTS, small_deployment)
 
 
 @pytest.fixture(scope="package")

@@ -51,7 +51,7 @@ from runtime.run_store import CompletedCheckpoint
 from tests.jobs.live import PATIENCE_S, Run, running
 from tests.jobs.random_graphs import SPLITS, Graph, Read
 from tests.shared import Shared
-from tests.small_states import STATE_OF_SLOTS, small_state
+from tests.small_states import DEPLOYMENT_OF_SLOTS, small_deployment
 from tests.waiting import until
 
 PERIODIC: Final = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
@@ -474,7 +474,7 @@ class Case:
 def _disks(faults: Faults) -> Iterator[None]:
     """Slots keep small states, on a disk that fails."""
     with (
-        patch(STATE_OF_SLOTS, small_state),
+        patch(DEPLOYMENT_OF_SLOTS, small_deployment),
         patch("runtime.launch.local.FileStore", lambda root: SlotDisk(root, faults)),
     ):
         yield

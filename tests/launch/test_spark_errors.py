@@ -54,8 +54,13 @@ def test_an_error_without_words_is_told_by_its_kind() -> None:
     assert summarize_error(ValueError()) == "ValueError"
 
 
-def test_a_run_without_java_names_the_package_to_install(tmp_path: Path) -> None:
-    """The folder of PATH has the programs of Spark's scripts, and no Java."""
+@pytest.mark.parametrize("has_java", [False, True], ids=["no Java", "a Java that ends"])
+def test_a_run_without_java_names_the_package_to_install(tmp_path: Path, has_java: bool) -> None:
+    """The folder of PATH has the programs of Spark's scripts. A JVM also ends if its host name does not resolve."""
+    if has_java:
+        java = tmp_path / "java"
+        java.write_text("#!/bin/bash\nexit 1\n")
+        java.chmod(0o755)
     for name in ("bash", "dirname", "env", "head", "readlink", "tr", "uname"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     program = "from runtime.launch.spark import SparkLauncher; SparkLauncher('run', '').open_context(1)"
@@ -63,7 +68,9 @@ def test_a_run_without_java_names_the_package_to_install(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     error = done.stderr.splitlines()[-1]
     assert error.startswith(
-        "runtime.errors.EnvironmentFailure: Spark needs Java 17 or newer. Install it: apt-get install"
+        "runtime.errors.EnvironmentFailure: Spark's JVM ended at its start; the first error in its output"
+        if has_java
+        else "runtime.errors.EnvironmentFailure: Spark needs Java 17 or newer. Install it: apt-get install"
     )
 
 

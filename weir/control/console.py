@@ -171,6 +171,9 @@ class Console:
         raise AssertionError("unreachable")
 
 
+_OPTIONS: Final = {"checkpoint": "from"}  #: parameters of operations whose options have another name
+
+
 def _answer(url: str, response: httpx.Response) -> Any:
     if response.status_code == httpx.codes.NO_CONTENT:
         return None
@@ -192,5 +195,6 @@ def _field_text(error: Row, detail: str, is_operation: bool) -> str:
     """The field of an error, with its text unless `detail` is the same. Parameters of operations are options."""
     name = error["pointer"].lstrip("/")
     if is_operation and name.startswith("params/"):
-        name = "--" + name.removeprefix("params/").replace("_", "-")
+        name = name.removeprefix("params/")
+        name = "--" + _OPTIONS.get(name, name).replace("_", "-")
     return name if error["detail"] == detail else f"{name}: {error['detail']}"

@@ -13,6 +13,7 @@ from django.db.models import Max, QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status, noun
+from console.jobs.code import package_change
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
@@ -106,7 +107,7 @@ def report(
     refusal = _batch_refusal(version) or _mapping_refusal(final, origin, version) or done
     refusal = refusal or (unallowed if unreviewed else None)
     lost = _mapping_refusal(first, origin, version) if final is None else None
-    repeated, warnings = repeated_output(job.pk, origin.manifest.checkpoint), _warnings(origin, idle=idle)
+    repeated, warnings = repeated_output(job.pk, origin.manifest.checkpoint), _warnings(origin, version, idle=idle)
     if policy is ReviewPolicy.WARN and unreviewed:
         warnings = (*warnings, unreviewed)
     place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism, ends and ends.pk)
@@ -281,7 +282,7 @@ def _unreviewed_sentence(job: Job, origin: Origin) -> str:
     return f"{origin.name} {present}, and the policy of job {job.name} is to restore from reviewed snapshots only."
 
 
-def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
+def _warnings(origin: Origin, version: JobVersion, *, idle: bool) -> tuple[str, ...]:
     ended = (
         "This run would end at once: every operator had finished, so it reads no input and only commits the "
         "savepoint's pending output."
@@ -296,4 +297,7 @@ def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
     damage = found_damage(origin.checkpoint) if origin.checkpoint and is_own_copy else ""
     if damage:
         found += (f"The last check of this {noun(origin.manifest.kind)} found damage: {damage}",)
+    if change := package_change(version):
+        executed = f"The run executes the installed code of {change.after}, whose graph may differ from these effects."
+        found += (f"Version {version.number} was defined with {change.before}. {executed}",)
     return found

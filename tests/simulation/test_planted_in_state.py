@@ -214,7 +214,7 @@ PLANTED = [
     Planted(mark_rows_as_captured_by_a_savepoint, 14),
     Planted(restore_the_first_snapshot_alone, 1),
     Planted(read_one_block_too_few, 0),
-    Planted(keep_the_rows_of_other_subtasks_in_a_merge, 45),
+    Planted(keep_the_rows_of_other_subtasks_in_a_merge, 60),
     Planted(forget_the_watermarks_of_key_groups, 73, proofs=True),
     Planted(delete_kept_rows_of_a_join_too_early, 304, proofs=True),
 ]

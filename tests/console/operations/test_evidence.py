@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
+import weir
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import file_chunks, job_root
@@ -239,6 +240,16 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
     assert any("checking states" in query["sql"] for query in captured)
     found = Operation.objects.get()
     assert (found.state, found.phase) == ("succeeded", "")
+
+
+def test_a_restore_warns_of_a_version_whose_package_was_raised_since(savepoint: Checkpoint) -> None:
+    """A run executes the code that is installed, whose graph the effects do not show."""
+    version = savepoint.run.version
+    code = {**version.graph["code"], "package": "weir-streams", "version": "0.0.9"}
+    version.graph = {**version.graph, "code": code}
+    warning = report(savepoint.job, Origin.from_row(savepoint.job, savepoint), version, 2).warnings[-1]
+    assert warning.startswith("Version 1 was defined with weir-streams 0.0.9. The run executes the installed code of")
+    assert f"weir-streams {weir.__version__}" in warning
 
 
 def test_a_restore_warns_of_damage_until_a_check_finds_none(api: APIClient, savepoint: Checkpoint) -> None:

@@ -245,6 +245,7 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
 def test_a_restore_warns_of_a_version_whose_package_was_raised_since(savepoint: Checkpoint) -> None:
     """A run executes the code that is installed, whose graph the effects do not show."""
     version = savepoint.run.version
+    assert version.graph is not None
     code = {**version.graph["code"], "package": "weir-streams", "version": "0.0.9"}
     version.graph = {**version.graph, "code": code}
     warning = report(savepoint.job, Origin.from_row(savepoint.job, savepoint), version, 2).warnings[-1]

@@ -49,7 +49,11 @@ def spark() -> Iterator[SparkSession]:
         app_name="savepoints",
         master="local-cluster[2,1,1024]",
         shuffle_partitions=2,
-        extra={"spark.executorEnv.PYTHONPATH": str(ROOT), "spark.task.maxFailures": "4"},
+        extra={
+            "spark.authenticate": "false",  # an earlier local session leaves it in the JVM
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.task.maxFailures": "4",
+        },
     )
     with spark_session(settings) as session:
         yield session

@@ -141,7 +141,8 @@ def test_bad_names_and_damage_are_said(savepoint: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    settings = SparkSettings(app_name="state", master="local-cluster[2,1,1024]")
+    extra = {"spark.authenticate": "false"}  # an earlier local session leaves it in the JVM
+    settings = SparkSettings(app_name="state", master="local-cluster[2,1,1024]", extra=extra)
     with spark_session(settings) as session:
         yield session
 

@@ -61,13 +61,13 @@ class WorkerCensus:
 
     def last(self) -> Answer | None:
         """The last answer, at once; None if the workers have not answered for `_CURRENT`."""
-        found, now = self._answer, datetime.now(UTC)
-        if found is not None and now - found.at > _CURRENT:
-            found = None
-        is_old = found is None or now - found.at > _MAX_AGE
+        answer, now = self._answer, datetime.now(UTC)
+        if answer is not None and now - answer.at > _CURRENT:
+            answer = None
+        is_old = answer is None or now - answer.at > _MAX_AGE
         if is_old and self._asking.acquire(blocking=False):
             threading.Thread(target=self._refresh, name="worker-census", daemon=True).start()
-        return found
+        return answer
 
     def _refresh(self) -> None:
         try:

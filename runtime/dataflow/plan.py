@@ -170,7 +170,7 @@ class DataflowPlan:
         by_uid = {spec.uid: spec for spec in specs}
         used = UsedColumns([(edge.spec, edge.use) for edge in self.edges])
         # From the last edge on, so that the columns of later steps are known: the recursion stays shallow.
-        edges = [_compile_edge(self.edges[n], by_uid, used.of_edge(n)) for n in reversed(range(len(self.edges)))][::-1]
+        edges = [compile_edge(self.edges[n], by_uid, used.of_edge(n)) for n in reversed(range(len(self.edges)))][::-1]
         return CompiledJob(
             name=name,
             graph=JobGraph(specs, tuple(edge.spec for edge in edges), max_parallelism),
@@ -261,7 +261,7 @@ def _emits_watermarks(source: Source) -> bool:
     return type(source.reader()).watermark is not SourceReader.watermark
 
 
-def _compile_edge(edge: Edge, by_uid: Mapping[OperatorId, OperatorSpec], used: frozenset[str] | None) -> Edge:
+def compile_edge(edge: Edge, by_uid: Mapping[OperatorId, OperatorSpec], used: frozenset[str] | None) -> Edge:
     """The edge with its final partitioning: FORWARD between different parallelisms becomes REBALANCE."""
     spec, pre_aggregation = edge.spec, edge.pre_aggregation
     known = [by_uid[uid].parallelism for uid in (spec.source, spec.target) if uid in by_uid]

@@ -113,7 +113,7 @@ class SlotHost:
         self._attempt, self._world, self._slot = attempt, attempt.world, slot
 
     def wake(self) -> None:
-        """The world gives each task turns without being asked."""
+        """No effect: the world gives each task turns."""
 
     def send(self, channel: ChannelId, message: Message) -> None:
         self._attempt.channels[channel].check(message)

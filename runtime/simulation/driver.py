@@ -92,7 +92,6 @@ class Driver:
         self.savepoints: dict[int, str] = {}  #: operations that the end of the run answers, by checkpoint
         self.pending_writes: deque[tuple[Work, str]] = deque()  #: queued work in order; the first is in progress
         self.write_began_at = world.now
-        self.pending_manifests = 0  #: number of manifests in `pending_writes`
         self.awaits_writes = True  #: whether a shutdown waits for `pending_writes`
         self.tolerable = settings.tolerable_failures
         self.consecutive_failures = 0  #: consecutive failed checkpoints, counted from the reports
@@ -223,7 +222,6 @@ class Driver:
             case IssueId():
                 self._queue_write(self._issue, "slow_id")
             case StoreManifest(manifest):
-                self.pending_manifests += 1
                 self._queue_write(lambda: self._store(manifest), "slow_manifest")
             case ReportCheckpoint():
                 self._report(effect)
@@ -350,7 +348,7 @@ class Driver:
         try:
             write_manifest(self.world.storage, manifest)
         except EnvironmentFailure as failure:
-            self._report_manifest(ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
+            self._answer(ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
             return None
         if faults.occurs("unknown_manifest"):
             if self.world.rng.random() < 0.5:
@@ -370,13 +368,9 @@ class Driver:
             self._queue_write(self._discard, "")
             if checkpoint > self.newest_completed:
                 self.newest_completed, self.consecutive_failures = checkpoint, 0
-            self._report_manifest(ManifestRecorded(self.now, checkpoint))
+            self._answer(ManifestRecorded(self.now, checkpoint))
         else:
-            self._report_manifest(events.AttemptSuperseded(self.now))
-
-    def _report_manifest(self, event: ManifestRecorded | ManifestFailed | events.AttemptSuperseded) -> None:
-        self.pending_manifests -= 1
-        self._answer(event)
+            self._answer(events.AttemptSuperseded(self.now))
 
     def _discard(self) -> Work | None:
         """Discards checkpoints beyond the retention limit; their files are deleted later, after a delay."""

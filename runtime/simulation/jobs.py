@@ -11,7 +11,7 @@ from functools import partial
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.plan import CompiledJob, Edge
+from runtime.dataflow.plan import CompiledJob, Edge, compile_edge
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.ports import Operator, OperatorContext
 from runtime.simulation.model import (
@@ -155,7 +155,7 @@ class Job:
         return CompiledJob(
             name=JOB,
             graph=graph,
-            edges=[self._edge(spec) for spec in graph.edges],
+            edges=[compile_edge(self._edge(spec), graph.by_uid, None) for spec in graph.edges],
             sources={step.uid: self._source(step, world, on_snapshot) for step in self.sources},
             operators={
                 step.uid: partial(self._operator, step, sink, on_snapshot)
@@ -168,13 +168,11 @@ class Job:
 
     def _edge(self, spec: EdgeSpec) -> Edge:
         kind = self.step(spec.target).kind
-        pre_aggregation = PRE_AGGREGATIONS.get(kind)
         return Edge(
             spec=spec,
             partitioner=route_rows if spec.partitioning is Partitioning.CUSTOM else None,
-            pre_aggregation=pre_aggregation,
+            pre_aggregation=PRE_AGGREGATIONS.get(kind),
             drift_ms=WAITING_DRIFT_MS if kind in EVENT_TIME_KINDS else None,
-            is_encoded=pre_aggregation is not None and not pre_aggregation.in_window,
         )
 
     def _source(self, step: Step, world: World, on_snapshot: OnSnapshot) -> ModelSource:

@@ -35,7 +35,7 @@ Parts = list[pa.RecordBatch]
 
 @dataclass(slots=True)
 class _Edge:
-    edge: Edge
+    compiled: Edge
     channels: tuple[ChannelId, ...]
     pre_aggregator: PreAggregator | None
     pane_ends: PaneEndWatermarks | None  #: None: all watermarks are forwarded
@@ -44,7 +44,7 @@ class _Edge:
 
     @property
     def spec(self) -> EdgeSpec:
-        return self.edge.spec
+        return self.compiled.spec
 
 
 @dataclass
@@ -155,7 +155,7 @@ class Outputs:
         for edge in self._edges:
             if edge.spec.output != output:
                 continue
-            used = edge.edge.used_columns
+            used = edge.compiled.used_columns
             edge.sent_columns = None if used is None else _used_positions(schema, used)
             if edge.spec.partitioning is Partitioning.HASH:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
@@ -173,7 +173,7 @@ class Outputs:
     def _partition(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         if edge.sent_columns is not None:
             batch = batch.select(edge.sent_columns)
-        if edge.edge.is_encoded:
+        if edge.compiled.is_encoded:
             batch = decode(batch, columns_with_many_values(batch))  # credits count a dictionary with each batch
         elif edge.spec.partitioning is not Partitioning.HASH:
             batch = decode(batch)
@@ -185,7 +185,7 @@ class Outputs:
                 parts = partition_by_key_group(batch, edge.spec.keys, groups, len(edge.channels))
                 self._send_parts(edge, [None if part is None else decode(part) for part in parts])
             case Partitioning.CUSTOM:
-                function = edge.edge.partitioner
+                function = edge.compiled.partitioner
                 assert function is not None, "a custom edge has a partitioner"
                 parts = partition_by_function(batch, edge.spec.keys, function, edge.spec.target, len(edge.channels))
                 self._send_parts(edge, parts)

@@ -66,6 +66,8 @@ class HashInput(NamedTuple):
 def hash_rows(columns: Sequence[HashInput]) -> Hashes:
     """A hash per row of at least one column."""
     contiguous = [np.ascontiguousarray(column.words) for column in columns]
+    # The kernel reads memory by address.
+    assert {(len(words), words.itemsize) for words in contiguous} == {(len(contiguous[0]), WORD_BYTES)}, "bad words"
     masks = [None if column.valid is None else np.ascontiguousarray(column.valid) for column in columns]
     hashes = np.empty(len(contiguous[0]), dtype=np.uint64)
     native().hashes.hash_rows(

@@ -350,10 +350,12 @@ def test_a_crash_at_any_moment_of_a_short_job(moment: int) -> None:
 @pytest.mark.parametrize("seed", EACH_SEED)
 def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None:
     """S1-11."""
-    storing = Incident(
-        lambda s: s.master.driver is not None and s.master.driver.pending_manifests > 0,
-        lambda s: s.crash_master(zombie=True),
-    )
+
+    def is_storing(s: Simulation) -> bool:
+        driver = s.master.driver
+        return driver is not None and any(each.storing for each in driver.machine.coordinator.pending.values())
+
+    storing = Incident(is_storing, lambda s: s.crash_master(zombie=True))
     s = live(plan(counting(bounded=True), PERIODIC, storing), seed)
     assert s.world.records.token > 1
 

@@ -19,10 +19,10 @@ from kombu import Exchange, Queue
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from runtime.access.spark_settings import SETTINGS_VARIABLE, set_added_settings
 from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.libraries import DISTRIBUTION
-from runtime.spark_settings import SETTINGS_VARIABLE, set_added_settings
 
 # ---------------------------------------------------------------- environment readers
 

@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from runtime.access.data_roots import DataRoots
+from runtime.access.redaction import redact
+from runtime.access.secrets import register_references
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.core.job.settings import ExecutionMode
-from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
 from runtime.master.shared_folders import check_inputs
-from runtime.redaction import redact
-from runtime.secrets import register_references
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, error_summary, spark_session
 from spark_jobs.sources.table import SparkTable

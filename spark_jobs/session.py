@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from runtime.data_roots import JOB_VARIABLES
+from runtime.access.data_roots import JOB_VARIABLES
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
 from runtime.libraries import import_library, jvm_start

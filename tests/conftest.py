@@ -16,7 +16,7 @@ from django.test import TransactionTestCase
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from runtime import redaction
+from runtime.access import redaction
 from tests import example_counts  # noqa: F401 - loads the profile of Hypothesis, which later options may replace
 from tests.emptied_tables import empty_tables
 from tests.slices import parse_slice, select_slice

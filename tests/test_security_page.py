@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from runtime.spark_settings import VALUES
+from runtime.access.spark_settings import VALUES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = (ROOT / "docs/security.md").read_text()
@@ -37,7 +37,7 @@ TESTS: Final = {
     ),
     "Parameters of libpq": "contracts/test_data_hosts.py::test_parameters_of_libpq_come_from_a_list",
     "Properties of Iceberg": ("connectors/tables/test_iceberg_catalog.py::test_other_hosts_files_and_code_are_refused"),
-    "A secret of 8": "test_secrets.py::test_a_long_value_is_masked_within_words_and_in_any_case",
+    "A secret of 8": "access/test_secrets.py::test_a_long_value_is_masked_within_words_and_in_any_case",
     "Options of librdkafka": "contracts/test_data_hosts.py::test_options_of_librdkafka_come_from_a_list",
     "A version chooses Spark settings": (
         "launch/test_context_settings.py::test_a_stored_version_runs_no_command_by_its_settings"

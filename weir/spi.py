@@ -19,12 +19,14 @@ All of them are pickled by cloudpickle and sent to the slots.
 
 from typing import TYPE_CHECKING, Any
 
+from runtime.access.data_roots import CheckedFolder
+from runtime.access.secrets import check_hosts, named_connection
+from runtime.access.secrets import resolve as resolve_secrets
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.input_file import InputFile, Scan
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import CheckedFolder
 from runtime.libraries import import_part
 from runtime.ports import (
     ChecksColumns,
@@ -49,8 +51,6 @@ from runtime.ports import (
     StateStore,
     UsesFolders,
 )
-from runtime.secrets import check_hosts, named_connection
-from runtime.secrets import resolve as resolve_secrets
 from runtime.state.index.hashing import key_groups
 
 if TYPE_CHECKING:

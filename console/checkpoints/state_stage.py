@@ -16,7 +16,7 @@ from console.jobs.services import parameter_schema
 from console.runs.db_retry import ignore_outage, retry_until_reachable
 from console.runs.lease import new_lease_owner
 from console.runs.scratch import scratch_folder
-from runtime.redaction import redact_json
+from runtime.access.redaction import redact_json
 
 
 def answer(query_id: int) -> None:

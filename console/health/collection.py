@@ -21,10 +21,10 @@ from console.metrics.lag import lag_of
 from console.metrics.live import Live
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
 from console.metrics.reads import RATE_WINDOW, Read
+from runtime.access.redaction import redact_failure, redact_json
 from runtime.core.job.graph import Partitioning, Role
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import JobSettings
-from runtime.redaction import redact_failure, redact_json
 
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
 _STEP: Final = timedelta(seconds=FINEST_STEP_S)

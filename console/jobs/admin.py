@@ -16,7 +16,7 @@ from console.jobs.editing import edit_job
 from console.jobs.masking import mask_settings
 from console.jobs.models import Attempt, Connection, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
-from runtime.redaction import mask
+from runtime.access.redaction import mask
 
 
 @admin.register(Pipeline)

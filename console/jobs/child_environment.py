@@ -13,7 +13,7 @@ import msgspec
 from django.conf import settings
 
 from console.jobs.connections import connections_of
-from runtime.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
+from runtime.access.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
 
 #: Variables of the console. `PG…` are defaults of libpq, which it would send to any host that a job names.
 _CONSOLE_VARIABLE: Final = re.compile(

@@ -1,7 +1,7 @@
 """Named connections of pipelines, as the processes of jobs get them and as logs are masked."""
 
 from console.jobs.models import Connection
-from runtime import data_hosts
+from runtime.access import data_hosts
 
 
 def connections_of(pipeline: str) -> dict[str, data_hosts.Connection]:

@@ -8,8 +8,8 @@ import msgspec
 
 from console.jobs.masking import mask_settings
 from console.jobs.models import Job, JobVersion
+from runtime.access.redaction import Schema, mask
 from runtime.core.job.settings import JobSettings
-from runtime.redaction import Schema, mask
 
 ABSENT: Final = None  #: value of a line whose name a version does not have
 _DEFAULT_SETTINGS: Final[dict[str, Any]] = msgspec.to_builtins(JobSettings())  #: of settings that a version lacks

@@ -10,7 +10,7 @@ from console.accounts.refusals import InvalidField
 from console.jobs.inputs import parse_stored_settings
 from console.jobs.masking import mask_settings
 from console.jobs.models import JobVersion
-from runtime.redaction import Schema, mask
+from runtime.access.redaction import Schema, mask
 from runtime.yaml_text import load_yaml
 
 #: Field -> its type and the words for it.

@@ -22,8 +22,8 @@ from console.jobs.services import (
     pipeline_schema,
     require_name,
 )
+from runtime.access.redaction import mask
 from runtime.core.job.lifecycle import TERMINAL_STATES
-from runtime.redaction import mask
 
 MAX_OWNER_LENGTH: Final = 100
 MAX_TAGS: Final = 20

@@ -27,8 +27,8 @@ from django.db.models.functions import Coalesce, NullIf, RowNumber
 from console.jobs.attempts import attempt_number
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion
 from console.jobs.operator_names import operator_names
+from runtime.access.redaction import Schema, redact_failure, redact_json
 from runtime.core.job.lifecycle import RunState
-from runtime.redaction import Schema, redact_failure, redact_json
 
 MAX_CAUSES: Final = 8  #: causes that a page shows, newest first
 NO_REASON: Final = "No reason was recorded."

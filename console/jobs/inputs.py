@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 
 from console.accounts.refusals import InvalidField, Refused
+from runtime.access.redaction import MASK, is_secret, redact
 from runtime.core.job.settings import JobSettings
-from runtime.redaction import MASK, is_secret, redact
 
 T = TypeVar("T")
 

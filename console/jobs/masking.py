@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from console.accounts.refusals import Refused
-from runtime.redaction import MASK, REFERENCE, Schema, declared_secrets, mask
-from runtime.spark_settings import VALUES
+from runtime.access.redaction import MASK, REFERENCE, Schema, declared_secrets, mask
+from runtime.access.spark_settings import VALUES
 
 
 def unmask(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
 from console.accounts.models import User
+from runtime.access.data_hosts import CONNECTION_NAME
+from runtime.access.redaction import REFERENCE, is_secret
+from runtime.access.secrets import check_references
 from runtime.core.job.graph import Guarantee, Role
 from runtime.core.job.guarantee import CheckpointMode, ConnectorGuarantee, EndToEndGuarantee, end_to_end_guarantee
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode
-from runtime.data_hosts import CONNECTION_NAME
 from runtime.errors import JobRejected
-from runtime.redaction import REFERENCE, is_secret
-from runtime.secrets import check_references
 
 
 def choices(enum: type[StrEnum], words: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:

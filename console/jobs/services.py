@@ -26,9 +26,9 @@ from console.jobs.masking import require_references, unmask, unmask_settings
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.pipelines import request_sync
 from console.jobs.tags import require_match
+from runtime.access.redaction import redact_json
 from runtime.core.job.key_groups import MAX_KEY_GROUPS, default_max_parallelism
 from runtime.core.snapshot import manifest
-from runtime.redaction import redact_json
 
 MAX_NAME_LENGTH = 100
 MAX_DESCRIPTION_LENGTH = 2_000

@@ -6,8 +6,8 @@ from typing import Final
 from console.jobs.failures import NO_REASON, failure_detail
 from console.jobs.models import Run
 from console.operations.models import Operation, OperationKind, OperationState
+from runtime.access.redaction import Schema
 from runtime.core.job.lifecycle import RunState
-from runtime.redaction import Schema
 
 _ENDING_KINDS: Final = (OperationKind.STOP, OperationKind.DRAIN, OperationKind.CANCEL)
 

@@ -35,8 +35,8 @@ from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, 
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
+from runtime.access.redaction import Schema
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
-from runtime.redaction import Schema
 
 #: Jobs with the annotations of `find_jobs`, which the type does not show.
 FoundJobs = QuerySet[Any]

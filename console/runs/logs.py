@@ -25,8 +25,8 @@ from console.child_process import STARTUP_LINES
 from console.jobs.connections import connections_of
 from console.jobs.models import Run
 from console.jobs.services import pipeline_schema
-from runtime.redaction import Schema, redact
-from runtime.secrets import resolved_texts
+from runtime.access.redaction import Schema, redact
+from runtime.access.secrets import resolved_texts
 
 LOG_LINES: Final = 200
 _TAIL_BYTES: Final = 512 * 1024  #: end of the file that is searched for the last lines

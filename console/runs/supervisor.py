@@ -24,9 +24,9 @@ from console.jobs.inputs import parse_stored_settings
 from console.jobs.models import JobVersion
 from console.jobs.services import parameter_schema
 from console.runs.db_retry import ignore_outage, retry_until_reachable
+from runtime.access.redaction import redact
+from runtime.access.secrets import resolved_texts
 from runtime.core.job.restart_strategy import AttemptFailure
-from runtime.redaction import redact
-from runtime.secrets import resolved_texts
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from console.ui import schema_fields
 from console.ui.paging import whole_number
 from console.ui.row_fields import MAX_ROWS, RowsField
 from console.ui.schema_fields import Schema
+from runtime.access.redaction import mask
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
-from runtime.redaction import mask
 
 
 class JobForm(forms.Form):

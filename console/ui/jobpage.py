@@ -34,9 +34,9 @@ from console.ui.restart_ahead import STATES_BETWEEN_ATTEMPTS, RestartAhead, rest
 from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
 from console.ui.strip import Strip
+from runtime.access.redaction import Schema, mask
 from runtime.core.job.guarantee import EndToEndGuarantee
 from runtime.core.job.lifecycle import FLOWING_STATES, RunState
-from runtime.redaction import Schema, mask
 
 TABLE_ROWS = 10
 MAX_NARROW_WIDTH = 440.0  #: of a graph on a narrow page, where it shrinks to 80 %

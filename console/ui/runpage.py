@@ -19,8 +19,8 @@ from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.start_phases import StartPhase, restart_phases, start_moments, start_phases
 from console.runs.logs import LogFilter, LogLine, LogSecrets, SlotLog, log_file, log_tail
+from runtime.access.redaction import Schema
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
-from runtime.redaction import Schema
 
 MAX_ATTEMPTS: Final = 50  #: newest attempts on the page
 _MAX_FOLDERS: Final = 100  #: restored folders whose operators a process remembers

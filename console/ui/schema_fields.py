@@ -18,7 +18,7 @@ from console import formats
 from console.accounts.refusals import Refused
 from console.accounts.storable import require_storable
 from console.ui.row_fields import RowsField
-from runtime.redaction import MASK, is_declared_secret, is_secret
+from runtime.access.redaction import MASK, is_declared_secret, is_secret
 
 Schema = Mapping[str, Any]
 

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import encode_name
-from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder, name_write_errors, sync_path
 from runtime.ports import OperatorContext
 

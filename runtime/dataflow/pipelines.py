@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from runtime.data_roots import DataRoots
+from runtime.access.data_roots import DataRoots
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.errors import JobRejected

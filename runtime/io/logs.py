@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from runtime.redaction import redact, redact_json
+from runtime.access.redaction import redact, redact_json
 
 MAX_TRACE_CHARACTERS: Final = 8_000
 _APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone workers make

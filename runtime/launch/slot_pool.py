@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 import structlog
 
+from runtime.access.redaction import redact
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.control.endpoints import ControlClient, ControlServer, Hello
 from runtime.master.launcher import SlotPhase, SlotStatus, describe_loss
-from runtime.redaction import redact
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000
 RELAUNCH_PAUSE_S: Final = 1.0  #: between launches of a pool that loses a member before any slot runs

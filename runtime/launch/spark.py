@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
+from runtime.access.data_roots import JOB_VARIABLES
+from runtime.access.spark_settings import check_spark_settings
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
-from runtime.data_roots import JOB_VARIABLES
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
@@ -50,7 +51,6 @@ from runtime.master.master_process import (
     touch_heartbeat,
 )
 from runtime.slot.slot import SlotConfig, run_slot
-from runtime.spark_settings import check_spark_settings
 
 if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener

@@ -13,6 +13,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from runtime.access.data_roots import DataRoots
+from runtime.access.redaction import redact_json
+from runtime.access.secrets import register_references
+from runtime.access.spark_settings import SETTINGS_VARIABLE, set_added_settings
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import Token
@@ -20,7 +24,6 @@ from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.settings import JobSettings
 from runtime.core.snapshot.manifest import columns_folder, streams_folder
 from runtime.core.snapshot.manifest_codec import parse_keys
-from runtime.data_roots import DataRoots
 from runtime.dataflow.code_identity import code_identity
 from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline
 from runtime.dataflow.plan import CompiledJob
@@ -29,9 +32,6 @@ from runtime.io import logs
 from runtime.io.manifests import set_signing_keys
 from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
-from runtime.redaction import redact_json
-from runtime.secrets import register_references
-from runtime.spark_settings import SETTINGS_VARIABLE, set_added_settings
 
 EXIT_ORPHANED: Final = 7  #: exit code when the supervisor has gone
 

@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
-from runtime.data_roots import CheckedFolder
 from runtime.dataflow.plan import CompiledJob
 from runtime.durable import make_folder
 from runtime.errors import JobRejected

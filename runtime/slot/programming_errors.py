@@ -8,8 +8,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from runtime.access.redaction import redact
 from runtime.errors import OperatorFailure
-from runtime.redaction import redact
 
 PROGRAMMING_ERRORS: Final = (KeyError, TypeError, AttributeError)
 _RUNTIME_FOLDER: Final = str(Path(__file__).parents[1])

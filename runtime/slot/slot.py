@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from runtime.access.redaction import redact
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
@@ -46,7 +47,6 @@ from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import executor_id, log_path, traceback_text
 from runtime.io.threads import start_thread
 from runtime.ports import Exchange, ExchangeListener, SnapshotStore
-from runtime.redaction import redact
 from runtime.slot.folder_check import check_folders
 from runtime.slot.memory_limit import MemoryWatch, allocation_failed_error, bound_exceeded_error, limit_allocations
 from runtime.slot.process_tuning import GrowthCollector, cpu_ms, resident_bytes

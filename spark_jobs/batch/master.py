@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from runtime.access.spark_settings import check_spark_settings
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.dataflow.plan import CompiledJob
@@ -40,7 +41,6 @@ from runtime.master.master_process import (
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.ports import SnapshotStore
 from runtime.run_store import RunStore
-from runtime.spark_settings import check_spark_settings
 from spark_jobs.batch.execute import TaskFailure
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.run import BatchRun, Superseded, plan_with_session

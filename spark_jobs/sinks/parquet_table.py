@@ -21,8 +21,8 @@ from uuid import uuid4
 import msgspec
 import pyarrow.parquet as pq
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch, LoggedFile
-from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder, name_write_errors, sync_path
 from runtime.errors import JobRejected
 from spark_jobs.sinks.targets import DeliveredEpoch

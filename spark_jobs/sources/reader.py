@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from runtime.access.data_roots import CheckedFolder, descriptor_path
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader
 from runtime.connectors.sources.open_file import OpenFile
-from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes

@@ -23,14 +23,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeVar
 
+from runtime.access.data_roots import DataRoots
+from runtime.access.redaction import redact_json
 from runtime.connectors.epochs import stage_folder
 from runtime.core.job.ids import OperatorId
-from runtime.data_roots import DataRoots
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.durable import make_folder
 from runtime.errors import JobRejected, WeirError
-from runtime.redaction import redact_json
 from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 from examples.pipelines.enrichment import CustomerLookup
+from runtime.access.data_hosts import hosts_of, is_listed
 from runtime.connectors.kafka.connection import KafkaConnection, check_connection
 from runtime.connectors.kafka.registry import SchemaRegistry
 from runtime.connectors.postgres.connection import connect
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.connectors.sinks.webhook import Webhook
-from runtime.data_hosts import hosts_of, is_listed
 from runtime.errors import JobRejected, WeirError
 from runtime.ports import OutputEpoch
 from spark_jobs.sinks.postgres_table import PostgresTable

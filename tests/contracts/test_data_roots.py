@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime.access.data_roots import DataRoots
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.data_roots import DataRoots
 from runtime.errors import DataRejected, JobRejected
 from tests.contracts.files import Reading
 from tests.contracts.test_sources import SCHEMA

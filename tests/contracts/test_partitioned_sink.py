@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.access.data_roots import DataRoots
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.partitions import partition_values, split_by_partition
 from runtime.connectors.sinks import file_committer, parquet
@@ -20,7 +21,6 @@ from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import DataRoots
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.sink import SinkOperator
 from runtime.ports import OperatorContext

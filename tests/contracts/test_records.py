@@ -19,6 +19,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.services import fail_orphaned_checkpoints
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.operations.models import Operation
+from runtime.access.redaction import redact_json
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.acknowledgements import SubtaskProgress
 from runtime.core.checkpoint.effects import ReportCheckpoint
@@ -33,7 +34,6 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.queries import load_statements
 from runtime.io.postgres.store import PostgresRunStore, connect, load_run
-from runtime.redaction import redact_json
 from runtime.run_store import CompletedCheckpoint, LaunchTimes, RunStore
 from tests.core.builders import subtask
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from runtime.access.data_roots import CheckedFolder, DataRoots
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from tests.contracts.files import Reading, drop
 from tests.contracts.test_sinks import batch as numbers

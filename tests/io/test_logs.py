@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from runtime.access.redaction import redact_json
+from runtime.access.secrets import resolve
 from runtime.io import logs
-from runtime.redaction import redact_json
-from runtime.secrets import resolve
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from runtime.secrets import resolve
+from runtime.access.secrets import resolve
 from tests.jobs.conftest import Jobs
 from tests.jobs.numbers import Numbers
 from tests.postgres import address_without_password

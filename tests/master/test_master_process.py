@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime.access.data_roots import DataRoots
 from runtime.connectors.sinks.discard import DiscardSink, DiscardWriter
 from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import Token
 from runtime.core.job.settings import JobSettings
-from runtime.data_roots import DataRoots
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.store import PostgresRunStore, RunRow

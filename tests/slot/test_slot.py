@@ -12,6 +12,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
+from runtime.access.secrets import resolve
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.job.ids import CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
@@ -34,7 +35,6 @@ from runtime.io.control.messages import (
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.ports import OperatorContext, SourceReader
-from runtime.secrets import resolve
 from runtime.slot import slot as worker
 from runtime.slot.slot import Slot, SlotConfig
 from tests.starved_threads import starved

@@ -66,8 +66,8 @@ def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> 
 
     A job that reads without end runs until Ctrl-C. Its progress is on stderr.
     """
+    from runtime.access.data_roots import DataRoots
     from runtime.core.job.ids import Token
-    from runtime.data_roots import DataRoots
     from runtime.dataflow.pipelines import PipelineContext
     from runtime.dataflow.pipelines import pipeline as find_pipeline
     from runtime.io import logs

@@ -14,8 +14,8 @@ from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.masking import mask_settings
 from console.jobs.models import Connection, Job, JobVersion, Pipeline, ReviewPolicy, choices
+from runtime.access.redaction import mask
 from runtime.core.job.graph import Guarantee
-from runtime.redaction import mask
 
 
 class PipelineSerializer(serializers.ModelSerializer[Pipeline]):

@@ -17,7 +17,7 @@ from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS
 from console.operations.run_ends import end_of_run, ending_operation
 from console.operations.selectors import latest_run
-from runtime.redaction import redact_failure, redact_json
+from runtime.access.redaction import redact_failure, redact_json
 
 
 class ActSerializer(serializers.Serializer[AllowedOperation]):

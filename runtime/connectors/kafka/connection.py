@@ -16,10 +16,10 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runtime.data_hosts import hosts_of
+from runtime.access.data_hosts import hosts_of
+from runtime.access.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.libraries import import_library
-from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
 #: of `ask`
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from runtime.data_hosts import hosts_of
+from runtime.access.data_hosts import hosts_of
+from runtime.access.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.libraries import import_library
-from runtime.secrets import check_hosts, check_references, is_connection, named_connection, resolve
 
 FRAME_BYTES: Final = 5
 _TIMEOUT_S: Final = 10

@@ -8,9 +8,16 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from runtime.access.secrets import (
+    check_hosts,
+    check_references,
+    check_secrets,
+    is_connection,
+    named_connection,
+    resolve,
+)
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
-from runtime.secrets import check_hosts, check_references, check_secrets, is_connection, named_connection, resolve
 
 #: Settings unless the address has its own. A vanished server is detected within seconds.
 _DEFAULTS: Final = {

@@ -24,8 +24,8 @@ from uuid import uuid4
 
 import msgspec
 
+from runtime.access.data_roots import CheckedFolder, DataRoots
 from runtime.connectors.file_names import HIDDEN_NAME
-from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import CorruptState
 

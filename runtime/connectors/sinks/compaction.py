@@ -25,11 +25,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.file_committer import SMALL_FILES
 from runtime.connectors.sinks.parquet_file import ParquetFile
 from runtime.connectors.sinks.recorded_file import RecordedFile
-from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_file, sync_path
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter

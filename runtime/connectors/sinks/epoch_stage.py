@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from runtime.access.data_roots import DataRoots
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.epochs import no_stage_error, stage_folder
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.parquet import ParquetWriter
-from runtime.data_roots import DataRoots
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders, UsesFolders
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from runtime.access.data_roots import CheckedFolder, DataRoots
 from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, MARK_NAME
 from runtime.connectors.names import encode_name
@@ -17,7 +18,6 @@ from runtime.connectors.sinks.claims import Claim, Claims, Contents, origin_of, 
 from runtime.connectors.sinks.recorded_file import check_content, is_committed_in
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import copy_file, make_folder, name_write_errors, rename_without_replacing, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import SinkCommitter

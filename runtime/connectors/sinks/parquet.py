@@ -32,13 +32,13 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from runtime.access.data_roots import CheckedFolder, DataRoots
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import split_by_partition
 from runtime.connectors.sinks.compaction import CompactingWriter, NumberingWriter
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
 from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, ParquetFile
-from runtime.data_roots import CheckedFolder, DataRoots
 from runtime.durable import make_folder, sync_path
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkWriter

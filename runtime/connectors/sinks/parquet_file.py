@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.data_roots import CheckedFolder
+from runtime.access.data_roots import CheckedFolder
 from runtime.durable import OutputFile, name_write_errors
 
 ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group

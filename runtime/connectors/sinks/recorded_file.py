@@ -11,11 +11,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.commit_log import CommitLog
 from runtime.connectors.file_names import FINAL_NAME, HIDDEN_NAME, covers
 from runtime.connectors.partitions import FOLDER_PATTERN
 from runtime.connectors.sinks.claims import Claims, Contents, contents_of, origin_of, origins_of, shared_bytes
-from runtime.data_roots import CheckedFolder
 from runtime.durable import head_crc32
 from runtime.errors import EnvironmentFailure, JobRejected
 

@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.sinks.claims import Contents, contents_of
 from runtime.connectors.sinks.recorded_file import RecordedFile
-from runtime.data_roots import CheckedFolder
 from runtime.durable import OutputFile, name_write_errors
 from runtime.errors import DataRejected
 from runtime.operators.functions.row_values import rows_of

@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Final
 import msgspec
 import pyarrow as pa
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import check_split, split_by_partition
 from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS, FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
 from runtime.connectors.sinks.row_file import GrowingFile, RowEncoder, RowFile, digest
-from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder, sync_path
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SinkWriter

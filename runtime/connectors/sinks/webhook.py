@@ -18,10 +18,10 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 import pyarrow as pa
 
+from runtime.access.secrets import check_hosts, check_references, check_secrets, named_connection, resolve
 from runtime.core.job.graph import Guarantee
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway
 from runtime.ports import OutputEpoch
-from runtime.secrets import check_hosts, check_references, check_secrets, named_connection, resolve
 
 MAX_ROWS: Final = 10_000
 _REFERENCE: Final = re.compile(r"\$\{secret:[^}]*\}")

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.access.data_roots import DataRoots
 from runtime.connectors.commit_log import CommitLog, CommittedEpoch
 from runtime.connectors.epochs import stage_folder
 from runtime.connectors.names import decode_name
@@ -23,7 +24,6 @@ from runtime.connectors.sinks.file_committer import FileCommitter, sink_of
 from runtime.connectors.sinks.parquet import ParquetWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import DataRoots
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import EncodesRows, EpochTarget, OperatorContext, OutputEpoch, SinkCommitter, StageFolders
 

@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtime.access.data_roots import CheckedFolder, descriptor_path
 from runtime.connectors.formats.input_file import LocalFile
 from runtime.connectors.sources.committed_files import CommittedFiles
 from runtime.connectors.sources.listing import ListedFile
 from runtime.connectors.sources.partition_columns import check_file_depth, check_folder_name
-from runtime.data_roots import CheckedFolder, descriptor_path
 from runtime.errors import DataRejected, JobRejected
 
 

@@ -22,12 +22,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
+from runtime.access.data_roots import check_url
+from runtime.access.secrets import check_references, resolve
 from runtime.connectors.formats.input_file import InputFile
 from runtime.connectors.sources.listing import ListedFile
 from runtime.connectors.sources.partition_columns import check_file_depth, check_folder_name
-from runtime.data_roots import check_url
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.secrets import check_references, resolve
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.tables.data_files import (
     check_committable,
     files_before,
@@ -27,7 +28,6 @@ from runtime.connectors.tables.delta_table import check_columns, delta_errors, l
 from runtime.connectors.tables.delta_writer import DeltaWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import CheckedFolder
 from runtime.durable import copy_file, make_folder, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.tables.delta_table import check_columns, delta_schema, load_table, required_columns
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
-from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext

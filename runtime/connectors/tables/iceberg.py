@@ -21,6 +21,7 @@ from urllib.parse import urlparse
 
 import pyarrow.parquet as pq
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.tables.data_files import (
     OWNER,
     check_committable,
@@ -35,7 +36,6 @@ from runtime.connectors.tables.iceberg_table import parse_partition
 from runtime.connectors.tables.iceberg_writer import IcebergWriter, data_folder
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.data_roots import CheckedFolder
 from runtime.durable import sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library

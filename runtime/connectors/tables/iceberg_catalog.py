@@ -7,13 +7,13 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import urlparse
 
-from runtime.data_hosts import hosts_of
-from runtime.data_roots import DataRoots
+from runtime.access.data_hosts import hosts_of
+from runtime.access.data_roots import DataRoots
+from runtime.access.redaction import REFERENCE, is_secret
+from runtime.access.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.libraries import import_library
-from runtime.redaction import REFERENCE, is_secret
-from runtime.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
 
 #: Of a catalog in Postgres, unless its address has its own. A lost server or a held lock then ends a commit.
 _LIMITS: Final = {

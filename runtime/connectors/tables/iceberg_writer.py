@@ -7,6 +7,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.tables.iceberg_catalog import create_together, load_table, open_catalog
 from runtime.connectors.tables.iceberg_table import (
     PartitionKey,
@@ -17,7 +18,6 @@ from runtime.connectors.tables.iceberg_table import (
     partition_spec,
 )
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
-from runtime.data_roots import CheckedFolder
 from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext

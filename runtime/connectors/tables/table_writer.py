@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, dictionary_columns
 from runtime.connectors.tables.data_files import new_owner
-from runtime.data_roots import CheckedFolder
 from runtime.durable import OutputFile, name_write_errors, sync_path
 from runtime.errors import DataRejected
 from runtime.ports import OperatorContext, SinkWriter

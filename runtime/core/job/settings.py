@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from runtime.access.spark_settings import check_spark_settings
 from runtime.core.job.bounds import (
     DAY_MS,
     BackoffMultiplier,
@@ -27,7 +28,6 @@ from runtime.core.job.bounds import (
 )
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
-from runtime.spark_settings import check_spark_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from psycopg.errors import CheckViolation, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from runtime.access.redaction import redact_failure
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.acknowledgements import as_columns
 from runtime.core.checkpoint.effects import ReportCheckpoint
@@ -31,7 +32,6 @@ from runtime.core.job.settings import RetentionPolicy
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.postgres.queries import statement
 from runtime.keepalive import CLIENT_KEEPALIVES, SERVER_KEEPALIVES
-from runtime.redaction import redact_failure
 from runtime.run_store import CompletedCheckpoint, LaunchTimes, MetricsInterval, PendingProgress
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from console.accounts.refusals import InvalidField
 from console.jobs.documents import read_document
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import create_version
-from runtime.redaction import MASK
-from runtime.spark_settings import set_added_settings
+from runtime.access.redaction import MASK
+from runtime.access.spark_settings import set_added_settings
 from runtime.yaml_text import MAX_DEPTH
 
 NAME = "spark.hadoop.fs.s3a.secret.key"

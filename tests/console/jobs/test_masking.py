@@ -12,7 +12,7 @@ from console.jobs import services
 from console.jobs.editing import make_equal
 from console.jobs.masking import require_references, unmask
 from console.jobs.models import Job, JobVersion, Pipeline
-from runtime.redaction import MASK, is_secret, mask, redact
+from runtime.access.redaction import MASK, is_secret, mask, redact
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -22,7 +22,7 @@ from console.runs.logs import (
     parse_lines,
     plain_log,
 )
-from runtime.redaction import redact
+from runtime.access.redaction import redact
 
 pytestmark = pytest.mark.django_db
 SECRET = {"type": "object", "properties": {"password": {"type": "string", "writeOnly": True}}}

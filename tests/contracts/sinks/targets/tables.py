@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 import weir
+from runtime.access.secrets import resolve
 from runtime.ports import Sink
-from runtime.secrets import resolve
 from tests.contracts.sinks.disks import delete_folder
 from tests.contracts.sinks.targets.target import Target
 from tests.iceberg import postgres_catalog_in

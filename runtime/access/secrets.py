@@ -1,10 +1,10 @@
 """References in options of a connector: `${secret:NAME}` to a value that no row or file holds, and
-`${connection:NAME}` to a named connection (`runtime.data_hosts`).
+`${connection:NAME}` to a named connection (`access.data_hosts`).
 
 A slot and the job master resolve a reference when they connect. The value comes from the environment variable
 `WEIR_SECRET_NAME` (name in upper case), else from the file NAME in the folder that `WEIR_SECRETS` names. Kubernetes and
 Docker mount secrets as such files. Definitions, logs and manifests therefore contain the reference only. Each resolved
-value is registered (`runtime.redaction`), so that failures and logs of the process mask it. Processes of the console
+value is registered (`access.redaction`), so that failures and logs of the process mask it. Processes of the console
 serve many jobs, and register none.
 
 A secret is bound to the named connections that mention it. Under the console it resolves for a pipeline that may use
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.data_hosts import (
+from runtime.access.data_hosts import (
     CONNECTION_NAME,
     HOSTS_VARIABLE,
     Connection,
@@ -28,8 +28,8 @@ from runtime.data_hosts import (
     is_listed,
     is_same_host,
 )
+from runtime.access.redaction import REFERENCE, register_resolved, secret_texts
 from runtime.errors import JobRejected
-from runtime.redaction import REFERENCE, register_resolved, secret_texts
 
 _CONNECTION: Final = re.compile(r"\$\{connection:([^}]*)\}")
 _NAME: Final = CONNECTION_NAME
@@ -153,7 +153,7 @@ def register_references(params: Mapping[str, Any]) -> None:
 
 def resolved_texts(params: Mapping[str, Any], named: Iterable[Connection] = ()) -> frozenset[str]:
     """The texts to mask for the references in `params` and `named` that are set on this host, for
-    `runtime.redaction.redact`.
+    `runtime.access.redaction.redact`.
     """
     return frozenset(text for value in _values(params, named) for text in secret_texts(value))
 

@@ -7,7 +7,7 @@ The job master redacts every failure text that it records.
 
 A process of a single job registers the value of each reference that it resolves. Until the process ends, `redact` masks
 these values in every text, since an error of a client library may quote them. A process of many jobs registers none and
-gives `redact` the values of a job (`runtime.secrets.resolved_texts`). A value below 8 characters is masked as a whole
+gives `redact` the values of a job (`access.secrets.resolved_texts`). A value below 8 characters is masked as a whole
 word only. A longer one is masked within words and in any case: a definer writes text around a reference, and clients
 print names of hosts in lower case.
 """

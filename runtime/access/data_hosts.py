@@ -6,7 +6,7 @@ sets the variables for every child process; without them there is no limit, for 
 
 A named connection has address, login, TLS and secrets together. A job names it as `${connection:NAME}`, so a definer
 cannot choose where its secret goes. `WEIR_CONNECTIONS` has the connections of the pipeline, as JSON with references to
-secrets (`runtime.secrets`).
+secrets (`runtime.access.secrets`).
 
 Hosts are texts `name:port`. They are compared by name: a name server is trusted.
 """

@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import pytest
 
+from runtime.access.redaction import redact, redact_failure, redact_json
+from runtime.access.secrets import check_references, register_references, resolve, resolved_texts
 from runtime.errors import JobRejected
-from runtime.redaction import redact, redact_failure, redact_json
-from runtime.secrets import check_references, register_references, resolve, resolved_texts
 
 URL = "postgresql://app:${secret:orders-password}@db/orders"
 

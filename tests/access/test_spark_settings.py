@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.access.spark_settings import SETTINGS_VARIABLE, VALUES, check_spark_settings, set_added_settings
 from runtime.core.job.settings import JobSettings
 from runtime.launch.event_log import event_log_settings
-from runtime.spark_settings import SETTINGS_VARIABLE, VALUES, check_spark_settings, set_added_settings
 
 #: The whole command line of the JVM stands in the name: PySpark joins name and value by `=`.
 COMMAND_IN_NAME = 'spark.driver.extraJavaOptions=-XX:OnOutOfMemoryError="touch proof" -XX:MaxMetaspaceSize'

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from runtime.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
+from runtime.access.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
 from runtime.errors import JobRejected
 
 DATA_ROOTS_VARIABLE: Final = "WEIR_DATA_ROOTS"

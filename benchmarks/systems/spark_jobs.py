@@ -12,11 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks import protocol
-from benchmarks.datasets import DATASETS
-from benchmarks.datasets.files import FILES
 from benchmarks.datasets.nexmark import QUERIES, UPDATES
 from benchmarks.protocol import Task
 from benchmarks.systems import spark_nexmark, spark_payments, spark_records, spark_tpch
+from benchmarks.systems.spark_inputs import SparkInputs
 
 SETTINGS: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -24,58 +23,14 @@ SETTINGS: Final = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-#: Rows of a batch of about a second.
-ROWS_PER_BATCH: Final = {
-    "ads": 600_000,
-    "ads-read": 600_000,
-    "clicks": 60_000,
-    "clicks-read": 100_000,
-    "payments": 150_000,
-    "payments-arrow": 150_000,
-    "payments-read": 300_000,
-    "records": 100_000,
-    "records-read": 300_000,
-    "tpch": 200_000,
-    "tpch-read": 500_000,
-}
-NEXMARK_ROWS_PER_BATCH: Final = 500_000
-#: Also of a small run, which warms up. A batch has the watermark of its predecessor, so few batches drop no rows.
-MIN_BATCHES: Final = 8
 _UPDATES: Final = {f"nexmark-{name}" for name in UPDATES}
 
 
-class Inputs:
-    """The tables of a task as streams, or as a whole."""
-
-    def __init__(self, spark: SparkSession, task: Task, phase: str) -> None:
-        self._spark, self._task, self._phase = spark, task, phase
-        self._rows = task.check_rows if phase == "check" else task.rows
-
-    def _path(self, name: str) -> str:
-        return str(self._task.input(self._phase) / name)
-
-    def _schema(self, name: str) -> str:
-        assert self._task.dataset is not None, "the task has a data set"
-        columns = DATASETS[self._task.dataset][name].columns
-        return ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
-
-    def stream(self, name: str, time: str, delay: str = "") -> DataFrame:
-        """A table. `time`: its column of event times; `delay`: of the watermark, by default the disorder."""
-        rows_per_batch = ROWS_PER_BATCH.get(self._task.kind, NEXMARK_ROWS_PER_BATCH)
-        files = max(1, min(round(FILES * rows_per_batch / self._rows), FILES // MIN_BATCHES))
-        source = self._spark.readStream.format(str(self._task.files)).schema(self._schema(name))
-        rows = source.option("maxFilesPerTrigger", files).load(self._path(name))
-        return rows.withWatermark(time, delay or f"{self._task.disorder_ms} milliseconds")
-
-    def table(self, name: str) -> DataFrame:
-        return self._spark.read.format(str(self._task.files)).schema(self._schema(name)).load(self._path(name))
-
-
-def ads_read(inputs: Inputs) -> DataFrame:
+def ads_read(inputs: SparkInputs) -> DataFrame:
     return inputs.stream("events", "event_time")
 
 
-def ads(inputs: Inputs) -> DataFrame:
+def ads(inputs: SparkInputs) -> DataFrame:
     """Views per campaign in windows of 10 s."""
     views = inputs.stream("events", "event_time").where("event_type = 'view'").select("ad_id", "event_time")
     joined = views.join(inputs.table("campaigns"), "ad_id")
@@ -84,17 +39,17 @@ def ads(inputs: Inputs) -> DataFrame:
     return counted.select("campaign_id", f.col("window.start").cast("timestamp_ntz").alias("window_start"), "views")
 
 
-def clicks_read(inputs: Inputs) -> DataFrame:
+def clicks_read(inputs: SparkInputs) -> DataFrame:
     return inputs.stream("clicks", "event_time")
 
 
-def clicks(inputs: Inputs) -> DataFrame:
+def clicks(inputs: SparkInputs) -> DataFrame:
     """Each event once, with its day and hour. An id is kept until the watermark, an hour behind, has passed it."""
     once = inputs.stream("clicks", "event_time", delay="1 hour").dropDuplicatesWithinWatermark(["event_id"])
     return once.withColumns({"day": f.to_date("event_time"), "hour": f.hour("event_time")})
 
 
-KINDS: Final[dict[str, Callable[[Inputs], DataFrame]]] = {
+KINDS: Final[dict[str, Callable[[SparkInputs], DataFrame]]] = {
     "ads": ads,
     "ads-read": ads_read,
     "clicks": clicks,
@@ -136,7 +91,7 @@ def write_updates(task: Task, phase: str) -> Callable[[DataFrame, int], None]:
 
 def run(task: Task, spark: SparkSession, phase: str) -> list[Any]:
     """Runs the query to its end. Returns the progress of each batch."""
-    rows = KINDS[task.kind](Inputs(spark, task, phase))
+    rows = KINDS[task.kind](SparkInputs(spark, task, phase))
     writer = rows.writeStream.option("checkpointLocation", str(task.checkpoints(phase))).trigger(availableNow=True)
     match task.sink:
         case "postgres":

@@ -16,17 +16,17 @@ from benchmarks import fraud
 from benchmarks.fraud_columns import points, score
 
 if TYPE_CHECKING:
-    from benchmarks.systems.spark_jobs import Inputs
+    from benchmarks.systems.spark_inputs import SparkInputs
 
 _COLUMNS: Final = ("card", "starts", "ends", "payments", "cents", "score")
 _SCHEMA: Final = "card string, starts bigint, ends bigint, payments bigint, cents bigint, score bigint"
 
 
-def read(inputs: "Inputs") -> DataFrame:
+def read(inputs: "SparkInputs") -> DataFrame:
     return inputs.stream("payments", "event_time")
 
 
-def sessions(inputs: "Inputs") -> DataFrame:
+def sessions(inputs: "SparkInputs") -> DataFrame:
     rows = read(inputs).drop("payment_id")
     found = rows.groupBy("card").applyInPandasWithState(
         _sessions, _SCHEMA, "sessions string", "append", GroupStateTimeout.EventTimeTimeout
@@ -75,7 +75,7 @@ def _score(payments: pa.Array, cents: pa.Array, sum_of_points: pa.Array, largest
     return score(payments, cents, sum_of_points, largest)
 
 
-def arrow(inputs: "Inputs") -> DataFrame:
+def arrow(inputs: "SparkInputs") -> DataFrame:
     rated = read(inputs).select("card", "event_time", "cents", _points(*fraud.COLUMNS).alias("points"))
     session = f.session_window("event_time", f"{fraud.GAP_MS} milliseconds").alias("session")
     totals = rated.groupBy("card", session).agg(

@@ -14,7 +14,7 @@ from benchmarks.datasets.records import NUMBER_DIGITS
 from benchmarks.workloads.records import RECORDS_PER_EVENT
 
 if TYPE_CHECKING:
-    from benchmarks.systems.spark_jobs import Inputs
+    from benchmarks.systems.spark_inputs import SparkInputs
 
 _PROGRAM: Final = Path(__file__).with_name("Consumers.scala")
 
@@ -25,11 +25,11 @@ def compile_program(folder: Path) -> str:
     return str(folder)
 
 
-def read(inputs: "Inputs") -> DataFrame:
+def read(inputs: "SparkInputs") -> DataFrame:
     return inputs.stream("records", "event_time")
 
 
-def events(inputs: "Inputs") -> DataFrame:
+def events(inputs: "SparkInputs") -> DataFrame:
     records = read(inputs).selectExpr("consumer", "unix_micros(event_time) as event_time", "record")
     spark = records.sparkSession
     java = spark._jvm

@@ -8,14 +8,14 @@ from pyspark.sql import functions as f
 from benchmarks.workloads.tpch import JOINED_WITHIN_S
 
 if TYPE_CHECKING:
-    from benchmarks.systems.spark_jobs import Inputs
+    from benchmarks.systems.spark_inputs import SparkInputs
 
 
-def read(inputs: "Inputs") -> DataFrame:
+def read(inputs: "SparkInputs") -> DataFrame:
     return inputs.stream("lineitem", "l_time")
 
 
-def revenue(inputs: "Inputs") -> DataFrame:
+def revenue(inputs: "SparkInputs") -> DataFrame:
     """Revenue by nation and minute. No item is earlier than its order: the time of a pair is that of its item."""
     items = read(inputs).selectExpr("l_orderkey", "l_time", "l_extendedprice * (100 - l_discount) as value")
     orders = inputs.stream("orders", "o_time").select("o_orderkey", "o_time", "o_custkey")

@@ -13,53 +13,20 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import weir
 from benchmarks import protocol, slots
-from benchmarks.datasets import DATASETS
 from benchmarks.datasets.nexmark import QUERIES
 from benchmarks.protocol import Task
 from benchmarks.systems import weir_nexmark, weir_payments, weir_records, weir_tpch
+from benchmarks.systems.weir_inputs import WeirInputs
 from runtime.launch.spark import SparkLauncher
 
 _REFERENCE: Final = "BENCH_DATABASE"  #: name of the reference to the password
-_TYPES: Final = {
-    "string": pa.string(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us"),
-}
 
 
-class Inputs:
-    """The tables of a task as sources of a job."""
-
-    def __init__(self, flow: weir.Dataflow, task: Task, phase: str) -> None:
-        self._flow, self._task, self._phase = flow, task, phase
-
-    def table(
-        self,
-        name: str,
-        time: str | None = None,
-        *,
-        disorder_ms: int | None = None,
-        max_drift: timedelta | None = None,
-    ) -> weir.Stream:
-        """A table. `time`: its column of event times; `disorder_ms`: by default that of the data set."""
-        assert self._task.dataset is not None, "the task has a data set"
-        columns = DATASETS[self._task.dataset][name].columns
-        schema = pa.schema([(column, _TYPES[kind]) for column, (kind, _) in columns.items()])
-        rows = weir.ParquetFormat(schema) if self._task.files == "parquet" else weir.JsonLinesFormat(schema)
-        folder = str(self._task.input(self._phase) / name)
-        if disorder_ms is None:
-            disorder_ms = 0 if time is None else self._task.disorder_ms
-        source = weir.DirectorySource(folder, rows, event_time=time, max_disorder_ms=disorder_ms, bounded=True)
-        return self._flow.source(name, source, max_drift=max_drift)
-
-
-def ads_read(inputs: Inputs) -> weir.Stream:
+def ads_read(inputs: WeirInputs) -> weir.Stream:
     return inputs.table("events", "event_time")
 
 
-def ads(inputs: Inputs) -> weir.Stream:
+def ads(inputs: WeirInputs) -> weir.Stream:
     """Views per campaign in windows of 10 s."""
     views = inputs.table("events", "event_time").filter("views", pc.field("event_type") == "view")
     joined = views.join_broadcast("joined", inputs.table("campaigns"), on=["ad_id"], take=["campaign_id"])
@@ -69,18 +36,18 @@ def ads(inputs: Inputs) -> weir.Stream:
     return counted.select("columns", "campaign_id", "window_start", "views")
 
 
-def clicks_read(inputs: Inputs) -> weir.Stream:
+def clicks_read(inputs: WeirInputs) -> weir.Stream:
     return inputs.table("clicks", "event_time")
 
 
-def clicks(inputs: Inputs) -> weir.Stream:
+def clicks(inputs: WeirInputs) -> weir.Stream:
     """Each event once, with its day and hour."""
     once = inputs.table("clicks", "event_time").key_by("event_id").deduplicate("once", timedelta(hours=1), "event_time")
     time = pc.field("event_time")
     return once.with_columns("hours", day=time.cast(pa.date32(), safe=False), hour=pc.hour(time))
 
 
-KINDS: Final[dict[str, Callable[[Inputs], weir.Stream]]] = {
+KINDS: Final[dict[str, Callable[[WeirInputs], weir.Stream]]] = {
     "ads": ads,
     "ads-read": ads_read,
     "clicks": clicks,
@@ -111,7 +78,7 @@ def sink_of(task: Task, phase: str) -> weir.spi.Sink:
 def run(task: Task, launcher: SparkLauncher, phase: str) -> slots.JobRun:
     """Runs the job to its end."""
     flow = weir.Dataflow(f"{task.workload}-{phase}")
-    KINDS[task.kind](Inputs(flow, task, phase)).sink("out", sink_of(task, phase))
+    KINDS[task.kind](WeirInputs(flow, task, phase)).sink("out", sink_of(task, phase))
     settings = weir.CoordinatorSettings(interval_ms=task.interval_ms)
     last = Path(task.folder) / f"last-checkpoint-{phase}.json"
     return slots.run(flow, task.parallelism, launcher, str(task.checkpoints(phase)), settings, last)

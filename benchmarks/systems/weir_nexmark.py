@@ -10,37 +10,37 @@ import weir
 from benchmarks.datasets.nexmark import MAX_OPEN_S
 
 if TYPE_CHECKING:
-    from benchmarks.systems.weir_jobs import Inputs
+    from benchmarks.systems.weir_inputs import WeirInputs
 
 _BID: Final = ("auction", "bidder", "price", "date_time")
 _TEN_S, _TWO_S, _DAY = timedelta(seconds=10), timedelta(seconds=2), timedelta(days=1)
 _DAY_MS: Final = 86_400_000
 
 
-def _bids(inputs: "Inputs") -> weir.Stream:
+def _bids(inputs: "WeirInputs") -> weir.Stream:
     return inputs.table("bids", "date_time")
 
 
-def read(inputs: "Inputs") -> weir.Stream:
+def read(inputs: "WeirInputs") -> weir.Stream:
     return _bids(inputs)
 
 
-def q0(inputs: "Inputs") -> weir.Stream:
+def q0(inputs: "WeirInputs") -> weir.Stream:
     return _bids(inputs).select("columns", *_BID)
 
 
-def q1(inputs: "Inputs") -> weir.Stream:
+def q1(inputs: "WeirInputs") -> weir.Stream:
     euros = pc.field("price").cast(pa.float64()) * 0.908
     return _bids(inputs).select("columns", "auction", "bidder", "date_time", price=euros)
 
 
-def q2(inputs: "Inputs") -> weir.Stream:
+def q2(inputs: "WeirInputs") -> weir.Stream:
     auction = pc.field("auction")
     chosen = auction - pc.divide(auction, 123) * 123 == 0  # Arrow has no remainder
     return _bids(inputs).filter("chosen", chosen).select("columns", "auction", "price")
 
 
-def q3(inputs: "Inputs") -> weir.Stream:
+def q3(inputs: "WeirInputs") -> weir.Stream:
     """All pairs: the bounds of the join and of the disorder are longer than the tables, so every row is kept."""
     persons = inputs.table("persons", "date_time", disorder_ms=_DAY_MS)
     auctions = inputs.table("auctions", "date_time", disorder_ms=_DAY_MS)
@@ -53,7 +53,7 @@ def q3(inputs: "Inputs") -> weir.Stream:
     return sold.select("columns", "name", "city", "state", "auction")
 
 
-def q4(inputs: "Inputs") -> weir.Stream:
+def q4(inputs: "WeirInputs") -> weir.Stream:
     """The highest price per auction as a changelog; its sum and count per category."""
     auctions = inputs.table("auctions", "date_time").select(
         "opened", "id", "category", "expires", opened=pc.field("date_time")
@@ -71,7 +71,7 @@ def q4(inputs: "Inputs") -> weir.Stream:
     return totals.with_columns("mean", mean=mean)
 
 
-def q5(inputs: "Inputs") -> weir.Stream:
+def q5(inputs: "WeirInputs") -> weir.Stream:
     """Counts per auction and window; the largest count per end of a window; the auctions that have it."""
     windows = (
         _bids(inputs).key_by("auction").window("counts", _TEN_S, "date_time", {"bids": weir.Count()}, slide=_TWO_S)
@@ -84,7 +84,7 @@ def q5(inputs: "Inputs") -> weir.Stream:
     return hot.select("columns", "auction", "ends", "bids")
 
 
-def q7(inputs: "Inputs") -> weir.Stream:
+def q7(inputs: "WeirInputs") -> weir.Stream:
     """The largest price of each window, joined with the bids of the window."""
     bids = _bids(inputs).select("bids_columns", *_BID)
     largest = (
@@ -97,7 +97,7 @@ def q7(inputs: "Inputs") -> weir.Stream:
     return joined.select("columns", *_BID)
 
 
-def q8(inputs: "Inputs") -> weir.Stream:
+def q8(inputs: "WeirInputs") -> weir.Stream:
     persons = inputs.table("persons", "date_time").select("new", "id", "name", "date_time")
     auctions = inputs.table("auctions", "date_time").select(
         "opened", "seller", auction=pc.field("id"), opened=pc.field("date_time")
@@ -106,12 +106,12 @@ def q8(inputs: "Inputs") -> weir.Stream:
     return both.select("columns", "id", "name", "auction", start=pc.field("window_start"))
 
 
-def q11(inputs: "Inputs") -> weir.Stream:
+def q11(inputs: "WeirInputs") -> weir.Stream:
     bids = _bids(inputs).key_by("bidder").session_window("sessions", _TEN_S, "date_time", {"bids": weir.Count()})
     return bids.select("columns", "bidder", "bids", starts=pc.field("window_start"), ends=pc.field("window_end"))
 
 
-def q17(inputs: "Inputs") -> weir.Stream:
+def q17(inputs: "WeirInputs") -> weir.Stream:
     """Running statistics: every batch emits the new values of its auctions."""
     price = pc.field("price")
     ranked = _bids(inputs).select(
@@ -134,5 +134,5 @@ def q17(inputs: "Inputs") -> weir.Stream:
     return ranked.key_by("auction", "day").aggregate("statistics", statistics)
 
 
-def q18(inputs: "Inputs") -> weir.Stream:
+def q18(inputs: "WeirInputs") -> weir.Stream:
     return _bids(inputs).key_by("bidder", "auction").latest("last", "date_time")

@@ -10,7 +10,7 @@ from benchmarks import fraud
 from benchmarks.fraud_columns import points, score
 
 if TYPE_CHECKING:
-    from benchmarks.systems.weir_jobs import Inputs
+    from benchmarks.systems.weir_inputs import WeirInputs
 
 _MS: Final = pa.timestamp("ms")
 _COLUMNS: Final = ("card", "starts", "ends", "payments", "cents", "score")
@@ -62,11 +62,11 @@ class Sessions(weir.KeyedProcessFunction):
             self.sessions.clear()
 
 
-def read(inputs: "Inputs", max_drift: timedelta | None = None) -> weir.Stream:
+def read(inputs: "WeirInputs", max_drift: timedelta | None = None) -> weir.Stream:
     return inputs.table("payments", "event_time", max_drift=max_drift)
 
 
-def sessions(inputs: "Inputs") -> weir.Stream:
+def sessions(inputs: "WeirInputs") -> weir.Stream:
     return (
         read(inputs, timedelta(milliseconds=fraud.GAP_MS))
         .key_by("card")
@@ -74,7 +74,7 @@ def sessions(inputs: "Inputs") -> weir.Stream:
     )
 
 
-def arrow(inputs: "Inputs") -> weir.Stream:
+def arrow(inputs: "WeirInputs") -> weir.Stream:
     aggregates = {
         "payments": weir.Count(),
         "cents": weir.Sum("cents"),

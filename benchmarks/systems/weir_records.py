@@ -11,7 +11,7 @@ from benchmarks.datasets.records import NUMBER_DIGITS
 from benchmarks.workloads.records import RECORDS_PER_EVENT
 
 if TYPE_CHECKING:
-    from benchmarks.systems.weir_jobs import Inputs
+    from benchmarks.systems.weir_inputs import WeirInputs
 
 _DATA: Final = ("data0", "data1", "data2", "data3")  #: bytes of the last record
 _WORD_BYTES: Final = 8
@@ -87,9 +87,9 @@ def _bytes(records: pa.Array, rows: Numbers, start: int, count: int) -> Numbers:
     return found
 
 
-def read(inputs: "Inputs") -> weir.Stream:
+def read(inputs: "WeirInputs") -> weir.Stream:
     return inputs.table("records", "event_time")
 
 
-def events(inputs: "Inputs") -> weir.Stream:
+def events(inputs: "WeirInputs") -> weir.Stream:
     return read(inputs).key_by("consumer").transform("consumers", Consumers, _EVENTS)

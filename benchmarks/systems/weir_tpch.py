@@ -9,14 +9,14 @@ import weir
 from benchmarks.workloads.tpch import JOINED_WITHIN_S
 
 if TYPE_CHECKING:
-    from benchmarks.systems.weir_jobs import Inputs
+    from benchmarks.systems.weir_inputs import WeirInputs
 
 
-def read(inputs: "Inputs") -> weir.Stream:
+def read(inputs: "WeirInputs") -> weir.Stream:
     return inputs.table("lineitem", "l_time")
 
 
-def revenue(inputs: "Inputs") -> weir.Stream:
+def revenue(inputs: "WeirInputs") -> weir.Stream:
     """Revenue by nation and minute."""
     value = pc.field("l_extendedprice") * (pc.scalar(100) - pc.field("l_discount"))
     items = read(inputs).select("items", "l_orderkey", "l_time", value=value)

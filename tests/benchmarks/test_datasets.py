@@ -25,6 +25,7 @@ from benchmarks.progress import Progress
 from benchmarks.protocol import Task
 from benchmarks.systems import SYSTEMS, python_of, weir_jobs
 from benchmarks.systems import duckdb as batch
+from benchmarks.systems.weir_inputs import WeirInputs
 from benchmarks.workload import Workload
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.nexmark import R2
@@ -125,9 +126,7 @@ def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tm
     with input_files(workload, shared / "inputs") as folder:
         task = workload.task("weir", str(tmp_path), 1.0, str(folder / "weir"))
         flow = weir.Dataflow("checked")
-        weir_jobs.KINDS[task.kind](weir_jobs.Inputs(flow, task, "measure")).sink(
-            "out", weir_jobs.sink_of(task, "measure")
-        )
+        weir_jobs.KINDS[task.kind](WeirInputs(flow, task, "measure")).sink("out", weir_jobs.sink_of(task, "measure"))
         records = weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"))
         late: Late = "on time" if workload.late else "all"
         assert answers.differences(workload, task.measured_output, found, late=late) == 0

@@ -61,10 +61,10 @@ def hosts_of(address: str, field: str = "address") -> tuple[str, ...]:
     Raises:
         JobRejected: naming `field` without the address, if a host is no name, or if clients disagree about the host.
     """
-    scheme, separator, rest = address.partition("://")
-    authority, end, more = _AUTHORITY.findall(rest)[0] if separator else (address, "", "")
+    scheme, separator, location = address.partition("://")
+    authority, end, suffix = _AUTHORITY.findall(location)[0] if separator else (address, "", "")
     servers = [part.strip() for part in authority.rpartition("@")[2].split(",")]
-    if (end in ("?", "#", "\\") and "@" in more) or not all(map(_SERVER.fullmatch, servers)):
+    if (end in ("?", "#", "\\") and "@" in suffix) or not all(map(_SERVER.fullmatch, servers)):
         detail = "must name its host by letters, digits, '.', '_' and '-', or by an IPv6 address in brackets"
         raise JobRejected("bad-host", field, f"{detail}, and the port behind ':'")
     return tuple(_with_port(server, _DEFAULT_PORTS.get(scheme.lower(), 0)) for server in servers)
@@ -76,8 +76,8 @@ def is_listed(host: str) -> bool:
     return listed is None or any(_matches(host, entry) for entry in listed.split())
 
 
-def is_same_host(one: str, other: str) -> bool:
-    return _parts(one) == _parts(other)
+def is_same_host(host: str, other: str) -> bool:
+    return _parts(host) == _parts(other)
 
 
 def _matches(host: str, entry: str) -> bool:

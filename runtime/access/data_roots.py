@@ -50,16 +50,16 @@ class DataRoots:
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
         """Data roots from `WEIR_DATA_ROOTS`, which the console sets for every child process. No limit if unset."""
-        given = environment.get(DATA_ROOTS_VARIABLE)
-        if given is None:
+        setting = environment.get(DATA_ROOTS_VARIABLE)
+        if setting is None:
             return cls()
         var = environment.get("WEIR_VAR")
-        own = [environment[name] for name in _OWN_FOLDERS if environment.get(name)]
-        own += [str(Path(var, name)) for name in _OWN_NAMES] if var else []
+        folders = [environment[name] for name in _OWN_FOLDERS if environment.get(name)]
+        folders += [str(Path(var, name)) for name in _OWN_NAMES] if var else []
         return cls(
-            allowed=_resolve_all(part for part in given.split(os.pathsep) if part),
+            allowed=_resolve_all(part for part in setting.split(os.pathsep) if part),
             reserved=_resolve_all([var] if var else []),
-            own=_resolve_all(own),
+            own=_resolve_all(folders),
         )
 
     @classmethod
@@ -78,12 +78,12 @@ class DataRoots:
         if self.allowed is None:
             return True
         try:
-            found = Path(path).resolve()
+            real_path = Path(path).resolve()
         except (OSError, RuntimeError, ValueError):  # cyclic links, NUL
             return False
-        if _deepest_match(found, self.own) >= 0:
+        if _deepest_match(real_path, self.own) >= 0:
             return False
-        return _deepest_match(found, self.allowed) >= max(_deepest_match(found, self.reserved), 0)
+        return _deepest_match(real_path, self.allowed) >= max(_deepest_match(real_path, self.reserved), 0)
 
     def check(self, field: str, path: str) -> None:
         """Raises JobRejected, which names `field` and the allowed roots, if `path` may not be used."""
@@ -209,8 +209,8 @@ class CheckedFolder:
         """
         with self.open_folder() as folder:
             try:
-                given = flags | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                return os.open(name, given, 0o666, dir_fd=folder)
+                open_flags = flags | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                return os.open(name, open_flags, 0o666, dir_fd=folder)
             except OSError as error:
                 error.filename = str(self.path / name)
                 raise

@@ -145,13 +145,13 @@ def redact_failure(failure: Mapping[str, Any], redact: Callable[[Any], Any]) -> 
 
     A secret may be equal to the name of an operator, to which the failure would be attributed no more.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in failure.items():
         if name == "detail" and isinstance(value, dict):
-            found[name] = redact_failure(value, redact)
+            values[name] = redact_failure(value, redact)
         else:
-            found[name] = value if name in _STRUCTURAL_FIELDS else redact(value)
-    return found
+            values[name] = value if name in _STRUCTURAL_FIELDS else redact(value)
+    return values
 
 
 def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:
@@ -172,24 +172,24 @@ def _mask_value(name: str, value: Any, schema: Schema, root: Schema) -> Any:
             return value
 
 
-def _secrets(value: Any, shown: Any) -> Iterator[str]:
-    """The secret texts: parts of `value` that are masked in `shown`."""
-    match value, shown:
+def _secrets(value: Any, masked_value: Any) -> Iterator[str]:
+    """The secret texts: parts of `value` that are masked in `masked_value`."""
+    match value, masked_value:
         case dict(), dict():
             for key, inner in value.items():
-                yield from _secrets(inner, shown[key])
+                yield from _secrets(inner, masked_value[key])
         case list(), list():
-            for inner, masked_inner in zip(value, shown, strict=True):
+            for inner, masked_inner in zip(value, masked_value, strict=True):
                 yield from _secrets(inner, masked_inner)
-        case _ if value != shown:
-            texts = [str(value)] if shown == MASK else [m["secret"] for m in _matches(str(value))]
+        case _ if value != masked_value:
+            texts = [str(value)] if masked_value == MASK else [m["secret"] for m in _matches(str(value))]
             yield from (text for text in texts if len(text) >= _MIN_SECRET_CHARACTERS)
 
 
 def _matches(text: str) -> Iterator[re.Match[str]]:
     """The literal passwords in `text`."""
-    found = (*_URL_PASSWORD.finditer(text), *_CONNINFO_PASSWORD.finditer(text))
-    yield from (match for match in found if not _is_reference(match))
+    passwords = (*_URL_PASSWORD.finditer(text), *_CONNINFO_PASSWORD.finditer(text))
+    yield from (match for match in passwords if not _is_reference(match))
 
 
 def _mask_match(match: re.Match[str]) -> str:
@@ -215,27 +215,27 @@ def _element_schema(schema: Schema, root: Schema, at: int) -> Schema:
 
 
 def _any_of(schemas: list[Any], root: Schema) -> Schema:
-    _, *found = _parts({"anyOf": schemas}, root)
-    return {"anyOf": found}
+    _, *alternatives = _parts({"anyOf": schemas}, root)
+    return {"anyOf": alternatives}
 
 
 def _parts(schema: Schema, root: Schema) -> list[Schema]:
     """`schema`, and the schemas that its references and alternatives lead to, each once."""
-    found: list[Schema] = []
+    parts: list[Schema] = []
     waiting: list[Any] = [schema]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, Mapping) and part not in found:
-            found.append(part)
+        if isinstance(part, Mapping) and part not in parts:
+            parts.append(part)
             waiting += [_resolve(part, root), *part.get("anyOf", ()), *part.get("oneOf", ())]
-    return found
+    return parts
 
 
 def _resolve(schema: Any, root: Schema) -> Any:
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
-    found: Any = root
+    target: Any = root
     for step in reference[2:].split("/"):
-        found = found.get(step, {}) if isinstance(found, Mapping) else {}
-    return found
+        target = target.get(step, {}) if isinstance(target, Mapping) else {}
+    return target

@@ -55,8 +55,8 @@ def check_references(field: str, text: str) -> None:
         if not _NAME.fullmatch(name):
             problem = f"${{secret:{name}}} is no reference: a name is a letter, then letters, digits, '_' or '-'"
             raise JobRejected("bad-secret", field, problem)
-    for found in (*_URL_PASSWORD.finditer(text), *_PASSWORD_OPTION.finditer(text)):
-        if not REFERENCE.search(found["secret"]):
+    for match in (*_URL_PASSWORD.finditer(text), *_PASSWORD_OPTION.finditer(text)):
+        if not REFERENCE.search(match["secret"]):
             advice = "write ${secret:NAME} in its place, and set WEIR_SECRET_NAME where the job runs"
             raise JobRejected("literal-secret", field, f"contains a password: {advice}")
 
@@ -69,9 +69,9 @@ def named_connection(field: str, text: str) -> Connection | None:
     """
     if (reference := _CONNECTION.fullmatch(text)) is None:
         return None
-    named = _connection(field, reference[1])
-    options = {name: _resolve(field, value) for name, value in named.options.items()}
-    return Connection(_resolve(field, named.address), options)
+    connection = _connection(field, reference[1])
+    options = {name: _resolve(field, value) for name, value in connection.options.items()}
+    return Connection(_resolve(field, connection.address), options)
 
 
 def resolve(field: str, text: str, hosts: Iterable[str], encode: Callable[[str], str] = str) -> str:
@@ -107,11 +107,11 @@ def check_secrets(field: str, text: str, hosts: Iterable[str]) -> None:
 
     Without `WEIR_CONNECTIONS` a secret is bound to nothing: an author runs the job without the console.
     """
-    if (known := connections()) is None:
+    if (by_name := connections()) is None:
         return
     advice = "an administrator adds a connection with this secret and host for this pipeline"
     for name in REFERENCE.findall(text):
-        binding = [each for each in known.values() if any(name in REFERENCE.findall(part) for part in each.texts)]
+        binding = [each for each in by_name.values() if any(name in REFERENCE.findall(part) for part in each.texts)]
         if not binding:
             detail = f"no connection of this pipeline has the secret {name!r}: {advice}"
             raise JobRejected("secret-not-bound", field, detail)
@@ -120,9 +120,9 @@ def check_secrets(field: str, text: str, hosts: Iterable[str]) -> None:
                 raise JobRejected("secret-not-bound", field, f"the secret {name!r} is not for {host}: {advice}")
 
 
-def _is_bound(field: str, host: str, named: Iterable[Connection]) -> bool:
+def _is_bound(field: str, host: str, connections: Iterable[Connection]) -> bool:
     """Whether `host` is a host of one of the connections. An address that this host cannot resolve has no hosts."""
-    for each in named:
+    for each in connections:
         with suppress(JobRejected):
             if any(is_same_host(host, bound) for bound in hosts_of(_resolve(field, each.address))):
                 return True
@@ -130,16 +130,16 @@ def _is_bound(field: str, host: str, named: Iterable[Connection]) -> bool:
 
 
 def _connection(field: str, name: str) -> Connection:
-    known = connections() or {}
-    if name not in known:
-        available = ", ".join(sorted(known)) or "none"
+    by_name = connections() or {}
+    if name not in by_name:
+        available = ", ".join(sorted(by_name)) or "none"
         detail = f"this pipeline has no connection {name!r}; it has: {available}. An administrator makes connections"
         raise JobRejected("unknown-connection", field, detail)
-    return known[name]
+    return by_name[name]
 
 
 def _resolve(field: str, text: str, encode: Callable[[str], str] = str) -> str:
-    return REFERENCE.sub(lambda found: encode(_value_of(field, found[1])), text)
+    return REFERENCE.sub(lambda match: encode(_value_of(field, match[1])), text)
 
 
 def register_references(params: Mapping[str, Any]) -> None:
@@ -151,16 +151,16 @@ def register_references(params: Mapping[str, Any]) -> None:
         register_resolved(value)
 
 
-def resolved_texts(params: Mapping[str, Any], named: Iterable[Connection] = ()) -> frozenset[str]:
-    """The texts to mask for the references in `params` and `named` that are set on this host, for
+def resolved_texts(params: Mapping[str, Any], connections: Iterable[Connection] = ()) -> frozenset[str]:
+    """The texts to mask for the references in `params` and `connections` that are set on this host, for
     `runtime.access.redaction.redact`.
     """
-    return frozenset(text for value in _values(params, named) for text in secret_texts(value))
+    return frozenset(text for value in _values(params, connections) for text in secret_texts(value))
 
 
-def _values(params: Mapping[str, Any], named: Iterable[Connection]) -> Iterator[str]:
-    """The values of the references in `params` and `named` that are set on this host."""
-    texts = [json.dumps(dict(params)), *(text for each in named for text in each.texts)]
+def _values(params: Mapping[str, Any], connections: Iterable[Connection]) -> Iterator[str]:
+    """The values of the references in `params` and `connections` that are set on this host."""
+    texts = [json.dumps(dict(params)), *(text for each in connections for text in each.texts)]
     for name in {name for text in texts for name in REFERENCE.findall(text)}:
         with suppress(JobRejected):
             yield _read_value("params", name)

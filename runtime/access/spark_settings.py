@@ -139,8 +139,8 @@ def check_spark_settings(settings: Mapping[str, str]) -> None:
 def _refusal(name: str) -> str | None:
     if name not in VALUES and _CODE.search(name):
         return "it loads code"
-    return next((reason for known, reason in _RESERVED_SETTINGS.items() if _matches(name, known)), None)
+    return next((reason for setting, reason in _RESERVED_SETTINGS.items() if _matches(name, setting)), None)
 
 
-def _matches(name: str, known: str) -> bool:
-    return name.startswith(known) if known.endswith(".") else name == known
+def _matches(name: str, setting: str) -> bool:
+    return name.startswith(setting) if setting.endswith(".") else name == setting

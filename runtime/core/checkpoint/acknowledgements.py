@@ -35,14 +35,14 @@ class SubtaskProgress:
 def as_columns(progress: Iterable[SubtaskProgress]) -> Columns:
     """The acknowledgements by operator. Times are in ms, rounded to 0.1 ms."""
     columns: Columns = {}
-    for one in progress:
-        own = columns.setdefault(str(one.subtask.operator), {name: [] for name in ("index", *_NUMBERS)})
-        own["index"].append(one.subtask.index)
+    for entry in progress:
+        lists = columns.setdefault(str(entry.subtask.operator), {name: [] for name in ("index", *_NUMBERS)})
+        lists["index"].append(entry.subtask.index)
         for name in _NUMBERS:
-            own[name].append(None if one.at_ms is None else _number(one, name))
+            lists[name].append(None if entry.at_ms is None else _number(entry, name))
     return columns
 
 
-def _number(one: SubtaskProgress, name: str) -> float:
-    found: float = getattr(one if name in ("at_ms", "state_bytes") else one.timings, name)
-    return round(found, 1)
+def _number(entry: SubtaskProgress, name: str) -> float:
+    number: float = getattr(entry if name in ("at_ms", "state_bytes") else entry.timings, name)
+    return round(number, 1)

@@ -401,8 +401,8 @@ class Coordinator:
     def _on_subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
         self._ended.add(subtask)
         if subtask in self._last_snapshots:  # a subtask commits before it ends: no committable is pending
-            done = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
-            self._last_snapshots[subtask] = done
+            snapshot = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
+            self._last_snapshots[subtask] = snapshot
         effects: Effects = []
         for checkpoint, pending in list(self.pending.items()):
             if subtask in pending.plan.wait_for and subtask not in pending.acks:

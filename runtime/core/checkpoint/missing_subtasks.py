@@ -18,15 +18,16 @@ MAX_NAMED_OPERATORS: Final = 3
 class MissingSubtasks:
     """Subtasks without an acknowledgement. `operators`: the first late operators.
 
-    `named`: the subtasks of these, as the middle of a sentence. `behind`: the number of the others; "" without others.
+    `subtasks`: the subtasks of these, as the middle of a sentence. `behind`: the number of the others, else "".
+
     """
 
     operators: tuple[str, ...]
-    named: str
+    subtasks: str
     behind: str
 
     def __str__(self) -> str:
-        return f"{self.named}, and {self.behind}" if self.behind else self.named
+        return f"{self.subtasks}, and {self.behind}" if self.behind else self.subtasks
 
 
 def missing_subtasks(
@@ -43,29 +44,29 @@ def missing_subtasks(
     first = [uid for uid in late if uid not in behind] or list(late)
     texts = [_subtasks(late[uid], name_of(uid)) for uid in first]
     if len(texts) > MAX_NAMED_OPERATORS + 1:
-        rest = sum(len(late[uid]) for uid in first[MAX_NAMED_OPERATORS:])
-        more = len(first) - MAX_NAMED_OPERATORS
-        texts = [*texts[:MAX_NAMED_OPERATORS], f"{rest} subtasks of {more} more operators"]
-    shown = sum(len(late[uid]) for uid in first)
-    others = sum(map(len, late.values())) - shown
-    noun = "1 subtask" if others == 1 else f"{others} subtasks"
+        subtask_count = sum(len(late[uid]) for uid in first[MAX_NAMED_OPERATORS:])
+        operator_count = len(first) - MAX_NAMED_OPERATORS
+        texts = [*texts[:MAX_NAMED_OPERATORS], f"{subtask_count} subtasks of {operator_count} more operators"]
+    first_count = sum(len(late[uid]) for uid in first)
+    behind_count = sum(map(len, late.values())) - first_count
+    noun = "1 subtask" if behind_count == 1 else f"{behind_count} subtasks"
     return MissingSubtasks(
         operators=tuple(first),
-        named=listed(texts),
-        behind=f"{noun} behind {'it' if shown == 1 else 'them'}" if others else "",
+        subtasks=listed(texts),
+        behind=f"{noun} behind {'it' if first_count == 1 else 'them'}" if behind_count else "",
     )
 
 
 def operators_behind(uids: Iterable[str], downstream: Mapping[str, Collection[str]]) -> set[str]:
     """All operators downstream of `uids`."""
-    found: set[str] = set()
+    operators: set[str] = set()
     edge = list(uids)
     while edge:
         for target in downstream.get(edge.pop(), ()):
-            if target not in found:
-                found.add(target)
+            if target not in operators:
+                operators.add(target)
                 edge.append(target)
-    return found
+    return operators
 
 
 def _subtasks(indexes: Sequence[int], name: str) -> str:

@@ -73,10 +73,10 @@ class PendingCheckpoint:
         assert self.complete, "a manifest needs every acknowledgement"
         operators = {}
         for operator in graph.operators:
-            own = [SubtaskId(operator.uid, i) for i in range(operator.parallelism)]
-            snapshots = {s.index: self.acks[s].snapshot if s in self.acks else last[s] for s in own}
-            done = sum(snapshot.finished for snapshot in snapshots.values())
-            state = finished_state(operator.parallelism, done)
+            subtasks = [SubtaskId(operator.uid, i) for i in range(operator.parallelism)]
+            snapshots = {s.index: self.acks[s].snapshot if s in self.acks else last[s] for s in subtasks}
+            finished_count = sum(snapshot.finished for snapshot in snapshots.values())
+            state = finished_state(operator.parallelism, finished_count)
             operators[str(operator.uid)] = OperatorSnapshot(
                 parallelism=operator.parallelism,
                 finished=state,
@@ -107,7 +107,7 @@ def partly_finished_union(manifest: Manifest, operator_names: Mapping[str, str])
     for uid, operator in manifest.operators.items():
         names = sorted({name for snapshot in operator.subtasks.values() for name in snapshot.unions})
         if operator.finished is FinishedState.PARTLY and names:
-            done = sum(snapshot.finished for snapshot in operator.subtasks.values())
+            finished_count = sum(snapshot.finished for snapshot in operator.subtasks.values())
             has = f"{operator_names[uid]} has union lists ({', '.join(names)})"
-            return f"{has}, and {done} of its {operator.parallelism} subtasks have finished"
+            return f"{has}, and {finished_count} of its {operator.parallelism} subtasks have finished"
     return None

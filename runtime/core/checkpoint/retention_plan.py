@@ -67,7 +67,7 @@ def plan_retention(
     newest_first = sorted(retained, key=lambda each: -each.number)
     has_own = any(each.run == run and not each.is_savepoint for each in newest_first)
     newest_ms = max((each.triggered_ms for each in newest_first if not each.is_savepoint), default=0)
-    discarded, kept, counted = [], {}, 0
+    discarded, keep_reasons, counted = [], {}, 0
     for each in newest_first:
         reasons = _exemptions(each)
         if not reasons:
@@ -79,10 +79,10 @@ def plan_retention(
         if each.number == restored and not has_own:
             reasons.append(KeepReason.RESTORED)
         if reasons:
-            kept[each.number] = tuple(reasons)
+            keep_reasons[each.number] = tuple(reasons)
         else:
             discarded.append(each.number)
-    return RetentionPlan(tuple(reversed(discarded)), kept)
+    return RetentionPlan(tuple(reversed(discarded)), keep_reasons)
 
 
 def _is_young(age_ms: int, policy: RetentionPolicy) -> bool:
@@ -90,13 +90,13 @@ def _is_young(age_ms: int, policy: RetentionPolicy) -> bool:
 
 
 def _exemptions(checkpoint: RetainedCheckpoint) -> list[KeepReason]:
-    known = (
+    conditions = (
         (KeepReason.SAVEPOINT, checkpoint.is_savepoint),
         (KeepReason.PINNED, checkpoint.is_pinned),
         (KeepReason.IN_REVIEW, checkpoint.is_in_review),
         (KeepReason.HELD, checkpoint.is_held),
     )
-    return [reason for reason, holds in known if holds]
+    return [reason for reason, holds in conditions if holds]
 
 
 def files_of(manifest: Manifest) -> set[str]:
@@ -106,8 +106,8 @@ def files_of(manifest: Manifest) -> set[str]:
 
 def deletable_files(files: Iterable[str], retained: Iterable[Manifest], unreadable: Collection[str] = ()) -> set[str]:
     """The `files` that no manifest in `retained` names, and that no checkpoint in the folders `unreadable` may need."""
-    needed = {path for manifest in retained for path in files_of(manifest)}
-    return {path for path in files if path not in needed and not _is_possibly_needed(path, unreadable)}
+    retained_files = {path for manifest in retained for path in files_of(manifest)}
+    return {path for path in files if path not in retained_files and not _is_possibly_needed(path, unreadable)}
 
 
 def folder_of_file(path: str) -> str:
@@ -124,6 +124,6 @@ def _is_possibly_needed(path: str, unreadable: Collection[str]) -> bool:
     folder = folder_of_file(path)
     if folder in unreadable:
         return True
-    own = parse_folder(folder)
-    taken = [parse_folder(other) for other in unreadable]
-    return any(own is None or other is None or own[0] <= other[0] for other in taken)
+    checkpoint = parse_folder(folder)
+    checkpoints = [parse_folder(other) for other in unreadable]
+    return any(checkpoint is None or other is None or checkpoint[0] <= other[0] for other in checkpoints)

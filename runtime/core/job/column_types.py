@@ -51,56 +51,56 @@ _DECIMAL: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 _TIME: Final = re.compile(r"(date32\[day\]|date64\[ms\]|(time32|time64|timestamp|duration)\[.+\])")
 
 
-def key_rule(one: str, other: str) -> Rule:
+def key_rule(first: str, second: str) -> Rule:
     """The rule for two types of a key column. A type that cannot be a key is refused even with itself."""
-    if not (is_key_type(one) and is_key_type(other)):
+    if not (is_key_type(first) and is_key_type(second)):
         return Rule(Compatibility.REFUSED, None)
-    if one in _FLOATS and other in _FLOATS and one != other:
+    if first in _FLOATS and second in _FLOATS and first != second:
         return Rule(Compatibility.REFUSED, None)
-    return value_rule(one, other)
+    return value_rule(first, second)
 
 
-def value_rule(one: str, other: str) -> Rule:
+def value_rule(first: str, second: str) -> Rule:
     """The rule for two types of a value column."""
-    if one == other:
-        return Rule(Compatibility.SAME, one)
-    common = _common(one, other)
+    if first == second:
+        return Rule(Compatibility.SAME, first)
+    common = _common(first, second)
     return Rule(Compatibility.REFUSED if common is None else Compatibility.WIDENED, common)
 
 
 def is_key_type(name: str) -> bool:
     """Whether values of the type can be keys: compared, hashed, stored and sorted."""
-    known = (*_SIGNED, *_UNSIGNED, "float", "double", *_TEXT, *_BINARY, "bool", _NULL)
-    return name in known or any(pattern.fullmatch(name) for pattern in (_FIXED, _DECIMAL, _TIME))
+    type_names = (*_SIGNED, *_UNSIGNED, "float", "double", *_TEXT, *_BINARY, "bool", _NULL)
+    return name in type_names or any(pattern.fullmatch(name) for pattern in (_FIXED, _DECIMAL, _TIME))
 
 
-def _common(one: str, other: str) -> str | None:
+def _common(first: str, second: str) -> str | None:
     for kinds in (_FLOATS, _TEXT, _BINARY):
-        if one in kinds and other in kinds:
-            return max(one, other, key=kinds.index)
-    if _NULL in (one, other):
-        return other if one == _NULL else one
-    return _common_integer(one, other) or _common_binary(one, other) or _common_decimal(one, other)
+        if first in kinds and second in kinds:
+            return max(first, second, key=kinds.index)
+    if _NULL in (first, second):
+        return second if first == _NULL else first
+    return _common_integer(first, second) or _common_binary(first, second) or _common_decimal(first, second)
 
 
-def _common_integer(one: str, other: str) -> str | None:
-    if one in _UNSIGNED and other in _UNSIGNED:
-        return max(one, other, key=_UNSIGNED.__getitem__)
-    if not {one, other} <= {*_SIGNED, *_UNSIGNED}:
+def _common_integer(first: str, second: str) -> str | None:
+    if first in _UNSIGNED and second in _UNSIGNED:
+        return max(first, second, key=_UNSIGNED.__getitem__)
+    if not {first, second} <= {*_SIGNED, *_UNSIGNED}:
         return None
-    bits = max(_SIGNED[name] if name in _SIGNED else 2 * _UNSIGNED[name] for name in (one, other))
+    bits = max(_SIGNED[name] if name in _SIGNED else 2 * _UNSIGNED[name] for name in (first, second))
     return next((name for name, width in _SIGNED.items() if width == bits), None)
 
 
-def _common_binary(one: str, other: str) -> str | None:
+def _common_binary(first: str, second: str) -> str | None:
     """The variable-size type, for a pair of fixed-size and variable-size binary."""
-    sized = next((name for name in (one, other) if name in _BINARY), None)
-    fixed = _FIXED.fullmatch(one) or _FIXED.fullmatch(other)
+    sized = next((name for name in (first, second) if name in _BINARY), None)
+    fixed = _FIXED.fullmatch(first) or _FIXED.fullmatch(second)
     return sized if fixed else None
 
 
-def _common_decimal(one: str, other: str) -> str | None:
-    left, right = _DECIMAL.fullmatch(one), _DECIMAL.fullmatch(other)
+def _common_decimal(first: str, second: str) -> str | None:
+    left, right = _DECIMAL.fullmatch(first), _DECIMAL.fullmatch(second)
     if left is None or right is None or left[2] != right[2]:
         return None
-    return max(one, other, key=lambda name: int(name[len("decimal128(") : name.index(",")]))
+    return max(first, second, key=lambda name: int(name[len("decimal128(") : name.index(",")]))

@@ -151,32 +151,32 @@ class JobGraph:
         for edge in self.edges:
             if not edge.feedback:
                 targets[edge.source].add(edge.target)
-        return {uid: frozenset(found) for uid, found in targets.items()}
+        return {uid: frozenset(uids) for uid, uids in targets.items()}
 
     @cached_property
     def loops(self) -> Mapping[OperatorId, frozenset[OperatorId]]:
         """For each operator on a cycle: all operators of its strongly connected component."""
-        found: dict[str, set[OperatorId]] = {}
+        components: dict[str, set[OperatorId]] = {}
         for uid, root in _components(self).items():
-            found.setdefault(root, set()).add(OperatorId(uid))
+            components.setdefault(root, set()).add(OperatorId(uid))
         heads = {edge.target for edge in self.edges if edge.feedback}
-        return {uid: frozenset(loop) for loop in found.values() if loop & heads for uid in loop}
+        return {uid: frozenset(loop) for loop in components.values() if loop & heads for uid in loop}
 
     @cached_property
     def inputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
         """The channels that end in each subtask, by edge, then by source index."""
-        found: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
+        by_subtask: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
         for channel in self.channels():
-            found[self.target(channel)].append(channel)
-        return {subtask: tuple(channels) for subtask, channels in found.items()}
+            by_subtask[self.target(channel)].append(channel)
+        return {subtask: tuple(channels) for subtask, channels in by_subtask.items()}
 
     @cached_property
     def outputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
         """The channels that start in each subtask, by edge, then by target index."""
-        found: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
+        by_subtask: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
         for channel in self.channels():
-            found[self.source(channel)].append(channel)
-        return {subtask: tuple(channels) for subtask, channels in found.items()}
+            by_subtask[self.source(channel)].append(channel)
+        return {subtask: tuple(channels) for subtask, channels in by_subtask.items()}
 
     def channels(self) -> Iterator[ChannelId]:
         for number, edge in enumerate(self.edges):
@@ -230,8 +230,8 @@ class JobGraph:
 def operator_names(operators: Iterable[tuple[str, str]]) -> dict[str, str]:
     """By uid: the name of each operator (uid, name), with the uid if another operator has the same name."""
     pairs = tuple(operators)
-    named = Counter(name for _, name in pairs)
-    return {uid: name if named[name] == 1 else f"{name} ({uid})" for uid, name in pairs}
+    counts = Counter(name for _, name in pairs)
+    return {uid: name if counts[name] == 1 else f"{name} ({uid})" for uid, name in pairs}
 
 
 def check_uid(uid: str) -> None:
@@ -243,15 +243,15 @@ def check_uid(uid: str) -> None:
 def _check_operators(graph: JobGraph) -> None:
     if not 0 < graph.max_parallelism <= MAX_KEY_GROUPS:
         raise JobRejected("bad-max-parallelism", "max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}")
-    seen: set[str] = set()
+    uids: set[str] = set()
     for operator in graph.operators:
         check_uid(operator.uid)
-        if operator.uid in seen:
+        if operator.uid in uids:
             raise JobRejected("duplicate-uid", operator.uid, "two operators have this uid")
         if not 0 < operator.parallelism <= graph.max_parallelism:
             limit = f"must lie between 1 and max_parallelism ({graph.max_parallelism}), not {operator.parallelism}"
             raise JobRejected("bad-parallelism", operator.uid, f"parallelism {limit}")
-        seen.add(operator.uid)
+        uids.add(operator.uid)
 
 
 def _check_edges(graph: JobGraph) -> None:
@@ -306,14 +306,14 @@ def _components(graph: JobGraph) -> Mapping[str, str]:
 def _topological_order(graph: JobGraph) -> tuple[OperatorSpec, ...]:
     """Kahn's algorithm over the regular edges, stable in the order of declaration. The edges must be acyclic."""
     waiting = list(graph.operators)
-    done: list[OperatorSpec] = []
+    order: list[OperatorSpec] = []
     placed: set[OperatorId] = set()
     while waiting:
         ready = next(o for o in waiting if placed.issuperset(graph.predecessors(o.uid)))
         waiting.remove(ready)
-        done.append(ready)
+        order.append(ready)
         placed.add(ready.uid)
-    return tuple(done)
+    return tuple(order)
 
 
 def _check_build_sides(graph: JobGraph) -> None:
@@ -352,10 +352,10 @@ def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
 
 def _source_operators(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
     """The sources with a path to `uid`, or `uid` if it is a source. `through_builds`: paths over build edges count."""
-    found, waiting = {uid}, [uid]
+    uids, waiting = {uid}, [uid]
     while waiting:
         here = waiting.pop()
         feeding = {edge.source for edge in graph.edges if edge.target == here and (through_builds or not edge.build)}
-        waiting += feeding - found
-        found |= feeding
-    return {source for source in found if graph.by_uid[source].role is Role.SOURCE}
+        waiting += feeding - uids
+        uids |= feeding
+    return {source for source in uids if graph.by_uid[source].role is Role.SOURCE}

@@ -50,8 +50,8 @@ class EndToEndGuarantee:
     reasons: tuple[str, ...] = ()
 
 
-def is_weaker(one: Guarantee, other: Guarantee) -> bool:
-    return _STRONGEST_FIRST.index(one) > _STRONGEST_FIRST.index(other)
+def is_weaker(guarantee: Guarantee, other: Guarantee) -> bool:
+    return _STRONGEST_FIRST.index(guarantee) > _STRONGEST_FIRST.index(other)
 
 
 def end_to_end_guarantee(mode: CheckpointMode, ends: Iterable[ConnectorGuarantee]) -> EndToEndGuarantee:
@@ -61,8 +61,8 @@ def end_to_end_guarantee(mode: CheckpointMode, ends: Iterable[ConnectorGuarantee
         _CONNECTOR_REASONS[Role.SOURCE if end.role is Role.SOURCE else Role.SINK, end.guarantee].format(end.name)
         for end in weak
     ]
-    found = [Guarantee.EXACTLY_ONCE, *(end.guarantee for end in weak)]
+    guarantees = [Guarantee.EXACTLY_ONCE, *(end.guarantee for end in weak)]
     if mode is CheckpointMode.AT_LEAST_ONCE:
-        found.append(Guarantee.AT_LEAST_ONCE)
+        guarantees.append(Guarantee.AT_LEAST_ONCE)
         reasons.insert(0, _MODE_REASON)
-    return EndToEndGuarantee(max(found, key=_STRONGEST_FIRST.index), tuple(reasons))
+    return EndToEndGuarantee(max(guarantees, key=_STRONGEST_FIRST.index), tuple(reasons))

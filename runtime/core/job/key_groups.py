@@ -15,8 +15,8 @@ def default_max_parallelism(parallelism: int) -> int:
 
     At least 128, at most 32,768. (Flink: `KeyGroupRangeAssignment.computeDefaultMaxParallelism`.)
     """
-    wanted = parallelism + parallelism // 2
-    return min(max(1 << max(0, wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), MAX_KEY_GROUPS)
+    groups = parallelism + parallelism // 2
+    return min(max(1 << max(0, groups - 1).bit_length(), DEFAULT_MAX_PARALLELISM), MAX_KEY_GROUPS)
 
 
 def key_group_of(key_hash: int, max_parallelism: int) -> int:

@@ -38,14 +38,14 @@ def _search(roots: Sequence[str], edges: Sequence[Edge]) -> _SearchResult:
     ways: dict[str, list[_OutEdge]] = {}
     for index, (source, target) in enumerate(edges):
         ways.setdefault(source, []).append((index, target))
-    found, visited = _SearchResult(), set[str]()
+    result, visited = _SearchResult(), set[str]()
     for root in roots:
         if root not in visited:
-            _search_from(root, ways, visited, found)
-    return found
+            _search_from(root, ways, visited, result)
+    return result
 
 
-def _search_from(root: str, ways: Mapping[str, Sequence[_OutEdge]], visited: set[str], found: _SearchResult) -> None:
+def _search_from(root: str, ways: Mapping[str, Sequence[_OutEdge]], visited: set[str], result: _SearchResult) -> None:
     path: dict[str, Iterator[_OutEdge]] = {root: iter(ways.get(root, ()))}
     visited.add(root)
     while path:
@@ -53,9 +53,9 @@ def _search_from(root: str, ways: Mapping[str, Sequence[_OutEdge]], visited: set
         way = next(path[vertex], None)
         if way is None:
             del path[vertex]
-            found.finished.append((root, vertex))
+            result.finished.append((root, vertex))
         elif way[1] in path:
-            found.back_edges.append(way[0])
+            result.back_edges.append(way[0])
         elif way[1] not in visited:
             visited.add(way[1])
             path[way[1]] = iter(ways.get(way[1], ()))

@@ -56,9 +56,9 @@ class InvalidChange:
 def invalid_changes(before: Declarations, now: Declarations) -> Iterator[InvalidChange]:
     """The changes that make the state unreadable. Declarations that only one side knows are not compared."""
     for name in sorted(before.durations.keys() & now.durations.keys()):
-        one, other = before.durations[name], now.durations[name]
-        if not _is_valid(name, one, other):
-            yield InvalidChange("window-changed", f"{name} is {one} ms in the checkpoint and {other} ms in the job")
+        old_ms, new_ms = before.durations[name], now.durations[name]
+        if not _is_valid(name, old_ms, new_ms):
+            yield InvalidChange("window-changed", f"{name} is {old_ms} ms in the checkpoint and {new_ms} ms in the job")
     if before.keys is not None and now.keys is not None and before.keys != now.keys:
         text = f"its keys are {_key_text(before.keys)} in the checkpoint and {_key_text(now.keys)} in the job"
         yield InvalidChange("keys-changed", text)

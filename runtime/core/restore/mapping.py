@@ -87,8 +87,8 @@ class MappingReport:
 
     def refusal(self, *, allow_unmapped: bool) -> RestoreProblem | None:
         """The first problem that prevents the restore, or None. Problems that cannot be waived come first."""
-        found = sorted(self.all_problems, key=lambda problem: problem.waivable)
-        return next((problem for problem in found if not (problem.waivable and allow_unmapped)), None)
+        problems = sorted(self.all_problems, key=lambda problem: problem.waivable)
+        return next((problem for problem in problems if not (problem.waivable and allow_unmapped)), None)
 
 
 class TargetOperator(msgspec.Struct, frozen=True):
@@ -156,12 +156,12 @@ class RestoreTarget(msgspec.Struct, frozen=True):
 def mapping_report(manifest: Manifest, target: RestoreTarget, job: str) -> MappingReport:
     """The report of a restore of `manifest` into `target`, for the job with the id `job`."""
     before_finished = _predecessors_of_finished_operators(manifest, target)
-    wanted = {operator.uid for operator in target.operators}
-    kept = [
+    uids = {operator.uid for operator in target.operators}
+    mappings = [
         _map_operator(o, manifest.operators.get(o.uid), before_finished.get(o.uid), target) for o in target.operators
     ]
-    gone = [_map_missing_operator(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
-    return MappingReport(problems=tuple(_checkpoint_problems(manifest, target, job)), operators=(*kept, *gone))
+    removals = [_map_missing_operator(uid, snapshot) for uid, snapshot in manifest.operators.items() if uid not in uids]
+    return MappingReport(problems=tuple(_checkpoint_problems(manifest, target, job)), operators=(*mappings, *removals))
 
 
 def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unmapped: bool = False) -> None:
@@ -180,9 +180,9 @@ def has_state(operator: OperatorSnapshot) -> bool:
     return any(map(_has_subtask_state, operator.subtasks.values()))
 
 
-def _has_subtask_state(held: SubtaskSnapshot) -> bool:
-    named = (held.keyed, held.broadcast, held.lists, held.unions)
-    return any(any(states.values()) for states in named) or bool(held.committables or held.feedback)
+def _has_subtask_state(snapshot: SubtaskSnapshot) -> bool:
+    state_maps = (snapshot.keyed, snapshot.broadcast, snapshot.lists, snapshot.unions)
+    return any(any(states.values()) for states in state_maps) or bool(snapshot.committables or snapshot.feedback)
 
 
 def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) -> Iterator[RestoreProblem]:
@@ -200,9 +200,9 @@ def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) ->
 
 def _missing_loops(manifest: Manifest, target: RestoreTarget) -> Iterator[RestoreProblem]:
     """Problems: the checkpoint holds feedback records for an operator that is no loop head in the target graph."""
-    kept = {operator.uid for operator in target.operators} - target.loop_heads
-    for uid, held in manifest.operators.items():
-        if uid in kept and any(snapshot.feedback for snapshot in held.subtasks.values()):
+    uids = {operator.uid for operator in target.operators} - target.loop_heads
+    for uid, operator in manifest.operators.items():
+        if uid in uids and any(snapshot.feedback for snapshot in operator.subtasks.values()):
             detail = "the checkpoint holds feedback records for it, and the job has no loop back to it now"
             yield RestoreProblem(code="unmapped-state", field=uid, detail=detail, waivable=True)
 
@@ -219,37 +219,37 @@ def _predecessors_of_finished_operators(manifest: Manifest, target: RestoreTarge
 
 
 def _map_operator(
-    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
+    operator: TargetOperator, snapshot: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
 ) -> OperatorMapping:
-    problem = _operator_problem(wanted, held, feeds_finished, target)
+    problem = _operator_problem(operator, snapshot, feeds_finished, target)
     changed: list[_ChangedColumn] = []
-    if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
-        changed = list(_changed_columns(wanted.uid, held, target))
-        problem = next((_type_problem(wanted.uid, column) for column in changed if column.rule.common is None), None)
+    if problem is None and snapshot is not None and snapshot.finished is not FinishedState.FINISHED:
+        changed = list(_changed_columns(operator.uid, snapshot, target))
+        problem = next((_type_problem(operator.uid, column) for column in changed if column.rule.common is None), None)
     if problem is not None:
         fate, reason = OperatorMatch.INCOMPATIBLE, problem.detail
-    elif held is None:
+    elif snapshot is None:
         fate, reason = OperatorMatch.NEW, "it is not in the checkpoint and starts empty"
     else:
-        fate, reason = _match_state(held)
+        fate, reason = _match_state(snapshot)
         notes = [f"{column.text}: widened to {column.rule.common}" for column in changed]
-        reason = "; ".join([reason, *sorted(notes), *_unchecked_keys(wanted.uid, held, target)])
+        reason = "; ".join([reason, *sorted(notes), *_unchecked_keys(operator.uid, snapshot, target)])
     return OperatorMapping(
-        uid=wanted.uid,
+        uid=operator.uid,
         fate=fate,
         reason=reason,
-        parallelism_before=None if held is None else held.parallelism,
-        parallelism_after=wanted.parallelism,
-        partly_finished=held is not None and held.finished is FinishedState.PARTLY,
+        parallelism_before=None if snapshot is None else snapshot.parallelism,
+        parallelism_after=operator.parallelism,
+        partly_finished=snapshot is not None and snapshot.finished is FinishedState.PARTLY,
         is_widened=bool(changed),
-        state_bytes=0 if held is None else _state_bytes(held),
+        state_bytes=0 if snapshot is None else _state_bytes(snapshot),
         problem=problem,
     )
 
 
-def _match_state(held: OperatorSnapshot) -> tuple[OperatorMatch, str]:
-    origin = f" ({held.origin})" if held.origin else ""
-    match held.finished:
+def _match_state(snapshot: OperatorSnapshot) -> tuple[OperatorMatch, str]:
+    origin = f" ({snapshot.origin})" if snapshot.origin else ""
+    match snapshot.finished:
         case FinishedState.FINISHED:
             return OperatorMatch.FINISHED, f"it had finished and is skipped{origin}"
         case FinishedState.PARTLY:
@@ -262,38 +262,40 @@ def _match_state(held: OperatorSnapshot) -> tuple[OperatorMatch, str]:
 
 
 def _operator_problem(
-    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
+    operator: TargetOperator, snapshot: OperatorSnapshot | None, feeds_finished: str | None, target: RestoreTarget
 ) -> RestoreProblem | None:
     if feeds_finished is not None:
         detail = f"it feeds {feeds_finished!r}, which had finished in the checkpoint"
-        return RestoreProblem(code="operator-before-finished", field=wanted.uid, detail=detail)
-    if held is None:
+        return RestoreProblem(code="operator-before-finished", field=operator.uid, detail=detail)
+    if snapshot is None:
         return None
-    if not wanted.commits and _has_committables(held):
-        return _unmapped_output(wanted.uid)
-    changes = list(invalid_changes(_declarations(held), target.declarations(wanted)))
-    if changes and held.finished is not FinishedState.FINISHED:
+    if not operator.commits and _has_committables(snapshot):
+        return _unmapped_output(operator.uid)
+    changes = list(invalid_changes(_declarations(snapshot), target.declarations(operator)))
+    if changes and snapshot.finished is not FinishedState.FINISHED:
         detail = (
             f"{', '.join(change.text for change in changes)}, by which the state cannot be read: restore it with the "
             "former value, or give the changed operator another uid and drop the state"
         )
-        return RestoreProblem(code=changes[0].code, field=wanted.uid, detail=detail)
+        return RestoreProblem(code=changes[0].code, field=operator.uid, detail=detail)
     return None
 
 
-def _declarations(held: OperatorSnapshot) -> Declarations:
+def _declarations(operator: OperatorSnapshot) -> Declarations:
     """The declarations by which the state in the checkpoint was formed. Without keyed state, any keys can read it."""
-    if not any(any(snapshot.keyed.values()) for snapshot in held.subtasks.values()):
-        return Declarations(durations=held.durations)
-    return Declarations(durations=held.durations, keys=held.keys, aggregates=held.aggregates, times=held.times)
+    if not any(any(snapshot.keyed.values()) for snapshot in operator.subtasks.values()):
+        return Declarations(durations=operator.durations)
+    return Declarations(
+        durations=operator.durations, keys=operator.keys, aggregates=operator.aggregates, times=operator.times
+    )
 
 
-def _unchecked_keys(uid: str, held: OperatorSnapshot, target: RestoreTarget) -> Iterator[str]:
+def _unchecked_keys(uid: str, operator: OperatorSnapshot, target: RestoreTarget) -> Iterator[str]:
     """A note: the types of its keys in the job are known from the first rows only."""
-    known = {column: kind for snapshot in held.subtasks.values() for column, kind in snapshot.key_types.items()}
+    key_types = {column: kind for snapshot in operator.subtasks.values() for column, kind in snapshot.key_types.items()}
     for edge in target.edges:
-        if edge.target == uid and not edge.key_types and (names := [name for name in edge.keys if name in known]):
-            columns = ", ".join(f"{name!r} ({known[name]} in the checkpoint)" for name in names)
+        if edge.target == uid and not edge.key_types and (names := [name for name in edge.keys if name in key_types]):
+            columns = ", ".join(f"{name!r} ({key_types[name]} in the checkpoint)" for name in names)
             yield f"the first rows decide whether the type of its key {columns} is the same"
 
 
@@ -312,9 +314,9 @@ class _ChangedColumn:
         return f"{self.kind} column {self.name!r} is {self.before} in the checkpoint and {self.now} in the job"
 
 
-def _changed_columns(uid: str, held: OperatorSnapshot, target: RestoreTarget) -> Iterator[_ChangedColumn]:
+def _changed_columns(uid: str, operator: OperatorSnapshot, target: RestoreTarget) -> Iterator[_ChangedColumn]:
     """The columns whose known types differ between checkpoint and job."""
-    snapshots = held.subtasks.values()
+    snapshots = operator.subtasks.values()
     for edge in target.edges:
         if edge.target != uid:
             continue
@@ -337,26 +339,26 @@ def _type_problem(uid: str, column: _ChangedColumn) -> RestoreProblem:
     return RestoreProblem(code=f"{column.kind}-type-changed", field=uid, detail=detail)
 
 
-def _map_missing_operator(uid: str, held: OperatorSnapshot) -> OperatorMapping:
+def _map_missing_operator(uid: str, snapshot: OperatorSnapshot) -> OperatorMapping:
     problem = None
-    if _has_committables(held):
+    if _has_committables(snapshot):
         problem = _unmapped_output(uid)
-    elif has_state(held):
+    elif has_state(snapshot):
         detail = "the checkpoint holds state for an operator that the job lacks"
         problem = RestoreProblem(code="unmapped-state", field=uid, detail=detail, waivable=True)
     return OperatorMapping(
         uid=uid,
         fate=OperatorMatch.DROPPED,
         reason=problem.detail if problem else "the job lacks it, and it held no state",
-        parallelism_before=held.parallelism,
-        partly_finished=held.finished is FinishedState.PARTLY,
-        state_bytes=_state_bytes(held),
+        parallelism_before=snapshot.parallelism,
+        partly_finished=snapshot.finished is FinishedState.PARTLY,
+        state_bytes=_state_bytes(snapshot),
         problem=problem,
     )
 
 
-def _has_committables(held: OperatorSnapshot) -> bool:
-    return any(snapshot.committables for snapshot in held.subtasks.values())
+def _has_committables(operator: OperatorSnapshot) -> bool:
+    return any(snapshot.committables for snapshot in operator.subtasks.values())
 
 
 def _unmapped_output(uid: str) -> RestoreProblem:
@@ -364,5 +366,5 @@ def _unmapped_output(uid: str) -> RestoreProblem:
     return RestoreProblem(code="unmapped-output", field=uid, detail=detail)
 
 
-def _state_bytes(held: OperatorSnapshot) -> int:
-    return sum(segment.nbytes for snapshot in held.subtasks.values() for segment in snapshot.segments())
+def _state_bytes(operator: OperatorSnapshot) -> int:
+    return sum(segment.nbytes for snapshot in operator.subtasks.values() for segment in snapshot.segments())

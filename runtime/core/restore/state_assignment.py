@@ -48,7 +48,7 @@ def assign_state(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Subt
         restored = SubtaskRestore(subtask=subtask) if old is None else _restore_subtask(subtask, operator, old, graph)
         feeding = {graph.source(channel) for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)} - ended
         bounds = [assigned[sender].watermark for sender in feeding]
-        if old is None or not all(held.finished for held in _held_snapshots(subtask, operator, old, graph)):
+        if old is None or not all(snapshot.finished for snapshot in _held_snapshots(subtask, operator, old, graph)):
             bounds.append(restored.watermark)
         if restored.finished or not bounds:
             ended.add(subtask)
@@ -80,11 +80,11 @@ def _overlapping(
     subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
 ) -> tuple[SubtaskSnapshot, ...]:
     """The snapshots of old subtasks that had some of the subtask's key groups."""
-    mine = _key_groups(subtask, operator, graph)
+    key_groups = _key_groups(subtask, operator, graph)
     return tuple(
         snapshot
         for index, snapshot in sorted(old.subtasks.items())
-        if _ranges_overlap(mine, key_group_range(index, graph.max_parallelism, old.parallelism))
+        if _ranges_overlap(key_groups, key_group_range(index, graph.max_parallelism, old.parallelism))
     )
 
 
@@ -123,8 +123,8 @@ def _keeps_rows(graph: JobGraph, channel: ChannelId) -> bool:
 
 def _min_if_known(bounds: Collection[int | None]) -> int | None:
     """The minimum of `bounds`. None: one of them is not known yet."""
-    known = [time for time in bounds if time is not None]
-    return min(known) if len(known) == len(bounds) else None
+    times = [time for time in bounds if time is not None]
+    return min(times) if len(times) == len(bounds) else None
 
 
 def _min_watermark(snapshots: Iterable[SubtaskSnapshot]) -> int | None:
@@ -174,8 +174,8 @@ def _union_lists(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
 
 def _redistribute_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:
     """The logs for subtask `index`: whole logs, round-robin. The edges behind the head partition the records again."""
-    mine = (snapshot for number, snapshot in sorted(old.subtasks.items()) if number % parallelism == index)
-    return tuple(segment for snapshot in mine for segment in snapshot.feedback)
+    snapshots = (snapshot for number, snapshot in sorted(old.subtasks.items()) if number % parallelism == index)
+    return tuple(segment for snapshot in snapshots for segment in snapshot.feedback)
 
 
 def _redistribute_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
@@ -189,7 +189,7 @@ def _redistribute_lists(old: OperatorSnapshot, index: int, parallelism: int) -> 
     chunks = {}
     for name in sorted({name for snapshot in running for name in snapshot.lists}):
         entries = [entry for snapshot in running for entry in snapshot.lists.get(name, ())]
-        size, more = divmod(len(entries), parallelism)
-        start = index * size + min(index, more)
-        chunks[name] = tuple(entries[start : start + size + (index < more)])
+        size, remainder = divmod(len(entries), parallelism)
+        start = index * size + min(index, remainder)
+        chunks[name] = tuple(entries[start : start + size + (index < remainder)])
     return chunks

@@ -15,16 +15,18 @@ def clone_manifest(manifest: Manifest, job: str, sinks: Collection[str]) -> tupl
     The state of `sinks` is left out: it describes output that the clone must neither commit nor clean. Operators that
     had finished stay finished.
     """
-    operators = {uid: _without_state(held) if uid in sinks else held for uid, held in manifest.operators.items()}
+    operators = {
+        uid: _without_state(operator) if uid in sinks else operator for uid, operator in manifest.operators.items()
+    }
     kind = CheckpointKind.SAVEPOINT
     return self_contained_manifest(
         msgspec.structs.replace(manifest, job=job, kind=kind, variant="", operators=operators)
     )
 
 
-def _without_state(held: OperatorSnapshot) -> OperatorSnapshot:
+def _without_state(operator: OperatorSnapshot) -> OperatorSnapshot:
     subtasks = {
         index: SubtaskSnapshot(finished=snapshot.finished, watermark=snapshot.watermark)
-        for index, snapshot in held.subtasks.items()
+        for index, snapshot in operator.subtasks.items()
     }
-    return msgspec.structs.replace(held, subtasks=subtasks)
+    return msgspec.structs.replace(operator, subtasks=subtasks)

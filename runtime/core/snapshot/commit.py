@@ -37,12 +37,12 @@ def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> Comm
 
 def pending_committables(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
     """The pending committables by operator. Finished operators are included: a restore commits their output too."""
-    found: dict[OperatorId, tuple[Any, ...]] = {}
+    by_operator: dict[OperatorId, tuple[Any, ...]] = {}
     for uid, operator in manifest.operators.items():
         pending = tuple(c for _, subtask in sorted(operator.subtasks.items()) for c in subtask.committables)
         if pending:
-            found[OperatorId(uid)] = pending
-    return found
+            by_operator[OperatorId(uid)] = pending
+    return by_operator
 
 
 def retained_output(retained: Iterable[Manifest], uid: OperatorId, list_states: Sequence[str] = ()) -> tuple[Any, ...]:
@@ -51,11 +51,11 @@ def retained_output(retained: Iterable[Manifest], uid: OperatorId, list_states: 
     Args:
         list_states: names of the list states with the output in progress of the sink's writers.
     """
-    found: list[Any] = []
+    output: list[Any] = []
     for manifest in retained:
-        found += pending_committables(manifest).get(uid, ())
-        found += output_in_progress(manifest, uid, list_states)
-    return tuple(found)
+        output += pending_committables(manifest).get(uid, ())
+        output += output_in_progress(manifest, uid, list_states)
+    return tuple(output)
 
 
 def output_in_progress(manifest: Manifest, uid: OperatorId, list_states: Sequence[str]) -> tuple[Any, ...]:
@@ -65,9 +65,9 @@ def output_in_progress(manifest: Manifest, uid: OperatorId, list_states: Sequenc
     return tuple(entry for subtask in subtasks for name in list_states for entry in subtask.lists.get(name, ()))
 
 
-def is_same_savepoint(one: Manifest, other: Manifest) -> bool:
+def is_same_savepoint(savepoint: Manifest, other: Manifest) -> bool:
     """Whether two copies are of the same savepoint. More output of one copy may be known to be committed."""
-    return pending_only(one) == pending_only(other)
+    return pending_only(savepoint) == pending_only(other)
 
 
 def pending_only(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
@@ -83,10 +83,10 @@ def pending_only(savepoint: Manifest, later: Manifest | None = None) -> Manifest
     """
     if later is not None and (later.token != savepoint.token or later.checkpoint <= savepoint.checkpoint):
         return savepoint
-    named = {} if later is None else pending_committables(later)
+    by_operator = {} if later is None else pending_committables(later)
 
     def prune(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
-        still = named.get(OperatorId(uid), ())
+        still = by_operator.get(OperatorId(uid), ())
         return replace(subtask, committables=tuple(c for c in subtask.committables if c in still))
 
     operators = {

@@ -50,12 +50,12 @@ class StoredState:
 
 def stored_states(manifest: Manifest) -> tuple[StoredState, ...]:
     """All states of a checkpoint, by operator and name."""
-    found = (state for uid, held in sorted(manifest.operators.items()) for state in _states_of(uid, held))
-    return tuple(found)
+    states = (state for uid, operator in sorted(manifest.operators.items()) for state in _states_of(uid, operator))
+    return tuple(states)
 
 
-def _states_of(uid: str, held: OperatorSnapshot) -> list[StoredState]:
-    subtasks = [snapshot for _, snapshot in sorted(held.subtasks.items())]
+def _states_of(uid: str, operator: OperatorSnapshot) -> list[StoredState]:
+    subtasks = [snapshot for _, snapshot in sorted(operator.subtasks.items())]
     keys = next((snapshot.key_types for snapshot in subtasks if snapshot.key_types), {})
     by_name: dict[tuple[str, StateKind], list[tuple[Any, ...]]] = {}
     for snapshot in subtasks:

@@ -27,8 +27,8 @@ def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = 
 
 def parse_folder(folder: str) -> tuple[int, int] | None:
     """Checkpoint id and token of a folder that `folder_of` named; None for any other name."""
-    kind, *rest = folder.split("-")
-    numbers, variant = rest[:2], rest[2:]
+    kind, *parts = folder.split("-")
+    numbers, variant = parts[:2], parts[2:]
     if kind not in ("chk", "savepoint") or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
         return None
     if variant and (kind != "savepoint" or len(variant) > 1 or not is_variant(variant[0])):
@@ -126,8 +126,8 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     proofs: dict[str, dict[int, GroupProof]] = {}  #: of keyed and broadcast states, by name and key group
 
     def segments(self) -> tuple[Segment, ...]:
-        named = (*self.keyed.values(), *self.broadcast.values())
-        return (*(segment for segments in named for segment in segments), *self.feedback)
+        state_maps = (*self.keyed.values(), *self.broadcast.values())
+        return (*(segment for segments in state_maps for segment in segments), *self.feedback)
 
     def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
         """A copy in which `change` has replaced each segment."""

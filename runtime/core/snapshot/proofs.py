@@ -45,11 +45,11 @@ def total_proof(proofs: Iterable[StateProof]) -> GroupProof:
 def proof_difference(expected: StateProof, actual: StateProof) -> str:
     """The first key group whose proofs differ, and how, as a clause; "" if all are equal."""
     for group in sorted({*expected, *actual}):
-        one, other = expected.get(group, _NO_ENTRIES), actual.get(group, _NO_ENTRIES)
-        if one.entries != other.entries:
-            return f"key group {group} has {other.entries} entries instead of {one.entries}"
-        if one.hash != other.hash:
-            return f"the {one.entries} entries of key group {group} have other contents"
+        first, second = expected.get(group, _NO_ENTRIES), actual.get(group, _NO_ENTRIES)
+        if first.entries != second.entries:
+            return f"key group {group} has {second.entries} entries instead of {first.entries}"
+        if first.hash != second.hash:
+            return f"the {first.entries} entries of key group {group} have other contents"
     return ""
 
 

@@ -33,17 +33,17 @@ class BarrierAlignment:
         started, given_up = self._begin(barrier)
         if started.pending is None or started.pending.checkpoint != barrier.checkpoint:
             return started, given_up  # a late barrier of a checkpoint already taken or aborted
-        settled, taken = replace(started, blocked=started.blocked | {channel})._complete()
-        return settled, given_up + taken
+        settled, outcomes = replace(started, blocked=started.blocked | {channel})._complete()
+        return settled, given_up + outcomes
 
     def on_trigger(self, barrier: Barrier) -> tuple[Self, list[AlignmentOutcome]]:
         started, given_up = self._begin(barrier)
-        settled, taken = started._complete()
-        return settled, given_up + taken
+        settled, outcomes = started._complete()
+        return settled, given_up + outcomes
 
     def on_cancel(self, checkpoint: CheckpointId) -> tuple[Self, list[AlignmentOutcome]]:
-        known = checkpoint < self.newest or (checkpoint == self.newest and self.pending is None)
-        if known or checkpoint in self.aborted:
+        is_past = checkpoint < self.newest or (checkpoint == self.newest and self.pending is None)
+        if is_past or checkpoint in self.aborted:
             return self, []
         outcomes: list[AlignmentOutcome] = [GivenUp(checkpoint, overtaken=False)]
         if self.pending is not None and self.pending.checkpoint != checkpoint:

@@ -56,8 +56,8 @@ class BarrierDelay:
         return 0.0 if self._time + 1 >= self._pane_end else max(0.0, self._hold_until - now)
 
     def release(self) -> Barrier | None:
-        kept, self._held = self._held, None
-        return kept
+        barrier, self._held = self._held, None
+        return barrier
 
     def limit_rows(self, rows: int) -> int:
         """The size of the next batch. A held barrier reduces `rows` to the rows expected before the pane end."""

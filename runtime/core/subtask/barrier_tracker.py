@@ -57,13 +57,13 @@ class BarrierTracker:
             replace(entry, delivered=entry.delivered | {channel}) if entry.checkpoint == barrier.checkpoint else entry
             for entry in begun.awaited
         )
-        settled, taken = replace(begun, awaited=awaited)._complete()
-        return settled, given_up + taken
+        settled, outcomes = replace(begun, awaited=awaited)._complete()
+        return settled, given_up + outcomes
 
     def on_trigger(self, barrier: Barrier) -> tuple[Self, list[AlignmentOutcome]]:
         begun, given_up = self._begin(barrier)
-        settled, taken = begun._complete()
-        return settled, given_up + taken
+        settled, outcomes = begun._complete()
+        return settled, given_up + outcomes
 
     def on_cancel(self, checkpoint: CheckpointId) -> tuple[Self, list[AlignmentOutcome]]:
         """Gives up `checkpoint` and every awaited checkpoint before it, once each."""
@@ -87,8 +87,8 @@ class BarrierTracker:
     def _begin(self, barrier: Barrier) -> tuple[Self, list[AlignmentOutcome]]:
         """Adds the checkpoint of `barrier` to the awaited checkpoints if it is new."""
         checkpoint = barrier.checkpoint
-        known = any(entry.checkpoint == checkpoint for entry in self.awaited)
-        if known or checkpoint <= self.closed_up_to or checkpoint in self.aborted:
+        is_awaited = any(entry.checkpoint == checkpoint for entry in self.awaited)
+        if is_awaited or checkpoint <= self.closed_up_to or checkpoint in self.aborted:
             return self, []
         awaited = tuple(sorted((*self.awaited, AwaitedCheckpoint(barrier)), key=lambda entry: entry.checkpoint))
         begun = replace(self, awaited=awaited)
@@ -101,12 +101,12 @@ class BarrierTracker:
 
         Channels are ordered, so an older checkpoint that is still incomplete was given up upstream.
         """
-        taken = [entry for entry in self.awaited if self.live <= entry.delivered]
-        if not taken:
+        entries = [entry for entry in self.awaited if self.live <= entry.delivered]
+        if not entries:
             return self, []
-        newest = taken[-1].checkpoint
+        newest = entries[-1].checkpoint
         outcomes: list[AlignmentOutcome] = [
-            Aligned(entry.barrier) if entry in taken else GivenUp(entry.checkpoint, overtaken=True)
+            Aligned(entry.barrier) if entry in entries else GivenUp(entry.checkpoint, overtaken=True)
             for entry in self.awaited
             if entry.checkpoint <= newest
         ]

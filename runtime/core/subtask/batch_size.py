@@ -32,10 +32,10 @@ class BatchSize:
 
     def on_batch(self, rows: int, at_ms: float) -> None:
         """A full-size poll returned `rows` at `at_ms`."""
-        asked = self.rows
+        requested_rows = self.rows
         if self._since_ms is not None:
             self._adapt(at_ms - self._since_ms)
-        self._since_ms, self._batch_rows, self._requested_rows = at_ms, rows, asked
+        self._since_ms, self._batch_rows, self._requested_rows = at_ms, rows, requested_rows
 
     def is_fast(self, at_ms: float) -> bool:
         """Whether the previous batch took less than `FAST_BATCH_MS` until now. Unknown after a gap: False."""
@@ -53,5 +53,5 @@ class BatchSize:
                 quarters = 2 if took_ms > VERY_SLOW_BATCH_MS else 3
                 self.rows = max(MIN_BATCH_ROWS, min(self.rows, self._batch_rows) * quarters // 4)
         elif self._batch_rows >= self._requested_rows:
-            more = self.rows if took_ms < FAST_BATCH_MS else self.rows // GROWTH_DIVISOR
-            self.rows = min(MAX_BATCH_ROWS, self.rows + more)
+            growth = self.rows if took_ms < FAST_BATCH_MS else self.rows // GROWTH_DIVISOR
+            self.rows = min(MAX_BATCH_ROWS, self.rows + growth)

@@ -30,12 +30,12 @@ def joins_ahead(graph: JobGraph, uid: OperatorId) -> frozenset[OperatorId]:
     """The joins whose probe side `uid` leads to. Paths through a build input do not count: its rows are not emitted."""
     joins = {edge.target for edge in graph.edges if edge.build}
     ahead: set[OperatorId] = set()
-    found, waiting = {uid}, [uid]
+    operators, waiting = {uid}, [uid]
     while waiting:
         targets = set(_targets(graph, waiting.pop()))
         ahead |= targets & joins
-        waiting += targets - found
-        found |= targets
+        waiting += targets - operators
+        operators |= targets
     return frozenset(ahead)
 
 

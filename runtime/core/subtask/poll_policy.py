@@ -74,15 +74,15 @@ class PollPolicy:
         since = now - self._last_rows_at
         return POLL_INTERVAL_MS - since if self.rests(now) else min(MAX_IDLE_POLL_MS, max(POLL_INTERVAL_MS, since))
 
-    def on_batch(self, polled: Sequence[int], asked: int, began: float, now: float) -> None:
-        """Polls from `began` to `now` for `asked` rows returned `polled` rows each; the last one may be empty.
+    def on_batch(self, polled: Sequence[int], limit: int, began: float, now: float) -> None:
+        """Polls from `began` to `now` for at most `limit` rows returned `polled` rows each; the last one may be empty.
 
         A poll shortened by a held barrier does not tune the batch size.
         """
         rows, before = sum(polled), polled[0] if len(polled) > 1 else self._last_rows
-        self.has_few_rows = rows < min(FEW_ROWS, asked) and polled[-1] < MIN_SHARE * before
+        self.has_few_rows = rows < min(FEW_ROWS, limit) and polled[-1] < MIN_SHARE * before
         self._last_rows_at, self._last_rows = began, rows
-        if asked < self._batch_size.rows:
+        if limit < self._batch_size.rows:
             self._batch_size.on_gap()
         else:
             self._batch_size.on_batch(rows, now)

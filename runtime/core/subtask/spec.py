@@ -81,12 +81,12 @@ def loop_place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:
 
 def feeds_build_side(graph: JobGraph, uid: OperatorId) -> bool:
     """Whether a path leads from `uid` to a build input."""
-    found, waiting = {uid}, [uid]
+    uids, waiting = {uid}, [uid]
     while waiting:
         here = waiting.pop()
         out = [edge for edge in graph.edges if edge.source == here]
         if any(edge.build for edge in out):
             return True
-        waiting += {edge.target for edge in out} - found
-        found.update(edge.target for edge in out)
+        waiting += {edge.target for edge in out} - uids
+        uids.update(edge.target for edge in out)
     return False

@@ -301,7 +301,7 @@ class Subtask:
             deploying = self.phase == "deploying"
             detail = "the subtask is being deployed" if deploying else "the log of the loop is being replayed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
-        done: Effects = []
+        effects: Effects = []
         drains = barrier.kind is CheckpointKind.DRAIN
         if (
             self.is_source
@@ -309,8 +309,8 @@ class Subtask:
             and barrier.kind.ends_job
             and not (drains and self.spec.reads_to_end)
         ):
-            done = self._finish_source(drain=drains)
-        return done + self._apply_outcomes(*self._barriers.on_trigger(barrier))
+            effects = self._finish_source(drain=drains)
+        return effects + self._apply_outcomes(*self._barriers.on_trigger(barrier))
 
     def _apply_outcomes(self, after: BarrierHandler, outcomes: list[AlignmentOutcome]) -> Effects:
         self._barriers = after
@@ -421,15 +421,15 @@ class Subtask:
         return effects
 
     def _on_build_side_end(self) -> Effects:
-        held, self._held_records = self._held_records, {}
-        return [control.BuildSideRead(), *(ProcessRecords(channel, records) for channel, records in held.items())]
+        by_channel, self._held_records = self._held_records, {}
+        return [control.BuildSideRead(), *(ProcessRecords(channel, records) for channel, records in by_channel.items())]
 
     def _finish_inputs(self, *, drain: bool) -> Effects:
         """Finishes the logic after all inputs, and the loop, have ended. Takes the deferred snapshot of a drain."""
         numbers = sorted({self.spec.inputs[channel] for channel in self.loop.channels}) if drain else []
-        done = [*(EndInput(number) for number in numbers), *self._finish_logic(drain=drain)]
+        effects = [*(EndInput(number) for number in numbers), *self._finish_logic(drain=drain)]
         barrier, self._deferred_barrier = self._deferred_barrier, None
-        return done if barrier is None else done + self._take_snapshot(barrier)
+        return effects if barrier is None else effects + self._take_snapshot(barrier)
 
     def _finish_logic(self, *, drain: bool) -> Effects:
         assert self.phase == "running", "the logic of a subtask finishes once"

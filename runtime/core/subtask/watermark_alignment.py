@@ -62,10 +62,10 @@ class ChannelDrift:
 
     @property
     def exceeds_drift(self) -> bool:
-        others = self.meeting.watermarks.active_watermarks(self.channel)
-        if not others or len(self._past_watermarks) < self.min_batches:
+        watermarks = self.meeting.watermarks.active_watermarks(self.channel)
+        if not watermarks or len(self._past_watermarks) < self.min_batches:
             return False
-        return self._past_watermarks[0] - min(others) > self.max_drift_ms
+        return self._past_watermarks[0] - min(watermarks) > self.max_drift_ms
 
     @property
     def min_watermark(self) -> int:
@@ -114,14 +114,14 @@ def channel_drifts(
         machines: the subtasks in the slot of `source`.
         pre_aggregated: numbers of the edges whose rows are pre-aggregated.
     """
-    found = []
+    drifts = []
     for number, max_drift_ms in max_drifts_ms.items():
         meeting = machines.get(SubtaskId(graph.edges[number].target, source.index))
         if meeting is not None:
             min_batches = PRE_AGGREGATED_DRIFT_BATCHES if number in pre_aggregated else MIN_DRIFT_BATCHES
             channel = ChannelId(number, source.index, source.index)
-            found.append(ChannelDrift(meeting, channel, max_drift_ms, min_batches))
-    return found
+            drifts.append(ChannelDrift(meeting, channel, max_drift_ms, min_batches))
+    return drifts
 
 
 def waiting_edges(graph: JobGraph, source: OperatorId, drifts_ms: Mapping[int, int]) -> dict[int, int]:
@@ -130,7 +130,7 @@ def waiting_edges(graph: JobGraph, source: OperatorId, drifts_ms: Mapping[int, i
     Args:
         drifts_ms: the permitted drift of all edges into windows, by edge number. The result is a part of it.
     """
-    found: dict[int, int] = {}
+    edges: dict[int, int] = {}
     for number, edge in enumerate(graph.edges):
         if edge.source != source:
             continue
@@ -139,19 +139,19 @@ def waiting_edges(graph: JobGraph, source: OperatorId, drifts_ms: Mapping[int, i
             ways = waiting_edges(graph, edge.target, drifts_ms)
         if not ways:
             return {}
-        found |= ways
-    return found
+        edges |= ways
+    return edges
 
 
 def meeting_edges(graph: JobGraph, source: OperatorId) -> tuple[int, ...]:
     """The first edge of each way from `source` at whose target its rows meet rows of siblings or of other sources."""
-    found: list[int] = []
+    numbers: list[int] = []
     for number, edge in enumerate(graph.edges):
         if edge.source != source or edge.feedback:
             continue
         inputs = sum(each.target == edge.target and not each.build and not each.feedback for each in graph.edges)
         if edge.partitioning is Partitioning.FORWARD and inputs == 1:
-            found += meeting_edges(graph, edge.target)
+            numbers += meeting_edges(graph, edge.target)
         else:
-            found.append(number)
-    return tuple(found)
+            numbers.append(number)
+    return tuple(numbers)

@@ -49,8 +49,10 @@ class WatermarkValve:
 
     def active_watermarks(self, *beside: ChannelId) -> list[int]:
         """The watermarks of all active channels except `beside`."""
-        others = (time for other, time in self._watermarks.items() if other not in beside and other not in self._idle)
-        return [time for time in others if time < MAX_WATERMARK]
+        watermarks = (
+            time for other, time in self._watermarks.items() if other not in beside and other not in self._idle
+        )
+        return [time for time in watermarks if time < MAX_WATERMARK]
 
     @property
     def all_idle(self) -> bool:

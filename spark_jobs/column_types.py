@@ -52,8 +52,8 @@ def carrier_of(kind: pa.DataType) -> pa.DataType | None:
     if types.is_timestamp(kind):
         return pa.int64() if kind.unit == "ns" else pa.timestamp("us")
     if types.is_decimal(kind):
-        whole = kind.precision <= _MAX_DECIMAL_PRECISION and 0 <= kind.scale <= kind.precision
-        return pa.decimal128(kind.precision, kind.scale) if whole else None
+        is_supported = kind.precision <= _MAX_DECIMAL_PRECISION and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if is_supported else None
     if types.is_dictionary(kind):
         return carrier_of(kind.value_type)
     return _nested_carrier(kind)
@@ -67,7 +67,7 @@ def _nested_carrier(kind: pa.DataType) -> pa.DataType | None:
     elif types.is_struct(kind):
         inner = [(field.name, carrier_of(field.type)) for field in kind]
         names = {name.casefold() for name, _ in inner}
-        if inner and len(names) == len(inner) and all(one is not None for _, one in inner):
+        if inner and len(names) == len(inner) and all(element is not None for _, element in inner):
             carrier = pa.struct(inner)
     elif types.is_map(kind):
         key, item = carrier_of(kind.key_type), carrier_of(kind.item_type)

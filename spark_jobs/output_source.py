@@ -51,8 +51,8 @@ class OutputSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         log, epochs = self._selection()
-        own = bool(epochs) and schema == self.schema()
-        return OutputReader(str(log.output), epochs, to_arrow_schema(schema, timezone="UTC"), all_columns=own)
+        is_own_schema = bool(epochs) and schema == self.schema()
+        return OutputReader(str(log.output), epochs, to_arrow_schema(schema, timezone="UTC"), all_columns=is_own_schema)
 
     def _selection(self) -> tuple[CommitLog, list[CommittedEpoch]]:
         """The selected epochs, by sink and in order."""
@@ -77,21 +77,21 @@ class OutputSource(DataSource):
 
     def _sinks(self, log: CommitLog) -> list[tuple[str, str]]:
         job, sink = self.options.get("job"), self.options.get("sink")
-        known = log.sinks()
-        found = [one for one in known if job in (None, "") or one[0] == encode_name(job)]
-        found = [one for one in found if sink in (None, "") or one[1] == encode_name(sink)]
-        if not found:
+        sinks = log.sinks()
+        matches = [pair for pair in sinks if job in (None, "") or pair[0] == encode_name(job)]
+        matches = [pair for pair in matches if sink in (None, "") or pair[1] == encode_name(sink)]
+        if not matches:
             field = "sink" if sink else "job"
-            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_format_sinks(known)}")
-        return found
+            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_format_sinks(sinks)}")
+        return matches
 
     def _number(self, option: str) -> int | None:
-        given = self.options.get(option)
-        if given is None:
+        text = self.options.get(option)
+        if text is None:
             return None
-        if not given.isdecimal():
-            raise JobRejected("bad-epoch", option, f"the number of an epoch, 0 or greater, not {given!r}")
-        return int(given)
+        if not text.isdecimal():
+            raise JobRejected("bad-epoch", option, f"the number of an epoch, 0 or greater, not {text!r}")
+        return int(text)
 
 
 @dataclass
@@ -126,22 +126,22 @@ class OutputReader(DataSourceReader):
 
     def _columns_of(self, name: str, epoch: int) -> list[str]:
         """The columns of the file and its partition that are in the schema."""
-        path, held = Path(self._folder, name), _schema_of(Path(self._folder), name, epoch)
-        strange = sorted(set(held.names) - set(self._schema.names))
+        path, schema = Path(self._folder, name), _schema_of(Path(self._folder), name, epoch)
+        strange = sorted(set(schema.names) - set(self._schema.names))
         if strange and self._all_columns:
             detail = (
                 f"{path}: epoch {epoch} has a column {strange[0]!r}, which the newest epoch lacks: name the columns"
             )
             raise DataRejected(f"schema-differs: {detail} to read by .schema(…)")
-        return [column for column in held.names if column in self._schema.names]
+        return [column for column in schema.names if column in self._schema.names]
 
     def _cast_batch(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
         """The batch in the requested schema; a column that an older file lacks is null."""
-        held = to_spark_types(batch)
+        spark_batch = to_spark_types(batch)
         columns = []
         for field in self._schema:
-            place = held.schema.get_field_index(field.name)
-            column = pa.nulls(batch.num_rows, field.type) if place < 0 else held.column(place)
+            place = spark_batch.schema.get_field_index(field.name)
+            column = pa.nulls(batch.num_rows, field.type) if place < 0 else spark_batch.column(place)
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -153,13 +153,13 @@ class OutputReader(DataSourceReader):
 def _groups(files: Sequence[tuple[LoggedFile, int]]) -> Iterator[list[tuple[str, int]]]:
     """Files in order, in groups of about `PARTITION_BYTES`."""
     group: list[tuple[str, int]] = []
-    held = 0
+    nbytes = 0
     for file, epoch in files:
-        if group and held + file.bytes > PARTITION_BYTES:
+        if group and nbytes + file.bytes > PARTITION_BYTES:
             yield group
-            group, held = [], 0
+            group, nbytes = [], 0
         group.append((file.name, epoch))
-        held += file.bytes
+        nbytes += file.bytes
     if group:
         yield group
 

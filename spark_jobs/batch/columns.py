@@ -96,12 +96,12 @@ class StepColumns:
         """The output schema of a built-in operator, taken from its output for a row of nulls."""
         window = isinstance(operator, TumblingWindow | SlidingWindow)
         rows = self._pre_aggregate_nulls(uid) if window else [_row_of_nulls(self.schema_of(self._input(uid)), None)]
-        kept = _BatchList()
-        subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), kept)
+        collector = _BatchList()
+        subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), collector)
         for batch in rows:
             subtask.process_sorted_rows(batch)
         subtask.finish()
-        return kept.batches[0].schema
+        return collector.batches[0].schema
 
     def _pre_aggregate_nulls(self, window: OperatorId) -> list[pa.RecordBatch]:
         edge = next(edge for edge in self._job.edges if edge.pre_aggregation and edge.spec.target == window)
@@ -137,7 +137,7 @@ class StepColumns:
 
     def _run_operator(self, uid: OperatorId) -> list[pa.RecordBatch]:
         """The operator's output for the sample of its inputs; an empty batch if a `map_batches` emits no rows."""
-        operator, kept = self._job.operators[uid](), _BatchList()
+        operator, collector = self._job.operators[uid](), _BatchList()
         edges = [(number, edge) for number, edge in enumerate(self._graph.edges) if edge.target == uid]
         builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]
         number, edge = next((number, edge) for number, edge in edges if edge.input == 0)
@@ -146,14 +146,14 @@ class StepColumns:
         if folding is not None:
             combiner = folding.create()
             rows = [part for batch in rows for part in combiner.add(batch)] + combiner.flush()
-        subtask = Subtask(self._facts, uid, 0, 1, operator, None, builds, kept)
+        subtask = Subtask(self._facts, uid, 0, 1, operator, None, builds, collector)
         for batch in [_sort_by_key_hash(rows, edge.keys)] if edge.keys and rows else rows:
             subtask.process_sorted_rows(batch)
         subtask.finish()
         subtask.close()
-        if isinstance(operator, MapBatches) and rows and not kept.batches:
+        if isinstance(operator, MapBatches) and rows and not collector.batches:
             return [operator.empty_result(rows[0].schema)]
-        return kept.batches
+        return collector.batches
 
     def _input(self, uid: OperatorId, number: int = 0) -> OperatorId:
         return next(edge.source for edge in self._graph.edges if edge.target == uid and edge.input == number)

@@ -108,20 +108,20 @@ class _Execution:
     builds: dict[int, Any] = field(default_factory=dict)
 
     def run(self) -> list[SinkResult]:
-        found: list[SinkResult] = []
+        results: list[SinkResult] = []
         for stage in self.stages:
             self.spark.sparkContext.setJobGroup(self.group, f"{self.job.name}: {stage.name}", interruptOnCancel=True)
             frame = self._frame(stage)
             if isinstance(stage.tail, WriteSink):
                 with self.progress.action(stage):
                     rows = frame.collect()
-                found += [_sink_result(partition, row) for partition, row in enumerate(rows)]
+                results += [_sink_result(partition, row) for partition, row in enumerate(rows)]
                 continue
             self.frames[stage.number] = frame.persist() if stage.shared else frame
             if stage.broadcast:
                 with self.progress.action(stage):
                     self.builds[stage.number] = self._broadcast_build(stage.tail, self.frames[stage.number])
-        return found
+        return results
 
     @contextmanager
     def checked_partitions(self) -> Iterator[None]:

@@ -145,10 +145,10 @@ class BatchMaster:
     def _handle_operations(self) -> bool:
         """Takes pending operations and reports progress. Returns False if this master is superseded."""
         with suppress(EnvironmentFailure):  # retried within a second
-            asked = self._records.take_operations(only_cancel=False)
-            if asked is None:
+            operations = self._records.take_operations(only_cancel=False)
+            if operations is None:
                 return False
-            for request in asked:
+            for request in operations:
                 if request.kind == "cancel":
                     self._cancel(request.id)
                 else:
@@ -200,10 +200,10 @@ class BatchMaster:
             return MasterExitCode.BROKEN  # the end is recorded: the next master commits it
         if self._cancelled_by:
             self._retry(lambda: self._records.change_state(RunEvent.CANCEL_REQUESTED))
-            done = self._record_end("canceled", RunEvent.ENDED)
+            exit_code = self._record_end("canceled", RunEvent.ENDED)
             for operation in self._cancelled_by:
                 self._retry(partial(self._records.complete_operation, operation, {}, None))
-            return done
+            return exit_code
         if self._released:
             self._retry(lambda: self._records.end_attempt("released"))
             return MasterExitCode.RELEASED
@@ -245,22 +245,22 @@ class BatchMaster:
                 threading.Event().wait(RETRY_INTERVAL_S)
 
 
-def batch_settings(name: str, cores: int, chosen: Mapping[str, str]) -> SparkSettings:
+def batch_settings(name: str, cores: int, version_settings: Mapping[str, str]) -> SparkSettings:
     """Settings of the session of a run, with those that its version has chosen.
 
     Raises:
         ValueError: a version may not choose a setting.
     """
-    check_spark_settings(chosen)  # again: the console may have other settings, or the row may be changed
+    check_spark_settings(version_settings)  # again: the console may have other settings, or the row may be changed
     settings = SparkSettings.for_batch(name, cores=cores)
-    return replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
+    return replace(settings, extra={**settings.extra, **UI_SETTINGS, **version_settings})
 
 
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
     if row.discards_output:
         raise JobRejected("batch-clone", "execution_mode", "a job with discarded output runs in streaming mode only")
-    (job, code), chosen = compile_job(row), settings_of(row).spark
-    settings = batch_settings(f"{row.job_name}, run {run}", row.parallelism, chosen)
+    (job, code), version_settings = compile_job(row), settings_of(row).spark
+    settings = batch_settings(f"{row.job_name}, run {run}", row.parallelism, version_settings)
     if not settings.master.startswith("spark://"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the address of Spark's UI
     records = records_of(row, run, token, url)

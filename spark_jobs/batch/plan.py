@@ -190,8 +190,8 @@ class _Planner:
         if uid in self._job.sinks:
             self._write_through(edge)
             return
-        others = [one for one in self._graph.edges if one.target == uid and one != edge]
-        builds = tuple((one.input, self._build_stage(self._source_of(one))) for one in others)
+        build_edges = [other for other in self._graph.edges if other.target == uid and other != edge]
+        builds = tuple((build_edge.input, self._build_stage(self._source_of(build_edge))) for build_edge in build_edges)
         step = Step(
             uid=uid,
             parallelism=spec.parallelism,

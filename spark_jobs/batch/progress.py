@@ -56,23 +56,23 @@ class BatchProgress:
     @contextmanager
     def action(self, stage: BatchStage) -> Iterator[None]:
         """Context of the Spark action that computes `stage` and the stages that it needs."""
-        needed = self._required_stages(stage)
-        self._begun_stages |= needed
+        stages = self._required_stages(stage)
+        self._begun_stages |= stages
         yield
-        self._ended_stages |= needed
+        self._ended_stages |= stages
 
     def live(self) -> dict[str, Any]:
         """The live report of the run, for `RunStore.write_live`. Records count for ended tasks only."""
         reports = self.reports
-        done = Counter(stage for stage, _ in reports)
+        counts = Counter(stage for stage, _ in reports)
         rows: list[dict[str, Any]] = []
         operators: dict[str, dict[str, Any]] = {}
         for stage in self._stages:
-            own = [report for (number, _), report in reports.items() if number == stage.number]
-            state = self._state(stage, done)
-            rows.append(self._stage_row(stage, state, own))
+            stage_reports = [report for (number, _), report in reports.items() if number == stage.number]
+            state = self._state(stage, counts)
+            rows.append(self._stage_row(stage, state, stage_reports))
             if state in _OPERATOR_STATES:
-                operators |= {uid: _operator(uid, _OPERATOR_STATES[state], own) for uid in stage.operators}
+                operators |= {uid: _operator(uid, _OPERATOR_STATES[state], stage_reports) for uid in stage.operators}
         return {
             "batch": {
                 "stages": rows,
@@ -86,18 +86,18 @@ class BatchProgress:
     # ------------------------------------------------------------ parts
 
     def _required_stages(self, stage: BatchStage) -> frozenset[int]:
-        found = frozenset({stage.number})
-        return found.union(*(self._required_stages(self._stages[number]) for number in stage.inputs))
+        numbers = frozenset({stage.number})
+        return numbers.union(*(self._required_stages(self._stages[number]) for number in stage.inputs))
 
-    def _state(self, stage: BatchStage, done: Counter[int]) -> StageState:
-        if self._is_complete(stage, done):
+    def _state(self, stage: BatchStage, counts: Counter[int]) -> StageState:
+        if self._is_complete(stage, counts):
             return StageState.COMPLETE
-        ready = all(self._is_complete(self._stages[number], done) for number in stage.inputs)
+        ready = all(self._is_complete(self._stages[number], counts) for number in stage.inputs)
         return StageState.ACTIVE if ready and stage.number in self._begun_stages else StageState.PENDING
 
-    def _is_complete(self, stage: BatchStage, done: Counter[int]) -> bool:
+    def _is_complete(self, stage: BatchStage, counts: Counter[int]) -> bool:
         tasks = self._planned_tasks(stage)
-        return stage.number in self._ended_stages or (tasks is not None and done[stage.number] >= tasks)
+        return stage.number in self._ended_stages or (tasks is not None and counts[stage.number] >= tasks)
 
     def _planned_tasks(self, stage: BatchStage) -> int | None:
         """The number of tasks; None for a DataFrame, whose partitions Spark chooses."""
@@ -136,7 +136,7 @@ def _operator(uid: str, state: str, reports: Iterable[TaskReport]) -> dict[str, 
 def task_counts(context: SparkContext, group: str) -> tuple[int, int]:
     """Tasks, and completed tasks, of the stages that a job group has begun."""
     rows = _tasks_by_stage(context, group)
-    return sum(tasks for tasks, _, _ in rows), sum(done for _, done, _ in rows)
+    return sum(tasks for tasks, _, _ in rows), sum(count for _, count, _ in rows)
 
 
 def _tasks_by_stage(context: SparkContext, group: str) -> list[tuple[int, int, int]]:
@@ -144,12 +144,12 @@ def _tasks_by_stage(context: SparkContext, group: str) -> list[tuple[int, int, i
     tracker = context.statusTracker()
     jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
     numbers = {number for job in jobs if job is not None for number in job.stageIds}
-    found = []
+    rows = []
     for number in sorted(numbers):
         info = tracker.getStageInfo(number)
         if info is not None and str(_stage_data(context, number).status().toString()) not in ("SKIPPED", "PENDING"):
-            found.append((int(info.numTasks), int(info.numCompletedTasks), int(info.numFailedTasks)))
-    return found
+            rows.append((int(info.numTasks), int(info.numCompletedTasks), int(info.numFailedTasks)))
+    return rows
 
 
 def _spark_facts(context: SparkContext, number: int) -> dict[str, Any]:

@@ -92,9 +92,9 @@ def _clock_use(function: FunctionHooks[Any]) -> str | None:
         for hook in vars(base).values():
             if isinstance(hook, types.FunctionType):
                 for code in _nested_codes(hook.__code__):
-                    found = _clock_use_in_code(code)
-                    if found is not None:
-                        return found
+                    use = _clock_use_in_code(code)
+                    if use is not None:
+                        return use
     return None
 
 

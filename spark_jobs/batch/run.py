@@ -82,7 +82,7 @@ def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan
         if isinstance(source, SparkTable):
             assert spark is not None, "the DataFrame of a source is of this Spark"
             frames[uid] = open_frame(uid, source, spark)
-    shapes = {uid: found.shape for uid, found in frames.items()}
+    shapes = {uid: frame.shape for uid, frame in frames.items()}
     return BatchPlan(stages_of(job, StepColumns(job, frames), shapes), frames)
 
 
@@ -199,10 +199,10 @@ class BatchRun:
             max_parallelism=self.job.graph.max_parallelism,
             operators={o.uid: self._snapshot(o.uid, o.parallelism, prepared) for o in self.job.graph.operators},
         )
-        done = self.retry(partial(finalize_checkpoint, self.store, self.records, manifest, (), SystemClock().now_ms))
-        if isinstance(done, NotRecorded):
-            raise EnvironmentFailure(done.detail)
-        if not isinstance(done, Recorded):
+        result = self.retry(partial(finalize_checkpoint, self.store, self.records, manifest, (), SystemClock().now_ms))
+        if isinstance(result, NotRecorded):
+            raise EnvironmentFailure(result.detail)
+        if not isinstance(result, Recorded):
             raise Superseded
         return manifest
 

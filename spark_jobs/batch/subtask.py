@@ -161,11 +161,11 @@ class _CheckedCollector:
         """Drops the batch: `check_batch` refuses jobs that read a side output."""
 
 
-def check_columns(uid: str, expected: pa.Schema, found: pa.Schema) -> None:
+def check_columns(uid: str, expected: pa.Schema, schema: pa.Schema) -> None:
     """Raises WeirError: columns differ in name, order or type from the planned columns of step `uid`."""
-    if expected.names != found.names:
-        raise WeirError(f"operator {uid!r}: its rows have the columns {found.names}, planned were {expected.names}")
-    for before, now in zip(expected, found, strict=True):
+    if expected.names != schema.names:
+        raise WeirError(f"operator {uid!r}: its rows have the columns {schema.names}, planned were {expected.names}")
+    for before, now in zip(expected, schema, strict=True):
         if before.type != now.type:
             raise WeirError(f"operator {uid!r}: column {now.name!r} was {before.type} and is {now.type}")
 
@@ -180,8 +180,8 @@ class OperatorChain:
     def __init__(self, make: Iterable[Callable[[Collector], Subtask]], out: Collector) -> None:
         self._subtasks: list[Subtask] = []
         self._head = out
-        for one in reversed(list(make)):
-            subtask = one(self._head)
+        for factory in reversed(list(make)):
+            subtask = factory(self._head)
             self._subtasks.insert(0, subtask)
             self._head = _ChainInput(subtask)
 

@@ -114,9 +114,9 @@ class _Task:
     def __init__(self, stage: BatchStage, job: JobFacts, builds: Builds, chunk_rows: int) -> None:
         self._stage, self._job, self.chunk_rows = stage, job, chunk_rows
         self.tally = RowCounter()
-        wanted = {number for step in stage.steps for _, number in step.builds}
+        numbers = {number for step in stage.steps for _, number in step.builds}
         self._builds = {
-            number: [batch for stream in builds[number].value for batch in from_stream(stream)] for number in wanted
+            number: [batch for stream in builds[number].value for batch in from_stream(stream)] for number in numbers
         }
 
     def run(self, batches: Batches) -> Batches:
@@ -260,8 +260,8 @@ class _SubtaskRun:
 class _KeyedRun(_SubtaskRun):
     """A stage whose first operator is keyed: each chunk of whole keys gets a fresh instance, which bounds its state."""
 
-    def __init__(self, task: _Task, index: int, first: Step, others: Sequence[Step]) -> None:
-        super().__init__(task, index, others)
+    def __init__(self, task: _Task, index: int, first: Step, steps: Sequence[Step]) -> None:
+        super().__init__(task, index, steps)
         self._first = first
         self._operator: Subtask | None = None
         self._rows = 0
@@ -380,11 +380,11 @@ class _Emitter(_Tail):
             return self._emit.partitioner(rows.select(list(self._emit.keys)), owners)  # type: ignore[misc]
 
         parts = partition_by_function(numbered, numbered.schema.names, function, self._emit.target, self._emit.owners)
-        found = np.zeros(batch.num_rows, dtype=np.int32)
+        owners = np.zeros(batch.num_rows, dtype=np.int32)
         for owner, part in enumerate(parts):
             if part is not None:
-                found[part.column(part.num_columns - 1).to_numpy()] = owner
-        return found
+                owners[part.column(part.num_columns - 1).to_numpy()] = owner
+        return owners
 
     def _refuse_late_rows(self, rule: LateRule, batch: pa.RecordBatch) -> None:
         """Raises JobRejected if a row is late: STREAMING would drop such a row."""

@@ -151,13 +151,13 @@ def to_stream(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
 
 
 def from_stream(stream: bytes) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = pa.ipc.open_stream(stream).read_all().to_batches()
-    return found
+    batches: list[pa.RecordBatch] = pa.ipc.open_stream(stream).read_all().to_batches()
+    return batches
 
 
 def _decode_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -166,9 +166,9 @@ def _decode_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_null(kind):
         return pa.nulls(len(column))
     if pa.types.is_dictionary(kind):
-        found = _decode_column(column, kind.value_type).dictionary_encode()
-        indices = found.indices.cast(kind.index_type)
-        return pa.DictionaryArray.from_arrays(indices, found.dictionary, ordered=kind.ordered)
+        array = _decode_column(column, kind.value_type).dictionary_encode()
+        indices = array.indices.cast(kind.index_type)
+        return pa.DictionaryArray.from_arrays(indices, array.dictionary, ordered=kind.ordered)
     return column.cast(kind)
 
 

@@ -88,11 +88,13 @@ class Bootstrap:
             return
         if not isinstance(operator, KeyedProcess):
             raise JobRejected("cannot-bootstrap", self.uid, "a function fills only process-function state")
-        declared, given = (state_of(self.job, self.uid, one).kinds for one in (operator, self._filling_operator()))
-        unknown = sorted(set(given) - set(declared))
+        declared, filling_kinds = (
+            state_of(self.job, self.uid, owner).kinds for owner in (operator, self._filling_operator())
+        )
+        unknown = sorted(set(filling_kinds) - set(declared))
         if unknown:
-            known = ", ".join(sorted(name for name in declared if not name.startswith("_")))
-            detail = f"the function fills state {unknown[0]!r}; the operator has only {known}"
+            states = ", ".join(sorted(name for name in declared if not name.startswith("_")))
+            detail = f"the function fills state {unknown[0]!r}; the operator has only {states}"
             raise JobRejected("unknown-state", self.uid, detail)
 
     def snapshot(
@@ -125,12 +127,12 @@ class Bootstrap:
                 for part in self._pre_aggregate(batch):
                     hook("process", operator.process, 0, part, _NULL_COLLECTOR)
             hook("snapshot", operator.snapshot, _FIRST_CHECKPOINT)
-            found, _ = state.capture(full=True).write(store, prefix)
+            snapshot, _ = state.capture(full=True).write(store, prefix)
         finally:
             operator.close()
-        kept = {name: segments for name, segments in found.keyed.items() if segments}
-        proofs = {name: found.proofs[name] for name in kept}
-        return msgspec.structs.replace(found, keyed=kept, broadcast={}, proofs=proofs, key_types=types.by_column())
+        tables = {name: segments for name, segments in snapshot.keyed.items() if segments}
+        proofs = {name: snapshot.proofs[name] for name in tables}
+        return msgspec.structs.replace(snapshot, keyed=tables, broadcast={}, proofs=proofs, key_types=types.by_column())
 
     # ------------------------------------------------------------ inside
 

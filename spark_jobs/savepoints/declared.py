@@ -13,9 +13,9 @@ from spark_jobs.batch.subtask import JobFacts, call_hook, context_of, empty_stat
 
 def role_of(job: CompiledJob, uid: str) -> Role:
     """The role of an operator. Raises JobRejected: the job has no such operator."""
-    known = [operator.uid for operator in job.graph.operators]
-    if uid not in known:
-        raise JobRejected("unknown-operator", uid, f"the job has no operator {uid!r}, only {', '.join(known)}")
+    uids = [operator.uid for operator in job.graph.operators]
+    if uid not in uids:
+        raise JobRejected("unknown-operator", uid, f"the job has no operator {uid!r}, only {', '.join(uids)}")
     return job.graph.by_uid[OperatorId(uid)].role
 
 
@@ -46,5 +46,5 @@ def state_of(job: CompiledJob, uid: str, code: Operator | SourceReader) -> Subta
 def check_state(state: SubtaskState, uid: str, name: str) -> None:
     """Raises JobRejected: the operator does not declare state `name`; its states are named."""
     if name not in state.kinds:
-        own = ", ".join(sorted(known for known in state.kinds if not known.startswith("_"))) or "none"
-        raise JobRejected("unknown-state", uid, f"it has no state {name!r}; its states: {own}")
+        states = ", ".join(sorted(state_name for state_name in state.kinds if not state_name.startswith("_"))) or "none"
+        raise JobRejected("unknown-state", uid, f"it has no state {name!r}; its states: {states}")

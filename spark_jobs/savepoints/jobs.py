@@ -64,10 +64,12 @@ def rows_for_operator(
     """
     bootstrap.check()
     edge, time = bootstrap.edge, bootstrap.time
-    known = dict(zip(edge.keys, map(_named_type, edge.key_types), strict=True)) if edge.key_types else {}
-    wanted = list(frame.columns) if columns is None else columns.names
+    key_types = dict(zip(edge.keys, map(_named_type, edge.key_types), strict=True)) if edge.key_types else {}
+    names = list(frame.columns) if columns is None else columns.names
     order = list(order_by) or ([] if time is None else [time])
-    return _prepare_rows(bootstrap, frame, wanted, columns, {name: kind for name, kind in known.items() if kind}, order)
+    return _prepare_rows(
+        bootstrap, frame, names, columns, {name: kind for name, kind in key_types.items() if kind}, order
+    )
 
 
 def rows_for_table(table: TableRows, frame: DataFrame, columns: pa.Schema | None) -> BootstrapRows:
@@ -77,47 +79,47 @@ def rows_for_table(table: TableRows, frame: DataFrame, columns: pa.Schema | None
         JobRejected: a column is missing or duplicate; it is named.
     """
     fields = [*table.schema.keys, *table.schema.values]
-    known = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
-    return _prepare_rows(table, frame, table.columns, columns, known, [])
+    types = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
+    return _prepare_rows(table, frame, table.columns, columns, types, [])
 
 
 def _prepare_rows(
     maker: StateMaker,
     frame: DataFrame,
-    wanted: Sequence[str],
+    names: Sequence[str],
     columns: pa.Schema | None,
-    known: Mapping[str, Any],
+    declared_types: Mapping[str, Any],
     order_by: Sequence[str],
 ) -> BootstrapRows:
-    """The input rows, after all checks that need no row. `known`: Arrow types that the job declares, by column."""
+    """The input rows, after all checks that need no row. `declared_types`: the job's Arrow types, by column."""
     uid = maker.uid
     for name in frame.columns:
         if frame.columns.count(name) > 1:
             raise JobRejected("duplicate-column", uid, f"two columns of its rows are called {name!r}")
-    for name in (*maker.keys, *order_by, *wanted):
-        if name not in frame.columns or name not in wanted:
-            there = ", ".join(frame.columns if name in wanted else wanted)
+    for name in (*maker.keys, *order_by, *names):
+        if name not in frame.columns or name not in names:
+            there = ", ".join(frame.columns if name in names else names)
             raise JobRejected("unknown-column", uid, f"its rows have no column {name!r}; there are {there}")
-    given = {} if columns is None else {field.name: field.type for field in columns}
-    types = _arrow_types(uid, frame.select(*map(quote_name, wanted))) | dict(known) | given
-    numbered = frame.select(*(_column(frame, name).alias(f"c{number}") for number, name in enumerate(wanted)))
-    schema = pa.schema([pa.field(name, types[name]) for name in wanted])
+    schema_types = {} if columns is None else {field.name: field.type for field in columns}
+    types = _arrow_types(uid, frame.select(*map(quote_name, names))) | dict(declared_types) | schema_types
+    numbered = frame.select(*(_column(frame, name).alias(f"c{number}") for number, name in enumerate(names)))
+    schema = pa.schema([pa.field(name, types[name]) for name in names])
     rows = RowColumns(operator=uid, columns=schema, keys=maker.keys)
-    order = tuple(f"c{list(wanted).index(name)}" for name in order_by)
+    order = tuple(f"c{list(names).index(name)}" for name in order_by)
     return BootstrapRows(maker=maker, rows=rows, frame=numbered, order_by=order)
 
 
 def _arrow_types(uid: str, frame: DataFrame) -> dict[str, Any]:
     from pyspark.sql.pandas.types import to_arrow_type
 
-    found = {}
+    types = {}
     for column in frame.schema:
         try:
-            found[column.name] = to_arrow_type(column.dataType, timezone="UTC")
+            types[column.name] = to_arrow_type(column.dataType, timezone="UTC")
         except Exception as error:
             detail = f"column {column.name!r} is {column.dataType.simpleString()}, which Arrow does not have: {error}"
             raise JobRejected("bad-column-type", uid, detail) from error
-    return found
+    return types
 
 
 def _named_type(name: str | None) -> Any:
@@ -139,23 +141,23 @@ class StoredSnapshots:
     snapshots: dict[str, dict[int, SubtaskSnapshot]]
     redistributions: dict[str, Redistribution]
 
-    def with_redistributed_state(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
+    def with_redistributed_state(self, uid: str, operator: OperatorSnapshot) -> OperatorSnapshot:
         """The operator with its redistributed keyed state.
 
         The watermark of each new subtask is the minimum over the running old subtasks, since a new subtask may get rows
         of any old one. The watermark is None if any running old subtask has none.
         """
-        redistribution, made = self.redistributions[uid], self.snapshots[uid]
-        running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]
+        redistribution, snapshots = self.redistributions[uid], self.snapshots[uid]
+        running = [snapshot for snapshot in operator.subtasks.values() if not snapshot.finished]
         times = [snapshot.watermark for snapshot in running]
-        known = [time for time in times if time is not None]
-        watermark = min(known) if known and len(known) == len(times) else None
-        key_types = {name: kind for snapshot in held.subtasks.values() for name, kind in snapshot.key_types.items()}
+        watermarks = [time for time in times if time is not None]
+        watermark = min(watermarks) if watermarks and len(watermarks) == len(times) else None
+        key_types = {name: kind for snapshot in operator.subtasks.values() for name, kind in snapshot.key_types.items()}
         if redistribution.rekey is not None:
             key_types = {column.name: str(column.type) for column in redistribution.rekey.keys}
         subtasks = {}
-        for index in sorted({*held.subtasks, *made}):
-            old, new = held.subtasks.get(index, SubtaskSnapshot()), made.get(index, SubtaskSnapshot())
+        for index in sorted({*operator.subtasks, *snapshots}):
+            old, new = operator.subtasks.get(index, SubtaskSnapshot()), snapshots.get(index, SubtaskSnapshot())
             subtasks[index] = msgspec.structs.replace(
                 old,
                 keyed=new.keyed,
@@ -164,11 +166,11 @@ class StoredSnapshots:
                 key_types=key_types,
                 watermark=watermark,
             )
-        _check_redistributed(uid, held, list(made.values()), is_rekeyed=redistribution.rekey is not None)
-        keys = held.keys
+        _check_redistributed(uid, operator, list(snapshots.values()), is_rekeyed=redistribution.rekey is not None)
+        keys = operator.keys
         if redistribution.rekey is not None and keys is not None:
             keys = (tuple(redistribution.rekey.keys.names),) if len(keys) == 1 else None
-        return msgspec.structs.replace(held, subtasks=subtasks, keys=keys)
+        return msgspec.structs.replace(operator, subtasks=subtasks, keys=keys)
 
 
 def _check_redistributed(uid: str, old: OperatorSnapshot, new: list[SubtaskSnapshot], *, is_rekeyed: bool) -> None:
@@ -226,32 +228,32 @@ class Execution:
         Raises:
             WeirError: a task failed in all attempts; the operator is named.
         """
-        found: dict[str, dict[int, SubtaskSnapshot]] = {}
+        snapshots: dict[str, dict[int, SubtaskSnapshot]] = {}
         with typed_task_errors():
             for rows in self._bootstraps:
-                before = found.setdefault(rows.maker.uid, {})
+                before = snapshots.setdefault(rows.maker.uid, {})
                 for index, snapshot in self._run_bootstrap(rows).items():
                     before[index] = merge_states(before.get(index, SubtaskSnapshot()), snapshot)
-            found |= self._run_redistributions()
+            snapshots |= self._run_redistributions()
             self._run_copies()
-        return StoredSnapshots(snapshots=found, redistributions=self._redistributions)
+        return StoredSnapshots(snapshots=snapshots, redistributions=self._redistributions)
 
     def delete_unnamed_files(self, manifest: Manifest) -> None:
         """Deletes files that the manifest does not name: they are from discarded task attempts."""
         store = FileStore(self.folder)
-        named = {segment.path for segment in manifest.segments()}
-        store.delete([path for path in (*store.list(""), *store.leftover_files()) if path not in named])
+        paths = {segment.path for segment in manifest.segments()}
+        store.delete([path for path in (*store.list(""), *store.leftover_files()) if path not in paths])
 
     # ------------------------------------------------------------ inside
 
-    def _run_bootstrap(self, wanted: BootstrapRows) -> dict[int, SubtaskSnapshot]:
+    def _run_bootstrap(self, bootstrap: BootstrapRows) -> dict[int, SubtaskSnapshot]:
         from pyspark.sql.types import IntegerType, StructField, StructType
 
-        schema = StructType([StructField(PLACE_COLUMN, IntegerType()), *wanted.frame.schema.fields])
-        frame = wanted.frame.mapInArrow(partition_rows(wanted.rows, wanted.maker), schema)
-        frame = frame.repartitionById(wanted.maker.parallelism, PLACE_COLUMN)
-        frame = frame.sortWithinPartitions(PLACE_COLUMN, *wanted.order_by)
-        return self._collect_snapshots(frame, bootstrap_state(wanted.rows, wanted.maker, self.folder))
+        schema = StructType([StructField(PLACE_COLUMN, IntegerType()), *bootstrap.frame.schema.fields])
+        frame = bootstrap.frame.mapInArrow(partition_rows(bootstrap.rows, bootstrap.maker), schema)
+        frame = frame.repartitionById(bootstrap.maker.parallelism, PLACE_COLUMN)
+        frame = frame.sortWithinPartitions(PLACE_COLUMN, *bootstrap.order_by)
+        return self._collect_snapshots(frame, bootstrap_state(bootstrap.rows, bootstrap.maker, self.folder))
 
     def _run_redistributions(self) -> dict[str, dict[int, SubtaskSnapshot]]:
         if not self._redistributions:
@@ -269,11 +271,11 @@ class Execution:
             PLACE_COLUMN, "state", "unit", "number"
         )
         stored = self._collect_snapshots(frame, store_parts(places, self.folder))
-        found: dict[str, dict[int, SubtaskSnapshot]] = {uid: {} for uid in self._redistributions}
+        snapshots: dict[str, dict[int, SubtaskSnapshot]] = {uid: {} for uid in self._redistributions}
         for place, snapshot in stored.items():
             uid, index = names[place]
-            found[uid][index] = snapshot
-        return found
+            snapshots[uid][index] = snapshot
+        return snapshots
 
     def _run_copies(self) -> None:
         if self._checkpoint is None or not self._copies:

@@ -92,30 +92,30 @@ class Rekey:
 
     def columns(self, uid: str, old: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
         """The columns of the new keys. Raises JobRejected: a new key is invalid."""
-        known = {key: self._new_key(uid, key) for key in dict.fromkeys(old)}
+        new_keys = {key: self._new_key(uid, key) for key in dict.fromkeys(old)}
         arrays = []
         for position, column in enumerate(self.keys):
             try:
-                arrays.append(pa.array([known[key][position] for key in old], column.type))
+                arrays.append(pa.array([new_keys[key][position] for key in old], column.type))
             except (pa.ArrowException, TypeError, OverflowError) as error:
                 detail = f"a new key does not fit column {column.name!r} of type {column.type}: {error}"
                 raise JobRejected("bad-key", uid, detail) from error
         return arrays
 
     def _new_key(self, uid: str, old: tuple[Any, ...]) -> tuple[Any, ...]:
-        shown = old[0] if len(old) == 1 else old
+        old_key = old[0] if len(old) == 1 else old
         try:
-            given = self.function(shown)
+            new_key = self.function(old_key)
         except Exception as error:
-            detail = f"the function for the new keys raised {type(error).__name__} for the key {shown!r}: {error}"
+            detail = f"the function for the new keys raised {type(error).__name__} for the key {old_key!r}: {error}"
             raise JobRejected("bad-key", uid, detail) from error
-        key = tuple(given) if len(self.keys) > 1 and isinstance(given, list | tuple) else (given,)
+        key = tuple(new_key) if len(self.keys) > 1 and isinstance(new_key, list | tuple) else (new_key,)
         if len(key) != len(self.keys):
-            detail = f"the new key of {shown!r} has {len(key)} values; there are {len(self.keys)} key columns"
+            detail = f"the new key of {old_key!r} has {len(key)} values; there are {len(self.keys)} key columns"
             raise JobRejected("bad-key", uid, detail)
         if None in key:
             column = self.keys.names[key.index(None)]
-            raise JobRejected("null-key", uid, f"the new key of {shown!r} is null in column {column!r}")
+            raise JobRejected("null-key", uid, f"the new key of {old_key!r} is null in column {column!r}")
         return key
 
 
@@ -154,7 +154,7 @@ class Redistribution:
     def nbytes(self) -> int:
         """Bytes of all keyed-state files of the operator."""
         subtasks = self.checkpoint.manifest.operators[self.uid].subtasks.values()
-        return sum(s.nbytes for one in subtasks for segments in one.keyed.values() for s in segments)
+        return sum(s.nbytes for subtask in subtasks for segments in subtask.keyed.values() for s in segments)
 
     # ------------------------------------------------------------ typed columns
 
@@ -164,18 +164,18 @@ class Redistribution:
             some: RowIds = np.arange(start, min(start + ROWS_PER_PART, len(rows)))
             batch = rows.to_batch(some)
             columns, fields = batch.columns[2:], list(batch.schema)[2:]
-            named = list(zip(columns[:keys], fields[:keys], strict=True))
+            key_columns = list(zip(columns[:keys], fields[:keys], strict=True))
             decides = set(table.schema.partition_columns)
-            partition = [named[place] for place in sorted(decides)]
-            spaces = [named[place] for place in range(keys) if place not in decides]
+            partition = [key_columns[place] for place in sorted(decides)]
+            spaces = [key_columns[place] for place in range(keys) if place not in decides]
             if self.rekey is not None:
                 old = list(zip(*(column.to_pylist() for column, _ in partition), strict=True))
                 partition = list(zip(self.rekey.columns(self.uid, old), self.rekey.keys, strict=True))
             groups = key_groups_of_hashes(hash_columns([column for column, _ in partition]), self.max_parallelism)
-            rest = list(zip(columns[keys:], fields[keys:], strict=True))
-            made = [*partition, *spaces, *rest]
-            schema = pa.schema([one for _, one in made])
-            moved = pa.RecordBatch.from_arrays([column for column, _ in made], schema=schema)
+            value_columns = list(zip(columns[keys:], fields[keys:], strict=True))
+            pairs = [*partition, *spaces, *value_columns]
+            schema = pa.schema([field for _, field in pairs])
+            moved = pa.RecordBatch.from_arrays([column for column, _ in pairs], schema=schema)
             marked = moved.replace_schema_metadata({b"keys": str(len(partition) + len(spaces)).encode()})
             yield from self._parts_by_owner(table.schema.name, PartKind.COLUMNS, marked, groups)
 

@@ -49,15 +49,15 @@ def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Ar
     repeated |= table.find(keys) != NOT_FOUND
     if repeated.any():
         rows = pa.array(np.flatnonzero(repeated)[:MAX_SHOWN_KEYS])
-        shown = [tuple(row) for row in zip(*(column.take(rows).to_pylist() for column in keys), strict=True)]
-        raise duplicate_keys(operator, table.schema.name, shown)
+        duplicates = [tuple(row) for row in zip(*(column.take(rows).to_pylist() for column in keys), strict=True)]
+        raise duplicate_keys(operator, table.schema.name, duplicates)
     table.restore(keys, values)
 
 
 def duplicate_keys(operator: str, state: str, keys: Iterable[Any]) -> JobRejected:
     """The error for duplicate keys. `keys`: the duplicate keys that the message shows."""
-    shown = ", ".join(sorted(_format_key(key) for key in keys))
-    detail = f"state {state!r} would have two rows with the same key: {shown}"
+    listing = ", ".join(sorted(_format_key(key) for key in keys))
+    detail = f"state {state!r} would have two rows with the same key: {listing}"
     return JobRejected("duplicate-keys", operator, detail)
 
 
@@ -90,15 +90,15 @@ def write_table(
     )
 
 
-def merge_states(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
+def merge_states(snapshot: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
     """The snapshot of a subtask with the states of two partial snapshots."""
     return msgspec.structs.replace(
-        one,
-        keyed=one.keyed | other.keyed,
-        proofs=one.proofs | other.proofs,
-        value_types=one.value_types | other.value_types,
-        key_types=one.key_types | other.key_types,
-        empty_tables=one.empty_tables | other.empty_tables,
+        snapshot,
+        keyed=snapshot.keyed | other.keyed,
+        proofs=snapshot.proofs | other.proofs,
+        value_types=snapshot.value_types | other.value_types,
+        key_types=snapshot.key_types | other.key_types,
+        empty_tables=snapshot.empty_tables | other.empty_tables,
     )
 
 

@@ -138,8 +138,8 @@ def bootstrap_state(rows: RowColumns, maker: StateMaker, folder: str) -> Task:
     """Makes the state of each subtask from its sorted rows, and stores the state below `folder`."""
 
     def run(batches: Batches) -> Batches:
-        for owner, mine in _group_by_place(batches):
-            typed = (rows.cast(batch, 1) for batch in mine)
+        for owner, group in _group_by_place(batches):
+            typed = (rows.cast(batch, 1) for batch in group)
             prefix = f"{maker.uid}/{_attempt_prefix(owner)}"
             yield _snapshot_row(owner, maker.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
 
@@ -180,13 +180,13 @@ def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Ta
     """Stores the state of each new subtask. `places`: by `PLACE_COLUMN`, the redistribution and the subtask index."""
 
     def run(batches: Batches) -> Batches:
-        for place, mine in _group_by_place(batches):
+        for place, group in _group_by_place(batches):
             redistribution, index = places[place]
             assembly = Assembly(redistribution, index)
-            for batch in mine:
+            for batch in group:
                 for row in batch.to_pylist():
-                    for one in from_stream(row["rows"]):
-                        part = Part(state=row["state"], kind=PartKind(row["kind"]), owner=index, batch=one)
+                    for part_rows in from_stream(row["rows"]):
+                        part = Part(state=row["state"], kind=PartKind(row["kind"]), owner=index, batch=part_rows)
                         assembly.add(part)
             prefix = f"{redistribution.uid}/{_attempt_prefix(index)}"
             yield _snapshot_row(place, assembly.snapshot(FileStore(folder), prefix))

@@ -91,15 +91,18 @@ class _NewOperator:
     lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
-    def snapshot(self, made: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
+    def snapshot(self, subtasks: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
         """The operator's snapshot: lists are divided among all subtasks, union lists are in the first subtask."""
         for index in range(self.subtasks) if self.lists or self.unions else ():
             shares = {name: _share(values, index, self.subtasks) for name, values in self.lists.items()}
             unions = {name: values if index == 0 else () for name, values in self.unions.items()}
-            before = made.get(index, SubtaskSnapshot())
-            made = {**made, index: msgspec.structs.replace(before, lists=shares, unions=unions)}
+            before = subtasks.get(index, SubtaskSnapshot())
+            subtasks = {**subtasks, index: msgspec.structs.replace(before, lists=shares, unions=unions)}
         return OperatorSnapshot(
-            parallelism=self.subtasks, finished=FinishedState.RUNNING, subtasks=made, origin="bootstrapped from rows"
+            parallelism=self.subtasks,
+            finished=FinishedState.RUNNING,
+            subtasks=subtasks,
+            origin="bootstrapped from rows",
         )
 
 
@@ -184,10 +187,10 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown or has state already, or a column is missing; all are named.
         """
-        job, made = self._new_operator(uid, "", subtasks)
-        bootstrap = Bootstrap(job=job, uid=uid, function=function, parallelism=made.subtasks)
-        made.rows[""] = rows_for_operator(bootstrap, rows, columns, order_by)
-        self._new_operators[uid] = made
+        job, new_operator = self._new_operator(uid, "", subtasks)
+        bootstrap = Bootstrap(job=job, uid=uid, function=function, parallelism=new_operator.subtasks)
+        new_operator.rows[""] = rows_for_operator(bootstrap, rows, columns, order_by)
+        self._new_operators[uid] = new_operator
         return self
 
     def write_state(
@@ -210,9 +213,9 @@ class SavepointWriter:
         Raises:
             JobRejected: operator or state is unknown, the state has no columns, or `rows` lacks a column; it is named.
         """
-        job, made = self._new_operator(uid, state, subtasks)
-        made.rows[state] = rows_for_table(TableRows.of(job, uid, state, made.subtasks), rows, columns)
-        self._new_operators[uid] = made
+        job, new_operator = self._new_operator(uid, state, subtasks)
+        new_operator.rows[state] = rows_for_table(TableRows.of(job, uid, state, new_operator.subtasks), rows, columns)
+        self._new_operators[uid] = new_operator
         return self
 
     def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = DEFAULT_SUBTASKS) -> Self:
@@ -221,14 +224,14 @@ class SavepointWriter:
         Raises:
             JobRejected: operator or list is unknown, or a value is not JSON; all are named.
         """
-        job, made = self._new_operator(uid, name, subtasks)
+        job, new_operator = self._new_operator(uid, name, subtasks)
         declared = declared_state(job, uid)
         check_state(declared, uid, name)
         kind = declared.kinds[name]
         if kind not in (LIST_STATE, UNION_LIST_STATE):
             raise JobRejected("cannot-bootstrap", uid, f"state {name!r} is {kind}, not a list")
-        (made.lists if kind == LIST_STATE else made.unions)[name] = OperatorList(name, values).capture()
-        self._new_operators[uid] = made
+        (new_operator.lists if kind == LIST_STATE else new_operator.unions)[name] = OperatorList(name, values).capture()
+        self._new_operators[uid] = new_operator
         return self
 
     def _new_operator(self, uid: str, state: str, subtasks: int) -> tuple[CompiledJob, _NewOperator]:
@@ -238,17 +241,17 @@ class SavepointWriter:
             raise JobRejected("no-job", uid, detail)
         if not 0 < subtasks <= MAX_KEY_GROUPS:
             raise JobRejected("bad-parallelism", "subtasks", f"must lie between 1 and {MAX_KEY_GROUPS}, not {subtasks}")
-        made = self._new_operators.get(uid, _NewOperator(subtasks=min(subtasks, self._max_parallelism)))
-        given = {*made.rows, *made.lists, *made.unions}
-        if uid in self._kept_operators or "" in given or (state == "" and made.rows):
+        new_operator = self._new_operators.get(uid, _NewOperator(subtasks=min(subtasks, self._max_parallelism)))
+        states = {*new_operator.rows, *new_operator.lists, *new_operator.unions}
+        if uid in self._kept_operators or "" in states or (state == "" and new_operator.rows):
             raise JobRejected("operator-exists", uid, "the savepoint has this operator already: remove it first")
-        if state in given:
+        if state in states:
             raise JobRejected("duplicate-state", uid, f"state {state!r} is written twice")
-        if made.subtasks != min(subtasks, self._max_parallelism):
-            detail = f"its states are split into {made.subtasks} subtasks, so all states must be"
+        if new_operator.subtasks != min(subtasks, self._max_parallelism):
+            detail = f"its states are split into {new_operator.subtasks} subtasks, so all states must be"
             raise JobRejected("bad-parallelism", uid, detail)
         graph = replace(self._compiled.graph, max_parallelism=self._max_parallelism)
-        return replace(self._compiled, graph=graph), made
+        return replace(self._compiled, graph=graph), new_operator
 
     def remove_operator(self, uid: str) -> Self:
         """Removes an operator with all its state.
@@ -257,8 +260,8 @@ class SavepointWriter:
             JobRejected: the operator is unknown, or holds output that is not committed yet.
         """
         if self._new_operators.pop(uid, None) is None:
-            kept = self._find_kept(uid)
-            if any(snapshot.committables for snapshot in self._snapshot(kept).subtasks.values()):
+            operator = self._find_kept(uid)
+            if any(snapshot.committables for snapshot in self._snapshot(operator).subtasks.values()):
                 detail = "it holds output that is not committed yet, which would be lost"
                 raise JobRejected("unmapped-output", uid, detail)
             del self._kept_operators[uid]
@@ -270,11 +273,11 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown, or another operator has the uid `new_uid`.
         """
-        kept = self._find_kept(uid)
+        operator = self._find_kept(uid)
         check_uid(new_uid)
         if new_uid in self._kept_operators or new_uid in self._new_operators:
             raise JobRejected("operator-exists", new_uid, "the savepoint has an operator of this uid already")
-        origins = (*kept.origins, f"renamed from {uid!r}")
+        origins = (*operator.origins, f"renamed from {uid!r}")
         self._kept_operators = {
             new_uid if name == uid else name: replace(each, origins=origins) if name == uid else each
             for name, each in self._kept_operators.items()
@@ -291,12 +294,12 @@ class SavepointWriter:
         Raises:
             JobRejected: the operator is unknown, or a column cannot be a key.
         """
-        kept, rekey = self._find_kept(uid), Rekey(function, keys)
+        operator, rekey = self._find_kept(uid), Rekey(function, keys)
         rekey.check(uid)
-        if kept.rekey is not None:
+        if operator.rekey is not None:
             raise JobRejected("re-keyed-twice", uid, "it is re-keyed already: combine both into a single function")
-        origins = (*kept.origins, f"re-keyed by {', '.join(keys.names)}")
-        self._kept_operators[uid] = replace(kept, rekey=rekey, origins=origins)
+        origins = (*operator.origins, f"re-keyed by {', '.join(keys.names)}")
+        self._kept_operators[uid] = replace(operator, rekey=rekey, origins=origins)
         return self
 
     def change_max_parallelism(self, max_parallelism: int) -> Self:
@@ -305,7 +308,7 @@ class SavepointWriter:
         Raises:
             JobRejected: out of range, below an operator's parallelism, or operators are bootstrapped already.
         """
-        most = max((self._snapshot(kept).parallelism for kept in self._kept_operators.values()), default=1)
+        most = max((self._snapshot(operator).parallelism for operator in self._kept_operators.values()), default=1)
         if not most <= max_parallelism <= MAX_KEY_GROUPS:
             detail = f"must lie between the parallelism of the savepoint, {most}, and {MAX_KEY_GROUPS}"
             raise JobRejected("bad-max-parallelism", "max_parallelism", f"{detail}, not {max_parallelism}")
@@ -328,52 +331,56 @@ class SavepointWriter:
         staging = target.with_name(f".{target.name}.{secrets.token_hex(_VARIANT_BYTES)}")
         try:
             manifest = self._store(str(staging))
-            found = self._check_restore(manifest)
+            report = self._check_restore(manifest)
             FileStore(staging).put(MANIFEST_FILE, [encode_manifest(manifest, self._keys)])
             _rename_durably(staging, target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return WrittenSavepoint(folder=str(target), manifest=manifest, report=found)
+        return WrittenSavepoint(folder=str(target), manifest=manifest, report=report)
 
     def _store(self, staging: str) -> Manifest:
         """Stores all state. The manifest names files by their path in the job's storage."""
         Path(staging).mkdir(mode=0o700, parents=True)
         execution = Execution(self._spark, staging)
-        operators = {uid: self._store_kept(uid, kept, execution) for uid, kept in self._kept_operators.items()}
-        for rows in (rows for given in self._new_operators.values() for rows in given.rows.values()):
+        operators = {uid: self._store_kept(uid, operator, execution) for uid, operator in self._kept_operators.items()}
+        for rows in (rows for operator in self._new_operators.values() for rows in operator.rows.values()):
             execution.bootstrap(rows)
-        made = execution.run()
-        operators |= {uid: given.snapshot(made.snapshots.get(uid, {})) for uid, given in self._new_operators.items()}
-        for uid in made.redistributions:
-            operators[uid] = made.with_redistributed_state(uid, operators[uid])
+        result = execution.run()
+        operators |= {
+            uid: operator.snapshot(result.snapshots.get(uid, {})) for uid, operator in self._new_operators.items()
+        }
+        for uid in result.redistributions:
+            operators[uid] = result.with_redistributed_state(uid, operators[uid])
         manifest = self._manifest(operators)
         execution.delete_unnamed_files(manifest)
         home = f"{manifest_folder(manifest)}/"
         return manifest.with_segments(lambda segment: msgspec.structs.replace(segment, path=home + segment.path))
 
-    def _store_kept(self, uid: str, kept: _KeptOperator, execution: Execution) -> OperatorSnapshot:
+    def _store_kept(self, uid: str, operator: _KeptOperator, execution: Execution) -> OperatorSnapshot:
         """Redistributes keyed state if keys or key groups change, and copies all other files."""
         assert self._checkpoint is not None, "kept operators come from a checkpoint"
-        held, before = self._snapshot(kept), self._checkpoint.manifest.max_parallelism
-        origins = kept.origins
-        is_finished = held.finished is FinishedState.FINISHED
-        if (kept.rekey is not None or before != self._max_parallelism) and not is_finished:
+        snapshot, before = self._snapshot(operator), self._checkpoint.manifest.max_parallelism
+        origins = operator.origins
+        is_finished = snapshot.finished is FinishedState.FINISHED
+        if (operator.rekey is not None or before != self._max_parallelism) and not is_finished:
             redistribution = Redistribution(
                 checkpoint=self._checkpoint,
-                uid=kept.source,
-                parallelism=held.parallelism,
+                uid=operator.source,
+                parallelism=snapshot.parallelism,
                 max_parallelism=self._max_parallelism,
-                rekey=kept.rekey,
+                rekey=operator.rekey,
             )
             if redistribution.states:
                 execution.redistribute(uid, redistribution)
-                subtasks = {i: msgspec.structs.replace(one, keyed={}) for i, one in held.subtasks.items()}
-                held = msgspec.structs.replace(held, subtasks=subtasks)
+                subtasks = {i: msgspec.structs.replace(subtask, keyed={}) for i, subtask in snapshot.subtasks.items()}
+                snapshot = msgspec.structs.replace(snapshot, subtasks=subtasks)
                 if before != self._max_parallelism:
                     origins = (*origins, f"redistributed to {self._max_parallelism} key groups, from {before}")
-        subtasks = {index: execution.copy(self._checkpoint, uid, one) for index, one in held.subtasks.items()}
-        origin = "; ".join(filter(None, [held.origin, *origins]))
-        return msgspec.structs.replace(held, subtasks=subtasks, origin=origin)
+        subtasks = {
+            index: execution.copy(self._checkpoint, uid, subtask) for index, subtask in snapshot.subtasks.items()
+        }
+        origin = "; ".join(filter(None, [snapshot.origin, *origins]))
+        return msgspec.structs.replace(snapshot, subtasks=subtasks, origin=origin)
 
     def _manifest(self, operators: dict[str, OperatorSnapshot]) -> Manifest:
         before = None if self._checkpoint is None else self._checkpoint.manifest
@@ -395,21 +402,21 @@ class SavepointWriter:
         """The mapping report of a restore into the job. Raises JobRejected: the job cannot restore the savepoint."""
         if self._compiled is None:
             return None
-        found = mapping_report(manifest, RestoreTarget.of(self._compiled.graph), self._job)
-        problem = found.refusal(allow_unmapped=False)
+        report = mapping_report(manifest, RestoreTarget.of(self._compiled.graph), self._job)
+        problem = report.refusal(allow_unmapped=False)
         if problem is not None:
             raise JobRejected(problem.code, problem.field, problem.detail)
-        return found
+        return report
 
     def _find_kept(self, uid: str) -> _KeptOperator:
         if uid not in self._kept_operators:
-            known = ", ".join(sorted(self._kept_operators)) or "none"
-            raise JobRejected("unknown-operator", uid, f"the savepoint has no operator {uid!r}; there are: {known}")
+            uids = ", ".join(sorted(self._kept_operators)) or "none"
+            raise JobRejected("unknown-operator", uid, f"the savepoint has no operator {uid!r}; there are: {uids}")
         return self._kept_operators[uid]
 
-    def _snapshot(self, kept: _KeptOperator) -> OperatorSnapshot:
+    def _snapshot(self, operator: _KeptOperator) -> OperatorSnapshot:
         assert self._checkpoint is not None, "kept operators come from a checkpoint"
-        return self._checkpoint.manifest.operators[kept.source]
+        return self._checkpoint.manifest.operators[operator.source]
 
 
 def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:

@@ -156,4 +156,4 @@ def _identity(epoch: CommittedEpoch) -> DeliveredEpoch:
 
 def _literal_url(path: Path) -> str:
     """`path` as a URL with escaped wildcards: Spark reads a path as a glob pattern."""
-    return "file://" + _GLOB_CHARACTERS.sub(lambda found: f"\\{found[0]}", str(path))
+    return "file://" + _GLOB_CHARACTERS.sub(lambda match: f"\\{match[0]}", str(path))

@@ -109,8 +109,8 @@ class ParquetTable:
             for path in sorted(ready.iterdir()):
                 path.replace(folder / path.name)
             sync_path(folder)
-        shown = sorted(folder.glob(f"part-{entry.job}-0-{entry.sink}-*-{entry.checkpoint}-{entry.number}.parquet"))
-        files = tuple(LoggedFile(path.name, path.stat().st_size, pq.read_metadata(path).num_rows) for path in shown)
+        paths = sorted(folder.glob(f"part-{entry.job}-0-{entry.sink}-*-{entry.checkpoint}-{entry.number}.parquet"))
+        files = tuple(LoggedFile(path.name, path.stat().st_size, pq.read_metadata(path).num_rows) for path in paths)
         log.append_epoch(msgspec.structs.replace(entry, files=files))
         ready.rmdir()
 

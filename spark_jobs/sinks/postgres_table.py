@@ -122,20 +122,20 @@ class PostgresTable:
     def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _TableNames:
         """Looks up the table and creates `weir_epochs`."""
         names = _TableNames(find_table(connection, self.table), source)
-        wanted = sql.SQL(
+        statement = sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
             "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
         )
         with suppress(*_CREATED_MEANWHILE), connection.transaction():
-            connection.execute(wanted.format(names.epochs))
+            connection.execute(statement.format(names.epochs))
         connection.commit()
         return names
 
     def _is_recorded(self, connection: psycopg.Connection[Any], names: _TableNames, epoch: DeliveredEpoch) -> bool:
         """Whether the epoch is recorded."""
         query = sql.SQL("SELECT max(epoch) FROM {} WHERE source = %s AND target = %s").format(names.epochs)
-        found = connection.execute(query, [epoch.source, str(names.table)]).fetchone()
-        return found is not None and found[0] is not None and int(found[0]) >= epoch.number
+        row = connection.execute(query, [epoch.source, str(names.table)]).fetchone()
+        return row is not None and row[0] is not None and int(row[0]) >= epoch.number
 
     def _check(self, connection: psycopg.Connection[Any], names: _TableNames, frame: DataFrame) -> list[str]:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -146,11 +146,11 @@ class PostgresTable:
 
     def _empty_staging(self, connection: psycopg.Connection[Any], names: _TableNames, columns: Sequence[str]) -> None:
         """Creates the staging table anew: columns may have changed, and an earlier attempt may have left rows."""
-        wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+        column_list = sql.SQL(", ").join(map(sql.Identifier, columns))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.staging))
         connection.execute(
             sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT NULL::text AS {}, {} FROM {} WITH NO DATA").format(
-                names.staging, sql.Identifier(_ATTEMPT_COLUMN), wanted, names.target
+                names.staging, sql.Identifier(_ATTEMPT_COLUMN), column_list, names.target
             )
         )
         connection.commit()
@@ -183,10 +183,10 @@ class PostgresTable:
                 return False
             if not self._record(connection, names, epoch, sum(tries.values())):
                 return False
-            wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+            column_list = sql.SQL(", ").join(map(sql.Identifier, columns))
             move = sql.SQL("INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} WHERE {key} = ANY(%s)")
             query = move.format(
-                target=names.target, columns=wanted, staging=names.staging, key=sql.Identifier(_ATTEMPT_COLUMN)
+                target=names.target, columns=column_list, staging=names.staging, key=sql.Identifier(_ATTEMPT_COLUMN)
             )
             moved = connection.execute(query, [list(tries)]).rowcount
             if moved != sum(tries.values()):
@@ -256,5 +256,5 @@ class _Copy:
             away = first_line(error)
         except psycopg.Error as error:  # permanent: a retry would fail too
             refused = first_line(error)
-        found = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
-        yield pa.RecordBatch.from_pydict(found, _REPORT_SCHEMA)
+        report = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
+        yield pa.RecordBatch.from_pydict(report, _REPORT_SCHEMA)

@@ -91,15 +91,15 @@ def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:
     fields = frame.schema.toNullable().fields
     if not fields:
         raise JobRejected("no-columns", uid, "its DataFrame has no columns")
-    seen: dict[str, str] = {}
-    for one in fields:
-        if (other := seen.setdefault(one.name.casefold(), one.name)) is not one.name:
-            detail = f"its DataFrame has the columns {other!r} and {one.name!r}: Spark takes them for one"
+    names: dict[str, str] = {}
+    for field in fields:
+        if (other := names.setdefault(field.name.casefold(), field.name)) is not field.name:
+            detail = f"its DataFrame has the columns {other!r} and {field.name!r}: Spark takes them for one"
             raise JobRejected("duplicate-column", uid, detail)
-        if (refused := _unsupported_type(one.dataType)) is not None:
-            detail = f"column {one.name!r} is {refused.simpleString()}, which a source cannot give"
+        if (refused := _unsupported_type(field.dataType)) is not None:
+            detail = f"column {field.name!r} is {refused.simpleString()}, which a source cannot give"
             raise JobRejected("type-from-spark", uid, f"{detail}: cast it in the DataFrame")
-    return pa.schema([pa.field(one.name, to_arrow_type(one.dataType, timezone="UTC")) for one in fields])
+    return pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in fields])
 
 
 def _unsupported_type(kind: DataType) -> DataType | None:
@@ -107,13 +107,15 @@ def _unsupported_type(kind: DataType) -> DataType | None:
     from pyspark.sql import types as t
 
     if isinstance(kind, t.StructType):
-        return next((found for one in kind.fields if (found := _unsupported_type(one.dataType)) is not None), None)
+        return next(
+            (data_type for field in kind.fields if (data_type := _unsupported_type(field.dataType)) is not None), None
+        )
     if isinstance(kind, t.ArrayType):
         return _unsupported_type(kind.elementType)
     if isinstance(kind, t.MapType):
         return _unsupported_type(kind.keyType) or _unsupported_type(kind.valueType)
-    known = (
+    supported_types = (
         t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType, t.DecimalType,
         t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
     )  # fmt: skip
-    return None if isinstance(kind, known) else kind
+    return None if isinstance(kind, supported_types) else kind

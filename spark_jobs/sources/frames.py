@@ -76,8 +76,8 @@ def open_frame(uid: str, source: SparkTable, spark: SparkSession) -> CheckedFram
     return CheckedFrame(frame, FrameShape(uid, columns, source.schema or columns))
 
 
-def _check_schema(uid: str, wanted: pa.Schema, columns: pa.Schema) -> None:
-    for field in wanted:
+def _check_schema(uid: str, schema: pa.Schema, columns: pa.Schema) -> None:
+    for field in schema:
         if field.name not in columns.names:
             detail = f"schema: its DataFrame has no column {field.name!r}; it has {', '.join(columns.names)}"
             raise JobRejected("unknown-column", uid, detail)

@@ -87,9 +87,9 @@ class SplitReader(EventClockReader):
         if not numbers:
             return
         slots = self._table.upsert(self._keys(numbers))
-        found = [self._positions[number] for number in numbers]
-        self._table.column("next_row")[slots] = [position.next_row for position in found]
-        self._table.column("done")[slots] = [position.done for position in found]
+        positions = [self._positions[number] for number in numbers]
+        self._table.column("next_row")[slots] = [position.next_row for position in positions]
+        self._table.column("done")[slots] = [position.done for position in positions]
         self._table.touch(slots)
         self._changed_splits.clear()
 
@@ -134,9 +134,9 @@ class SplitReader(EventClockReader):
         self._input, self._existing_splits = manifest.id, self._folder.splits()
         self._format = ParquetFormat(self._schema or manifest.columns)
         if complete is not None:
-            gone = sorted(set(complete.splits) - self._existing_splits)
-            if gone:
-                raise EnvironmentFailure(f"{self._folder.path / split_name(gone[0])}: the split is gone")
+            lost_splits = sorted(set(complete.splits) - self._existing_splits)
+            if lost_splits:
+                raise EnvironmentFailure(f"{self._folder.path / split_name(lost_splits[0])}: the split is gone")
             self._end_split = max(complete.splits, default=-1) + 1
 
     def _is_own(self, number: int) -> bool:

@@ -71,7 +71,7 @@ class InputFolder:
     def splits(self) -> set[int]:
         """The numbers of the existing splits."""
         with contextlib.suppress(FileNotFoundError):
-            return {int(found[1]) for entry in os.scandir(self.path) if (found := _SPLIT_PATTERN.fullmatch(entry.name))}
+            return {int(match[1]) for entry in os.scandir(self.path) if (match := _SPLIT_PATTERN.fullmatch(entry.name))}
         return set()
 
     def has_split(self, number: int) -> bool:
@@ -93,8 +93,8 @@ class InputFolder:
             JobRejected: the columns have changed (`input-changed`), or the folder has foreign files (`occupied`).
         """
         make_folder(self.path)
-        found = self.manifest()
-        if found is None:
+        manifest = self.manifest()
+        if manifest is None:
             strangers = sorted(entry.name for entry in os.scandir(self.path) if entry.name[0] != ".")
             if strangers:
                 raise JobRejected(
@@ -103,17 +103,17 @@ class InputFolder:
         elif not keep:
             for name in [_MANIFEST_NAME, *map(split_name, sorted(self.splits()))]:  # manifest first: splits require it
                 (self.path / name).unlink()
-            found = None
-        if found is None:
-            found = InputManifest(id=uuid4().hex, schema=columns.serialize().to_pybytes())
-            self._write(_MANIFEST_NAME, found)
-        if not found.columns.equals(columns):
+            manifest = None
+        if manifest is None:
+            manifest = InputManifest(id=uuid4().hex, schema=columns.serialize().to_pybytes())
+            self._write(_MANIFEST_NAME, manifest)
+        if not manifest.columns.equals(columns):
             raise self.input_changed_error(
-                f"its columns were {_format_columns(found.columns)} and are {_format_columns(columns)}"
+                f"its columns were {_format_columns(manifest.columns)} and are {_format_columns(columns)}"
             )
         for left in self.path.glob(f"{_STAGING_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-        return found
+        return manifest
 
     def staging_path(self) -> Path:
         """A new staging path on the same file system, hidden from readers."""
@@ -142,12 +142,12 @@ class InputFolder:
         Raises:
             JobRejected: an existing split is not among `splits`, since the DataFrame has changed (`input-changed`).
         """
-        gone = self.splits() - splits
-        if gone:
-            raise self.input_changed_error(f"split {min(gone)} has no rows when it is computed again")
-        found = CompletionMark(splits=sorted(splits), rows=sum(map(self.row_count, splits)))
-        self._write(_COMPLETE_NAME, found)
-        return found
+        empty_splits = self.splits() - splits
+        if empty_splits:
+            raise self.input_changed_error(f"split {min(empty_splits)} has no rows when it is computed again")
+        mark = CompletionMark(splits=sorted(splits), rows=sum(map(self.row_count, splits)))
+        self._write(_COMPLETE_NAME, mark)
+        return mark
 
     def input_changed_error(self, detail: str) -> JobRejected:
         remedy = (

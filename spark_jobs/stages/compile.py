@@ -28,20 +28,20 @@ def describe_pipelines() -> list[dict[str, Any]]:
 
     A pipeline that cannot be loaded has an error instead.
     """
-    found = registry()
-    whole = [
+    catalog = registry()
+    descriptions = [
         {
             "name": name,
-            "description": one.description,
-            "schema": parameter_schema(one),
-            "queries": dict(one.queries),
+            "description": entry.description,
+            "schema": parameter_schema(entry),
+            "queries": dict(entry.queries),
             "error": "",
         }
-        for name, one in found.pipelines.items()
+        for name, entry in catalog.pipelines.items()
     ]
     nothing = {"description": "", "schema": {}, "queries": {}}
-    broken = [{"name": name, **nothing, "error": why} for name, why in found.broken.items()]
-    return sorted(whole + broken, key=lambda one: str(one["name"]))
+    broken = [{"name": name, **nothing, "error": why} for name, why in catalog.broken.items()]
+    return sorted(descriptions + broken, key=lambda entry: str(entry["name"]))
 
 
 def compile_graph(
@@ -57,10 +57,10 @@ def compile_graph(
     Raises:
         JobRejected: the job cannot run, or cannot run in BATCH; the parameter or operator is named.
     """
-    one = pipeline(name)
-    flow = one.dataflow(raw, context)
+    definition = pipeline(name)
+    flow = definition.dataflow(raw, context)
     if derive_columns(flow.sources, context.column_root, name):
-        flow = one.dataflow(raw, context)  # again, now with the columns
+        flow = definition.dataflow(raw, context)  # again, now with the columns
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
     resolved = resolve_mode(flow, mode, parallelism)

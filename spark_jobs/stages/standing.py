@@ -116,11 +116,11 @@ class StageContext:
 
     def endpoint(self, kind: type[T]) -> T:
         """The source or sink that the stage serves. Raises JobRejected: the job has no such `kind`."""
-        found = {**self.dataflow.sources, **self.dataflow.sinks}.get(OperatorId(self.operator))
-        if not isinstance(found, kind):
+        connector = {**self.dataflow.sources, **self.dataflow.sinks}.get(OperatorId(self.operator))
+        if not isinstance(connector, kind):
             detail = f"{self.pipeline.name} has no {kind.__name__} of this name"
             raise JobRejected("unknown-operator", self.operator, detail)
-        return found
+        return connector
 
     def report(self, figures: Sequence[Figure], *, steps: int) -> None:
         """Sets the figures on the job page. `steps`: number of steps this process has completed, a sign of progress."""
@@ -132,7 +132,9 @@ class StageContext:
 
     def write_report(self) -> bool:
         """Writes the newest report now. Returns False if the supervisor is gone or the process is ending."""
-        figures = [{"label": one.label, "value": _json_value(one.value), "kind": one.kind} for one in self._figures]
+        figures = [
+            {"label": figure.label, "value": _json_value(figure.value), "kind": figure.kind} for figure in self._figures
+        ]
         line = json.dumps(redact_json({"report": {"steps": self._steps, "figures": figures}})) + "\n"
         try:
             with self._writing:

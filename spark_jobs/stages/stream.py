@@ -130,8 +130,8 @@ class BacklogMeter:
         self._sizes: Mapping[int, int] = {}  #: bytes by epoch number; an epoch never changes
 
     def measure(self, next_number: int) -> UnreadBacklog:
-        known, numbers = self._sizes, range(self._folder.read_below(), next_number)
-        self._sizes = sizes = {number: known.get(number) or self._folder.size(number) for number in numbers}
+        old_sizes, numbers = self._sizes, range(self._folder.read_below(), next_number)
+        self._sizes = sizes = {number: old_sizes.get(number) or self._folder.size(number) for number in numbers}
         epochs, nbytes = len(sizes), sum(sizes.values())
         return UnreadBacklog(epochs, nbytes, self._reached_bound(epochs, nbytes))
 

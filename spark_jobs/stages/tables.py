@@ -88,9 +88,9 @@ def write_tables(standing: StageContext) -> None:
     settings = SparkSettings.for_batch(f"weir: run {standing.run}, tables")
     settings = replace(settings, extra={**settings.extra, **SPARK_SETTINGS})
 
-    def report(found: Tables) -> None:
+    def report(tables: Tables) -> None:
         standing.report(
-            [Figure(uid, str(one), "text") for uid, one in found.items()], steps=_count_splits(found) - before
+            [Figure(uid, str(table), "text") for uid, table in tables.items()], steps=_count_splits(tables) - before
         )
 
     with lock_stage(standing.inputs / LOCK_NAME):  # staging files seen under the lock are of a dead stage
@@ -123,19 +123,19 @@ def materialise(
     Raises:
         JobRejected: a table cannot be read; source and reason are named.
     """
-    found = progress_of(inputs)
-    report(found)
-    missing = {uid: source for uid, source in inputs.items() if found[uid].state != COMPLETE}
+    tables = progress_of(inputs)
+    report(tables)
+    missing = {uid: source for uid, source in inputs.items() if tables[uid].state != COMPLETE}
     if missing:
         with session() as spark:
-            _write_all(missing, spark, found, lambda: report(found), stopping or threading.Event())
-    return found
+            _write_all(missing, spark, tables, lambda: report(tables), stopping or threading.Event())
+    return tables
 
 
 def _write_all(
     inputs: Mapping[str, SparkTable],
     spark: SparkSession,
-    found: Tables,
+    tables: Tables,
     report: Callable[[], None],
     stopping: threading.Event,
 ) -> None:
@@ -145,7 +145,7 @@ def _write_all(
         InputFolder(Path(source.path)).begin(found_frame.shape.columns, keep=source.early)
         frames[uid] = found_frame.frame
     for uid, frame in frames.items():
-        _TableWrite(uid, InputFolder(Path(inputs[uid].path)), frame, found[uid]).run(report, stopping)
+        _TableWrite(uid, InputFolder(Path(inputs[uid].path)), frame, tables[uid]).run(report, stopping)
 
 
 def _progress_on_disk(folder: InputFolder) -> TableProgress:
@@ -156,8 +156,8 @@ def _progress_on_disk(folder: InputFolder) -> TableProgress:
     return TableProgress(splits=len(there), rows=sum(map(folder.row_count, there)))
 
 
-def _count_splits(found: Tables) -> int:
-    return sum(one.splits for one in found.values())
+def _count_splits(tables: Tables) -> int:
+    return sum(table.splits for table in tables.values())
 
 
 class _TableWrite:
@@ -239,9 +239,9 @@ class _TableWrite:
 
     def _publish(self) -> None:
         for file in sorted(self._aside.glob("part-*.parquet")):
-            found = _PART_PATTERN.fullmatch(file.name)
-            assert found is not None, "names of Spark's files begin with the number of the partition"
-            number = int(found[1])
+            match = _PART_PATTERN.fullmatch(file.name)
+            assert match is not None, "names of Spark's files begin with the number of the partition"
+            number = int(match[1])
             is_new = not self._folder.has_split(number)
             self._folder.publish(file, number)
             rows = self._folder.row_count(number)

@@ -46,9 +46,9 @@ class StateChanges:
     @property
     def newest(self) -> CheckpointState:
         """The state in the newer checkpoint that has it."""
-        found = self.now or self.before
-        assert found is not None, "a checkpoint has the state"
-        return found
+        state = self.now or self.before
+        assert state is not None, "a checkpoint has the state"
+        return state
 
     @property
     def key_groups(self) -> int:
@@ -57,11 +57,11 @@ class StateChanges:
     @property
     def nbytes(self) -> int:
         """Bytes of the state's files in both checkpoints."""
-        return sum(found.nbytes for found in (self.now, self.before) if found is not None)
+        return sum(state.nbytes for state in (self.now, self.before) if state is not None)
 
     @property
     def is_broadcast(self) -> bool:
-        return any(found is not None and found.is_broadcast for found in (self.now, self.before))
+        return any(state is not None and state.is_broadcast for state in (self.now, self.before))
 
     def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
         """The changed keys in `groups`.
@@ -83,8 +83,12 @@ class StateChanges:
             yield from self._additions_and_updates(now, before)
         if before is not None and before.is_typed:
             slots = before.row_ids()
-            gone = slots if now is None or not now.is_typed else slots[now.find(_keys(before, slots)) == NOT_FOUND]
-            yield self._table_change_rows(REMOVED, before, gone, values=None, before=_values(before, gone))
+            removed_rows = (
+                slots if now is None or not now.is_typed else slots[now.find(_keys(before, slots)) == NOT_FOUND]
+            )
+            yield self._table_change_rows(
+                REMOVED, before, removed_rows, values=None, before=_values(before, removed_rows)
+            )
 
     def _additions_and_updates(self, now: KeyedTable, before: KeyedTable | None) -> Iterator[pa.RecordBatch]:
         slots = now.row_ids()
@@ -92,13 +96,15 @@ class StateChanges:
             yield self._table_change_rows(ADDED, now, slots, values=_values(now, slots), before=None)
             return
         there = before.find(_keys(now, slots))
-        fresh, kept, old = slots[there == NOT_FOUND], slots[there != NOT_FOUND], there[there != NOT_FOUND]
-        yield self._table_change_rows(ADDED, now, fresh, values=_values(now, fresh), before=None)
-        changed = np.zeros(len(kept), dtype=bool)
-        for one, other in zip(_values(now, kept), _values(before, old), strict=True):
-            changed |= is_different(other, one).to_numpy(zero_copy_only=False)
-        kept, old = kept[changed], old[changed]
-        yield self._table_change_rows(CHANGED, now, kept, values=_values(now, kept), before=_values(before, old))
+        new_rows, common_rows, old = slots[there == NOT_FOUND], slots[there != NOT_FOUND], there[there != NOT_FOUND]
+        yield self._table_change_rows(ADDED, now, new_rows, values=_values(now, new_rows), before=None)
+        changed = np.zeros(len(common_rows), dtype=bool)
+        for column, other in zip(_values(now, common_rows), _values(before, old), strict=True):
+            changed |= is_different(other, column).to_numpy(zero_copy_only=False)
+        common_rows, old = common_rows[changed], old[changed]
+        yield self._table_change_rows(
+            CHANGED, now, common_rows, values=_values(now, common_rows), before=_values(before, old)
+        )
 
     def _table_change_rows(
         self,
@@ -126,9 +132,9 @@ class StateChanges:
         for change, entries, has_now, has_before in parts:
             new = self._split((entry, now[entry]) for entry in entries) if has_now else None
             old = self._split((entry, before[entry]) for entry in entries) if has_before else None
-            known = new or old
-            assert known is not None, "a change has a value on one side"
-            groups, keys, _ = known
+            value = new or old
+            assert value is not None, "a change has a value on one side"
+            groups, keys, _ = value
             yield self._change_rows(change, groups, keys, new and new[2], old and old[2])
 
     def _split(self, entries: Iterable[tuple[Entry, Any]]) -> tuple[pa.Array, list[pa.Array], list[pa.Array]]:
@@ -166,14 +172,14 @@ def find_changes(now: OpenedCheckpoint, since: OpenedCheckpoint, operator: str, 
     if now.manifest.max_parallelism != since.manifest.max_parallelism:
         detail = f"it has {since.manifest.max_parallelism} key groups; this one has {now.manifest.max_parallelism}"
         raise JobRejected("other-key-groups", "since", detail)
-    found = [find_state(each, operator, name) if has_rows(each, operator, name) else None for each in (now, since)]
-    if found == [None, None]:
-        found[0] = find_state(now, operator, name)  # finds a state without rows; raises if the state is unknown
-    states = [state for state in found if state is not None]
+    pair = [find_state(each, operator, name) if has_rows(each, operator, name) else None for each in (now, since)]
+    if pair == [None, None]:
+        pair[0] = find_state(now, operator, name)  # finds a state without rows; raises if the state is unknown
+    states = [state for state in pair if state is not None]
     for state in states:
         if state.is_broadcast and not state.holds_objects:
             raise JobRejected("no-keys", name, "broadcast rows have no keys, so changes cannot be matched")
-    return StateChanges(found[0], found[1], _schema(states))
+    return StateChanges(pair[0], pair[1], _schema(states))
 
 
 def _schema(states: list[CheckpointState]) -> pa.Schema:
@@ -184,9 +190,9 @@ def _schema(states: list[CheckpointState]) -> pa.Schema:
         detail = f"it had the columns {', '.join(chain(*before))}, and has {', '.join(chain(*now))}"
         raise JobRejected("state-columns-changed", states[0].name, detail)
     keys, values = parts[0]
-    own = [*identity_fields(states[0], (*keys, *values), CHANGE, BEFORE), pa.field(CHANGE, pa.string())]
+    identity = [*identity_fields(states[0], (*keys, *values), CHANGE, BEFORE), pa.field(CHANGE, pa.string())]
     plain = [pa.field(field.name, field.type) for field in (*keys, *values)]
-    return pa.schema([*own, *plain, pa.field(BEFORE, pa.struct([pa.field(f.name, f.type) for f in values]))])
+    return pa.schema([*identity, *plain, pa.field(BEFORE, pa.struct([pa.field(f.name, f.type) for f in values]))])
 
 
 def _columns_of(state: CheckpointState) -> tuple[pa.Schema, pa.Schema]:
@@ -196,12 +202,12 @@ def _columns_of(state: CheckpointState) -> tuple[pa.Schema, pa.Schema]:
     return state.key_schema, state.value_schema
 
 
-def _table(found: CheckpointState | None, groups: range) -> KeyedTable | None:
-    return None if found is None else found.read_table(found.files, groups)
+def _table(state: CheckpointState | None, groups: range) -> KeyedTable | None:
+    return None if state is None else state.read_table(state.files, groups)
 
 
-def _entries(found: CheckpointState | None, groups: range) -> dict[Any, Any]:
-    return {} if found is None else dict(found.read_objects(found.files, groups).items())
+def _entries(state: CheckpointState | None, groups: range) -> dict[Any, Any]:
+    return {} if state is None else dict(state.read_objects(state.files, groups).items())
 
 
 def _types(table: KeyedTable) -> tuple[list[Any], list[Any]]:

@@ -69,9 +69,9 @@ def _states(opened: OpenedCheckpoint) -> list[tuple[str, str]]:
 
 def _entries(opened: OpenedCheckpoint, operator: str, name: str) -> int:
     """The number of entries by the proof. Each subtask has a copy of broadcast state."""
-    counts = [total_proof([one.proof]).entries for one in subtask_files(opened, operator, name)]
+    counts = [total_proof([files.proof]).entries for files in subtask_files(opened, operator, name)]
     snapshots = opened.manifest.operators[operator].subtasks.values()
-    return max(counts) if any(name in one.broadcast for one in snapshots) else sum(counts)
+    return max(counts) if any(name in snapshot.broadcast for snapshot in snapshots) else sum(counts)
 
 
 def _check(opened: OpenedCheckpoint, operator: str, name: str, on_part: Callable[[], None]) -> str:

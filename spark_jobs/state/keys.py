@@ -26,15 +26,15 @@ _JSON_EXACT_TYPES: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
 )  # fmt: skip
 
 
-def groups_with_keys(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
-    """The key groups of rows whose columns have one of the `given` values.
+def groups_with_keys(state: CheckpointState, key_values: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
+    """The key groups of rows whose columns have one of the `key_values`.
 
-    None if they cannot be determined: `given` lacks a partition column, or a column's type cannot hold a value exactly.
+    None if they are unknown: `key_values` lack a partition column, or a column's type cannot hold a value exactly.
     """
     if state.is_broadcast:
         return None
     try:
-        columns = _object_columns(state, given) if state.holds_objects else _typed_columns(state, given)
+        columns = _object_columns(state, key_values) if state.holds_objects else _typed_columns(state, key_values)
         if columns is None:
             return None
         return frozenset(key_groups_of_hashes(hash_columns(columns), state.key_groups).tolist())
@@ -42,13 +42,13 @@ def groups_with_keys(state: CheckpointState, given: Mapping[str, Sequence[Any]])
         return None
 
 
-def _typed_columns(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+def _typed_columns(state: CheckpointState, key_values: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
     """A column per partition column, with a row for each combination of values."""
     fields = state.partition_fields
-    if not fields or any(field.name not in given for field in fields):
+    if not fields or any(field.name not in key_values for field in fields):
         return None
     combinations = list(
-        itertools.islice(itertools.product(*(given[field.name] for field in fields)), MAX_KEY_COMBINATIONS + 1)
+        itertools.islice(itertools.product(*(key_values[field.name] for field in fields)), MAX_KEY_COMBINATIONS + 1)
     )
     if not combinations or len(combinations) > MAX_KEY_COMBINATIONS:
         return None
@@ -64,9 +64,9 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _object_columns(state: CheckpointState, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+def _object_columns(state: CheckpointState, key_values: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
     """Key columns for state of Python functions, decoded from column `key`: JSON, a list for several key columns."""
-    texts = given.get(_OBJECT_KEY)
+    texts = key_values.get(_OBJECT_KEY)
     if not texts or len(texts) > MAX_KEY_COMBINATIONS or not state.key_types or not state.has_keys_of_rows():
         return None
     kinds = [arrow_type(name) for name in state.key_types.values()]
@@ -79,5 +79,5 @@ def _object_columns(state: CheckpointState, given: Mapping[str, Sequence[Any]]) 
 
 
 def _is_exact(values: Sequence[Any], kind: pa.DataType) -> bool:
-    wanted = next((python for test, python in _JSON_EXACT_TYPES if test(kind)), None)
-    return wanted is not None and all(type(value) is wanted for value in values)
+    python_type = next((python for test, python in _JSON_EXACT_TYPES if test(kind)), None)
+    return python_type is not None and all(type(value) is python_type for value in values)

@@ -105,10 +105,10 @@ def parse_request(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
 def result_table(
     spark: Callable[[], SparkSession],
     path: str,
-    asked: PageOfRows | SavedQuery,
+    request: PageOfRows | SavedQuery,
     on_open: Callable[[OpenedCheckpoint], None],
 ) -> ResultTable:
-    """The result of `asked` for the checkpoint in folder `path`. Spark starts after all checks that need no Spark.
+    """The result of `request` for the checkpoint in folder `path`. Spark starts after all checks that need no Spark.
 
     Args:
         on_open: called with the opened checkpoint, so that the caller can renew its pin while it is read.
@@ -117,79 +117,79 @@ def result_table(
         JobRejected: the checkpoint cannot be read, operator or state is unknown, a key does not fit, or Spark refuses
             the SQL; each is named.
     """
-    name = asked.name if isinstance(asked, SavedQuery) else asked.state
+    name = request.name if isinstance(request, SavedQuery) else request.state
     try:
         opened = open_checkpoint(path)
         on_open(opened)
-        if isinstance(asked, SavedQuery):
-            return _query_table(spark, path, opened, asked)
-        return _page(spark, path, opened, asked)
+        if isinstance(request, SavedQuery):
+            return _query_table(spark, path, opened, request)
+        return _page(spark, path, opened, request)
     except CorruptState as error:
         raise JobRejected("corrupt-checkpoint", "checkpoint", str(error)) from error
     except Exception as error:
         if not _is_spark_error(error):
             raise
-        code = "bad-sql" if isinstance(asked, SavedQuery) else "state-unreadable"
+        code = "bad-sql" if isinstance(request, SavedQuery) else "state-unreadable"
         raise JobRejected(code, name, _error_line(error)) from error
 
 
 # ---------------------------------------------------------------- a page of rows
 
 
-def _page(spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint, asked: PageOfRows) -> ResultTable:
-    stored = _find_stored_state(opened, asked)
+def _page(spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint, request: PageOfRows) -> ResultTable:
+    stored = _find_stored_state(opened, request)
     if not stored.rows:
         return ResultTable(columns=[], rows=[])
-    state = find_state(opened, asked.operator, asked.state)
-    given = typed_key(state, stored, asked.key)
+    state = find_state(opened, request.operator, request.state)
+    key = typed_key(state, stored, request.key)
     from pyspark.sql import functions as f
 
     frame = _state_frame(spark(), path, stored)
-    if (condition := key_condition(frame, state, stored, given)) is not None:
+    if (condition := key_condition(frame, state, stored, key)) is not None:
         frame = frame.where(condition)
     hidden = IDENTITY_COLUMNS if state.is_broadcast else IDENTITY_COLUMNS[:2]
-    shown = [field for field in frame.schema.fields if field.name not in hidden]
+    fields = [field for field in frame.schema.fields if field.name not in hidden]
     keys = _key_columns(state)
-    order = keys or [field.name for field in shown if "map<" not in field.dataType.simpleString()]
-    columns, cells = _cells(shown, [field.name for field in shown])
+    order = keys or [field.name for field in fields if "map<" not in field.dataType.simpleString()]
+    columns, cells = _cells(fields, [field.name for field in fields])
     columns = [msgspec.structs.replace(column, is_key=column.name in keys) for column in columns]
-    found: list[tuple[Any, ...]] = []
-    skip = asked.cursor.skip  # rows of the first key group that earlier pages have shown
-    for groups in _ranges(opened, stored, asked.cursor.group, is_one=given is not None or state.is_broadcast):
+    rows: list[tuple[Any, ...]] = []
+    skip = request.cursor.skip  # rows of the first key group that earlier pages have shown
+    for groups in _ranges(opened, stored, request.cursor.group, is_one=key is not None or state.is_broadcast):
         part = frame
         if not state.is_broadcast:
             part = frame.where((f.col(KEY_GROUP) >= groups.start) & (f.col(KEY_GROUP) < groups.stop))
-        ordered = part.orderBy(KEY_GROUP, *map(quote_name, order)).offset(skip).limit(PAGE_ROWS + 1 - len(found))
-        found += [tuple(row) for row in ordered.select(KEY_GROUP, *cells).collect()]
+        ordered = part.orderBy(KEY_GROUP, *map(quote_name, order)).offset(skip).limit(PAGE_ROWS + 1 - len(rows))
+        rows += [tuple(row) for row in ordered.select(KEY_GROUP, *cells).collect()]
         skip = 0
-        if len(found) > PAGE_ROWS:
+        if len(rows) > PAGE_ROWS:
             break
-    table = _page_table(columns, found, asked.cursor)
+    table = _page_table(columns, rows, request.cursor)
     findable = [TableColumn(name, str(kind), is_key=True) for name, kind in _key_types(state, stored).items()]
     return msgspec.structs.replace(table, keys=findable)
 
 
-def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor: Cursor) -> ResultTable:
-    """A page of the rows `found`, each a key group followed by the cells."""
-    rows = _limit_bytes([list(row[1:]) for row in found[:PAGE_ROWS]])
-    if len(rows) == len(found):
+def _page_table(columns: list[TableColumn], grouped_rows: list[tuple[Any, ...]], cursor: Cursor) -> ResultTable:
+    """A page of `grouped_rows`, each a key group followed by the cells."""
+    rows = _limit_bytes([list(row[1:]) for row in grouped_rows[:PAGE_ROWS]])
+    if len(rows) == len(grouped_rows):
         return _table(columns, rows, is_cut=False)
-    groups = [row[0] or 0 for row in found[: len(rows)]]
+    groups = [row[0] or 0 for row in grouped_rows[: len(rows)]]
     before = cursor.skip if groups[-1] == cursor.group else 0
     return _table(columns, rows, is_cut=True, cursor=Cursor(groups[-1], before + groups.count(groups[-1])))
 
 
-def _find_stored_state(opened: OpenedCheckpoint, asked: PageOfRows) -> StoredState:
+def _find_stored_state(opened: OpenedCheckpoint, request: PageOfRows) -> StoredState:
     """The manifest's entry for the state. Raises JobRejected: operator or state is unknown, or the state is a list."""
     states = stored_states(opened.manifest)
-    fits = [each for each in states if (each.operator, each.name) == (asked.operator, asked.state)]
-    found = next((each for each in fits if each.kind.has_rows), None)
-    if found is not None:
-        return found
+    fits = [each for each in states if (each.operator, each.name) == (request.operator, request.state)]
+    state = next((each for each in fits if each.kind.has_rows), None)
+    if state is not None:
+        return state
     if fits:
-        detail = f"{asked.state!r} is a {fits[0].kind} state: its elements are in the view `{CONTENTS_VIEW}`"
+        detail = f"{request.state!r} is a {fits[0].kind} state: its elements are in the view `{CONTENTS_VIEW}`"
         raise JobRejected("no-rows", "state", detail)
-    find_state(opened, asked.operator, asked.state)
+    find_state(opened, request.operator, request.state)
     raise AssertionError("a state that the manifest does not list is refused")
 
 
@@ -208,30 +208,30 @@ def _key_columns(state: CheckpointState) -> tuple[str, ...]:
     return () if state.is_broadcast else tuple(state.key_schema.names)
 
 
-def typed_key(state: CheckpointState, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
+def typed_key(state: CheckpointState, stored: StoredState, key: Mapping[str, Any]) -> pa.RecordBatch | None:
     """The requested key as a batch of a single row, in the types of the key columns.
 
     Raises:
         JobRejected: a column is not a key column, or its value has another type; both are named.
     """
-    if not given:
+    if not key:
         return None
-    known = _key_types(state, stored)
-    if unknown := [name for name in given if name not in known]:
-        detail = f"{state.name!r} of {state.operator!r} has no key column {unknown[0]!r}, only {', '.join(known)}"
+    types = _key_types(state, stored)
+    if unknown := [name for name in key if name not in types]:
+        detail = f"{state.name!r} of {state.operator!r} has no key column {unknown[0]!r}, only {', '.join(types)}"
         raise JobRejected("unknown-column", f"key.{unknown[0]}", detail)
-    if state.holds_objects and (missing := [name for name in known if name not in given]):
-        raise JobRejected("incomplete-key", f"key.{missing[0]}", f"this state needs all of its key: {', '.join(known)}")
-    typed = {name: _typed_value(name, given[name], kind) for name, kind in known.items() if name in given}
+    if state.holds_objects and (missing := [name for name in types if name not in key]):
+        raise JobRejected("incomplete-key", f"key.{missing[0]}", f"this state needs all of its key: {', '.join(types)}")
+    typed = {name: _typed_value(name, key[name], kind) for name, kind in types.items() if name in key}
     return pa.RecordBatch.from_pydict(typed)
 
 
 def _key_types(state: CheckpointState, stored: StoredState) -> dict[str, pa.DataType]:
     if not state.holds_objects:
         return {} if state.is_broadcast else {field.name: field.type for field in state.key_schema}
-    named = stored.keys
+    key_types = stored.keys
     try:
-        return {name: pa.type_for_alias(kind) for name, kind in named.items()} or {"key": pa.string()}
+        return {name: pa.type_for_alias(kind) for name, kind in key_types.items()} or {"key": pa.string()}
     except ValueError:  # decimal128(12, 2) and the like have no alias
         return {"key": pa.string()}
 
@@ -261,14 +261,14 @@ def _parse_value(text: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def key_condition(
-    frame: DataFrame, state: CheckpointState, stored: StoredState, given: pa.RecordBatch | None
+    frame: DataFrame, state: CheckpointState, stored: StoredState, key: pa.RecordBatch | None
 ) -> Column | None:
-    """The filter for the key `given`; None without a key. State of Python functions is filtered by its key as JSON."""
-    if given is None:
+    """The filter for `key`; None without a key. State of Python functions is filtered by its key as JSON."""
+    if key is None:
         return None
     from pyspark.sql import functions as f
 
-    row = given.to_pylist()[0]
+    row = key.to_pylist()[0]
     if state.holds_objects:
         values = list(row.values())
         texts = {msgspec.json.encode(values[0] if len(values) == 1 else values).decode()}
@@ -276,8 +276,8 @@ def key_condition(
             texts.add(str(row["key"]))
         return f.col("key").isin(*texts)
     condition = f.lit(True)
-    carried = to_spark_types(given)
-    for name in given.schema.names:
+    carried = to_spark_types(key)
+    for name in key.schema.names:
         value = carried.column(name)[0].as_py()
         text = value.isoformat() if hasattr(value, "isoformat") else value
         condition &= f.col(quote_name(name)).eqNullSafe(f.lit(text).cast(frame.schema[name].dataType))
@@ -288,26 +288,26 @@ def key_condition(
 
 
 def _query_table(
-    spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint, asked: SavedQuery
+    spark: Callable[[], SparkSession], path: str, opened: OpenedCheckpoint, request: SavedQuery
 ) -> ResultTable:
-    views = _views(opened, asked.name)
+    views = _views(opened, request.name)
     session = spark()
     for view, state in views.items():
-        if _mentions_view(view, asked.sql) and _has_columns(opened, state):
+        if _mentions_view(view, request.sql) and _has_columns(opened, state):
             _state_frame(session, path, state).createOrReplaceTempView(view)
-    if _mentions_view(CONTENTS_VIEW, asked.sql):
+    if _mentions_view(CONTENTS_VIEW, request.sql):
         session.read.format(STATE_SOURCE).load(path).createOrReplaceTempView(CONTENTS_VIEW)
     try:
-        frame = session.sql(asked.sql)
+        frame = session.sql(request.sql)
     except Exception as error:
         if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
             raise
-        raise _missing_view_error(asked, views, _error_line(error)) from error
+        raise _missing_view_error(request, views, _error_line(error)) from error
     names = [f"c{place}" for place in range(len(frame.columns))]  # the author's names may be duplicate
     columns, cells = _cells(frame.schema.fields, names)
-    found = [list(row) for row in frame.toDF(*names).limit(MAX_QUERY_ROWS + 1).select(*cells).collect()]
-    bounded = _limit_bytes(found[:MAX_QUERY_ROWS])
-    return _table(columns, bounded, is_cut=len(bounded) < len(found))
+    rows = [list(row) for row in frame.toDF(*names).limit(MAX_QUERY_ROWS + 1).select(*cells).collect()]
+    bounded = _limit_bytes(rows[:MAX_QUERY_ROWS])
+    return _table(columns, bounded, is_cut=len(bounded) < len(rows))
 
 
 def _views(opened: OpenedCheckpoint, query: str) -> dict[str, StoredState]:
@@ -320,8 +320,8 @@ def _views(opened: OpenedCheckpoint, query: str) -> dict[str, StoredState]:
     for state in stored_states(opened.manifest):
         other = views.setdefault(state.view, state) if state.view else state
         if other is not state:
-            both = " and ".join(f"{each.name!r} of {each.operator!r}" for each in (other, state))
-            raise JobRejected("ambiguous-view", query, f"the view {state.view} could be {both}")
+            candidates = " and ".join(f"{each.name!r} of {each.operator!r}" for each in (other, state))
+            raise JobRejected("ambiguous-view", query, f"the view {state.view} could be {candidates}")
     return views
 
 
@@ -338,13 +338,13 @@ def _has_columns(opened: OpenedCheckpoint, state: StoredState) -> bool:
     return True
 
 
-def _missing_view_error(asked: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
-    empty = [view for view, state in views.items() if not state.rows and _mentions_view(view, asked.sql)]
+def _missing_view_error(request: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
+    empty = [view for view, state in views.items() if not state.rows and _mentions_view(view, request.sql)]
     if empty:
         detail = f"{empty[0]} has no rows in this checkpoint, and its columns are unknown"
-        return JobRejected("empty-state", asked.name, detail)
-    known = ", ".join([CONTENTS_VIEW, *views])
-    return JobRejected("bad-sql", asked.name, f"{sentence} The views of this checkpoint are {known}")
+        return JobRejected("empty-state", request.name, detail)
+    view_names = ", ".join([CONTENTS_VIEW, *views])
+    return JobRejected("bad-sql", request.name, f"{sentence} The views of this checkpoint are {view_names}")
 
 
 def _mentions_view(view: str, sql: str) -> bool:
@@ -382,8 +382,8 @@ def _cell_expression(name: str, kind: DataType) -> Column:
 
 def _table(columns: list[TableColumn], rows: list[list[Any]], **facts: Any) -> ResultTable:
     long = any(isinstance(cell, str) and len(cell) > MAX_CELL_LENGTH for row in rows for cell in row)
-    shown = [[_storable_cell(cell) for cell in row] for row in rows]
-    return ResultTable(columns=columns, rows=shown, has_cut_cells=long, **facts)
+    storable_rows = [[_storable_cell(cell) for cell in row] for row in rows]
+    return ResultTable(columns=columns, rows=storable_rows, has_cut_cells=long, **facts)
 
 
 def _storable_cell(cell: Any) -> Any:

@@ -123,8 +123,8 @@ def contents(opened: OpenedCheckpoint) -> pa.RecordBatch:
     `kind` is keyed, broadcast, list, union, commit, watermark or finished; `value` is JSON. `bytes` is the size of the
     state's files, which may be shared with other checkpoints.
     """
-    found = [row for uid, operator in sorted(opened.manifest.operators.items()) for row in _contents_of(uid, operator)]
-    return pa.RecordBatch.from_pylist(found, schema=CONTENTS_SCHEMA)
+    rows = [row for uid, operator in sorted(opened.manifest.operators.items()) for row in _contents_of(uid, operator)]
+    return pa.RecordBatch.from_pylist(rows, schema=CONTENTS_SCHEMA)
 
 
 def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any]]:
@@ -260,8 +260,8 @@ class CheckpointState:
         self.checkpoint.renew_pin()
         table = KeyedTable(self._table_schema, self.key_groups)
         for segment in _segments_of(files):
-            if mine := _overlap(segment, groups):
-                table.apply_segment(read_segment(self.checkpoint.store, segment, mine), mine)
+            if overlap := _overlap(segment, groups):
+                table.apply_segment(read_segment(self.checkpoint.store, segment, overlap), overlap)
         self._check(table, files, groups)
         return table
 
@@ -270,17 +270,17 @@ class CheckpointState:
         self.checkpoint.renew_pin()
         table = ObjectTable(self.name)
         for segment in _segments_of(files):
-            mine = _overlap(segment, groups)
-            if mine or self.is_broadcast:
-                batch = read_segment(self.checkpoint.store, segment, mine)
-                table.apply_segment(batch, BROADCAST_GROUPS if self.is_broadcast else mine)
+            overlap = _overlap(segment, groups)
+            if overlap or self.is_broadcast:
+                batch = read_segment(self.checkpoint.store, segment, overlap)
+                table.apply_segment(batch, BROADCAST_GROUPS if self.is_broadcast else overlap)
         self._check(table, files, BROADCAST_GROUPS if self.is_broadcast else groups)
         return table
 
     def _check(self, table: KeyedTable | ObjectTable, files: Sequence[SubtaskFiles], groups: range) -> None:
         """Compares the entries with the proof of the state. Raises CorruptState: they differ."""
         table.begin_changes()
-        check_proof(self._description, add_proofs((one.proof for one in files), groups), table.proof()())
+        check_proof(self._description, add_proofs((part.proof for part in files), groups), table.proof()())
 
     def has_keys_of_rows(self) -> bool:
         """Whether the entries of an object state have keys of rows; some state is stored per key group, without keys.
@@ -303,18 +303,18 @@ class CheckpointState:
 
 
 def _segments_of(files: Iterable[SubtaskFiles]) -> Iterator[Segment]:
-    return (segment for one in files for segment in one.segments)
+    return (segment for part in files for segment in part.segments)
 
 
-def identity_fields(state: CheckpointState, columns: Iterable[pa.Field], *more: str) -> list[pa.Field]:
-    """The columns that precede `columns` of a state: operator, state and key group. `more`: further reserved names.
+def identity_fields(state: CheckpointState, columns: Iterable[pa.Field], *names: str) -> list[pa.Field]:
+    """The columns that precede `columns` of a state: operator, state and key group. `names`: further reserved names.
 
     Raises:
         JobRejected: a column of the state has a reserved name.
     """
-    taken = sorted({column.name for column in columns} & {*IDENTITY_COLUMNS, *more})
-    if taken:
-        raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
+    clashes = sorted({column.name for column in columns} & {*IDENTITY_COLUMNS, *names})
+    if clashes:
+        raise JobRejected("column-clash", state.name, f"a column of the state is called {clashes[0]!r}")
     return [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
 
 
@@ -327,10 +327,10 @@ def has_rows(opened: OpenedCheckpoint, operator: str, name: str) -> bool:
     if operator not in opened.manifest.operators:
         return False
     files = subtask_files(opened, operator, name)
-    if any(one.segments for one in files):
+    if any(part.segments for part in files):
         return True
-    for one in files:
-        check_proof(state_description(operator, name), one.proof, {})
+    for part in files:
+        check_proof(state_description(operator, name), part.proof, {})
     return False
 
 
@@ -345,20 +345,20 @@ def find_state(opened: OpenedCheckpoint, operator: str, name: str) -> Checkpoint
     if operator not in operators:
         raise _unknown_error("operator", operator, sorted(operators))
     snapshots = [snapshot for _, snapshot in sorted(operators[operator].subtasks.items())]
-    named = sorted({state for snapshot in snapshots for state in (*snapshot.keyed, *snapshot.broadcast)})
-    if name not in named:
-        raise _unknown_error("state", name, named)
+    names = sorted({state for snapshot in snapshots for state in (*snapshot.keyed, *snapshot.broadcast)})
+    if name not in names:
+        raise _unknown_error("state", name, names)
     key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
         return _empty_state(opened, operator, name, snapshots, key_types)
     is_broadcast = any(snapshot.broadcast.get(name) for snapshot in snapshots)
     files = subtask_files(opened, operator, name)
-    stored = _stored_schema(opened, next(one.segments[-1] for one in files if one.segments))
+    stored = _stored_schema(opened, next(part.segments[-1] for part in files if part.segments))
     if not is_broadcast:
         stored = _with_recorded_types(stored, name, snapshots)
-    shown = files[:1] if is_broadcast else files
+    distinct_files = files[:1] if is_broadcast else files
     return CheckpointState(
-        opened, operator, name, stored, shown, _value_columns(snapshots, name), is_broadcast, key_types
+        opened, operator, name, stored, distinct_files, _value_columns(snapshots, name), is_broadcast, key_types
     )
 
 
@@ -366,8 +366,8 @@ def subtask_files(opened: OpenedCheckpoint, operator: str, name: str) -> tuple[S
     """The files of each subtask that has some, or should have some by the proof of the state."""
     snapshots = [snapshot for _, snapshot in sorted(opened.manifest.operators[operator].subtasks.items())]
     parts = (
-        SubtaskFiles(one.keyed.get(name) or one.broadcast.get(name) or (), one.proofs.get(name, {}))
-        for one in snapshots
+        SubtaskFiles(snapshot.keyed.get(name) or snapshot.broadcast.get(name) or (), snapshot.proofs.get(name, {}))
+        for snapshot in snapshots
     )
     return tuple(part for part in parts if part.segments or part.proof)
 
@@ -389,11 +389,11 @@ def _empty_state(
     opened: OpenedCheckpoint, operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]
 ) -> CheckpointState:
     """A state without rows, with the manifest's columns. Raises JobRejected: the manifest does not name them."""
-    named = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
-    if not named:
+    tables = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
+    if not tables:
         detail = f"{name!r} of {operator!r} has no rows in this checkpoint, and its columns are not known"
         raise JobRejected("empty-state", "state", detail)
-    columns = max(named, key=_typed_columns)
+    columns = max(tables, key=_typed_columns)
     fields = [(column, arrow_type(kind)) for part in (columns.keys, columns.values) for column, kind in part.items()]
     stored = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *fields])
     is_broadcast = any(name in snapshot.broadcast for snapshot in snapshots)
@@ -411,16 +411,16 @@ def arrow_type(name: str) -> pa.DataType:
     Raises:
         ValueError: the type is not supported.
     """
-    if found := _PARAMETRIC_TYPE.fullmatch(name):
-        kind, first, second = found["kind"], found["first"], found["second"]
+    if match := _PARAMETRIC_TYPE.fullmatch(name):
+        kind, first, second = match["kind"], match["first"], match["second"]
         if kind == "timestamp":
             return pa.timestamp(first, second.removeprefix("tz=") if second else None)
         return pa.decimal128(int(first), int(second)) if kind == "decimal128" else pa.binary(int(first))
     return pa.type_for_alias(name)
 
 
-def _unknown_error(kind: str, given: str, known: list[str]) -> JobRejected:
-    return JobRejected(f"unknown-{kind}", kind, f"the checkpoint has no {kind} {given!r}, only {', '.join(known)}")
+def _unknown_error(kind: str, name: str, names: list[str]) -> JobRejected:
+    return JobRejected(f"unknown-{kind}", kind, f"the checkpoint has no {kind} {name!r}, only {', '.join(names)}")
 
 
 def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[str]:
@@ -430,18 +430,18 @@ def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[st
 
 def object_columns(entries: Iterable[tuple[Entry, Any]], *, is_broadcast: bool) -> list[pa.Array]:
     """Columns of `ObjectTable` entries: key group, key, place, value and expiry."""
-    found = [_object_row(*entry, stored, is_broadcast=is_broadcast) for entry, stored in entries]
+    rows = [_object_row(*entry, stored, is_broadcast=is_broadcast) for entry, stored in entries]
     types = [pa.int32(), *OBJECT_SCHEMA.types]
-    return [pa.array([row[place] for row in found], kind) for place, kind in enumerate(types)]
+    return [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(types)]
 
 
 def _object_row(group: int, key: bytes, place: Any, stored: Any, *, is_broadcast: bool) -> tuple[Any, ...]:
     values = _decode(key)
     expires, value = _expiry_and_value(values, stored, is_broadcast=is_broadcast)
-    one = values[0] if isinstance(values, list) and len(values) == 1 else values
+    key_value = values[0] if isinstance(values, list) and len(values) == 1 else values
     return (
         group,
-        _encode_json(one),
+        _encode_json(key_value),
         _encode_json(_decode_place(place)),
         _encode_json(value),
         None if expires is None else expires * 1000,

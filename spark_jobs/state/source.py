@@ -92,11 +92,11 @@ class StateSource(DataSource):
         return find_state(self._checkpoint, operator, state)
 
     def _partitions(self, key_groups: int, nbytes: int) -> int:
-        given = self.options.get("partitions", str(partitions_by_size(nbytes, key_groups)))
-        if not given.isdigit() or not 0 < int(given) <= key_groups:
-            detail = f"must be between 1 and the number of key groups, {key_groups}, not {given!r}"
+        text = self.options.get("partitions", str(partitions_by_size(nbytes, key_groups)))
+        if not text.isdigit() or not 0 < int(text) <= key_groups:
+            detail = f"must be between 1 and the number of key groups, {key_groups}, not {text!r}"
             raise JobRejected("bad-partitions", "partitions", detail)
-        return int(given)
+        return int(text)
 
 
 class ContentsReader(DataSourceReader):
@@ -172,8 +172,8 @@ class StateReader(DataSourceReader):
         of_keys = groups_with_keys(state, self._selected_keys)
         if of_keys is None:
             return [GroupPartition((each,)) for each in ranges if each] or [GroupPartition(())]
-        found = (tuple(range(group, group + 1) for group in sorted(of_keys) if group in each) for each in ranges)
-        return [GroupPartition(each) for each in found if each] or [GroupPartition(())]
+        key_ranges = (tuple(range(group, group + 1) for group in sorted(of_keys) if group in each) for each in ranges)
+        return [GroupPartition(each) for each in key_ranges if each] or [GroupPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, GroupPartition), "only partitions of this reader"

@@ -63,8 +63,8 @@ class _ReadMonitor:
     def _progress(self) -> dict[str, Any]:
         if self._spark is None:
             return {"phase": "starting Spark"}
-        tasks, done = task_counts(self._spark.sparkContext, _JOB_GROUP)
-        return {"phase": "reading", "tasks": tasks, "tasks_done": done}
+        tasks, ended_tasks = task_counts(self._spark.sparkContext, _JOB_GROUP)
+        return {"phase": "reading", "tasks": tasks, "tasks_done": ended_tasks}
 
 
 def answer_query(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def answer_query(checkpoint: str, params: Mapping[str, Any], answers: TextIO) ->
         JobRejected: see `query.result_table`.
         SparkUnavailable: Spark does not start.
     """
-    asked = parse_request(params)
+    request = parse_request(params)
     with ExitStack() as stack:
         attendance = stack.enter_context(_ReadMonitor(answers))
 
@@ -85,5 +85,5 @@ def answer_query(checkpoint: str, params: Mapping[str, Any], answers: TextIO) ->
             attendance.on_spark(spark)
             return spark
 
-        table = result_table(start_spark, checkpoint, asked, attendance.on_open)
+        table = result_table(start_spark, checkpoint, request, attendance.on_open)
         return {"table": msgspec.to_builtins(table)}

@@ -220,8 +220,8 @@ if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every n
             return import_module("weir.spi")
         if name not in _HOMES:
             raise AttributeError(f"module 'weir' has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module("runtime.libraries").import_part(_HOMES[name]), name)
-        return found
+        attribute = globals()[name] = getattr(import_module("runtime.libraries").import_part(_HOMES[name]), name)
+        return attribute
 
     def __dir__() -> list[str]:
         return list(__all__)

@@ -106,9 +106,9 @@ def logout() -> None:
 @with_console
 def jobs(console: Console, /, tag: str | None, owner: str | None, limit: int, as_json: bool) -> None:
     """Lists jobs with the state of their latest run."""
-    found = console.rows("jobs/", limit, tag=tag, owner=owner)
+    rows = console.rows("jobs/", limit, tag=tag, owner=owner)
     flat = (
-        {**row, "health": row["health"]["level"] if row["health"] and not as_json else row["health"]} for row in found
+        {**row, "health": row["health"]["level"] if row["health"] and not as_json else row["health"]} for row in rows
     )
     write_rows(flat, ("name", "latest_state", "health", "pipeline", "owner", "tags"), as_json=as_json)
 
@@ -119,10 +119,10 @@ def jobs(console: Console, /, tag: str | None, owner: str | None, limit: int, as
 @with_console
 def status(console: Console, /, job: str, as_json: bool) -> None:
     """Shows the latest run of JOB: state, health, and the operations that are possible now."""
-    found = console.job(job)
-    run = console.get(f"runs/{found['latest_run']}/") if found["latest_run"] else None
+    job_row = console.job(job)
+    run = console.get(f"runs/{job_row['latest_run']}/") if job_row["latest_run"] else None
     if as_json:
-        write_json({"job": found, "run": run})
+        write_json({"job": job_row, "run": run})
         return
     if run is None:
         click.echo(f"{job} has not run yet.")
@@ -144,9 +144,9 @@ def status(console: Console, /, job: str, as_json: bool) -> None:
 @with_console
 def checkpoints(console: Console, /, job: str, kind: str | None, limit: int, as_json: bool) -> None:
     """Lists checkpoints and savepoints of JOB, newest first."""
-    found = console.rows(f"jobs/{console.job(job)['id']}/checkpoints/", limit, kind=kind)
+    rows = console.rows(f"jobs/{console.job(job)['id']}/checkpoints/", limit, kind=kind)
     columns = ("number", "kind", "outcome", "ended_at", "duration_ms", "size_bytes", "name", "run", "review_state")
-    write_rows(found, columns, as_json=as_json)
+    write_rows(rows, columns, as_json=as_json)
 
 
 @main.command()
@@ -157,9 +157,9 @@ def checkpoints(console: Console, /, job: str, kind: str | None, limit: int, as_
 @with_console
 def operations(console: Console, /, job: str | None, user: str | None, limit: int, as_json: bool) -> None:
     """Lists operations of JOB, or of all jobs, newest first."""
-    found = console.rows("operations/", limit, job=console.job(job)["id"] if job else None, user=user)
+    rows = console.rows("operations/", limit, job=console.job(job)["id"] if job else None, user=user)
     columns = ("id", "kind", "state", "phase", "created_at", "ended_at", "reason")
-    write_rows(found, columns if job else ("job", *columns), as_json=as_json)
+    write_rows(rows, columns if job else ("job", *columns), as_json=as_json)
 
 
 # ---------------------------------------------------------------- definitions
@@ -171,11 +171,13 @@ def operations(console: Console, /, job: str | None, user: str | None, limit: in
 @with_console
 def export(console: Console, /, job: str, version: int | None) -> None:
     """Writes the definition of JOB as YAML. Secrets are masked."""
-    found = console.job(job)
-    if version is None and not found["newest_version"]:
+    job_row = console.job(job)
+    if version is None and not job_row["newest_version"]:
         raise Refused(f"{job} has no version yet")
-    shown = console.version(found, version) if version else console.get(f"versions/{found['newest_version']}/")
-    click.echo(definition.export(found, shown), nl=False)
+    version_row = (
+        console.version(job_row, version) if version else console.get(f"versions/{job_row['newest_version']}/")
+    )
+    click.echo(definition.export(job_row, version_row), nl=False)
 
 
 @main.command()
@@ -202,14 +204,14 @@ def apply(console: Console, /, path: Path, message: str, dry_run: bool) -> None:
         click.echo(line)
 
 
-def _write_differences(found: list[Row], *, as_json: bool) -> None:
+def _write_differences(differences: list[Row], *, as_json: bool) -> None:
     """Writes the differences, and exits with 1 if there are any."""
     if as_json:
-        write_json(found)
-    for row in () if as_json else found:
+        write_json(differences)
+    for row in () if as_json else differences:
         before, after = (json.dumps(row[side], ensure_ascii=False) for side in ("before", "after"))
         click.echo(f"{row['part']} {row['name']}: {before} -> {after}")
-    if found:
+    if differences:
         click.get_current_context().exit(FAILED)
 
 
@@ -226,13 +228,13 @@ def _write_differences(found: list[Row], *, as_json: bool) -> None:
 @with_console
 def start(
     console: Console, /, job: str, version: int | None, parallelism: int | None, accept_repeated_output: bool,
-    when_ready: bool, **asked: Any,
+    when_ready: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Starts JOB without state."""
-    found = console.job(job)
-    wanted = target(console, found, version, parallelism)
-    given = {**wanted, "accept_repeated_output": accept_repeated_output, "when_ready": when_ready}
-    operate(console, found, "start", given, **asked)
+    job_row = console.job(job)
+    run_target = target(console, job_row, version, parallelism)
+    params = {**run_target, "accept_repeated_output": accept_repeated_output, "when_ready": when_ready}
+    operate(console, job_row, "start", params, **options)
 
 
 @main.command()
@@ -243,10 +245,12 @@ def start(
 @copy_option
 @wait_options
 @with_console
-def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, folder: str | None, **asked: Any) -> None:
+def savepoint(
+    console: Console, /, job: str, name: str, note: str, pin: bool, folder: str | None, **options: Any
+) -> None:
     """Takes a savepoint of JOB, which goes on. Prints its number, for `weir restore --from`."""
     params = {"name": name, "note": note, "pin": pin, **copied_to(folder)}
-    operate(console, console.job(job), "savepoint", params, **asked)
+    operate(console, console.job(job), "savepoint", params, **options)
 
 
 @main.command()
@@ -255,9 +259,9 @@ def savepoint(console: Console, /, job: str, name: str, note: str, pin: bool, fo
 @copy_option
 @wait_options
 @with_console
-def stop(console: Console, /, job: str, name: str, folder: str | None, **asked: Any) -> None:
+def stop(console: Console, /, job: str, name: str, folder: str | None, **options: Any) -> None:
     """Takes a savepoint of JOB and ends the run; it can be restored without loss."""
-    operate(console, console.job(job), "stop", {"name": name, **copied_to(folder)}, **asked)
+    operate(console, console.job(job), "stop", {"name": name, **copied_to(folder)}, **options)
 
 
 @main.command()
@@ -266,11 +270,11 @@ def stop(console: Console, /, job: str, name: str, folder: str | None, **asked: 
 @click.option("--yes", is_flag=True, help="Ask no question.")
 @wait_options
 @with_console
-def drain(console: Console, /, job: str, folder: str | None, yes: bool, **asked: Any) -> None:
+def drain(console: Console, /, job: str, folder: str | None, yes: bool, **options: Any) -> None:
     """Ends JOB for good: every window and timer fires now, then a last savepoint is taken."""
-    found = console.job(job)
+    job_row = console.job(job)
     confirm(f"Every open window and timer of {job} fires early, and the run ends. Drain it?", yes)
-    operate(console, found, "drain", {**confirmed_run(found), **copied_to(folder)}, **asked)
+    operate(console, job_row, "drain", {**confirmed_run(job_row), **copied_to(folder)}, **options)
 
 
 @main.command()
@@ -278,11 +282,11 @@ def drain(console: Console, /, job: str, folder: str | None, yes: bool, **asked:
 @click.option("--yes", is_flag=True, help="Ask no question.")
 @wait_options
 @with_console
-def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
+def cancel(console: Console, /, job: str, yes: bool, **options: Any) -> None:
     """Ends JOB without a savepoint."""
-    found = console.job(job)
+    job_row = console.job(job)
     confirm(f"{job} ends without a savepoint (`weir stop` takes one). Cancel it?", yes)
-    operate(console, found, "cancel", confirmed_run(found), **asked)
+    operate(console, job_row, "cancel", confirmed_run(job_row), **options)
 
 
 @main.command()
@@ -295,19 +299,19 @@ def cancel(console: Console, /, job: str, yes: bool, **asked: Any) -> None:
 @with_console
 def rescale(
     console: Console, /, job: str, version: int | None, parallelism: int | None, allow_unmapped: bool, dry_run: bool,
-    as_json: bool, **asked: Any,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Stops JOB with a savepoint and restores it at another parallelism, or in another version."""
     if version is None and parallelism is None:
         raise click.UsageError("either --parallelism or --version must be given")
-    found = console.job(job)
-    wanted = target(console, found, version, parallelism)
+    job_row = console.job(job)
+    run_target = target(console, job_row, version, parallelism)
     if allow_unmapped:
-        wanted["allow_unmapped"] = True
+        run_target["allow_unmapped"] = True
     if dry_run:
-        plans.show_rescale(console.get(f"jobs/{found['id']}/rescale/", **wanted), as_json=as_json)
+        plans.show_rescale(console.get(f"jobs/{job_row['id']}/rescale/", **run_target), as_json=as_json)
     else:
-        operate(console, found, "rescale", wanted, as_json=as_json, **asked)
+        operate(console, job_row, "rescale", run_target, as_json=as_json, **options)
 
 
 @main.command()
@@ -326,7 +330,7 @@ def rescale(
 def restore(
     console: Console, /, job: str, number: int | None, path: str | None, version: int | None, parallelism: int | None,
     accept_repeated_output: bool, allow_unmapped: bool, end_run: str | None, dry_run: bool, yes: bool, as_json: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Starts JOB from a checkpoint or savepoint, after its effects were shown. They are binding.
 
@@ -336,19 +340,19 @@ def restore(
         raise click.UsageError("either --from or --path must be given")
     if end_run and number is None:
         raise click.UsageError("--end-run needs --from: only a recorded snapshot is held until the run has ended")
-    found = console.job(job)
-    if version is None and (newest := console.newest_version(found, asked["timeout"])):
+    job_row = console.job(job)
+    if version is None and (newest := console.newest_version(job_row, options["timeout"])):
         if newest["state"] == "ready":
             version = newest["number"]
         else:
             click.echo(f"version {newest['number']} is rejected: the newest that is ready goes on", err=True)
-    wanted = target(console, found, version, parallelism)
+    run_target = target(console, job_row, version, parallelism)
     if number is not None:
-        origin: dict[str, Any] = {"checkpoint": console.checkpoint(found, number)["id"]}
-        plan = console.get(f"checkpoints/{origin['checkpoint']}/mapping/", **wanted)
+        origin: dict[str, Any] = {"checkpoint": console.checkpoint(job_row, number)["id"]}
+        plan = console.get(f"checkpoints/{origin['checkpoint']}/mapping/", **run_target)
     else:
         origin = {"path": path}
-        plan = console.get(f"jobs/{found['id']}/mapping/", path=path, **wanted)
+        plan = console.get(f"jobs/{job_row['id']}/mapping/", path=path, **run_target)
     plans.write_restore(plan, as_json=as_json and dry_run)
     if dry_run:
         return
@@ -356,11 +360,11 @@ def restore(
     target_version = "" if version is None else f" in version {version}"
     confirm(f"{first}{target_version} at parallelism {plan['parallelism']}?", yes)
     accepted = {"accept_repeated_output": accept_repeated_output, "allow_unmapped": allow_unmapped}
-    params = {**origin, **wanted, **accepted, "plan_hash": plan["plan_hash"]}
+    params = {**origin, **run_target, **accepted, "plan_hash": plan["plan_hash"]}
     if end_run:
-        operate(console, found, "rollback", {**params, "end_run": end_run}, as_json=as_json, **asked)
+        operate(console, job_row, "rollback", {**params, "end_run": end_run}, as_json=as_json, **options)
     else:
-        operate(console, found, "restore", params, as_json=as_json, **asked)
+        operate(console, job_row, "restore", params, as_json=as_json, **options)
 
 
 @main.command()

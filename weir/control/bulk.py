@@ -29,11 +29,11 @@ def bulk(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Takes savepoints of JOBS, or stops, drains or cancels them. A refusal stops no other job."""
-    found, unknown = _find(console, jobs)
+    rows, unknown = _find(console, jobs)
     if kind != "savepoint":
         confirm(f"{kind.capitalize()} {', '.join(jobs)}?", yes)
-    runs = [job["latest_run"] for job in found if job["latest_run"]]
-    results = [*_request(console, found, {"kind": kind, "runs": runs, "reason": reason}), *unknown]
+    runs = [job["latest_run"] for job in rows if job["latest_run"]]
+    results = [*_request(console, rows, {"kind": kind, "runs": runs, "reason": reason}), *unknown]
     if wait:
         deadline = time.monotonic() + timeout
         results = [_await(console, result, deadline) for result in results]
@@ -50,8 +50,8 @@ def _tags_command(kind: str, text: str) -> click.Command:
     @json_option
     @with_console
     def command(console: Console, /, tags: str, jobs: tuple[str, ...], reason: str, as_json: bool) -> None:
-        found, unknown = _find(console, jobs)
-        changed = _request(console, found, {"kind": kind, "tags": tags.split(","), "reason": reason})
+        rows, unknown = _find(console, jobs)
+        changed = _request(console, rows, {"kind": kind, "tags": tags.split(","), "reason": reason})
         _write([*changed, *unknown], as_json=as_json)
 
     return command
@@ -59,22 +59,22 @@ def _tags_command(kind: str, text: str) -> click.Command:
 
 def _find(console: Console, names: Sequence[str]) -> tuple[list[Row], list[Row]]:
     """The jobs, and a refusal for each name without a job."""
-    found: list[Row] = []
+    rows: list[Row] = []
     unknown: list[Row] = []
     for name in dict.fromkeys(names):
         try:
-            found.append(console.job(name))
+            rows.append(console.job(name))
         except Refused as error:
             result = {"job": None, "name": name, "state": "refused", "operation": None, "operation_state": None}
             unknown.append({**result, "detail": str(error)})
-    return found, unknown
+    return rows, unknown
 
 
-def _request(console: Console, jobs: Sequence[Row], asked: Row) -> list[Row]:
+def _request(console: Console, jobs: Sequence[Row], request: Row) -> list[Row]:
     """The results of REST."""
     if not jobs:
         return []
-    body = {**asked, "jobs": [job["id"] for job in jobs]}
+    body = {**request, "jobs": [job["id"] for job in jobs]}
     results: list[Row] = console.post("jobs/bulk/", body, {"Idempotency-Key": str(uuid4())})["results"]
     return results
 

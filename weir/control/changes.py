@@ -18,12 +18,12 @@ from weir.control.output import write_json
 @with_console
 def duplicate(console: Console, /, job: str, name: str, version: int | None, starts: bool, as_json: bool) -> None:
     """Defines a new job NAME with the definition of JOB, without state."""
-    found = console.job(job)
-    like = console.version(found, version)["id"] if version else found["newest_version"]
+    job_row = console.job(job)
+    like = console.version(job_row, version)["id"] if version else job_row["newest_version"]
     if like is None:
         raise Refused(f"{job} has no version yet")
-    made = console.post("jobs/", {"name": name, "duplicate_of": like, "start": starts})
-    write_json(made) if as_json else click.echo(f"{made['name']}: created, with version 1")
+    new_job = console.post("jobs/", {"name": name, "duplicate_of": like, "start": starts})
+    write_json(new_job) if as_json else click.echo(f"{new_job['name']}: created, with version 1")
 
 
 @click.command()
@@ -56,8 +56,10 @@ def _set_archive_mark(console: Console, jobs: tuple[str, ...], *, archived: bool
 def equal(console: Console, /, job: str, number: int, as_json: bool) -> None:
     """Makes the definition of JOB equal to its version NUMBER, by a new version if the newest differs."""
     version = console.version(console.job(job), number)
-    made = console.post(f"versions/{version['id']}/equal/", {})
-    write_json(made) if as_json else click.echo(f"{job}: version {made['number']} is equal to version {number}")
+    new_version = console.post(f"versions/{version['id']}/equal/", {})
+    write_json(new_version) if as_json else click.echo(
+        f"{job}: version {new_version['number']} is equal to version {number}"
+    )
 
 
 @click.command("delete-version")

@@ -29,8 +29,8 @@ def with_console(command: Callable[Concatenate[Console, P], None]) -> Callable[P
             if not url:
                 raise Refused("no console is known: run `weir login URL`, or set WEIR_URL and WEIR_TOKEN")
             # A token belongs to its console: that of the login is not sent to another address.
-            own = token or (stored.get("token", "") if url.rstrip("/") == stored.get("url") else "")
-            command(Console(url, own), *args, **kwargs)
+            console_token = token or (stored.get("token", "") if url.rstrip("/") == stored.get("url") else "")
+            command(Console(url, console_token), *args, **kwargs)
         except ConsoleError as error:
             click.echo(f"weir: {error}", err=True)
             click.get_current_context().exit(error.exit_code)
@@ -64,8 +64,8 @@ def copied_to(folder: str | None) -> Row:
 
 
 def target(console: Console, job: Row, version: int | None, parallelism: int | None) -> dict[str, Any]:
-    found = {"version": console.version(job, version)["id"]} if version is not None else {}
-    return {**found, "parallelism": parallelism} if parallelism is not None else found
+    params = {"version": console.version(job, version)["id"]} if version is not None else {}
+    return {**params, "parallelism": parallelism} if parallelism is not None else params
 
 
 def confirm(question: str, yes: bool) -> None:

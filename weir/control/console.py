@@ -95,23 +95,23 @@ class Console:
         return str(self.post("auth/token/", {"username": username, "password": password, **limits})["token"])
 
     def job(self, name: str) -> Row:
-        found = next(self.rows("jobs/", 1, name=name), None)
-        if found is None:
+        row = next(self.rows("jobs/", 1, name=name), None)
+        if row is None:
             raise Refused(f"no job has the name {name!r}; `weir jobs` lists the names")
-        return found
+        return row
 
     def version(self, job: Row, number: int) -> Row:
-        found = next(self.rows(f"jobs/{job['id']}/versions/", 1, number=number), None)
-        if found is None:
+        row = next(self.rows(f"jobs/{job['id']}/versions/", 1, number=number), None)
+        if row is None:
             raise Refused(f"--version: {job['name']} has no version {number}")
-        return found
+        return row
 
     def checkpoint(self, job: Row, number: int) -> Row:
         """A checkpoint or savepoint by its number within the job."""
-        found = next(self.rows(f"jobs/{job['id']}/checkpoints/", 1, number=number), None)
-        if found is None:
+        row = next(self.rows(f"jobs/{job['id']}/checkpoints/", 1, number=number), None)
+        if row is None:
             raise Refused(f"{job['name']} has no checkpoint or savepoint {number}")
-        return found
+        return row
 
     def newest_version(self, job: Row, timeout_s: float) -> Row | None:
         """The newest version of a job, once it is compiled. Raises Refused: it still is not after `timeout_s`."""
@@ -129,8 +129,8 @@ class Console:
 
     def request(self, job: Row, kind: str, params: Row, reason: str) -> Row:
         """Requests an operation. Raises Refused, Unreachable."""
-        asked = {"kind": kind, "params": params, "reason": reason}
-        accepted: Row = self.post(f"jobs/{job['id']}/operations/", asked, {"Idempotency-Key": str(uuid4())})
+        body = {"kind": kind, "params": params, "reason": reason}
+        accepted: Row = self.post(f"jobs/{job['id']}/operations/", body, {"Idempotency-Key": str(uuid4())})
         return accepted
 
     def withdraw(self, operation: str) -> Row:
@@ -141,11 +141,11 @@ class Console:
     def wait_for_end(self, operation: Row, timeout_s: float, on_change: Callable[[Row], None]) -> Row:
         """The operation once it has ended, or as it is after `timeout_s`. `on_change` is called for each phase."""
         deadline = time.monotonic() + timeout_s
-        shown = None
+        previous = None
         while True:
-            if (now := (operation["state"], operation["phase"])) != shown:
+            if (now := (operation["state"], operation["phase"])) != previous:
                 on_change(operation)
-                shown = now
+                previous = now
             left_s = deadline - time.monotonic()
             if operation["state"] not in ACTIVE_STATES or left_s <= 0:
                 return operation

@@ -66,9 +66,9 @@ def differences(console: Console, document: Mapping[str, Any]) -> list[Row]:
     job = _job(console, document)
     if job is None:
         return [{"part": "job", "name": document["name"], "before": None, "after": document["pipeline"]}]
-    found = console.post(f"jobs/{job['id']}/versions/difference/", _version(document))["differences"]
+    rows = console.post(f"jobs/{job['id']}/versions/difference/", _version(document))["differences"]
     facts = [{"part": "fact", "name": n, "before": job[n], "after": new} for n, new in _changed(job, document).items()]
-    return [*found, *facts]
+    return [*rows, *facts]
 
 
 def apply(console: Console, document: Mapping[str, Any], message: str) -> list[str]:
@@ -77,21 +77,21 @@ def apply(console: Console, document: Mapping[str, Any], message: str) -> list[s
     Raises:
         Refused: the console refuses a value, or the job has another pipeline. A version that was created stays.
     """
-    done: list[str] = []
+    lines: list[str] = []
     name, version = document["name"], {**_version(document), "message": message}
     job = _job(console, document)
     if job is None:
         job = console.post("jobs/", {"name": name, "pipeline": document["pipeline"], "version": version})
-        done.append(f"{name}: created, with version 1")
+        lines.append(f"{name}: created, with version 1")
     else:
-        made = console.post(f"jobs/{job['id']}/versions/", {**version, "skip_if_equal": True})
-        if made["id"] != job["newest_version"]:
-            cause = f": {made['message']}" if made["message"] != message.strip() else ""
-            done.append(f"{name}: version {made['number']} created{cause}")
+        new_version = console.post(f"jobs/{job['id']}/versions/", {**version, "skip_if_equal": True})
+        if new_version["id"] != job["newest_version"]:
+            cause = f": {new_version['message']}" if new_version["message"] != message.strip() else ""
+            lines.append(f"{name}: version {new_version['number']} created{cause}")
     if changed := _changed(job, document):
         console.patch(f"jobs/{job['id']}/", changed)
-        done.append(f"{name}: {', '.join(changed)} changed")
-    return done
+        lines.append(f"{name}: {', '.join(changed)} changed")
+    return lines
 
 
 def _job(console: Console, document: Mapping[str, Any]) -> Row | None:

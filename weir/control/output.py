@@ -13,11 +13,11 @@ def write_json(value: Any) -> None:
 
 def write_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
     """A line per row. `columns` name the fields; JSON has all fields."""
-    found = list(rows)
+    entries = list(rows)
     if as_json:
-        write_json(found)
+        write_json(entries)
         return
-    table = [[column.upper() for column in columns], *([_text(row[column]) for column in columns] for row in found)]
+    table = [[column.upper() for column in columns], *([_text(row[column]) for column in columns] for row in entries)]
     widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
     for line in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

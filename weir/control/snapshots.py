@@ -16,10 +16,10 @@ from weir.control.output import write_json, write_rows
 P = ParamSpec("P")
 
 
-def _request(console: Console, job: str, number: int, kind: str, params: Row, **asked: Any) -> None:
+def _request(console: Console, job: str, number: int, kind: str, params: Row, **options: Any) -> None:
     """Requests an operation on a checkpoint or savepoint of `job`."""
-    found = console.job(job)
-    operate(console, found, kind, {"checkpoint": console.checkpoint(found, number)["id"], **params}, **asked)
+    job_row = console.job(job)
+    operate(console, job_row, kind, {"checkpoint": console.checkpoint(job_row, number)["id"], **params}, **options)
 
 
 # ---------------------------------------------------------------- restores beside the job
@@ -36,11 +36,11 @@ def _request(console: Console, job: str, number: int, kind: str, params: Row, **
 @with_console
 def clone(
     console: Console, /, job: str, number: int, version: int | None, parallelism: int | None, name: str,
-    allow_unmapped: bool, **asked: Any,
+    allow_unmapped: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Restores snapshot NUMBER of JOB as a new job, whose output is discarded."""
-    wanted = target(console, console.job(job), version, parallelism)
-    _request(console, job, number, "clone", {**wanted, "name": name, "allow_unmapped": allow_unmapped}, **asked)
+    run_target = target(console, console.job(job), version, parallelism)
+    _request(console, job, number, "clone", {**run_target, "name": name, "allow_unmapped": allow_unmapped}, **options)
 
 
 @click.command()
@@ -53,11 +53,11 @@ def clone(
 @with_console
 def drill(
     console: Console, /, job: str, number: int, version: int | None, parallelism: int | None, allow_unmapped: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Restores snapshot NUMBER of JOB beside it up to a first checkpoint, measures it, and removes it."""
-    wanted = target(console, console.job(job), version, parallelism)
-    _request(console, job, number, "drill", {**wanted, "allow_unmapped": allow_unmapped}, **asked)
+    run_target = target(console, console.job(job), version, parallelism)
+    _request(console, job, number, "drill", {**run_target, "allow_unmapped": allow_unmapped}, **options)
 
 
 # ---------------------------------------------------------------- checks, pins, names, disposal
@@ -68,9 +68,9 @@ def drill(
 @click.argument("number", type=int)
 @wait_options
 @with_console
-def verify(console: Console, /, job: str, number: int, **asked: Any) -> None:
+def verify(console: Console, /, job: str, number: int, **options: Any) -> None:
     """Compares the files of snapshot NUMBER of JOB with its manifest; the console keeps the result."""
-    _request(console, job, number, "verify", {}, **asked)
+    _request(console, job, number, "verify", {}, **options)
 
 
 @click.command()
@@ -78,9 +78,9 @@ def verify(console: Console, /, job: str, number: int, **asked: Any) -> None:
 @click.argument("number", type=int)
 @wait_options
 @with_console
-def pin(console: Console, /, job: str, number: int, **asked: Any) -> None:
+def pin(console: Console, /, job: str, number: int, **options: Any) -> None:
     """Pins snapshot NUMBER of JOB: retention does not delete it, and it cannot be discarded."""
-    _request(console, job, number, "pin", {}, **asked)
+    _request(console, job, number, "pin", {}, **options)
 
 
 @click.command()
@@ -88,9 +88,9 @@ def pin(console: Console, /, job: str, number: int, **asked: Any) -> None:
 @click.argument("number", type=int)
 @wait_options
 @with_console
-def unpin(console: Console, /, job: str, number: int, **asked: Any) -> None:
+def unpin(console: Console, /, job: str, number: int, **options: Any) -> None:
     """Removes the pin of snapshot NUMBER of JOB."""
-    _request(console, job, number, "unpin", {}, **asked)
+    _request(console, job, number, "unpin", {}, **options)
 
 
 @click.command()
@@ -100,12 +100,12 @@ def unpin(console: Console, /, job: str, number: int, **asked: Any) -> None:
 @click.option("--note", help="The new note; an empty text removes it.")
 @wait_options
 @with_console
-def label(console: Console, /, job: str, number: int, name: str | None, note: str | None, **asked: Any) -> None:
+def label(console: Console, /, job: str, number: int, name: str | None, note: str | None, **options: Any) -> None:
     """Changes the name or the note of snapshot NUMBER of JOB."""
     if name is None and note is None:
         raise click.UsageError("either --name or --note must be given")
     texts = {key: text for key, text in (("name", name), ("note", note)) if text is not None}
-    _request(console, job, number, "label", texts, **asked)
+    _request(console, job, number, "label", texts, **options)
 
 
 @click.command()
@@ -114,10 +114,10 @@ def label(console: Console, /, job: str, number: int, name: str | None, note: st
 @click.option("--yes", is_flag=True, help="Ask no question.")
 @wait_options
 @with_console
-def discard(console: Console, /, job: str, number: int, yes: bool, **asked: Any) -> None:
+def discard(console: Console, /, job: str, number: int, yes: bool, **options: Any) -> None:
     """Deletes the files of savepoint NUMBER of JOB."""
     confirm(f"The files of savepoint {number} of {job} are deleted. Discard it?", yes)
-    _request(console, job, number, "discard", {}, **asked)
+    _request(console, job, number, "discard", {}, **options)
 
 
 # ---------------------------------------------------------------- schedule
@@ -141,18 +141,18 @@ def _operation_option(command: Callable[P, None]) -> Callable[P, None]:
 @with_console
 def schedule(
     console: Console, /, job: str, operation: str, every_hours: int | None, daily_at: str | None, keep: int | None,
-    name: str | None, blackouts: tuple[str, ...], **asked: Any,
+    name: str | None, blackouts: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Shows the schedule of savepoints or drills of JOB, or sets it if an interval or a time is given."""
-    found = console.job(job)
+    job_row = console.job(job)
     rule = {"every_hours": every_hours, "daily_at": daily_at, "keep": keep, "name": name}
-    given: dict[str, Any] = {key: value for key, value in rule.items() if value is not None}
+    params: dict[str, Any] = {key: value for key, value in rule.items() if value is not None}
     if blackouts:
-        given["blackouts"] = list(blackouts)
-    if given:
-        operate(console, found, "schedule", {"operation": operation, **given}, **asked)
+        params["blackouts"] = list(blackouts)
+    if params:
+        operate(console, job_row, "schedule", {"operation": operation, **params}, **options)
         return
-    stored = console.get(f"jobs/{found['id']}/checkpoints/schedule/", operation=operation)
+    stored = console.get(f"jobs/{job_row['id']}/checkpoints/schedule/", operation=operation)
     columns = (
         "operation",
         "every_hours",
@@ -164,7 +164,7 @@ def schedule(
         "missed_at",
         "missed_reason",
     )
-    write_json(stored) if asked["as_json"] else write_rows([stored], columns, as_json=False)
+    write_json(stored) if options["as_json"] else write_rows([stored], columns, as_json=False)
 
 
 @click.command()
@@ -172,9 +172,9 @@ def schedule(
 @_operation_option
 @wait_options
 @with_console
-def unschedule(console: Console, /, job: str, operation: str, **asked: Any) -> None:
+def unschedule(console: Console, /, job: str, operation: str, **options: Any) -> None:
     """Removes the schedule of savepoints or drills of JOB. Its savepoints stay."""
-    operate(console, console.job(job), "unschedule", {"operation": operation}, **asked)
+    operate(console, console.job(job), "unschedule", {"operation": operation}, **options)
 
 
 # ---------------------------------------------------------------- reviews
@@ -196,9 +196,9 @@ def reviews(console: Console, /, limit: int, as_json: bool) -> None:
 @click.argument("folder")
 @wait_options
 @with_console
-def copy(console: Console, /, job: str, number: int, folder: str, **asked: Any) -> None:
+def copy(console: Console, /, job: str, number: int, folder: str, **options: Any) -> None:
     """Copies savepoint NUMBER of JOB into FOLDER, below a folder of WEIR_SAVEPOINT_ROOTS on the console's host."""
-    _request(console, job, number, "copy", {"target": folder}, **asked)
+    _request(console, job, number, "copy", {"target": folder}, **options)
 
 
 @click.command()
@@ -207,9 +207,9 @@ def copy(console: Console, /, job: str, number: int, folder: str, **asked: Any) 
 @click.argument("user")
 @wait_options
 @with_console
-def assign(console: Console, /, job: str, number: int, user: str, **asked: Any) -> None:
+def assign(console: Console, /, job: str, number: int, user: str, **options: Any) -> None:
     """Assigns the review of snapshot NUMBER of JOB to USER; an empty name removes the assignment."""
-    _request(console, job, number, "assign", {"user": user}, **asked)
+    _request(console, job, number, "assign", {"user": user}, **options)
 
 
 @click.command()
@@ -218,9 +218,9 @@ def assign(console: Console, /, job: str, number: int, user: str, **asked: Any) 
 @click.argument("text")
 @wait_options
 @with_console
-def comment(console: Console, /, job: str, number: int, text: str, **asked: Any) -> None:
+def comment(console: Console, /, job: str, number: int, text: str, **options: Any) -> None:
     """Adds a comment to the review of snapshot NUMBER of JOB."""
-    _request(console, job, number, "comment", {"text": text}, **asked)
+    _request(console, job, number, "comment", {"text": text}, **options)
 
 
 @click.command()
@@ -230,10 +230,10 @@ def comment(console: Console, /, job: str, number: int, text: str, **asked: Any)
 @click.option("--note", help="The new note of the review.")
 @wait_options
 @with_console
-def review(console: Console, /, job: str, number: int, state: str, note: str | None, **asked: Any) -> None:
+def review(console: Console, /, job: str, number: int, state: str, note: str | None, **options: Any) -> None:
     """Sets the state of the review of snapshot NUMBER of JOB."""
     texts = {} if note is None else {"note": note}
-    _request(console, job, number, "review", {"state": state, **texts}, **asked)
+    _request(console, job, number, "review", {"state": state, **texts}, **options)
 
 
 @click.command()
@@ -247,8 +247,8 @@ def evidence(console: Console, /, job: str | None, number: int | None, path: Pat
     if (path is None) == (number is None):
         raise click.UsageError("either JOB and NUMBER or --verify must be given")
     if path is None:
-        found = console.checkpoint(console.job(job or ""), number or 0)
-        write_json(console.get(f"checkpoints/{found['id']}/evidence/"))
+        checkpoint = console.checkpoint(console.job(job or ""), number or 0)
+        write_json(console.get(f"checkpoints/{checkpoint['id']}/evidence/"))
         return
     checked = console.post_document("evidence/check/", path.read_bytes())
     click.echo(checked["detail"])

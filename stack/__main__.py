@@ -87,19 +87,19 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _wait_until_up(settings: Settings, child: subprocess.Popen[bytes] | None) -> int:
     """Waits until the stack is ready and prints each process when it becomes ready. Returns the exit code."""
-    shown: set[str] = set()
+    names: set[str] = set()
     deadline = time.monotonic() + _UP_TIMEOUT_S
     while time.monotonic() < deadline:
-        gone = child.poll() is not None if child else not _is_up(settings)
+        has_ended = child.poll() is not None if child else not _is_up(settings)
         status = _read_status(settings)
         for row in status.get("processes", []):
-            if row["state"] == "ready" and row["name"] not in shown:
-                shown.add(row["name"])
+            if row["state"] == "ready" and row["name"] not in names:
+                names.add(row["name"])
                 print_line(f"{row['name']}: ready")
         if status.get("phase") == "ready":
             print_line(greeting(settings, status["url"]))
             return 0
-        if gone:
+        if has_ended:
             sys.stderr.write(f"{status.get('message') or 'the supervisor ended'}\nlogs: {settings.log}\n")
             return 1
         time.sleep(0.1)

@@ -60,42 +60,42 @@ def is_reachable(path: Path, account: Account | None) -> bool:
     """Whether the account can reach `path`. A child of the account checks it, so that ACLs and mount options count."""
     if account is None:
         return True
-    asked = subprocess.run(
+    process = subprocess.run(
         ["/bin/sh", "-c", 'test -x "$1"', "sh", str(path)],
         cwd="/", check=False, **identity(account),
     )  # fmt: skip
-    return asked.returncode == 0
+    return process.returncode == 0
 
 
-def private_folder(wanted: Path, account: Account | None) -> Path:
-    """Creates `wanted`, with mode 0700 and owned by the account. Returns the real folder, the target of any link."""
-    if wanted.is_symlink() and not wanted.exists():
-        wanted.unlink()
-    if not wanted.exists():
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        if is_reachable(wanted.parent, account):
-            wanted.mkdir(mode=0o700)
+def private_folder(path: Path, account: Account | None) -> Path:
+    """Creates `path`, with mode 0700 and owned by the account. Returns the real folder, the target of any link."""
+    if path.is_symlink() and not path.exists():
+        path.unlink()
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_reachable(path.parent, account):
+            path.mkdir(mode=0o700)
         else:
-            wanted.symlink_to(_create_empty(_durable_base() / short_name(wanted)))
-    real = wanted.resolve()
+            path.symlink_to(_create_empty(_durable_base() / short_name(path)))
+    real = path.resolve()
     if account:
         os.chown(real, account.uid, account.gid)
     real.chmod(0o700)
     return real
 
 
-def socket_folder(wanted: Path, account: Account | None, base: Path | None = None) -> Path:
+def socket_folder(path: Path, account: Account | None, base: Path | None = None) -> Path:
     """Like `private_folder`, but with a path short enough for a Unix socket. The contents are lost at a reboot.
 
     Args:
         base: parent of the short folder; None: the machine's folder for runtime data.
     """
-    fits = len(os.fsencode(wanted / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES
-    if fits and not wanted.is_symlink():
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        if is_reachable(wanted.parent, account):
-            return private_folder(wanted, account)
-    short = (base or _short_base()) / short_name(wanted)
+    fits = len(os.fsencode(path / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES
+    if fits and not path.is_symlink():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_reachable(path.parent, account):
+            return private_folder(path, account)
+    short = (base or _short_base()) / short_name(path)
     _take_over(short, account)
     return short
 
@@ -118,9 +118,9 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_socket_folder(wanted: Path) -> None:
-    shutil.rmtree(_short_base() / short_name(wanted), ignore_errors=True)
-    shutil.rmtree(wanted, ignore_errors=True)
+def remove_socket_folder(path: Path) -> None:
+    shutil.rmtree(_short_base() / short_name(path), ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_service_folders(var: Path) -> None:
@@ -129,9 +129,9 @@ def remove_service_folders(var: Path) -> None:
     remove_socket_folder(var / "run/pg")
 
 
-def short_name(wanted: Path) -> str:
+def short_name(path: Path) -> str:
     """A name that is unique to the user and the full path, so that checkouts never share a folder."""
-    return f"weir-{os.geteuid()}-{hashlib.sha256(os.fsencode(wanted.absolute())).hexdigest()[:12]}"
+    return f"weir-{os.geteuid()}-{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:12]}"
 
 
 def _short_base() -> Path:
@@ -153,9 +153,9 @@ def _create_empty(folder: Path) -> Path:
 def _take_over(folder: Path, account: Account | None) -> None:
     """Creates or takes over a folder whose parent others can write to. Raises RuntimeError for a foreign owner."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    status = folder.lstat()
     owners = {os.geteuid(), account.uid if account else os.geteuid()}
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners:
         raise RuntimeError(f"{folder} belongs to another user: remove it")
     if account:
         os.chown(folder, account.uid, account.gid)

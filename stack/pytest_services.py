@@ -115,7 +115,7 @@ def broker_url(redis_server: RunningServer | None) -> str:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a system Chromium; skips the test with advice if there is none."""
-    found = find_chromium()
-    if found is None:
+    program = find_chromium()
+    if program is None:
         pytest.skip(ADVICE)
-    return found
+    return program

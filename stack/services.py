@@ -114,13 +114,13 @@ def _check_version(data: Path, program: Path) -> None:
     except FileNotFoundError:
         return
     says = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    ours = re.search(r"\) (\d+)", says)
-    if ours is None:
+    match = re.search(r"\) (\d+)", says)
+    if match is None:
         raise ServiceFailed(f"{program} --version printed {says!r}, which names no version")
-    if ours.group(1) != written_by:
+    if match.group(1) != written_by:
         raise ServiceFailed(
-            f"{data} was written by Postgres {written_by}, and Postgres {ours.group(1)} cannot open it: remove it with "
-            f"all other data of this checkout (`make clean`), or serve it with your own Postgres {written_by} and "
+            f"{data} was written by Postgres {written_by}, and Postgres {match.group(1)} cannot open it: remove it "
+            f"with all other data of this checkout (`make clean`), or serve it with your own Postgres {written_by} and "
             "name that server in DATABASE_URL"
         )
 
@@ -146,13 +146,15 @@ def _make_cluster(folder: Path, programs: Path, account: Account | None, passwor
 
 
 def _run_as(account: Account | None, argv: list[str], text: str = "") -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         argv,
         input=text, capture_output=True, text=True, check=False, cwd="/", env={"LC_ALL": "C", "PATH": os.defpath},
         preexec_fn=die_with_parent(signal.SIGKILL), **identity(account),
     )  # fmt: skip
-    if done.returncode != 0:
-        raise ServiceFailed(f"{Path(argv[0]).name} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:]}")
+    if process.returncode != 0:
+        raise ServiceFailed(
+            f"{Path(argv[0]).name} failed ({process.returncode}): {(process.stderr or process.stdout)[-2000:]}"
+        )
 
 
 def _drop_foreign_lock(lock: Path) -> None:
@@ -225,8 +227,8 @@ def start_postgres(
     If this process is killed, the kernel ends the server.
     """
 
-    def make(chosen: int) -> Service:
-        return postgres(folder, chosen, durable=durable, password=password, rights=rights)
+    def make(server_port: int) -> Service:
+        return postgres(folder, server_port, durable=durable, password=password, rights=rights)
 
     with _run_server(make, folder, port) as running:
         yield running
@@ -235,7 +237,7 @@ def start_postgres(
 @contextlib.contextmanager
 def start_redis(folder: Path, *, port: int = 0, password: str = "") -> Iterator[RunningServer]:
     """Runs a Redis for the block; data and log are under `folder`. If this process dies, the kernel ends the server."""
-    with _run_server(lambda chosen: redis_server(folder, chosen, password=password), folder, port) as running:
+    with _run_server(lambda server_port: redis_server(folder, server_port, password=password), folder, port) as running:
         yield running
 
 

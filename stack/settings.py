@@ -108,11 +108,11 @@ def make_folders(settings: Settings) -> None:
     (settings.var / "data").mkdir(exist_ok=True)
 
 
-def load_or_create_secret(path: Path, given: str = "") -> str:
-    """The secret in `path`, created on first use; `given` replaces it. Only its owner may read the file."""
-    if path.exists() and not given:
+def load_or_create_secret(path: Path, value: str = "") -> str:
+    """The secret in `path`, created on first use; `value` replaces it. Only its owner may read the file."""
+    if path.exists() and not value:
         return path.read_text(encoding="utf-8").strip()
-    secret = given or secrets.token_urlsafe(18)
+    secret = value or secrets.token_urlsafe(18)
     write_private(path, secret + "\n")
     return secret
 
@@ -160,14 +160,19 @@ def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[
     """The environment of a child: this process's, `variables`, the mark, and this checkout first in PYTHONPATH."""
     password = load_or_create_secret(settings.run / "password", os.environ.get("WEIR_ADMIN_PASSWORD", ""))
     imports = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    ours = {"WEIR_ADMIN_PASSWORD": password, MARK: str(settings.var), "PYTHONPATH": imports, "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **variables, **ours}
+    overrides = {
+        "WEIR_ADMIN_PASSWORD": password,
+        MARK: str(settings.var),
+        "PYTHONPATH": imports,
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**os.environ, **variables, **overrides}
 
 
-def changed_variables(running: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
-    """Names of the variables in `given` that a stack lacks, or has with another value, if it runs with `running`."""
+def changed_variables(running: Mapping[str, str], variables: Mapping[str, str]) -> list[str]:
+    """Names in `variables` that a stack lacks, or has with another value, if it runs with `running`."""
     return sorted(
-        name for name, value in given.items() if name.startswith(_PREFIXES) and running.get(name, "") != value
+        name for name, value in variables.items() if name.startswith(_PREFIXES) and running.get(name, "") != value
     )
 
 

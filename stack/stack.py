@@ -167,8 +167,8 @@ class Stack:
 
     def _strays(self) -> list[ProcessId]:
         sessions = [c.popen.pid for c in self._supervisor.children if c.popen]
-        ours = {member for session in sessions for member in session_members(session)}
-        return [process for process in marked_processes(self._settings.var) if process not in ours]
+        members = {member for session in sessions for member in session_members(session)}
+        return [process for process in marked_processes(self._settings.var) if process not in members]
 
     # ------------------------------------------------------------ status
 
@@ -222,9 +222,9 @@ def sweep(settings: Settings) -> int:
 
     def remaining() -> list[ProcessId]:
         recorded = [process for path in records if (process := load_identity(path))]
-        held = [process for name in ("pg", "redis") for process in servers_in(settings.var / name)]
-        found = {*recorded, *held, *marked_processes(settings.var)}
-        return [process for process in found if process.pid != os.getpid()]
+        servers = [process for name in ("pg", "redis") for process in servers_in(settings.var / name)]
+        processes = {*recorded, *servers, *marked_processes(settings.var)}
+        return [process for process in processes if process.pid != os.getpid()]
 
     count = end_processes(lambda: [p for p in remaining() if not _is_server(p)], _GRACE_S)
     count += end_processes(remaining, _GRACE_S, first=signal.SIGINT)
@@ -258,10 +258,10 @@ def _take_lock(settings: Settings) -> IO[str]:
 
 def _listener(settings: Settings) -> socket.socket:
     """A listening socket at the set port; if none is set, at the last used port or the first free port from 8000 on."""
-    wanted = [settings.http_port] if settings.http_port else [
+    ports = [settings.http_port] if settings.http_port else [
         *filter(None, [_remembered_port(settings, "http")]), *range(_FIRST_HTTP_PORT, _FIRST_HTTP_PORT + 100),
     ]  # fmt: skip
-    for port in wanted:
+    for port in ports:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -271,7 +271,7 @@ def _listener(settings: Settings) -> socket.socket:
             listener.close()
             continue
         return listener
-    raise StartFailed(f"port {wanted[0]} is taken: set WEIR_HTTP_PORT to another port")
+    raise StartFailed(f"port {ports[0]} is taken: set WEIR_HTTP_PORT to another port")
 
 
 def _remembered_port(settings: Settings, name: str) -> int:
@@ -283,8 +283,8 @@ def _remembered_port(settings: Settings, name: str) -> int:
 
 def _remember_port(settings: Settings, name: str, port: int) -> None:
     path = settings.run / "ports.json"
-    known = {n: _remembered_port(settings, n) for n in ("postgres", "redis", "http")}
-    path.write_text(json.dumps({**known, name: port}), encoding="ascii")
+    ports = {n: _remembered_port(settings, n) for n in ("postgres", "redis", "http")}
+    path.write_text(json.dumps({**ports, name: port}), encoding="ascii")
 
 
 def print_line(line: str) -> None:

@@ -23,7 +23,7 @@ def install(alternatives: Sequence[Sequence[str]], log: str) -> bool:
 
 def _run(arguments: list[str], sink: IO[bytes]) -> bool:
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    done = subprocess.run(
+    process = subprocess.run(
         ["apt-get", "-o", "DPkg::Lock::Timeout=120", *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -31,4 +31,4 @@ def _run(arguments: list[str], sink: IO[bytes]) -> bool:
         stderr=subprocess.STDOUT,
         check=False,
     )
-    return done.returncode == 0
+    return process.returncode == 0

@@ -14,10 +14,10 @@ ADVICE = "no Chromium found, so browser tests are skipped; install it: apt-get i
 
 def find_chromium() -> Optional[str]:
     """WEIR_CHROMIUM, or the first known name on PATH."""
-    given = os.environ.get("WEIR_CHROMIUM")
-    if given:
-        return given if _runs(given) else None
-    return next((found for found in map(shutil.which, NAMES) if found and _runs(found)), None)
+    program = os.environ.get("WEIR_CHROMIUM")
+    if program:
+        return program if _runs(program) else None
+    return next((path for path in map(shutil.which, NAMES) if path and _runs(path)), None)
 
 
 def _runs(path: str) -> bool:

@@ -72,8 +72,8 @@ def choose(machine: Machine) -> Choice:
 
 
 def _no_python(machine: Machine) -> str:
-    found = ", ".join("{}.{}".format(*i.version) for i in machine.interpreters) or "none"
-    return f"Weir needs {PYTHON_RANGE}; found: {found}. Install one: apt-get install python3 python3-venv"
+    versions = ", ".join("{}.{}".format(*i.version) for i in machine.interpreters) or "none"
+    return f"Weir needs {PYTHON_RANGE}; found: {versions}. Install one: apt-get install python3 python3-venv"
 
 
 def _missing(interpreter: Interpreter, packages: Tuple[str, ...]) -> str:

@@ -32,16 +32,16 @@ def major_version(home: str) -> int:
             text = release.read()
     except OSError:
         text = _ask(program)
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
-    return int(found.group(1)) if found else 0
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else 0
 
 
 def _ask(program: str) -> str:
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        process = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stderr + done.stdout
+    return process.stderr + process.stdout
 
 
 def _homes(environment: Mapping[str, str]) -> Iterator[str]:

@@ -34,10 +34,10 @@ def _stamp(root: str) -> str:
 
 
 def _digest(root: str) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name in sorted(glob.glob(os.path.join(root, "runtime", "kernels", "*.py"))):
         with open(name, "rb") as source:
-            found.update(source.read())
+            hasher.update(source.read())
     with open(os.path.join(root, ".venv", "weir-stamp"), "rb") as venv:
-        found.update(venv.read())
-    return found.hexdigest()
+        hasher.update(venv.read())
+    return hasher.hexdigest()

@@ -50,7 +50,7 @@ def system_postgres() -> Optional[str]:
     """Folder of the newest installed Postgres server, or None."""
     folders = glob.glob("/usr/lib/postgresql/*/bin")
     newest = sorted(folders, key=lambda folder: int("0" + "".join(filter(str.isdigit, folder.split("/")[4]))))
-    on_path = [os.path.dirname(os.path.realpath(found)) for found in (shutil.which("initdb"),) if found]
+    on_path = [os.path.dirname(os.path.realpath(program)) for program in (shutil.which("initdb"),) if program]
     for folder in [*reversed(newest), *on_path]:
         if all(os.access(os.path.join(folder, name), os.X_OK) for name in ("initdb", "postgres")):
             return folder
@@ -58,12 +58,12 @@ def system_postgres() -> Optional[str]:
 
 
 def _interpreters() -> Iterator[Interpreter]:
-    seen = set()
+    paths = set()
     for path in _candidates():
-        found = _probe(path)
-        if found and os.path.realpath(found.path) not in seen:
-            seen.add(os.path.realpath(found.path))
-            yield found
+        interpreter = _probe(path)
+        if interpreter and os.path.realpath(interpreter.path) not in paths:
+            paths.add(os.path.realpath(interpreter.path))
+            yield interpreter
 
 
 def _candidates() -> Iterator[str]:
@@ -80,8 +80,8 @@ def _candidates() -> Iterator[str]:
 def _probe(path: str) -> Optional[Interpreter]:
     """The interpreter at `path`; None if it does not start (like a pyenv shim without a version) or is not CPython."""
     try:
-        done = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=20, check=True)
-        real, version, has_venv, name = json.loads(done.stdout)
+        process = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=20, check=True)
+        real, version, has_venv, name = json.loads(process.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return Interpreter(real, (version[0], version[1]), has_venv) if name == "cpython" else None

@@ -73,12 +73,12 @@ def _installations(root: str, lock: str) -> list[list[str]]:
 
 
 def _is_made_by(folder: str, interpreter: str) -> bool:
-    found = os.path.realpath(os.path.join(folder, "bin", "python"))
-    ours = subprocess.run(
+    python = os.path.realpath(os.path.join(folder, "bin", "python"))
+    process = subprocess.run(
         [interpreter, "-c", "import os, sys; print(os.path.realpath(sys.executable))"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return found == ours.stdout.strip()
+    return python == process.stdout.strip()
 
 
 def _stamp(root: str) -> str:
@@ -87,13 +87,13 @@ def _stamp(root: str) -> str:
 
 def digest(root: str, lock: str) -> str:
     """Identifies the files, the interpreter and the place from which `.venv` is created."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name in (*_PROJECTS, BUILD_LOCK, lock):
         with open(os.path.join(root, name), "rb") as source:
-            found.update(source.read())
-    found.update(os.path.realpath(python_of(root)).encode())
-    found.update(os.path.realpath(root).encode())
-    return found.hexdigest()
+            hasher.update(source.read())
+    hasher.update(os.path.realpath(python_of(root)).encode())
+    hasher.update(os.path.realpath(root).encode())
+    return hasher.hexdigest()
 
 
 def run_logged(command: list[str], sink: IO[str], what: str) -> None:
@@ -115,14 +115,16 @@ def _show_progress(lines: Iterable[str], sink: IO[str], what: str) -> list[str]:
         The last lines, for an error message.
     """
     last: list[str] = []
-    seen = 0
+    packages = 0
     for line in lines:
         sink.write(line)
         last = [*last[-14:], line.rstrip()]
         word = re.match(r"\s*(Collecting|Building wheel for|Installing collected) ?(\S*)", line)
         if word:
-            seen += word.group(1) == "Collecting"
-            _progress(f"{what}: {seen} seen, {word.group(1).lower()} {word.group(2)}", word.group(1) != "Collecting")
+            packages += word.group(1) == "Collecting"
+            _progress(
+                f"{what}: {packages} seen, {word.group(1).lower()} {word.group(2)}", word.group(1) != "Collecting"
+            )
     _progress(f"{what}: done", True)
     if sys.stderr.isatty():
         sys.stderr.write("\n")

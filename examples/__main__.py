@@ -59,8 +59,8 @@ def _sample(arguments: argparse.Namespace) -> int:
     """Runs a command of `samples` with the variables of the stack."""
     environment = Environment.read(arguments.var)
     os.environ.update(environment.variables)
-    more = {"seconds": arguments.seconds} if "seconds" in arguments else {}
-    return int(arguments.action(environment, arguments.example, **more))
+    options = {"seconds": arguments.seconds} if "seconds" in arguments else {}
+    return int(arguments.action(environment, arguments.example, **options))
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -82,12 +82,14 @@ def claim_folder(folder: Path, plan: FeedPlan) -> None:
         FolderTaken: the folder has another plan.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    note, mine = folder / PLAN_FILE, asdict(plan)
+    note, settings = folder / PLAN_FILE, asdict(plan)
     if not note.exists():
-        write_file(note, json.dumps(mine).encode())
-    theirs = json.loads(note.read_text())
-    if theirs != mine:
-        raise FolderTaken(f"{folder} was filled with {theirs}, not {mine}: use the same settings or another folder")
+        write_file(note, json.dumps(settings).encode())
+    old_settings = json.loads(note.read_text())
+    if old_settings != settings:
+        raise FolderTaken(
+            f"{folder} was filled with {old_settings}, not {settings}: use the same settings or another folder"
+        )
 
 
 def feed(flights: pa.Table, folder: Path, plan: FeedPlan, seconds: float) -> Generator[int, None, None]:

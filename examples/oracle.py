@@ -82,9 +82,9 @@ def expected_output(flights: DataFrame, airlines: DataFrame, weather: DataFrame)
     )
     rainy = dated.join(weather.where("precip > 0"), hour, "left_semi").groupBy(group).agg(f.count("*").alias("rainy"))
     windy = dated.join(weather, hour).groupBy(group).agg(f.max("wind_speed").alias("max_wind"))
-    named = sums.join(rainy, group, "left").join(windy, group, "left").join(airlines, "carrier", "left")
+    frame = sums.join(rainy, group, "left").join(windy, group, "left").join(airlines, "carrier", "left")
     wet, end = f.coalesce("rainy", f.lit(0)), f.col("window_start") + f.expr("INTERVAL 1 DAY")
-    return named.withColumn("wet", wet).withColumn("window_end", end).select(*DAILY.names)
+    return frame.withColumn("wet", wet).withColumn("window_end", end).select(*DAILY.names)
 
 
 def expected_year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
@@ -97,18 +97,18 @@ def expected_year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
 
 def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path) -> Comparison:
     """Reads `output` as a plain Spark user would, and compares it with `expected` row by row."""
-    found = spark.read.parquet(output.as_uri())
-    files = found.inputFiles()  # before caching: a cached frame has no input files
-    committed, wanted = found.select(*DAILY.names).cache(), expected.cache()
-    sides = {"missing": wanted.exceptAll(committed), "unexpected": committed.exceptAll(wanted)}
+    frame = spark.read.parquet(output.as_uri())
+    files = frame.inputFiles()  # before caching: a cached frame has no input files
+    committed, expected_rows = frame.select(*DAILY.names).cache(), expected.cache()
+    sides = {"missing": expected_rows.exceptAll(committed), "unexpected": committed.exceptAll(expected_rows)}
     counts = {side: rows.count() for side, rows in sides.items()}
-    shown = tuple(Difference(side, row.asDict()) for side, rows in sides.items() for row in _first_rows(rows))
+    differences = tuple(Difference(side, row.asDict()) for side, rows in sides.items() for row in _first_rows(rows))
     return Comparison(
         records=records,
-        expected=wanted.count(),
+        expected=expected_rows.count(),
         committed=committed.count(),
         files=tuple(sorted(Path(name).name for name in files)),
-        differences=shown,
+        differences=differences,
         **counts,
     )
 
@@ -128,13 +128,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     with spark_session(SparkSettings.from_environment("weir: oracle")) as spark, TemporaryDirectory() as scratch:
         records, expected = expected_year(spark, Path(scratch))
-        found = compare(spark, expected, records, arguments.output.absolute())
+        comparison = compare(spark, expected, records, arguments.output.absolute())
     hidden = {"missing"} if arguments.partial else set()
-    differences = [one for one in found.differences if one.side not in hidden]
-    sys.stderr.writelines(f"{one}\n" for one in differences)
-    report = asdict(found) | {"differences": [str(one) for one in differences]}
+    differences = [difference for difference in comparison.differences if difference.side not in hidden]
+    sys.stderr.writelines(f"{difference}\n" for difference in differences)
+    report = asdict(comparison) | {"differences": [str(difference) for difference in differences]}
     sys.stdout.write(json.dumps(report) + "\n")
-    return 1 if found.unexpected or (found.missing and not arguments.partial) else 0
+    return 1 if comparison.unexpected or (comparison.missing and not arguments.partial) else 0
 
 
 if __name__ == "__main__":

@@ -73,13 +73,13 @@ class Children:
         """
         argv = ["examples.oracle", "--output", str(output), *(["--partial"] if partial else [])]
         with self.log_of("oracle").open("ab") as log:
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-m", *argv],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, check=False,
                 env=self.environment.for_children(), preexec_fn=die_with_parent(signal.SIGTERM),
             )  # fmt: skip
-        lines = done.stdout.decode().strip().splitlines()
-        if not lines or done.returncode not in (0, 1):
-            raise OracleFailed(f"the comparison ended with {done.returncode}: see {self.log_of('oracle')}")
-        found: dict[str, Any] = json.loads(lines[-1])
-        return found
+        lines = process.stdout.decode().strip().splitlines()
+        if not lines or process.returncode not in (0, 1):
+            raise OracleFailed(f"the comparison ended with {process.returncode}: see {self.log_of('oracle')}")
+        comparison: dict[str, Any] = json.loads(lines[-1])
+        return comparison

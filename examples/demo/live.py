@@ -51,15 +51,15 @@ class FlowDetector:
         self._first: LiveReport | None = None
 
     def flows(self, run: Row) -> bool:
-        found = live_report(run)
+        report = live_report(run)
         if run["state"] != "running" or int(run["token"]) <= self._token:
             self._old.add(str(run["live_at"]))
             return False
-        if found is None or found.at in self._old:
+        if report is None or report.at in self._old:
             return False
-        if self._first is None or found.records < self._first.records:
-            self._first = found
-        return found.records > self._first.records
+        if self._first is None or report.records < self._first.records:
+            self._first = report
+        return report.records > self._first.records
 
 
 class InputEndDetector:
@@ -74,11 +74,11 @@ class InputEndDetector:
         self._since = 0
 
     def is_complete(self, run: Row, newest_checkpoint: int) -> bool:
-        found = live_report(run)
-        if found is None or run["state"] != "running":
+        report = live_report(run)
+        if report is None or run["state"] != "running":
             return False
-        if found.records != self._records:
-            self._records, self._since = found.records, newest_checkpoint
+        if report.records != self._records:
+            self._records, self._since = report.records, newest_checkpoint
             return False
-        near = found.watermark is not None and found.watermark >= END_OF_YEAR_MS - MAX_WATERMARK_LAG_MS
+        near = report.watermark is not None and report.watermark >= END_OF_YEAR_MS - MAX_WATERMARK_LAG_MS
         return near and newest_checkpoint >= self._since + 3  # the first of three checkpoints may have been in progress

@@ -27,8 +27,8 @@ class Output:
 
     def visible_files(self) -> list[Path]:
         """The files that a reader takes for output, without the foreign files."""
-        found = self.folder.glob("*") if self.folder.is_dir() else ()
-        return sorted(path for path in found if path.name[0] not in "._" and path.name not in self._foreign_digests)
+        paths = self.folder.glob("*") if self.folder.is_dir() else ()
+        return sorted(path for path in paths if path.name[0] not in "._" and path.name not in self._foreign_digests)
 
     def hidden_files(self) -> list[Path]:
         """The job's files that are not yet committed."""

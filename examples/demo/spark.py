@@ -25,7 +25,7 @@ def records_by_job(folder: Path, application: str) -> dict[str, RecordCounts]:
 
     Jobs with the same description are added up, for example after a restart of the application.
     """
-    found: dict[str, RecordCounts] = {}
+    counts: dict[str, RecordCounts] = {}
     for log in _logs(folder):
         described: dict[int, str] = {}
         for number, event in enumerate(_events(log)):
@@ -40,8 +40,8 @@ def records_by_job(folder: Path, application: str) -> dict[str, RecordCounts]:
                     read = int(metrics.get("Input Metrics", {}).get("Records Read", 0))
                     written = int(metrics.get("Output Metrics", {}).get("Records Written", 0))
                     name = described.get(event["Stage ID"], "")
-                    found[name] = found.get(name, RecordCounts()).plus(read, written)
-    return found
+                    counts[name] = counts.get(name, RecordCounts()).plus(read, written)
+    return counts
 
 
 def _logs(folder: Path) -> list[list[Path]]:

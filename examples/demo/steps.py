@@ -66,10 +66,10 @@ class Story:
     def phase(self, title: str) -> Iterator[list[str]]:
         """Times a step and adds it to the table. The block appends details to the yielded list."""
         self.bar.set_description(title)
-        started, told = time.monotonic(), list[str]()
-        yield told
+        started, details = time.monotonic(), list[str]()
+        yield details
         took = time.monotonic() - started
-        self.results.append(StepResult(started - self.began, took, ", ".join([title, *told])))
+        self.results.append(StepResult(started - self.began, took, ", ".join([title, *details])))
         self.bar.update(1)
         if self.bar.disable:
             print(f"{time.monotonic() - self.began:7.1f} s  {self.results[-1].what}", flush=True)
@@ -83,9 +83,9 @@ class Story:
         deadline = time.monotonic() + STEP_TIMEOUT_S
         while True:
             run = self.refresh_run()
-            found = check(run)
-            if found is not None and found is not False:
-                return found
+            result = check(run)
+            if result is not None and result is not False:
+                return result
             if run["state"] == "failed":
                 raise StoryFailed(f"run {run['id']} failed while waiting for {what}: {run['failure']}")
             if time.monotonic() > deadline:
@@ -117,65 +117,65 @@ class Story:
 
 
 def start(story: Story, parallelism: int) -> None:
-    with story.phase("start the job") as told:
+    with story.phase("start the job") as details:
         story.operate("start")
         story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
-        told.append(f"run {story.run_id} at parallelism {parallelism}")
+        details.append(f"run {story.run_id} at parallelism {parallelism}")
 
 
 def three_checkpoints(story: Story) -> None:
-    with story.phase("wait for three completed checkpoints") as told:
+    with story.phase("wait for three completed checkpoints") as details:
         numbers = story.until("three checkpoints", lambda _: _at_least(story.completed_checkpoints(), 3))
-        told.append(f"numbers {', '.join(str(row['number']) for row in numbers)}")
+        details.append(f"numbers {', '.join(str(row['number']) for row in numbers)}")
         story.until("a first committed file", lambda _: story.output.visible_files() or None)
 
 
 def look_inside(story: Story) -> None:
-    with story.phase("read the output with Spark while the job runs") as told:
+    with story.phase("read the output with Spark while the job runs") as details:
         story.output.add_foreign_files()
-        found = story.children.oracle(story.output.folder, partial=True)
-        if found["unexpected"]:
-            raise StoryFailed(f"the running job has committed {found['unexpected']} wrong rows")
-        _check_visible_names(story, [str(name) for name in found["files"]])
-        told.append(f"{found['committed']} rows in {len(found['files'])} committed files, all correct")
+        comparison = story.children.oracle(story.output.folder, partial=True)
+        if comparison["unexpected"]:
+            raise StoryFailed(f"the running job has committed {comparison['unexpected']} wrong rows")
+        _check_visible_names(story, [str(name) for name in comparison["files"]])
+        details.append(f"{comparison['committed']} rows in {len(comparison['files'])} committed files, all correct")
 
 
 def check_spark_counts(story: Story) -> None:
     """Checks by Spark's own counts that PySpark read and wrote the tables that the job joins."""
-    with story.phase("check the tables in Spark's event log") as told:
+    with story.phase("check the tables in Spark's event log") as details:
         folder = story.children.environment.event_log
         if folder is None:
-            told.append("skipped: this stack was started without WEIR_SPARK_EVENT_LOG")
+            details.append("skipped: this stack was started without WEIR_SPARK_EVENT_LOG")
             return
         name = f"weir: run {story.run_id}, tables"
-        found = story.until("the end of the inputs", lambda _: _complete_counts(records_by_job(folder, name)))
-        weather, history = found["input weather"], found["input history"]
+        counts = story.until("the end of the inputs", lambda _: _complete_counts(records_by_job(folder, name)))
+        weather, history = counts["input weather"], counts["input history"]
         if weather != RecordCounts(WEATHER_READ, WEATHER_WRITTEN) or history != RecordCounts(RECORDS, RECORDS):
-            raise StoryFailed(f"Spark's record counts differ from the files: {found}")
-        told.append(f"weather: {weather.read:,} records read, {weather.written:,} written")
-        told.append(f"history: {history.read:,} records read, {history.written:,} written")
+            raise StoryFailed(f"Spark's record counts differ from the files: {counts}")
+        details.append(f"weather: {weather.read:,} records read, {weather.written:,} written")
+        details.append(f"history: {history.read:,} records read, {history.written:,} written")
 
 
 def savepoint(story: Story) -> None:
-    with story.phase("savepoint") as told:
+    with story.phase("savepoint") as details:
         story.operate("savepoint")
         newest = [row for row in story.completed_checkpoints() if row["kind"] == "savepoint"][-1]
-        told.append(f"number {newest['number']} in {newest['duration_ms']} ms")
+        details.append(f"number {newest['number']} in {newest['duration_ms']} ms")
 
 
 def kill_slot(story: Story) -> None:
-    with story.phase("SIGKILL of a slot") as told:
+    with story.phase("SIGKILL of a slot") as details:
         before = story.until("slots in the report", lambda run: run if _slots(run) else None)
         victim = max(_slots(before), key=lambda slot: int(slot["index"]))
         os.kill(int(victim["pid"]), signal.SIGKILL)
         killed, flow = time.monotonic(), FlowDetector(before)
         story.until("records to flow again", flow.flows)
-        told.append(f"slot {victim['index']}, pid {victim['pid']}")
-        told.append(f"records flow again after {time.monotonic() - killed:.1f} s")
+        details.append(f"slot {victim['index']}, pid {victim['pid']}")
+        details.append(f"records flow again after {time.monotonic() - killed:.1f} s")
 
 
 def kill_worker(story: Story) -> None:
-    with story.phase("SIGKILL of the worker that holds the run") as told:
+    with story.phase("SIGKILL of the worker that holds the run") as details:
         before = story.until("slots in the report", lambda run: run if _slots(run) else None)
         worker = _worker_above(int(_slots(before)[0]["pid"]))
         worker.send(signal.SIGKILL)
@@ -184,77 +184,78 @@ def kill_worker(story: Story) -> None:
         claimed_s = time.monotonic() - killed
         story.until("records to flow again", flow.flows)
         flowing_s = time.monotonic() - killed
-        told.append(f"pid {worker.pid}, claimed by another worker after {claimed_s:.1f} s")
-        told.append(f"records flow again after {flowing_s:.1f} s")
+        details.append(f"pid {worker.pid}, claimed by another worker after {claimed_s:.1f} s")
+        details.append(f"records flow again after {flowing_s:.1f} s")
     story.check_time("the run was claimed", claimed_s, CLAIM_LIMIT_S)
     story.check_time("records flowed again", flowing_s, FLOW_LIMIT_S)
 
 
 def stop(story: Story) -> Row:
-    with story.phase("stop with savepoint") as told:
+    with story.phase("stop with savepoint") as details:
         story.operate("stop")
         story.until("the end of the run", lambda run: run["state"] == "stopped")
         newest = story.completed_checkpoints()[-1]
         if newest["kind"] != "stop":
             raise StoryFailed(f"the newest checkpoint after the stop is a {newest['kind']}")
-        told.append(f"savepoint {newest['number']}")
+        details.append(f"savepoint {newest['number']}")
         return newest
 
 
 def restore(story: Story, checkpoint: Row, parallelism: int) -> None:
-    with story.phase(f"restore at parallelism {parallelism}") as told:
+    with story.phase(f"restore at parallelism {parallelism}") as details:
         story.operate("restore", checkpoint=checkpoint["id"], parallelism=parallelism)
         story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
-        told.append(f"run {story.run_id} from savepoint {checkpoint['number']}")
+        details.append(f"run {story.run_id} from savepoint {checkpoint['number']}")
         _check_foreign_files(story)
 
 
 def feed_the_rest(story: Story) -> None:
-    with story.phase("feed the rest of the year and wait until it is read") as told:
+    with story.phase("feed the rest of the year and wait until it is read") as details:
         story.children.stop_feeder()
         feeder = story.children.feeder(story.flights, REST_FEED_S)
         story.until("the feeder's end", lambda _: feeder.poll() is not None)
         if feeder.returncode:
             raise StoryFailed(f"the feeder ended with {feeder.returncode}: see {story.children.log_of('feeder')}")
-        done = InputEndDetector()
+        detector = InputEndDetector()
         story.until(
-            "everything to be read", lambda run: done.is_complete(run, int(story.completed_checkpoints()[-1]["number"]))
+            "everything to be read",
+            lambda run: detector.is_complete(run, int(story.completed_checkpoints()[-1]["number"])),
         )
-        told.append(f"{len(list(story.flights.glob('flights-*.csv')))} files")
+        details.append(f"{len(list(story.flights.glob('flights-*.csv')))} files")
 
 
 def drain(story: Story) -> None:
-    with story.phase("drain") as told:
+    with story.phase("drain") as details:
         story.operate("drain")
         story.until("the end of the run", lambda run: run["state"] == "finished")
-        told.append(f"{story.output.rows()} rows committed")
+        details.append(f"{story.output.rows()} rows committed")
 
 
 def compare(story: Story) -> int:
     """Compares the output with the result of plain Spark, row for row. Returns the number of windows."""
-    with story.phase("compare with plain Spark, row for row") as told:
+    with story.phase("compare with plain Spark, row for row") as details:
         _check_foreign_files(story)
         leftovers = story.output.leftovers(story.children.environment.storage / str(story.job["id"]))
         if leftovers:
             raise StoryFailed(f"left behind: {', '.join(leftovers)}")
         if story.late:
             raise StoryFailed(f"{story.late} records were late")
-        found = story.children.oracle(story.output.folder)
-        _check_visible_names(story, [str(name) for name in found["files"]])
-        if found["missing"] or found["unexpected"]:
-            rows = "\n".join(str(row) for row in found["differences"])
+        comparison = story.children.oracle(story.output.folder)
+        _check_visible_names(story, [str(name) for name in comparison["files"]])
+        if comparison["missing"] or comparison["unexpected"]:
+            rows = "\n".join(str(row) for row in comparison["differences"])
             raise StoryFailed(
-                f"{found['missing']} rows are missing, {found['unexpected']} rows are unexpected:\n{rows}"
+                f"{comparison['missing']} rows are missing, {comparison['unexpected']} rows are unexpected:\n{rows}"
             )
-        if found["records"] != RECORDS:
-            raise StoryFailed(f"the expected result covers {found['records']} records, not {RECORDS}")
-        told.append(f"{found['committed']} rows are equal")
-        return int(found["committed"])
+        if comparison["records"] != RECORDS:
+            raise StoryFailed(f"the expected result covers {comparison['records']} records, not {RECORDS}")
+        details.append(f"{comparison['committed']} rows are equal")
+        return int(comparison["committed"])
 
 
 def batch(story: Story) -> None:
     """Runs the same pipeline over the same files in BATCH mode, as a Spark plan."""
-    with story.phase("run the pipeline in BATCH and compare, row for row") as told:
+    with story.phase("run the pipeline in BATCH and compare, row for row") as details:
         output = Path(f"{story.output.folder}-batch")
         output.mkdir()
         params = {"flights_dir": str(story.flights), "output_dir": str(output), "bounded": True}
@@ -269,16 +270,18 @@ def batch(story: Story) -> None:
             only = {"STREAMING": streamed - planned, "BATCH": planned - streamed}
             lines = [f"only {mode}: {row}" for mode, rows in only.items() for row in rows]
             raise StoryFailed("\n".join([f"{len(lines)} rows differ between the modes:", *lines[:20]]))
-        told.append(f"{planned.total()} rows are equal")
+        details.append(f"{planned.total()} rows are equal")
 
 
 # ---------------------------------------------------------------- observations
 
 
-def _complete_counts(found: dict[str, RecordCounts]) -> dict[str, RecordCounts] | None:
-    """`found` if its numbers of written records are complete, else None: Spark's log lags behind."""
-    wanted = {"input weather": WEATHER_WRITTEN, "input history": RECORDS}
-    return found if all(found.get(name, RecordCounts()).written >= rows for name, rows in wanted.items()) else None
+def _complete_counts(counts: dict[str, RecordCounts]) -> dict[str, RecordCounts] | None:
+    """`counts` if its numbers of written records are complete, else None: Spark's log lags behind."""
+    row_counts = {"input weather": WEATHER_WRITTEN, "input history": RECORDS}
+    return (
+        counts if all(counts.get(name, RecordCounts()).written >= rows for name, rows in row_counts.items()) else None
+    )
 
 
 def _at_least(rows: list[Row], count: int) -> list[Row] | None:

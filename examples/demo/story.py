@@ -38,8 +38,8 @@ def run_steps(story: Story) -> str:
     steps.savepoint(story)
     steps.kill_slot(story)
     steps.kill_worker(story)
-    taken = steps.stop(story)
-    steps.restore(story, taken, 3)
+    checkpoint = steps.stop(story)
+    steps.restore(story, checkpoint, 3)
     steps.feed_the_rest(story)
     steps.drain(story)
     windows = steps.compare(story)
@@ -82,11 +82,11 @@ def define(api: Api, environment: Environment, children: Children, bar: tqdm[NoR
     for folder in (flights, output):
         folder.mkdir(parents=True)
     story = Story(api, children, job, flights, Output(output, str(job["id"])), bar)
-    with story.phase("define the job") as told:
+    with story.phase("define the job") as details:
         params = {"flights_dir": str(flights), "output_dir": str(output)}
         body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 2000}}
         version = api.ready_version(int(job["id"]), body, STEP_TIMEOUT_S)
-        told.append(f"job {job['id']}, version {version['number']}")
+        details.append(f"job {job['id']}, version {version['number']}")
     return story
 
 

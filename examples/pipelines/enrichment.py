@@ -63,9 +63,9 @@ class CustomerLookup:
             self.connection.autocommit = True
         rows = self.connection.execute(self.query, [orders["customer"].unique().to_pylist()])
         customers = {customer: (name, segment) for customer, name, segment in rows}
-        found = [customers.get(customer, (None, None)) for customer in orders["customer"].to_pylist()]
-        orders = orders.append_column("name", pa.array([name for name, _ in found], pa.string()))
-        return orders.append_column("segment", pa.array([segment for _, segment in found], pa.string()))
+        pairs = [customers.get(customer, (None, None)) for customer in orders["customer"].to_pylist()]
+        orders = orders.append_column("name", pa.array([name for name, _ in pairs], pa.string()))
+        return orders.append_column("segment", pa.array([segment for _, segment in pairs], pa.string()))
 
 
 def build(params: EnrichmentParams, context: weir.PipelineContext) -> weir.Dataflow:

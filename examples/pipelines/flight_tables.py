@@ -30,8 +30,8 @@ def clean_airlines(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     trimmed = rows.select(*(f.trim(f.col(name)).alias(name) for name in AIRLINES.names))
-    named = trimmed.where((f.col("carrier") != "") & f.col("name").isNotNull())
-    return named.groupBy("carrier").agg(f.min("name").alias("name")).orderBy("carrier").select(*AIRLINES.names)
+    airlines = trimmed.where((f.col("carrier") != "") & f.col("name").isNotNull())
+    return airlines.groupBy("carrier").agg(f.min("name").alias("name")).orderBy("carrier").select(*AIRLINES.names)
 
 
 def weather(spark: SparkSession) -> DataFrame:

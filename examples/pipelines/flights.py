@@ -57,8 +57,8 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Selects the job's columns and adds `cancelled`: a flight without a departure time was cancelled."""
-    kept = batch.select([*_FLIGHT_COLUMNS, "dep_time"])
-    return kept.set_column(len(_FLIGHT_COLUMNS), "cancelled", pc.is_null(batch["dep_time"]))
+    columns = batch.select([*_FLIGHT_COLUMNS, "dep_time"])
+    return columns.set_column(len(_FLIGHT_COLUMNS), "cancelled", pc.is_null(batch["dep_time"]))
 
 
 def build(params: FlightsParams, context: weir.PipelineContext) -> weir.Dataflow:
@@ -73,9 +73,9 @@ def build(params: FlightsParams, context: weir.PipelineContext) -> weir.Dataflow
     )
     weather = flow.source("weather", weir.from_spark(flight_tables.weather, schema=WEATHER), parallelism=1)
     history = flow.source("history", weir.from_spark(flight_tables.history, schema=HISTORY))
-    named = flights.join_broadcast("joined", airlines, on=["carrier"], take=["name"], how="left")
+    named_flights = flights.join_broadcast("joined", airlines, on=["carrier"], take=["name"], how="left")
     hours = ["origin", "year", "month", "day", "hour"]
-    outside = named.join_broadcast("outside", weather, on=hours, take=["wet", "wind_speed"], how="left")
+    outside = named_flights.join_broadcast("outside", weather, on=hours, take=["wet", "wind_speed"], how="left")
     arrived = outside.join_broadcast(
         "arrived", history, on=["time_hour", "carrier", "flight"], take=["arr_delay"], how="left"
     )

@@ -70,11 +70,11 @@ def write_step(folder: Path, database: str, step: int) -> None:
     random = Random(step)  # noqa: S311 - sample data
     with psycopg.connect(database, autocommit=True) as connection:
         for _ in range(_TRANSACTIONS_PER_STEP):
-            chosen = [random.randrange(1, _INITIAL + 100 * step + 1) for _ in range(12)]
+            ids = [random.randrange(1, _INITIAL + 100 * step + 1) for _ in range(12)]
             with connection.transaction():
                 connection.execute(_INSERT)
-                connection.execute(_UPDATE, [random.randrange(-50, 50), chosen])
-                connection.execute(_DELETE, [chosen[:2]])
+                connection.execute(_UPDATE, [random.randrange(-50, 50), ids])
+                connection.execute(_DELETE, [ids[:2]])
 
 
 def tables(folder: Path, database: str) -> dict[str, pa.Table]:

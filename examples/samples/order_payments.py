@@ -46,10 +46,10 @@ def prepare(folder: Path, database: str) -> None:
 def write_step(folder: Path, database: str, step: int) -> None:
     """Writes the files of a step. A repetition writes the same bytes."""
     earliest = max(0, step - _DELAY_STEPS - _LONGEST_PAYMENT_STEPS)
-    made = [_rows(number) for number in range(earliest, step + 1)]
+    batches = [_rows(number) for number in range(earliest, step + 1)]
     for name, time, rows in (
-        ("orders", "ordered_at", [row for orders, _ in made for row in orders]),
-        ("payments", "paid_at", [row for _, payments in made for row in payments]),
+        ("orders", "ordered_at", [row for orders, _ in batches for row in orders]),
+        ("payments", "paid_at", [row for _, payments in batches for row in payments]),
     ):
         due = sorted((row for row in rows if row["sent"] // _STEP_MS == step), key=lambda row: row["sent"])
         for file in range(_FILES):

@@ -24,13 +24,13 @@ QUICK_SHARE: Final = 0.4
 ALL_GOALS: Final = "goals"  #: in `--only`, the workloads and measurements of all goals
 
 
-def _select_names(text: str | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
+def _select_names(text: str | None, choices: Sequence[str], default: Sequence[str]) -> list[str]:
     names = list(default) if text is None else text.split(",")
     if ALL_GOALS in names:
         names = goals.workloads_and_measurements()
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in choices]
     if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}, {ALL_GOALS}")
+        raise SystemExit(f"unknown: {', '.join(unknown)}; known: {', '.join(choices)}, {ALL_GOALS}")
     return names
 
 

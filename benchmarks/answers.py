@@ -31,10 +31,10 @@ def count(query: str) -> tuple[int, ...]:
     return counted
 
 
-def compare(one: str, other: str, views: Mapping[str, str]) -> tuple[int, ...]:
+def compare(base: str, other: str, views: Mapping[str, str]) -> tuple[int, ...]:
     """The number of rows that only one of two queries has, and the number of rows of `other`."""
-    named = "".join(f"{name} as ({query}), " for name, query in views.items())
-    return count(_APART.format(views=f"with {named}", one=one, other=other))
+    clauses = "".join(f"{name} as ({query}), " for name, query in views.items())
+    return count(_APART.format(views=f"with {clauses}", one=base, other=other))
 
 
 def differences(workload: Workload, output: Path, checked: dict[str, Any], *, late: Late = "on time") -> int | None:
@@ -45,8 +45,8 @@ def differences(workload: Workload, output: Path, checked: dict[str, Any], *, la
         checked: the event of the system's small run; "rows" is the number of input rows of the compared run.
         late: the rows of a data set that count for the answer: "all" for a batch, and for a job that drops no rows.
     """
-    found = _committed_by_spark(output) or output.glob(checked["pattern"])
-    files = [str(path) for path in sorted(found) if path.stat().st_size]
+    paths = _committed_by_spark(output) or output.glob(checked["pattern"])
+    files = [str(path) for path in sorted(paths) if path.stat().st_size]
     if not files:
         return None
     rows = int(checked["rows"])
@@ -61,8 +61,8 @@ def late_rows(workload: Workload, rows: int) -> int:
     """The number of rows of a data set that a job has to drop as too late."""
     assert workload.dataset is not None, "the rows are from a data set"
     tables = DATASETS[workload.dataset]
-    named = ", ".join(f"{name} as ({table.query(rows, late='too late')})" for name, table in tables.items())
-    return count(f"with {named} {workload.late.format(rows=rows)}")[0]
+    clauses = ", ".join(f"{name} as ({table.query(rows, late='too late')})" for name, table in tables.items())
+    return count(f"with {clauses} {workload.late.format(rows=rows)}")[0]
 
 
 def _input(workload: Workload, rows: int, late: Late) -> dict[str, str]:

@@ -55,11 +55,11 @@ def run(
     environment: Mapping[str, str],
     log: Path,
     time_box_s: float,
-    heard: Callable[[dict[str, Any]], None] = lambda said: None,
+    on_event: Callable[[dict[str, Any]], None] = lambda said: None,
     footprint: Footprint | None = None,
     kill_after_s: float | None = None,
 ) -> ChildResult:
-    """Runs `command`. Blocks until the child and all its descendants have exited. Calls `heard` with each event.
+    """Runs `command`. Blocks until the child and all its descendants have exited. Calls `on_event` with each event.
 
     Args:
         footprint: samples memory and checkpoint files from the start of the measured run on.
@@ -78,7 +78,7 @@ def run(
         meter = CpuMeter(child.pid)
         try:
             watch = _Watch(meter, footprint, time.monotonic() + time_box_s, kill_after_s)
-            _read_events(child, watch, lines, outcome, heard)
+            _read_events(child, watch, lines, outcome, on_event)
         finally:
             _end(child, meter, _EXIT_GRACE_S if outcome.state == "done" else 0.0)
             reader.join(_READER_JOIN_S)
@@ -129,7 +129,7 @@ def _read_events(
     watch: _Watch,
     lines: "queue.SimpleQueue[str | None]",
     outcome: ChildResult,
-    heard: Callable[[dict[str, Any]], None],
+    on_event: Callable[[dict[str, Any]], None],
 ) -> None:
     """Reads events until the last event, the child's exit, or its end by force."""
     cpu_before, is_gone = 0.0, False
@@ -150,7 +150,7 @@ def _read_events(
         said = protocol.parse_event(line)
         assert said is not None, "the queue holds events only"
         outcome.events[said["event"]], outcome.heard_at[said["event"]] = said, time.monotonic()
-        heard(said)
+        on_event(said)
         if said["event"] == protocol.STARTED:
             cpu_before = watch.on_start()
         elif said["event"] == protocol.MEASURED:

@@ -57,9 +57,9 @@ class Figure:
     runs: tuple[float, ...] = ()
 
     @classmethod
-    def of_ratio(cls, name: str, found: Ratio, **settings: Any) -> Figure:
+    def of_ratio(cls, name: str, ratio: Ratio, **settings: Any) -> Figure:
         """The figure of a ratio. `settings`: further fields of the figure."""
-        return cls(name=name, value=found.median, low=found.low, high=found.high, runs=found.runs, **settings)
+        return cls(name=name, value=ratio.median, low=ratio.low, high=ratio.high, runs=ratio.runs, **settings)
 
     @property
     def is_met(self) -> bool | None:
@@ -110,13 +110,13 @@ def measurement(name: str) -> Measurement:
     return cast(Measurement, importlib.import_module(MEASUREMENT_MODULES[name]))
 
 
-def report_from_json(told: Mapping[str, Any]) -> Report:
-    return msgspec.convert(dict(told), Report)
+def report_from_json(document: Mapping[str, Any]) -> Report:
+    return msgspec.convert(dict(document), Report)
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
     """Ratios first/second of all pairs; confidence interval by percentile bootstrap of the median, fixed seed."""
-    runs = np.array([one / other for one, other in pairs])
+    runs = np.array([value / other for value, other in pairs])
     low = high = None
     if len(runs) >= MIN_PAIRS:
         drawn = np.random.default_rng(len(runs)).choice(runs, (RESAMPLES, len(runs)))

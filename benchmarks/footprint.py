@@ -26,8 +26,8 @@ class Footprint:
         for parent, _, names in os.walk(self.folder):
             for name in names:
                 with suppress(FileNotFoundError):
-                    found = Path(parent, name).stat()
-                    self._files[found.st_ino] = max(found.st_size, self._files.get(found.st_ino, 0))
+                    status = Path(parent, name).stat()
+                    self._files[status.st_ino] = max(status.st_size, self._files.get(status.st_ino, 0))
 
     @property
     def checkpoint_bytes(self) -> int:

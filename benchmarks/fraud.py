@@ -22,45 +22,45 @@ Session = list[int]
 def points(row: Mapping[str, Any]) -> int:
     """The points of a payment."""
     cents: int = row["cents"]
-    found = 0
+    total = 0
     if cents >= LARGE_PAYMENT:
-        found += 20
+        total += 20
     elif cents >= 50_000:
-        found += 5
+        total += 5
     if row["country"] != row["home_country"]:
-        found += 15
+        total += 15
     if row["channel"] == "web":
-        found += 3
+        total += 3
         if row["is_new_device"]:
-            found += 10
+            total += 10
     elif row["channel"] == "magstripe":
-        found += 8
-    found += 5 * int(row["pin_failures"])
+        total += 8
+    total += 5 * int(row["pin_failures"])
     if row["merchant"].endswith("7"):
-        found += 2
-    return found
+        total += 2
+    return total
 
 
 def add(sessions: list[Session], at: int, row: Mapping[str, Any]) -> Session:
     """Adds a payment to its session, which may join others. Returns the session; it is in `sessions`."""
     cents = row["cents"]
-    found = [at, at, 1, cents, points(row), cents]
-    kept = []
+    result = [at, at, 1, cents, points(row), cents]
+    remainder = []
     for session in sessions:
         first, last, payments, total, sum_of_points, largest = session
         if first - GAP_MS <= at <= last + GAP_MS:
-            found = [
-                min(found[0], first),
-                max(found[1], last),
-                found[2] + payments,
-                found[3] + total,
-                found[4] + sum_of_points,
-                max(found[5], largest),
+            result = [
+                min(result[0], first),
+                max(result[1], last),
+                result[2] + payments,
+                result[3] + total,
+                result[4] + sum_of_points,
+                max(result[5], largest),
             ]
         else:
-            kept.append(session)
-    sessions[:] = [*kept, found]
-    return found
+            remainder.append(session)
+    sessions[:] = [*remainder, result]
+    return result
 
 
 def score(session: Session) -> int:

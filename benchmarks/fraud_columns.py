@@ -21,18 +21,18 @@ def points(
     by_channel = pc.case_when(pc.make_struct(pc.equal(channel, "web"), pc.equal(channel, "magstripe")), on_web, 8, 0)
     abroad = _points_if(pc.not_equal(country, home), 15)
     suspicious = _points_if(pc.ends_with(merchant, "7"), 2)
-    found = pc.multiply(failures, 5)
-    for more in (by_size, by_channel, abroad, suspicious):
-        found = pc.add(found, more)
-    return found
+    total = pc.multiply(failures, 5)
+    for term in (by_size, by_channel, abroad, suspicious):
+        total = pc.add(total, term)
+    return total
 
 
 def score(payments: Column, cents: Column, sum_of_points: Column, largest: Column) -> Column:
     """The score of each session."""
     beyond = pc.max_element_wise(pc.subtract(payments, fraud.MANY_PAYMENTS), pa.scalar(0, pa.int64()))
-    found = pc.add(sum_of_points, pc.multiply(beyond, fraud.POINTS_PER_PAYMENT))
-    found = pc.add(found, _points_if(pc.greater_equal(cents, fraud.HIGH_TOTAL), fraud.HIGH_TOTAL_POINTS))
-    return pc.add(found, _points_if(pc.greater_equal(largest, fraud.LARGE_PAYMENT), fraud.LARGE_PAYMENT_POINTS))
+    total = pc.add(sum_of_points, pc.multiply(beyond, fraud.POINTS_PER_PAYMENT))
+    total = pc.add(total, _points_if(pc.greater_equal(cents, fraud.HIGH_TOTAL), fraud.HIGH_TOTAL_POINTS))
+    return pc.add(total, _points_if(pc.greater_equal(largest, fraud.LARGE_PAYMENT), fraud.LARGE_PAYMENT_POINTS))
 
 
 def _points_if(condition: Column, count: int) -> Column:

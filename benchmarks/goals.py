@@ -45,11 +45,11 @@ class Goal:
             value, without = geometric_mean({name: stored[name].get(self.number) for name in self.entries})
             return self._figure(None if without else value, self.at_least, self.at_most)
         (entry,) = (stored[name] for name in self.entries)
-        found = next((each for each in entry["figures"] if each["name"] == self.number), None)
-        if found is None:
+        row = next((each for each in entry["figures"] if each["name"] == self.number), None)
+        if row is None:
             return None
-        value = None if entry.get("wrong") else found["value"]
-        return self._figure(value, found["at_least"], found["at_most"])
+        value = None if entry.get("wrong") else row["value"]
+        return self._figure(value, row["at_least"], row["at_most"])
 
     def _figure(self, value: float | None, at_least: float | None, at_most: float | None) -> Figure:
         return Figure(
@@ -112,19 +112,19 @@ def workloads_and_measurements() -> list[str]:
 
 def result(stored: Mapping[str, Any], measured_now: Collection[str]) -> FigureResult:
     """All goals that have been measured, as figures. `stored`: the contents of latest.json."""
-    found = {goal: figure for goal in GOALS if (figure := goal.figure(stored)) is not None}
+    figures = {goal: figure for goal in GOALS if (figure := goal.figure(stored)) is not None}
     marked = [
         figure if set(goal.entries) <= set(measured_now) else replace(figure, name=f"{figure.name}, earlier run")
-        for goal, figure in found.items()
+        for goal, figure in figures.items()
     ]
-    report = Report(figures=tuple(marked), lines=tuple(_lines(found)))
+    report = Report(figures=tuple(marked), lines=tuple(_lines(figures)))
     return FigureResult(title="numbers of the entries above, and of earlier runs", state="done", report=report)
 
 
-def _lines(found: Mapping[Goal, Figure]) -> Iterator[str]:
-    missed = dict.fromkeys(goal.section for goal, figure in found.items() if figure.is_met is False)
+def _lines(figures: Mapping[Goal, Figure]) -> Iterator[str]:
+    missed = dict.fromkeys(goal.section for goal, figure in figures.items() if figure.is_met is False)
     if missed:
         yield f"where the time goes: {PROFILES}, {', '.join(missed)}"
-    without = [goal.name for goal in GOALS if goal not in found]
+    without = [goal.name for goal in GOALS if goal not in figures]
     if without:
         yield f"not measured: {'; '.join(without)}"

@@ -84,7 +84,7 @@ class Harness:
 
     @property
     def is_right(self) -> bool:
-        return results.all_right(self.rates.values()) and all(one.is_right for one in self.figures.values())
+        return results.all_right(self.rates.values()) and all(result.is_right for result in self.figures.values())
 
     def tables(self) -> str:
         blocks = [table.render(self.rates, WORKLOADS) if self.rates else "", table.render_figures(self.figures)]
@@ -94,29 +94,29 @@ class Harness:
     def goals(self) -> str:
         """The goals as a block of text, also those that earlier runs measured. Writes them beside the results."""
         entries = results.read(self.folder / results.LATEST)
-        found = goals.result(entries, measured_now=[*self.rates, *self.figures])
-        self._write(goals.NAME, found.to_json())
-        return "\n" + table.render_figures({goals.NAME: found}) + "\n"
+        result = goals.result(entries, measured_now=[*self.rates, *self.figures])
+        self._write(goals.NAME, result.to_json())
+        return "\n" + table.render_figures({goals.NAME: result}) + "\n"
 
     # ------------------------------------------------------------ rates
 
     def run_rates(self, todo: Sequence[Step]) -> None:
         """Runs each step and then writes its results. A failed step does not affect the other steps."""
         for workload, group in groupby(todo, key=lambda step: step[0]):
-            found = self.rates[workload.name] = {}
+            measurements = self.rates[workload.name] = {}
             systems = [system for _, system in group]
             try:
                 with inputs.input_files(workload, self.folder / "inputs", self.plan.share) as files:
                     for system in systems:
                         self.progress.set_text(f"{workload.name} {system.title}, load {results.load_average()}")
-                        measured = found.setdefault(system.name, _not_measured(workload, "not run"))
+                        measured = measurements.setdefault(system.name, _not_measured(workload, "not run"))
                         self._attempt(workload, system, measured, files)
-                        self._write(workload.name, results.entry(workload.title, found))
+                        self._write(workload.name, results.entry(workload.title, measurements))
                         self.progress.complete_step(_kind(workload, system))
             except Exception:  # noqa: BLE001 - such as a full disk: later workloads may need no files
                 self._log_exception(workload.name)
             for system in systems:
-                found.setdefault(system.name, _not_measured(workload, "failed"))
+                measurements.setdefault(system.name, _not_measured(workload, "failed"))
                 self.progress.drop_steps(_kind(workload, system))
 
     def _attempt(self, workload: Workload, system: System, measured: RateMeasurement, files: Path) -> None:
@@ -195,7 +195,7 @@ class Harness:
                 outcome = child.run(
                     [sys.executable, "-m", "benchmarks.figure_run", json.dumps([name, str(folder), self.plan.rounds])],
                     environment=_environment(sys.executable), log=self._log_of(name),
-                    time_box_s=figures.measurement(name).TIME_BOX_S, heard=partial(self.on_event, name),
+                    time_box_s=figures.measurement(name).TIME_BOX_S, on_event=partial(self.on_event, name),
                 )  # fmt: skip
             if outcome.state != "done":
                 self.progress.write_line(f"{name}: {outcome.state}, see {self._log_of(name)}")
@@ -300,13 +300,15 @@ def compare_output(
         for phase in database.PHASES:
             database.export(task.database, phase, task.output_of(phase))
         checked = {**checked, **database.EXPORTED, "columns": workload.output}
-    found = [differences(workload, task.output, checked)]
+    counts = [differences(workload, task.output, checked)]
     if workload.files is not None:
         measure = {**checked, "rows": task.rows}
         late: Late = "all" if system.is_batch or not workload.late else "on time"
-        found.append(differences(workload, task.measured_output, measure, late=late))
-    known = measured.differences or 0
-    measured.differences = None if None in found else max(known, *(number for number in found if number is not None))
+        counts.append(differences(workload, task.measured_output, measure, late=late))
+    earlier_count = measured.differences or 0
+    measured.differences = (
+        None if None in counts else max(earlier_count, *(number for number in counts if number is not None))
+    )
 
 
 def _not_measured(workload: Workload, state: str) -> RateMeasurement:

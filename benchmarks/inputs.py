@@ -61,9 +61,9 @@ def _link_dataset(workload: Workload, folder: Path, share: float) -> None:
                 _link_files(table, folder / system / phase, FILES)
 
 
-def _link_files(every: Path, own: Path, count: int) -> None:
-    """Links the first `count` files of `every` below `own`; hard links keep the modification times."""
-    into = own / every.name
+def _link_files(every: Path, folder: Path, count: int) -> None:
+    """Links the first `count` files of `every` below `folder`; hard links keep the modification times."""
+    into = folder / every.name
     into.mkdir(parents=True)
     for path in sorted(every.iterdir())[:count]:
         os.link(path, into / path.name)

@@ -44,7 +44,7 @@ def make(name: str, python: str) -> bool:
 
 
 def main() -> int:
-    python = next((found for name in PYTHONS if (found := shutil.which(name))), None)
+    python = next((path for name in PYTHONS if (path := shutil.which(name))), None)
     if python is None:
         sys.stderr.write(f"no interpreter for the peers: install one of {', '.join(PYTHONS)}\n")
         return 1

@@ -51,21 +51,21 @@ def _remarks(entry: dict[str, Any]) -> str:
 
 def rates(entry: dict[str, Any]) -> Figure | None:
     """A bar per system, the fastest on top, with remarks on wrong output."""
-    found = {system: told for system, told in entry["systems"].items() if told["rate"]}
-    if not found:
+    measurements = {system: measurement for system, measurement in entry["systems"].items() if measurement["rate"]}
+    if not measurements:
         return None
-    ordered = sorted(found, key=lambda system: float(found[system]["rate"]))
+    ordered = sorted(measurements, key=lambda system: float(measurements[system]["rate"]))
     figure, (axes,) = _rows([len(ordered)])
-    values = [found[system]["rate"] / 1e6 for system in ordered]
+    values = [measurements[system]["rate"] / 1e6 for system in ordered]
     colours = [_OWN_COLOUR if system == OWN else _PEER_COLOUR for system in ordered]
     titles = [SYSTEMS[system].title if system in SYSTEMS else system for system in ordered]
     drawn = axes.barh(titles, values, color=colours, height=0.7)
-    marks = ["" if found[system].get("verified", True) else ", wrong output" for system in ordered]
+    marks = ["" if measurements[system].get("verified", True) else ", wrong output" for system in ordered]
     labels = [f" {value:,.2f}{mark}" for value, mark in zip(values, marks, strict=True)]
     axes.bar_label(drawn, labels=labels, fontsize=9)
     ratio = entry.get("ratio_to_best_peer")
     beside = "" if ratio is None else f"; Weir is {ratio:.1f} times the best peer"
-    axes.set_xlabel(f"million {found[ordered[0]]['unit']} on two cores{beside}", fontsize=9)
+    axes.set_xlabel(f"million {measurements[ordered[0]]['unit']} on two cores{beside}", fontsize=9)
     return figure
 
 
@@ -75,12 +75,12 @@ def curves(lines: Sequence[dict[str, Any]]) -> Figure:
     axes = figure.subplots()
     intervals = sorted({line["interval_ms"] for line in lines}, reverse=True)
     for mode in (*MODES, BEHIND):
-        own = {line["interval_ms"]: line for line in lines if line["mode"] == mode}
-        there = [interval for interval in intervals if interval in own]
+        mode_lines = {line["interval_ms"]: line for line in lines if line["mode"] == mode}
+        there = [interval for interval in intervals if interval in mode_lines]
         if not there:  # W8-behind measures a single mode
             continue
-        times = [own[interval]["time"]["median"] for interval in there]
-        ends = [(own[interval]["time"]["low"], own[interval]["time"]["high"]) for interval in there]
+        times = [mode_lines[interval]["time"]["median"] for interval in there]
+        ends = [(mode_lines[interval]["time"]["low"], mode_lines[interval]["time"]["high"]) for interval in there]
         below = [0 if low is None else time - low for time, (low, _) in zip(times, ends, strict=True)]
         above = [0 if high is None else high - time for time, (_, high) in zip(times, ends, strict=True)]
         colour = _PEER_COLOUR if mode == STOP_THE_WORLD else _OWN_COLOUR
@@ -102,11 +102,11 @@ def latency(runs: dict[str, dict[str, Any]], bin_s: float) -> Figure:
     """The p99 of uncommitted rows over time, a row per job and rate, with a mark at each commit."""
     figure = Figure(figsize=(_WIDTH, 0.8 + 1.3 * len(runs)), layout="constrained")
     every = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, (name, found) in zip(every, runs.items(), strict=True):
-        axes.plot([number * bin_s for number in range(len(found["series"]))], found["series"], color=_OWN_COLOUR)
-        for at in found["commits"]:
+    for axes, (name, run) in zip(every, runs.items(), strict=True):
+        axes.plot([number * bin_s for number in range(len(run["series"]))], run["series"], color=_OWN_COLOUR)
+        for at in run["commits"]:
             axes.axvline(at, color=_TARGET_COLOUR, linewidth=0.8, linestyle=":")
-        axes.set_title(f"{name}: p99 {found['uncommitted']['p99']:.1f} ms", fontsize=9, loc="left")
+        axes.set_title(f"{name}: p99 {run['uncommitted']['p99']:.1f} ms", fontsize=9, loc="left")
         axes.set_ylabel("ms", fontsize=9)
         axes.set_ylim(bottom=0)
         _plain(axes)

@@ -62,23 +62,23 @@ class Profile:
 
 def profile_of(stacks: Iterable[str]) -> Profile:
     """The samples of slots' loops in `stacks`: lines of frames, outermost first, and a number of samples."""
-    found = Profile()
+    profile = Profile()
     for line in stacks:
         stack, _, count = line.rpartition(" ")
         if _LOOP not in stack:
             continue
         frames = stack.split(";")
-        own = next((match for frame in reversed(frames) if (match := _OWN.match(frame))), None)
+        frame_match = next((match for frame in reversed(frames) if (match := _OWN.match(frame))), None)
         if any("_find_and_load" in frame for frame in frames):
             part, function = _IMPORTS, None
-        elif own is None:
+        elif frame_match is None:
             part, function = _OTHER, None
         else:
-            part, function = _part(own["file"]), f"{own['name']} ({own['file']})"
-        found.by_part[part] += int(count)
+            part, function = _part(frame_match["file"]), f"{frame_match['name']} ({frame_match['file']})"
+        profile.by_part[part] += int(count)
         if function is not None:
-            found.by_function[function] += int(count)
-    return found
+            profile.by_function[function] += int(count)
+    return profile
 
 
 def _part(file: str) -> str:
@@ -111,10 +111,10 @@ class ProcessTimes:
     def stop(self) -> dict[str, float]:
         """Seconds by kind, the largest first."""
         self._ended.set()
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for (pid, kind), seconds in dict(self._last).items():
-            found[kind] = found.get(kind, 0.0) + seconds - self._before.get((pid, kind), 0.0)
-        return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+            totals[kind] = totals.get(kind, 0.0) + seconds - self._before.get((pid, kind), 0.0)
+        return dict(sorted(totals.items(), key=lambda entry: -entry[1]))
 
     def _run(self) -> None:
         while not self._ended.wait(_SAMPLE_INTERVAL_S):
@@ -188,7 +188,7 @@ def run(workload: Workload, folder: Path, share: float = 1.0) -> str:
             environment={"PYSPARK_PYTHON": sys.executable, "TZ": "UTC"},
             log=BENCH / "log" / f"profile-{workload.name}.log",
             time_box_s=TIME_BOX_S,
-            heard=sampler.on_event,
+            on_event=sampler.on_event,
         )
     if outcome.state != "done":
         raise SystemExit(f"{workload.name}: {outcome.state}, see {BENCH / 'log' / f'profile-{workload.name}.log'}")

@@ -139,8 +139,8 @@ def parse_event(line: str) -> dict[str, Any] | None:
     """Parses a line of a child's output; None for a line of its log."""
     if not line.startswith(MARK):
         return None
-    found: dict[str, Any] = json.loads(line.removeprefix(MARK))
-    return found
+    event: dict[str, Any] = json.loads(line.removeprefix(MARK))
+    return event
 
 
 def _send(name: str, **values: Any) -> None:

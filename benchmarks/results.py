@@ -90,26 +90,26 @@ def ratio_to_batch(systems: Mapping[str, RateMeasurement]) -> float | None:
     return _ratio(systems, [name for name in systems if name != OWN and not is_peer(name)])
 
 
-def _ratio(systems: Mapping[str, RateMeasurement], others: Sequence[str]) -> float | None:
-    own = systems.get(OWN)
-    if own is None or own.rate is None or not own.is_verified:
+def _ratio(systems: Mapping[str, RateMeasurement], names: Sequence[str]) -> float | None:
+    measurement = systems.get(OWN)
+    if measurement is None or measurement.rate is None or not measurement.is_verified:
         return None
-    rates = [rate for name in others if (rate := systems[name].rate) is not None and systems[name].is_verified]
-    return own.rate / max(rates) if rates else None
+    rates = [rate for name in names if (rate := systems[name].rate) is not None and systems[name].is_verified]
+    return measurement.rate / max(rates) if rates else None
 
 
 def geometric_mean(ratios: Mapping[str, float | None]) -> tuple[float | None, list[str]]:
     """The geometric mean of the ratios of workloads, and the names of those that have no ratio."""
-    known = [ratio for ratio in ratios.values() if ratio is not None]
-    return statistics.geometric_mean(known) if known else None, [name for name in ratios if ratios[name] is None]
+    values = [ratio for ratio in ratios.values() if ratio is not None]
+    return statistics.geometric_mean(values) if values else None, [name for name in ratios if ratios[name] is None]
 
 
 def spread_to_peer(systems: Mapping[str, RateMeasurement]) -> float | None:
     """The largest ratio between two runs of Weir over that of the steadiest peer; None without two runs of both."""
     spreads = {
-        name: max(found.runs) / min(found.runs)
-        for name, found in systems.items()
-        if len(found.runs) > 1 and found.is_verified
+        name: max(measurement.runs) / min(measurement.runs)
+        for name, measurement in systems.items()
+        if len(measurement.runs) > 1 and measurement.is_verified
     }
     peers = [spread for name, spread in spreads.items() if is_peer(name)]
     return spreads[OWN] / min(peers) if OWN in spreads and peers else None
@@ -142,25 +142,25 @@ class FigureResult:
         return self.state == "done" and self.report is not None and not self.report.wrong
 
     def to_json(self) -> dict[str, Any]:
-        told = self.report.to_json() if self.report is not None else {"figures": []}
-        return {"title": self.title, "state": self.state, **told}
+        document = self.report.to_json() if self.report is not None else {"figures": []}
+        return {"title": self.title, "state": self.state, **document}
 
 
 def read(path: Path) -> dict[str, Any]:
     """The contents of latest.json; empty if the file is missing. Raises ValueError if it is not a JSON object."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if not isinstance(found, dict):
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not isinstance(entries, dict):
         raise ValueError("not a JSON object")
-    return found
+    return entries
 
 
 def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Replaces `entries` in the file `path`, with today's date, and keeps its other entries. The write is atomic."""
-    known, today = read(path), datetime.now(UTC).date().isoformat()
-    dated = {name: {**found, "date": today} for name, found in entries.items()}
+    document, today = read(path), datetime.now(UTC).date().isoformat()
+    dated = {name: {**entry, "date": today} for name, entry in entries.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({**known, **dated}, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps({**document, **dated}, indent=2) + "\n", encoding="utf-8")
     temporary.rename(path)
 
 

@@ -36,8 +36,8 @@ def _row(system: str, measured: RateMeasurement, systems: Mapping[str, RateMeasu
     title = SYSTEMS[system].title
     if measured.rate is None:
         return ("", title, measured.state, *[""] * (len(_HEAD) - 3))
-    own = systems[OWN].rate if OWN in systems else None
-    ratio = f"{own / measured.rate:.1f}x" if own is not None and system != OWN else ""
+    rate = systems[OWN].rate if OWN in systems else None
+    ratio = f"{rate / measured.rate:.1f}x" if rate is not None and system != OWN else ""
     spread = f"{min(measured.runs) / 1e6:.2f}-{max(measured.runs) / 1e6:.2f} M" if len(measured.runs) > 1 else ""
     per_cpu = measured.rows_per_cpu_second
     return (
@@ -77,16 +77,16 @@ def _comparison(measured: RateMeasurement) -> str:
 def _verdict(systems: Mapping[str, RateMeasurement], workload: Workload) -> str:
     """The ratio to the best peer, with its target. Names the peers without a correct result: one could be the best."""
     ratio, target = ratio_to_best_peer(systems), workload.target
-    wanted = "no target" if target is None else f"target {target:g}x"
+    goal = "no target" if target is None else f"target {target:g}x"
     if ratio is None:
-        return f"no ratio to a peer ({wanted})"
+        return f"no ratio to a peer ({goal})"
     met = "" if target is None else f": {_met_text(ratio >= target)}"
     peers = [name for name in workload.rows if is_peer(name)]
     without = [name for name in peers if name not in systems or not systems[name].runs or not systems[name].is_verified]
     beside = f", without {', '.join(SYSTEMS[name].title for name in without)}" if without else ""
     batch = ratio_to_batch(systems)
     of_batch = f", {batch:.2f} of a batch in DuckDB" if batch is not None else ""
-    return f"{ratio:.1f}x the best peer{beside} ({wanted}{met}){of_batch}"
+    return f"{ratio:.1f}x the best peer{beside} ({goal}{met}){of_batch}"
 
 
 def _geometric_means(
@@ -95,7 +95,9 @@ def _geometric_means(
     """A line per group of workloads. Names the workloads of the group that were run and have no ratio."""
     lines = []
     for group in dict.fromkeys(workloads[name].group for name in results if workloads[name].group):
-        members = {name: ratio_to_best_peer(found) for name, found in results.items() if workloads[name].group == group}
+        members = {
+            name: ratio_to_best_peer(systems) for name, systems in results.items() if workloads[name].group == group
+        }
         mean, without = geometric_mean(members)
         target = max(workloads[name].target or 0.0 for name in members)
         if mean is None:
@@ -107,21 +109,23 @@ def _geometric_means(
     return lines
 
 
-def render_figures(found: Mapping[str, FigureResult]) -> str:
+def render_figures(results: Mapping[str, FigureResult]) -> str:
     """A block per measurement: its figures with their targets, then explanations."""
-    names = [figure.name for one in found.values() if one.report is not None for figure in one.report.figures]
+    names = [
+        figure.name for result in results.values() if result.report is not None for figure in result.report.figures
+    ]
     width = max(map(len, names), default=0)
     lines: list[str] = []
-    for name, one in found.items():
-        lines.append(f"{name:<11}  {one.title}")
-        if one.state != "done":
-            lines.append(f"{'':<11}  {one.state}" + ("; results until then:" if one.report is not None else ""))
-        if one.report is None:
+    for name, result in results.items():
+        lines.append(f"{name:<11}  {result.title}")
+        if result.state != "done":
+            lines.append(f"{'':<11}  {result.state}" + ("; results until then:" if result.report is not None else ""))
+        if result.report is None:
             continue
-        is_right = not one.report.wrong
-        lines += [f"{'':<11}  {_figure(figure, width, is_right)}".rstrip() for figure in one.report.figures]
-        lines += [f"{'':<11}  wrong: {text}" for text in one.report.wrong]
-        lines += [f"{'':<11}  {text}" for text in one.report.lines]
+        is_right = not result.report.wrong
+        lines += [f"{'':<11}  {_figure(figure, width, is_right)}".rstrip() for figure in result.report.figures]
+        lines += [f"{'':<11}  wrong: {text}" for text in result.report.wrong]
+        lines += [f"{'':<11}  {text}" for text in result.report.lines]
     return "\n".join(lines)
 
 
@@ -135,12 +139,12 @@ def _figure(figure: Figure, width: int, is_right: bool) -> str:
 
 def _target(figure: Figure, is_right: bool) -> str:
     """The target and whether it is met; wrong output meets no target."""
-    wanted = [
+    bounds = [
         f"{word} {_number(figure, limit)}"
         for word, limit in (("at least", figure.at_least), ("at most", figure.at_most))
         if limit is not None
     ]
-    return f"target {' and '.join(wanted)}: {_met_text(is_right and bool(figure.is_met))}" if wanted else ""
+    return f"target {' and '.join(bounds)}: {_met_text(is_right and bool(figure.is_met))}" if bounds else ""
 
 
 def _number(figure: Figure, value: float) -> str:

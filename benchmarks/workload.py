@@ -70,9 +70,9 @@ class Workload(Computation):
         return Task(**shared, workload=self.name, rows=rows, folder=folder, inputs=inputs)
 
 
-def count_errors(found: Mapping[str, int], right: Mapping[str, int]) -> list[str]:
+def count_errors(totals: Mapping[str, int], right: Mapping[str, int]) -> list[str]:
     """A text for each total of a sink that differs from the expected total."""
-    return [f"{name} is {found.get(name)}, not {value}" for name, value in right.items() if found.get(name) != value]
+    return [f"{name} is {totals.get(name)}, not {value}" for name, value in right.items() if totals.get(name) != value]
 
 
 def microseconds_sql(workload: Computation) -> str:

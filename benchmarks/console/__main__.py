@@ -24,8 +24,8 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=40, help="requests of each page")
     parser.add_argument("--only", default="", help="pages whose name contains this text")
     parser.add_argument("--write", action="store_true", help="write the figures to docs/benchmarks/console.md")
-    given = parser.parse_args()
-    if given.write and (given.quick or given.only):
+    arguments = parser.parse_args()
+    if arguments.write and (arguments.quick or arguments.only):
         parser.error("--write needs a whole run, without --quick and --only")
     with tempfile.TemporaryDirectory(prefix="weir-bench-console-") as name:
         home = Path(name)
@@ -41,11 +41,11 @@ def main() -> int:
             }
             from benchmarks.console import filling, requests, results_page, tabs  # after the settings
 
-            size = filling.QUICK if given.quick else filling.FULL
+            size = filling.QUICK if arguments.quick else filling.FULL
             filled = filling.fill(size)
-            measured = requests.report(filled, given.times, given.only) if given.only != tabs.NAME else []
-            times = tabs.report(filled) if given.only in ("", tabs.NAME) else None
-            if given.write and times:
+            measured = requests.report(filled, arguments.times, arguments.only) if arguments.only != tabs.NAME else []
+            times = tabs.report(filled) if arguments.only in ("", tabs.NAME) else None
+            if arguments.write and times:
                 results_page.write(measured, times, str(size))
             return int(any(each.faults for each in measured) or (times is not None and times.has_errors))
 

@@ -230,7 +230,7 @@ def _statistics(uids: Sequence[str]) -> Sequence[Mapping[str, Any]]:
 
 def _acknowledgements(uids: Sequence[str], acknowledged: int) -> Mapping[str, Any]:
     """The columns of each operator. The operators after the first `acknowledged` have no numbers."""
-    found = {}
+    columns = {}
     for place, uid in enumerate(uids):
         numbers: dict[str, Sequence[Any]]
         if place < acknowledged:
@@ -242,8 +242,8 @@ def _acknowledgements(uids: Sequence[str], acknowledged: int) -> Mapping[str, An
                        "state_bytes": [10_000 + place] * SUBTASKS}  # fmt: skip
         else:
             numbers = dict.fromkeys(("at_ms", *_PHASES_MS, "written_bytes", "state_bytes"), [None] * SUBTASKS)
-        found[uid] = {"index": list(range(SUBTASKS)), **numbers}
-    return found
+        columns[uid] = {"index": list(range(SUBTASKS)), **numbers}
+    return columns
 
 
 def _subtask_numbers(uids: Sequence[str]) -> Mapping[str, Any]:

@@ -27,14 +27,14 @@ class Measurement:
     @property
     def faults(self) -> list[str]:
         """The limits that the answer does not keep. Times are not among them: they depend on the machine."""
-        found = []
+        texts = []
         if self.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            found.append(f"status {self.status}")
+            texts.append(f"status {self.status}")
         if self.queries > MAX_QUERIES:
-            found.append(f"more than {MAX_QUERIES} queries")
+            texts.append(f"more than {MAX_QUERIES} queries")
         if self.is_page and self.compressed_bytes > MAX_PAGE_BYTES:
-            found.append(f"more than {MAX_PAGE_BYTES // 1024} KB")
-        return found
+            texts.append(f"more than {MAX_PAGE_BYTES // 1024} KB")
+        return texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,13 @@ def report(filled: Filled, times: int, only: str) -> list[Measurement]:
     for name, path, headers in _requests(client, filled):
         if only not in name:
             continue
-        found = _measure(client, name, path, headers, times)
-        shown = name if found.status == HTTPStatus.OK else f"{name} ({found.status})"
-        _line((shown, str(found.queries), f"{found.p50_ms:.1f}", f"{found.p95_ms:.1f}", f"{found.cpu_ms:.1f}",
-               f"{found.sql_cpu_ms:.1f}", f"{found.compressed_bytes / 1024:.1f}"))  # fmt: skip
-        measured.append(found)
-    sys.stdout.writelines(f"{found.name}: {fault}\n" for found in measured for fault in found.faults)
+        measurement = _measure(client, name, path, headers, times)
+        title = name if measurement.status == HTTPStatus.OK else f"{name} ({measurement.status})"
+        times_ms = (measurement.p50_ms, measurement.p95_ms, measurement.cpu_ms, measurement.sql_cpu_ms)
+        figures = (*times_ms, measurement.compressed_bytes / 1024)
+        _line((title, str(measurement.queries), *(f"{figure:.1f}" for figure in figures)))
+        measured.append(measurement)
+    sys.stdout.writelines(f"{measurement.name}: {fault}\n" for measurement in measured for fault in measurement.faults)
     return measured
 
 
@@ -55,8 +56,8 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
     """Name, path and headers. Polls come first: plots move with time, and so does what a browser has of them."""
     run, job = filled.run, filled.run.job_id
     newest = Checkpoint.objects.filter(run=run, status="completed").order_by("-number")
-    kept = newest.filter(kind="checkpoint", discarded_at=None)[0]
-    checkpoint, earlier = kept.pk, newest[500].number
+    snapshot = newest.filter(kind="checkpoint", discarded_at=None)[0]
+    checkpoint, earlier = snapshot.pk, newest[500].number
     operation = Operation.objects.filter(job=job).order_by("created_at")[0].pk
     ended = Run.objects.exclude(ended_at=None).latest("pk").job_id
     savepoint = Checkpoint.objects.filter(run=run, kind="savepoint", status="completed").latest("number").pk
@@ -92,7 +93,7 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "checkpoints": f"/jobs/{job}/checkpoints/",
         "checkpoints, filtered": f"/jobs/{job}/checkpoints/?outcome=failed&slower_than=300ms",
         "statistics of checkpoints": f"/jobs/{job}/checkpoints/statistics/",
-        "comparison of checkpoints": f"/jobs/{job}/checkpoints/compare/?base={earlier}&other={kept.number}",
+        "comparison of checkpoints": f"/jobs/{job}/checkpoints/compare/?base={earlier}&other={snapshot.number}",
         "trend of checkpoints": f"/jobs/{job}/checkpoints/trend/",
         "retention": f"/jobs/{job}/checkpoints/retention/",
         "schedule of savepoints": f"/jobs/{job}/checkpoints/schedule/",
@@ -127,7 +128,7 @@ def _requests(client: Client, filled: Filled) -> list[tuple[str, str, dict[str, 
         "api: checkpoints": f"/api/v1/jobs/{job}/checkpoints/",
         "api: checkpoint": f"/api/v1/checkpoints/{checkpoint}/",
         "api: statistics": f"/api/v1/jobs/{job}/checkpoints/statistics/",
-        "api: comparison": f"/api/v1/jobs/{job}/checkpoints/compare/?base={earlier}&other={kept.number}",
+        "api: comparison": f"/api/v1/jobs/{job}/checkpoints/compare/?base={earlier}&other={snapshot.number}",
         "api: trend": f"/api/v1/jobs/{job}/checkpoints/trend/",
         "api: retention": f"/api/v1/jobs/{job}/checkpoints/retention/",
         "api: schedule": f"/api/v1/jobs/{job}/checkpoints/schedule/",
@@ -170,8 +171,8 @@ def _measure(client: Client, name: str, path: str, headers: dict[str, str], time
         return execute(sql, params, many, context)
 
     def answer() -> Any:
-        found: Any = client.get(path, headers=headers)
-        return found, next(iter(found.streaming_content)) if found.streaming else found.content
+        response: Any = client.get(path, headers=headers)
+        return response, next(iter(response.streaming_content)) if response.streaming else response.content
 
     for _ in range(_WARM_UP):
         answer()

@@ -11,12 +11,12 @@ from benchmarks.console.measurement import GOAL_MS, MAX_PAGE_BYTES, MAX_QUERIES,
 PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "console.md"
 
 
-def text(found: Sequence[Measurement], tabs: TabTimes, beside: str, at: datetime, cores: int) -> str:
+def text(measurements: Sequence[Measurement], tabs: TabTimes, beside: str, at: datetime, cores: int) -> str:
     """The page as Markdown. `beside`: the rows of the filled tables."""
-    slow = [each for each in found if each.p95_ms > GOAL_MS]
-    slowest = max(found, key=lambda each: each.p95_ms)
+    count, slow = len(measurements), [each for each in measurements if each.p95_ms > GOAL_MS]
+    slowest = max(measurements, key=lambda each: each.p95_ms)
     beyond = [f"- {each.name}: {each.p95_ms:.0f} ms" for each in slow]
-    faults = [f"- {each.name}: {fault}" for each in found for fault in each.faults]
+    faults = [f"- {each.name}: {fault}" for each in measurements for fault in each.faults]
     limits = f"the limits of {MAX_QUERIES} queries and of {MAX_PAGE_BYTES // 1024} KB"
     return "\n".join(
         [
@@ -27,7 +27,7 @@ def text(found: Sequence[Measurement], tabs: TabTimes, beside: str, at: datetime
             "",
             f"Beside {beside}, at the 95th percentile:",
             "",
-            f"- {len(found) - len(slow)} of {len(found)} addresses keep the goal, {GOAL_MS:.0f} ms at most.",
+            f"- {count - len(slow)} of {count} addresses keep the goal, {GOAL_MS:.0f} ms at most.",
             f'- The slowest is "{slowest.name}", with {slowest.p95_ms:.0f} ms.',
             f"- {tabs.tabs} tabs at one web process, each of which polls every {tabs.pause_s:.1f} s, get their answers",
             f"  within {tabs.p95_ms:.0f} ms (median: {tabs.p50_ms:.0f} ms). The goal is {TARGET_MS:.0f} ms.",
@@ -43,12 +43,12 @@ def text(found: Sequence[Measurement], tabs: TabTimes, beside: str, at: datetime
             *(
                 f"| {each.name} | {each.queries} | {each.p50_ms:.0f} | {each.p95_ms:.0f} | {each.cpu_ms:.0f} | "
                 f"{each.sql_cpu_ms:.0f} | {each.compressed_bytes / 1024:.1f} |"
-                for each in found
+                for each in measurements
             ),
             "",
         ]
     )
 
 
-def write(found: Sequence[Measurement], tabs: TabTimes, beside: str) -> None:
-    PAGE.write_text(text(found, tabs, beside, datetime.now(UTC), os.cpu_count() or 1))
+def write(measurements: Sequence[Measurement], tabs: TabTimes, beside: str) -> None:
+    PAGE.write_text(text(measurements, tabs, beside, datetime.now(UTC), os.cpu_count() or 1))

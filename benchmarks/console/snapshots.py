@@ -49,8 +49,8 @@ def _operator(store: FileStore, folder: str, operator: Mapping[str, Any], groups
     group_of_row = key_groups(rows, ["id"], groups)
     subtasks = {}
     for index in range(parallelism):
-        own = key_group_range(index, groups, parallelism)
-        part = rows.filter(pa.array((group_of_row >= own.start) & (group_of_row < own.stop)))
+        group_range = key_group_range(index, groups, parallelism)
+        part = rows.filter(pa.array((group_of_row >= group_range.start) & (group_of_row < group_range.stop)))
         table = KeyedTable(_SCHEMA, groups)
         add_rows(table, part.columns[:1], part.columns[1:], uid)
         subtasks[index] = write_table(store, f"{folder}/{uid}-{index}", table, {"id": "int64"})

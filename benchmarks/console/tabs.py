@@ -70,7 +70,7 @@ def report(filled: Filled, seconds: float = SECONDS) -> TabTimes:
     jobs = (running * TABS)[:TABS]
     with _web_process() as port:
         answers = asyncio.run(_open_tabs(port, session, jobs, seconds))
-    found = TabTimes(
+    times = TabTimes(
         len(jobs),
         p50_ms=median(answers.times_ms),
         p95_ms=quantiles(answers.times_ms, n=20)[-1],
@@ -78,11 +78,11 @@ def report(filled: Filled, seconds: float = SECONDS) -> TabTimes:
         statuses=answers.statuses,
     )
     sys.stdout.write(
-        f"{found.tabs} tabs at one web process, {seconds:.0f} s: {len(answers.times_ms)} polls, "
-        f"p50 {found.p50_ms:.0f} ms, p95 {found.p95_ms:.0f} ms (goal {TARGET_MS:.0f}), "
-        f"a poll of a tab every {found.pause_s:.1f} s, statuses {found.statuses}\n"
+        f"{times.tabs} tabs at one web process, {seconds:.0f} s: {len(answers.times_ms)} polls, "
+        f"p50 {times.p50_ms:.0f} ms, p95 {times.p95_ms:.0f} ms (goal {TARGET_MS:.0f}), "
+        f"a poll of a tab every {times.pause_s:.1f} s, statuses {times.statuses}\n"
     )
-    return found
+    return times
 
 
 async def _open_tabs(port: int, session: str, jobs: list[tuple[int, int]], seconds: float) -> Answers:

@@ -28,10 +28,10 @@ def write(dataset: str, format: str, rows: int, folder: Path, *, late: Late = "a
     tables = DATASETS[dataset]
     queries = {name: list(_queries(table, format, rows, late)) for name, table in tables.items()}
     version = hashlib.sha256(repr((MACROS, queries)).encode()).hexdigest()[:12]
-    found = folder / f"{dataset}-{rows}-{format}-{version}"
-    if found.exists():
-        return found
-    unfinished = found.with_suffix(".tmp")
+    target = folder / f"{dataset}-{rows}-{format}-{version}"
+    if target.exists():
+        return target
+    unfinished = target.with_suffix(".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     with duckdb.connect(config={"threads": 2}) as database:
         for macro in MACROS:
@@ -42,8 +42,8 @@ def write(dataset: str, format: str, rows: int, folder: Path, *, late: Late = "a
                 path = unfinished / name / f"part-{number:03}.{format}"
                 database.execute(f"copy ({query}) to {text_literal(path)} (format {format})")
                 os.utime(path, (number, number))
-    unfinished.rename(found)
-    return found
+    unfinished.rename(target)
+    return target
 
 
 def _queries(table: Table, format: str, rows: int, late: Late) -> Iterator[str]:

@@ -53,8 +53,8 @@ class Table:
         listed = ", ".join(f"{sql} as {name}" for name, (_, sql) in self.columns.items())
         stop = self.count(rows) if last is None else last
         numbers = f"select id as position, {self.source} as id from range({first}, {stop}) as t(id)"
-        kept = {"all": "", "on time": f" where not {TOO_LATE}", "too late": f" where {TOO_LATE}"}
-        query = f"select {listed} from ({numbers}){kept[late] if self.has_late_rows else ''}"
+        conditions = {"all": "", "on time": f" where not {TOO_LATE}", "too late": f" where {TOO_LATE}"}
+        query = f"select {listed} from ({numbers}){conditions[late] if self.has_late_rows else ''}"
         return query.replace("{n}", f"{self.count(rows)}::bigint")
 
 

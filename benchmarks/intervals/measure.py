@@ -126,8 +126,8 @@ def run(plan: MeasurementPlan, groups: Sequence[IntervalGroup] = INTERVAL_GROUPS
         plan.step("warming up")
         first = run_once(CALIBRATION_ROWS, (None, ALIGNED), folder, launcher)
         plan.step("warming up")
-        found: list[Sample] = []
+        measurements: list[Sample] = []
         for turn in range(plan.rounds or ROUNDS):
-            found += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher, groups)
-            plan.report_partial(report(found, costs, KEYS))
-    return report(found, costs, KEYS)
+            measurements += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher, groups)
+            plan.report_partial(report(measurements, costs, KEYS))
+    return report(measurements, costs, KEYS)

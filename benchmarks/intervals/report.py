@@ -53,45 +53,45 @@ def without_checkpoints(mode: str) -> Setting:
     return None, BEHIND if mode == BEHIND else ALIGNED
 
 
-def pair_runs(found: Sequence[Sample], one: Setting, other: Setting) -> list[tuple[JobRun, JobRun]]:
-    """Pairs of a run with setting `one` and a run with setting `other`, from the same round and group."""
-    beside = {(s.round, s.group): s.run for s in found if (s.interval_ms, s.mode) == other}
-    own = [s for s in found if (s.interval_ms, s.mode) == one]
-    return [(s.run, beside[s.round, s.group]) for s in own if (s.round, s.group) in beside]
+def pair_runs(samples: Sequence[Sample], setting: Setting, other: Setting) -> list[tuple[JobRun, JobRun]]:
+    """Pairs of a run with setting `setting` and a run with setting `other`, from the same round and group."""
+    beside = {(s.round, s.group): s.run for s in samples if (s.interval_ms, s.mode) == other}
+    matches = [s for s in samples if (s.interval_ms, s.mode) == setting]
+    return [(s.run, beside[s.round, s.group]) for s in matches if (s.round, s.group) in beside]
 
 
-def summarize_interval(found: Sequence[Sample], interval_ms: int, mode: str) -> IntervalSummary:
-    pairs = pair_runs(found, (interval_ms, mode), without_checkpoints(mode))
-    own = [run for run, _ in pairs]
+def summarize_interval(samples: Sequence[Sample], interval_ms: int, mode: str) -> IntervalSummary:
+    pairs = pair_runs(samples, (interval_ms, mode), without_checkpoints(mode))
+    runs = [run for run, _ in pairs]
     return IntervalSummary(
         interval_ms=interval_ms,
         mode=mode,
         time=ratio([(run.seconds, none.seconds) for run, none in pairs]),
         cpu=ratio([(run.cpu_seconds, none.cpu_seconds) for run, none in pairs]),
-        checkpoints=statistics.median(run.checkpoints for run in own),
-        seconds=statistics.median(run.seconds for run in own),
-        checkpoint_ms=statistics.median(run.checkpoint_ms for run in own),
-        phases_ms={phase: statistics.median(run.phases_ms[phase] for run in own) for phase in own[0].phases_ms},
+        checkpoints=statistics.median(run.checkpoints for run in runs),
+        seconds=statistics.median(run.seconds for run in runs),
+        checkpoint_ms=statistics.median(run.checkpoint_ms for run in runs),
+        phases_ms={phase: statistics.median(run.phases_ms[phase] for run in runs) for phase in runs[0].phases_ms},
     )
 
 
-def report(found: Sequence[Sample], costs: Sequence[disk.DiskCost], keys: int) -> Report:
-    intervals = sorted({sample.interval_ms for sample in found if sample.interval_ms is not None}, reverse=True)
-    present = {(sample.interval_ms, sample.mode) for sample in found}
+def report(samples: Sequence[Sample], costs: Sequence[disk.DiskCost], keys: int) -> Report:
+    intervals = sorted({sample.interval_ms for sample in samples if sample.interval_ms is not None}, reverse=True)
+    present = {(sample.interval_ms, sample.mode) for sample in samples}
     lines = [
-        summarize_interval(found, interval_ms, mode)
+        summarize_interval(samples, interval_ms, mode)
         for interval_ms in intervals
         for mode in (*MODES, BEHIND)
         if (interval_ms, mode) in present
     ]
     return Report(
-        figures=(*map(_figure, lines), *_stopped_ratio(found)),
+        figures=(*map(_figure, lines), *_stopped_ratio(samples)),
         lines=(_HEADER, *map(_row, lines), *map(_disk, costs)),
-        wrong=tuple(_output_errors(found, keys)),
+        wrong=tuple(_output_errors(samples, keys)),
         details={
             "lines": [asdict(each) for each in lines],
             "disk": [asdict(cost) for cost in costs],
-            "runs": [asdict(sample) for sample in found],
+            "runs": [asdict(sample) for sample in samples],
         },
     )
 
@@ -101,9 +101,9 @@ def _figure(line: IntervalSummary) -> Figure:
     return Figure.of_ratio(f"time to none, {line.interval_ms:,} ms {line.mode}", line.time, digits=3, at_most=at_most)
 
 
-def _stopped_ratio(found: Sequence[Sample]) -> list[Figure]:
+def _stopped_ratio(samples: Sequence[Sample]) -> list[Figure]:
     """The run time of stop-the-world relative to aligned, from pairs of runs of the same round and group, if any."""
-    pairs = pair_runs(found, (STOPPED_RATIO_INTERVAL_MS, STOP_THE_WORLD), (STOPPED_RATIO_INTERVAL_MS, ALIGNED))
+    pairs = pair_runs(samples, (STOPPED_RATIO_INTERVAL_MS, STOP_THE_WORLD), (STOPPED_RATIO_INTERVAL_MS, ALIGNED))
     if not pairs:
         return []
     times = ratio([(stopped.seconds, aligned.seconds) for stopped, aligned in pairs])
@@ -132,11 +132,11 @@ def _disk(cost: disk.DiskCost) -> str:
     return f"disk: {cost.act}: median {cost.median_ms:.2f} ms, p99 {cost.p99_ms:.2f} ms"
 
 
-def _output_errors(found: Sequence[Sample], keys: int) -> list[str]:
+def _output_errors(samples: Sequence[Sample], keys: int) -> list[str]:
     """A text for each wrong total that the sink of a run counted."""
-    right = {rows: totals(rows, keys) for rows in {sample.rows for sample in found}}
+    right = {rows: totals(rows, keys) for rows in {sample.rows for sample in samples}}
     return [
         f"round {sample.round + 1}, {sample.interval_ms} ms {sample.mode}: {error}"
-        for sample in found
+        for sample in samples
         for error in count_errors(sample.run.counted, right[sample.rows])
     ]

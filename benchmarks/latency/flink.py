@@ -116,12 +116,12 @@ class Cluster:
         self._process.stdin.flush()
         if not any(line == "done\n" for line in iter(self._process.stdout.readline, "")):
             raise RuntimeError(f"Flink ended with exit code {self._process.wait()}")
-        found = arrivals(times)
-        if len(found.ids) != pace.rows:
-            raise RuntimeError(f"{len(found.ids):,} rows of {pace.rows:,} arrived in Flink")
-        if lost := int(np.isnan(found.committed).sum()):
+        result = arrivals(times)
+        if len(result.ids) != pace.rows:
+            raise RuntimeError(f"{len(result.ids):,} rows of {pace.rows:,} arrived in Flink")
+        if lost := int(np.isnan(result.committed).sum()):
             raise RuntimeError(f"{lost:,} rows of {pace.rows:,} were not committed in Flink")
-        return found
+        return result
 
 
 @contextmanager

@@ -161,12 +161,12 @@ class _Committer(weir.spi.SinkCommitter):
 
 def arrivals(folder: Path) -> Arrivals:
     """Reads the times that the writers and the committer have noted."""
-    found = []
+    parts = []
     for path in sorted(folder.glob("*.npz")):
         committed = float(path.with_suffix(".committed").read_text())
         with np.load(path) as noted:
-            found.append(Arrivals(noted["ids"], noted["arrived"], np.full(len(noted["ids"]), committed)))
-    return Arrivals.joined(found)
+            parts.append(Arrivals(noted["ids"], noted["arrived"], np.full(len(noted["ids"]), committed)))
+    return Arrivals.joined(parts)
 
 
 def stateless(rows: weir.Stream) -> weir.Stream:

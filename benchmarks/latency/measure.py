@@ -77,7 +77,7 @@ def steps(plan: MeasurementPlan) -> int:
 
 
 def run(plan: MeasurementPlan) -> Report:
-    found: list[Latency] = []
+    latencies: list[Latency] = []
     peers: list[PeerLatency] = []
     rounds = range(1, 1 + (plan.rounds or 1))
     folder = plan.folder / "job"
@@ -90,19 +90,19 @@ def run(plan: MeasurementPlan) -> Report:
                 rates = dict.fromkeys(RATES, "")
                 rates |= {sustainable * share // 100: f"{share} % of the sustainable rate" for share in SHARES}
                 for rate, label in rates.items():
-                    found.append(measure(name, rate, folder, launcher, label=label))
+                    latencies.append(measure(name, rate, folder, launcher, label=label))
                     plan.step(f"round {turn}, {name}, {rate:,} rows/s")
-                    plan.report_partial(report(found))
+                    plan.report_partial(report(latencies))
     lines = [] if flink.libraries() else [NO_FLINK]
     for title, runs in ((FLINK, _run_flink(plan, rounds)), (spark.TITLE, _run_spark(plan, rounds))):
         try:
             for measured in runs:
                 peers.append(measured)
                 plan.step(measured.title)
-                plan.report_partial(report(found, peers, lines))
+                plan.report_partial(report(latencies, peers, lines))
         except (RuntimeError, OSError, subprocess.CalledProcessError) as error:  # the other peer is still measured
             lines.append(f"{title} failed: {error}")
-    return report(found, peers, lines)
+    return report(latencies, peers, lines)
 
 
 def _run_flink(plan: MeasurementPlan, rounds: range) -> Iterator[PeerLatency]:

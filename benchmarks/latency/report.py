@@ -90,37 +90,37 @@ def _label(rate: int) -> str:
     return f"{rate:,} rows/s"
 
 
-def report(found: Sequence[Latency], peers: Sequence[PeerLatency] = (), lines: Sequence[str] = ()) -> Report:
+def report(latencies: Sequence[Latency], peers: Sequence[PeerLatency] = (), lines: Sequence[str] = ()) -> Report:
     """Medians over rounds."""
     wrong = tuple(
         f"{each.rows:,} rows of {each.expected:,}"
-        for each in found
+        for each in latencies
         if each.job == "stateless" and each.rows != each.expected
     )
     details = {
         "bin_s": BIN_S,
-        "latency": {f"{each.job}, {each.label}": asdict(each) for each in found},
+        "latency": {f"{each.job}, {each.label}": asdict(each) for each in latencies},
         "peers": {each.title: asdict(each) for each in peers},
     }
-    figures = (*_own(found), *_of_peers(peers), *_ratios(found, peers))
+    figures = (*_own(latencies), *_of_peers(peers), *_ratios(latencies, peers))
     return Report(figures=figures, lines=tuple(lines), wrong=wrong, details=details)
 
 
-def _own(found: Sequence[Latency]) -> Iterator[Figure]:
+def _own(latencies: Sequence[Latency]) -> Iterator[Figure]:
     by_rate: dict[tuple[str, str], list[Latency]] = {}
-    for each in found:
+    for each in latencies:
         by_rate.setdefault((each.job, each.label), []).append(each)
-    for (name, label), own in by_rate.items():
+    for (name, label), group in by_rate.items():
         for clock in ("uncommitted", "committed"):
             for share in PERCENTILES:
-                runs = tuple(getattr(each, clock)[share] for each in own)
-                target = TARGETS_MS.get((name, own[0].rate)) if (clock, share) == ("uncommitted", "p99") else None
+                runs = tuple(getattr(each, clock)[share] for each in group)
+                target = TARGETS_MS.get((name, group[0].rate)) if (clock, share) == ("uncommitted", "p99") else None
                 title = f"{name}, {label}: {clock}, {share}"
                 yield Figure(name=title, value=_median(runs), unit="ms", digits=1, at_most=target, runs=runs)
         title = f"{name}, {label}: duration of checkpoints"
-        yield Figure(name=title, value=_median([each.checkpoint_ms for each in own]), unit="ms", digits=0)
+        yield Figure(name=title, value=_median([each.checkpoint_ms for each in group]), unit="ms", digits=0)
         if label not in map(_label, RATES):
-            rates = [float(each.rate) for each in own]
+            rates = [float(each.rate) for each in group]
             yield Figure(name=f"{name}, {label}", value=_median(rates), unit="rows/s", digits=0)
 
 
@@ -130,17 +130,17 @@ def _of_peers(peers: Sequence[PeerLatency]) -> Iterator[Figure]:
         yield Figure(name=f"{runs[0].title}, p99", value=_median(values), unit="ms", digits=1, runs=values)
 
 
-def _ratios(found: Sequence[Latency], peers: Sequence[PeerLatency]) -> Iterator[Figure]:
+def _ratios(latencies: Sequence[Latency], peers: Sequence[PeerLatency]) -> Iterator[Figure]:
     """The p99 relative to the smallest p99 of Flink at the same rate."""
     best: dict[tuple[str, str], float] = {}
     for runs in _by_title([each for each in peers if each.system.startswith(FLINK)]):
         at = runs[0].job, _label(runs[0].rate)
         best[at] = min(best.get(at, np.inf), _median([each.uncommitted["p99"] for each in runs]))
     for (name, label), of_flink in best.items():
-        own = [each for each in found if (each.job, each.label) == (name, label)]
-        if own:
-            value = _median([each.uncommitted["p99"] for each in own]) / of_flink
-            target = MAX_RATIO if (name, own[0].rate) in TARGETS_MS else None
+        group = [each for each in latencies if (each.job, each.label) == (name, label)]
+        if group:
+            value = _median([each.uncommitted["p99"] for each in group]) / of_flink
+            target = MAX_RATIO if (name, group[0].rate) in TARGETS_MS else None
             title = f"{name}, {label}: p99 to that of Flink, best of the settings tried"
             yield Figure(name=title, value=value, unit="x", at_most=target)
 

@@ -24,8 +24,8 @@ def kill_slot(run: Run, params: RecoveryParams) -> float:
 
 def kill_master(run: Run, params: RecoveryParams) -> float:
     """Sends SIGKILL to the job master. Its JVM and slots exit by themselves or are ended by the supervisor."""
-    wanted = ["runtime.launch.spark", "run", str(run.id)]
-    (victim,) = [process for process in psutil.process_iter(["cmdline"]) if _ends(process, wanted)]
+    arguments = ["runtime.launch.spark", "run", str(run.id)]
+    (victim,) = [process for process in psutil.process_iter(["cmdline"]) if _ends(process, arguments)]
     at = time.time()
     victim.kill()
     return at
@@ -40,8 +40,8 @@ def raise_in_subtask(run: Run, params: RecoveryParams) -> float:
     return raised.stat().st_ctime
 
 
-def _ends(process: psutil.Process, wanted: list[str]) -> bool:
-    return list(process.info["cmdline"] or ())[-4:-1] == wanted
+def _ends(process: psutil.Process, arguments: list[str]) -> bool:
+    return list(process.info["cmdline"] or ())[-4:-1] == arguments
 
 
 FAULTS: dict[str, Callable[[Run, RecoveryParams], float]] = {

@@ -54,17 +54,17 @@ def steps(plan: MeasurementPlan) -> int:
 def run(plan: MeasurementPlan) -> Report:
     """Runs the measurement, for some minutes; most of the time is spent waiting for a steady job between faults."""
     params = _params(plan.folder)
-    found: list[Recovery] = []
+    recoveries: list[Recovery] = []
     with stack(plan.folder / "stack"):
         job = start(plan.folder / "stack", params, PARALLELISM, INTERVAL_MS)
         is_settled = steady_state_check(job, params, SETTLE_CHECKPOINTS)
         for turn in range(plan.rounds or ROUNDS):
-            found += _hurt(turn, job, params, plan, is_settled)
+            recoveries += _hurt(turn, job, params, plan, is_settled)
             stored_bytes = int(job.checkpoints(job.row()["token"])[-1]["size_bytes"])
-            plan.report_partial(report(found, stored_bytes, (NOT_COMPARED,)))
+            plan.report_partial(report(recoveries, stored_bytes, (NOT_COMPARED,)))
         _let_it_end(job, params)
     plan.step("the answer")
-    return report(found, stored_bytes, wrong(params))
+    return report(recoveries, stored_bytes, wrong(params))
 
 
 def _params(folder: Path) -> RecoveryParams:
@@ -104,10 +104,10 @@ def _let_it_end(job: Run, params: RecoveryParams) -> None:
 
 def wrong(params: RecoveryParams) -> tuple[str, ...]:
     """Errors in the committed files. Counts only rise, so a second row with the same count is a repetition."""
-    found = f"from read_parquet({listing([f'{params.output_dir}/part-*.parquet'])})"
+    source = f"from read_parquet({listing([f'{params.output_dir}/part-*.parquet'])})"
     rows = f"select id, {EVEN_KEY.format(keys=params.keys)} as key from range({params.rows}) as t(id)"
-    apart, _ = compare(_LAST, _EXPECTED, {"found": found, "rows": rows})
-    (repeated,) = count(f"select count(*) - count(distinct (key, count)) {found}")
+    apart, _ = compare(_LAST, _EXPECTED, {"found": source, "rows": rows})
+    (repeated,) = count(f"select count(*) - count(distinct (key, count)) {source}")
     texts = ((apart, "keys have a wrong last update"), (repeated, "updates were written twice"))
     return tuple(f"{number} {text}" for number, text in texts if number)
 
@@ -115,8 +115,8 @@ def wrong(params: RecoveryParams) -> tuple[str, ...]:
 # ---------------------------------------------------------------- report
 
 
-def report(found: Sequence[Recovery], stored_bytes: int, wrong: tuple[str, ...]) -> Report:
-    by_fault = {name: [r for r in found if r.fault == name] for name in FAULTS}
+def report(recoveries: Sequence[Recovery], stored_bytes: int, wrong: tuple[str, ...]) -> Report:
+    by_fault = {name: [r for r in recoveries if r.fault == name] for name in FAULTS}
     return Report(
         figures=tuple(_figure(name, by_fault[fault], what, target) for name, fault, what, target in _FIGURES),
         lines=(
@@ -124,18 +124,18 @@ def report(found: Sequence[Recovery], stored_bytes: int, wrong: tuple[str, ...])
             *(f"{name}: {_phases(recoveries)}" for name, recoveries in by_fault.items()),
         ),
         wrong=wrong,
-        details={"runs": [{"fault": recovery.fault, **recovery.seconds} for recovery in found]},
+        details={"runs": [{"fault": recovery.fault, **recovery.seconds} for recovery in recoveries]},
     )
 
 
-def _figure(name: str, found: Sequence[Recovery], what: str, target: float | None) -> Figure:
-    runs = tuple(recovery.seconds[what] for recovery in found)
+def _figure(name: str, recoveries: Sequence[Recovery], what: str, target: float | None) -> Figure:
+    runs = tuple(recovery.seconds[what] for recovery in recoveries)
     return Figure(name=name, value=statistics.median(runs), unit="s", at_most=target, runs=runs)
 
 
-def _phases(found: Sequence[Recovery]) -> str:
+def _phases(recoveries: Sequence[Recovery]) -> str:
     """Median and maximum seconds after the fault for each moment, in order of time."""
-    names = dict.fromkeys(name for recovery in found for name in recovery.seconds)
-    table = {name: [r.seconds[name] for r in found if name in r.seconds] for name in names}
+    names = dict.fromkeys(name for recovery in recoveries for name in recovery.seconds)
+    table = {name: [r.seconds[name] for r in recoveries if name in r.seconds] for name in names}
     rows = sorted((statistics.median(seconds), max(seconds), name) for name, seconds in table.items())
     return ", ".join(f"{name} {median:.2f} (at most {longest:.2f})" for median, longest, name in rows)

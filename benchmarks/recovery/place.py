@@ -32,11 +32,11 @@ class Run:
     database: "psycopg.Connection[dict[str, Any]]"
 
     def row(self) -> dict[str, Any]:
-        found = self.database.execute(
+        row = self.database.execute(
             "select state, token, live, live_at, failure, now() from weir_run where id = %s", (self.id,)
         ).fetchone()
-        assert found is not None, "a run is never deleted"
-        return found
+        assert row is not None, "a run is never deleted"
+        return row
 
     def checkpoints(self, token: int) -> list[dict[str, Any]]:
         """The completed checkpoints of an attempt, oldest first."""

@@ -43,8 +43,8 @@ class Recovery:
 
 def committed_files(output: Path) -> Iterator[tuple[int, int]]:
     """Token and checkpoint of each committed file: `part-<job>-<token>-<operator>-<subtask>-<checkpoint>-<n>`."""
-    with os.scandir(output) as found:
-        for entry in found:
+    with os.scandir(output) as entries:
+        for entry in entries:
             if entry.name.startswith("part-"):
                 _, _, token, _, _, checkpoint, _ = entry.name.split("-")
                 yield int(token), int(checkpoint)
@@ -65,42 +65,42 @@ class Watch:
             TimeoutError: the job has not caught up in time.
             RuntimeError: the run has failed or ended.
         """
-        seen: dict[str, float] = {}
+        moments: dict[str, float] = {}
         looks = 0
-        while not {"caught up", "committed"} <= seen.keys():
+        while not {"caught up", "committed"} <= moments.keys():
             now = time.time()
             if now - at > _PATIENCE_S:
-                raise TimeoutError(f"{fault}: after {_PATIENCE_S:g} s only {seen}")
+                raise TimeoutError(f"{fault}: after {_PATIENCE_S:g} s only {moments}")
             if looks % _POLLS_PER_ROW == 0:
-                self._look_at_row(seen, at)
-            if "running" in seen:
-                self._look_at_output(seen, at)
+                self._look_at_row(moments, at)
+            if "running" in moments:
+                self._look_at_output(moments, at)
             looks += 1
             time.sleep(_POLL_S)
-        return Recovery(fault=fault, seconds={**log_moments(self._logs, at), **seen})
+        return Recovery(fault=fault, seconds={**log_moments(self._logs, at), **moments})
 
-    def _look_at_row(self, seen: dict[str, float], at: float) -> None:
+    def _look_at_row(self, moments: dict[str, float], at: float) -> None:
         row = self._run.row()
         if row["state"] not in ("running", "restarting", "starting"):
             raise RuntimeError(f"the run is {row['state']}: {row['failure']}")
         if int(row["token"]) == self._token:
             return
-        seen.setdefault("new attempt", time.time() - at)
+        moments.setdefault("new attempt", time.time() - at)
         if row["state"] != "running":  # the row has its new token shortly before its new state
-            seen.setdefault("restarting", time.time() - at)
-        elif "restarting" in seen:
-            seen.setdefault("running", time.time() - at)
-            if is_in_pace(row, self._params, since=at + seen["running"]):
-                seen.setdefault("caught up", time.time() - at)
+            moments.setdefault("restarting", time.time() - at)
+        elif "restarting" in moments:
+            moments.setdefault("running", time.time() - at)
+            if is_in_pace(row, self._params, since=at + moments["running"]):
+                moments.setdefault("caught up", time.time() - at)
 
-    def _look_at_output(self, seen: dict[str, float], at: float) -> None:
-        if "committed" not in seen and any(token > self._token for token, _ in committed_files(self._output)):
-            seen["committed"] = time.time() - at
+    def _look_at_output(self, moments: dict[str, float], at: float) -> None:
+        if "committed" not in moments and any(token > self._token for token, _ in committed_files(self._output)):
+            moments["committed"] = time.time() - at
 
 
 def log_moments(logs: Mapping[Path, int], at: float) -> dict[str, float]:
     """Moments in the logs, in seconds after `at`. `logs`: by file, the byte offset from which it is read."""
-    found: dict[str, float] = {}
+    moments: dict[str, float] = {}
     for path, start in logs.items():
         with path.open("rb") as log:
             log.seek(start)
@@ -108,8 +108,8 @@ def log_moments(logs: Mapping[Path, int], at: float) -> dict[str, float]:
                 name = _LOG_EVENTS.get(line.get("event", ""))
                 moment = datetime.fromisoformat(line["timestamp"]).timestamp() if name else 0.0
                 if name and moment >= at:
-                    found[name] = min(moment - at, found.get(name, moment))
-    return found
+                    moments[name] = min(moment - at, moments.get(name, moment))
+    return moments
 
 
 def records(text: str) -> Iterator[dict[str, Any]]:

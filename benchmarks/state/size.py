@@ -206,14 +206,14 @@ def _files(completed: CompletedCheckpoint) -> set[str]:
     return {segment.path for segment in completed.manifest.files()}
 
 
-def _cost(completed: CompletedCheckpoint, fresh: set[str], changed_bytes: int) -> CheckpointCost:
+def _cost(completed: CompletedCheckpoint, new_files: set[str], changed_bytes: int) -> CheckpointCost:
     (stateful,) = (row for row in completed.operators if row["uid"] == STATEFUL)
     return CheckpointCost(
         duration_ms=completed.at - completed.manifest.triggered_at,
         sync_ms=stateful["max_sync_ms"],
         async_ms=stateful["max_async_ms"],
         written_bytes=completed.written_bytes,
-        files=len(fresh),
+        files=len(new_files),
         named_files=len(_files(completed)),
         changed_bytes=changed_bytes,
     )
@@ -232,16 +232,16 @@ def run(plan: MeasurementPlan) -> Report:
         folder = plan.folder / case.name.replace(", ", "-").replace(" ", "")
         folder.mkdir()
         rate = disk.write_rate(folder)
-        chosen = case if plan.rounds is None else replace(case, checkpoints=plan.rounds)
-        costs = measure_case(chosen, folder)
+        short_case = case if plan.rounds is None else replace(case, checkpoints=plan.rounds)
+        costs = measure_case(short_case, folder)
         shutil.rmtree(folder)  # several gigabytes for the largest state
         figures += _figures(case, costs)
         lines.append(_line(case, costs, rate))
         details.append({"case": case.name, "disk_bytes_per_s": rate, "checkpoints": [asdict(cost) for cost in costs]})
         plan.step(case.name)
-        found = Report(figures=tuple(figures), lines=tuple(lines), details={"cases": list(details)})
-        plan.report_partial(found)
-    return found
+        report = Report(figures=tuple(figures), lines=tuple(lines), details={"cases": list(details)})
+        plan.report_partial(report)
+    return report
 
 
 def _figures(case: Case, costs: Sequence[CheckpointCost]) -> list[Figure]:

@@ -38,9 +38,9 @@ SYSTEMS: dict[str, System] = {
 }
 
 
-def python_of(system: System, peers: Path, own: str) -> str | None:
+def python_of(system: System, peers: Path, interpreter: str) -> str | None:
     """The interpreter that runs a system; None if its environment is not installed."""
     if system.peer is None:
-        return own
-    found = peers / system.peer / "bin" / "python"
-    return str(found) if found.exists() else None
+        return interpreter
+    path = peers / system.peer / "bin" / "python"
+    return str(path) if path.exists() else None

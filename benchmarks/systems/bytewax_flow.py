@@ -77,11 +77,11 @@ def running_total(before: int | None, number: int) -> tuple[int, int]:
 
 
 def make(task: Task, rows: int, phase: str, began: str) -> Dataflow:
-    made = Dataflow("totals")
-    numbers = op.input("numbers", made, NumberSource(task, rows, began))
+    flow = Dataflow("totals")
+    numbers = op.input("numbers", flow, NumberSource(task, rows, began))
     totals = op.stateful_map("total", numbers, running_total)
     op.output("out", totals, Output(task.output if phase == "check" else None))
-    return made
+    return flow
 
 
 if "BENCH_TASK" in os.environ:

@@ -36,9 +36,9 @@ def run(task: Task, phase: str, rows: int) -> int:
             return rows
         name, table = next(iter(DATASETS[task.dataset].items()))
         largest = ", ".join(f"max({column})" for column in table.columns)
-        found = database.execute(f"select count(*), {largest} from {name}").fetchone()
-        assert found is not None, "an aggregate has a row"
-        return int(found[0])
+        row = database.execute(f"select count(*), {largest} from {name}").fetchone()
+        assert row is not None, "an aggregate has a row"
+        return int(row[0])
 
 
 def main() -> None:

@@ -60,17 +60,17 @@ COLUMNS = {
 
 def environment(task: Task, phase: str) -> tuple[StreamExecutionEnvironment, StreamTableEnvironment]:
     settings = Configuration()
-    chosen = {
+    options = {
         **SETTINGS,
         "parallelism.default": str(task.parallelism),
         "execution.checkpointing.interval": f"{task.interval_ms} ms",
         "execution.checkpointing.dir": f"file://{task.checkpoints(phase)}",
     }
-    for name, value in chosen.items():
+    for name, value in options.items():
         settings.set_string(name, value)
     streams = StreamExecutionEnvironment.get_execution_environment(settings)
-    wanted = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(settings).build()
-    return streams, StreamTableEnvironment.create(streams, wanted)
+    table_settings = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(settings).build()
+    return streams, StreamTableEnvironment.create(streams, table_settings)
 
 
 def numbers(

@@ -52,9 +52,9 @@ def session(task: Task) -> SparkSession:
         settings["spark.driver.extraClassPath"] = spark_records.compile_program(classes)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    found = builder.getOrCreate()
-    found.sparkContext.setLogLevel("ERROR")
-    return found
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
@@ -126,13 +126,13 @@ def main() -> None:
         spark_jobs.main(task, spark)
         return
     batches = run(task, spark, "check", task.check_rows)
-    done = sum(batch.numInputRows for batch in batches)
-    protocol.send_checked(rows=done, format="parquet", columns={}, pattern="*.parquet")
+    rows = sum(batch.numInputRows for batch in batches)
+    protocol.send_checked(rows=rows, format="parquet", columns={}, pattern="*.parquet")
     protocol.send_started()
     every = run(task, spark, "measure", task.rows)
     batches = every[1:]  # the first batch plans the query
-    done, worked = (sum(batch.numInputRows for batch in some) for some in (batches, every))
-    protocol.send_measured(rows=done, seconds=seconds_of(batches), rows_worked=worked, batches=len(batches))
+    rows, worked = (sum(batch.numInputRows for batch in some) for some in (batches, every))
+    protocol.send_measured(rows=rows, seconds=seconds_of(batches), rows_worked=worked, batches=len(batches))
     spark.stop()
 
 

@@ -65,8 +65,8 @@ def q8(inputs: "SparkInputs") -> DataFrame:
     auctions = inputs.stream("auctions", "date_time").select(
         f.col("id").alias("auction"), f.col("seller").alias("id"), _window("date_time").alias("span")
     )
-    both = persons.join(auctions, ["id", "span"])
-    return both.select("id", "name", "auction", f.col("span.start").cast("timestamp_ntz").alias("start"))
+    sellers = persons.join(auctions, ["id", "span"])
+    return sellers.select("id", "name", "auction", f.col("span.start").cast("timestamp_ntz").alias("start"))
 
 
 def q11(inputs: "SparkInputs") -> DataFrame:

@@ -28,34 +28,34 @@ def read(inputs: "SparkInputs") -> DataFrame:
 
 def sessions(inputs: "SparkInputs") -> DataFrame:
     rows = read(inputs).drop("payment_id")
-    found = rows.groupBy("card").applyInPandasWithState(
+    output = rows.groupBy("card").applyInPandasWithState(
         _sessions, _SCHEMA, "sessions string", "append", GroupStateTimeout.EventTimeTimeout
     )
     times = {name: f.timestamp_millis(name).cast("timestamp_ntz") for name in ("starts", "ends")}
-    return found.withColumns(times)
+    return output.withColumns(times)
 
 
 def _sessions(key: tuple[str], batches: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Adds payments to the sessions of a card and ends sessions. Spark has dropped late rows."""
-    found: list[fraud.Session] = json.loads(state.get[0]) if state.exists else []
+    sessions: list[fraud.Session] = json.loads(state.get[0]) if state.exists else []
     if not state.hasTimedOut:
         for batch in batches:
             times = batch["event_time"].to_numpy().astype("datetime64[ms]").astype("int64").tolist()
             columns = [batch[name].tolist() for name in fraud.COLUMNS]
             for at, *values in zip(times, *columns, strict=True):
-                fraud.add(found, at, dict(zip(fraud.COLUMNS, values, strict=True)))
+                fraud.add(sessions, at, dict(zip(fraud.COLUMNS, values, strict=True)))
     watermark = state.getCurrentWatermarkMs()
     ended: list[tuple[Any, ...]] = []
-    kept: list[fraud.Session] = []
-    for session in found:
+    open_sessions: list[fraud.Session] = []
+    for session in sessions:
         first, last, payments, cents, _, _ = session
         if (ends := last + fraud.GAP_MS) <= watermark:
             ended.append((key[0], first, ends, payments, cents, fraud.score(session)))
         else:
-            kept.append(session)
-    if kept:
-        state.update((json.dumps(kept),))
-        state.setTimeoutTimestamp(min(session[1] for session in kept) + fraud.GAP_MS)
+            open_sessions.append(session)
+    if open_sessions:
+        state.update((json.dumps(open_sessions),))
+        state.setTimeoutTimestamp(min(session[1] for session in open_sessions) + fraud.GAP_MS)
     elif state.exists:
         state.remove()
     if ended:

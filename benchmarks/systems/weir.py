@@ -77,8 +77,10 @@ def main() -> None:
         protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
         protocol.send_started()
         sink = weir.DiscardSink() if task.files is None else weir.ParquetSink(str(task.measured_output))
-        found = run(task, launcher, "measure", task.rows, sink)
-        protocol.send_measured(rows=task.rows, seconds=found.seconds, checkpoints=found.checkpoints, **found.counted)
+        job_run = run(task, launcher, "measure", task.rows, sink)
+        protocol.send_measured(
+            rows=task.rows, seconds=job_run.seconds, checkpoints=job_run.checkpoints, **job_run.counted
+        )
 
 
 if __name__ == "__main__":

@@ -92,6 +92,6 @@ def main(task: Task) -> None:
             run(task, launcher, "check")
             protocol.send_checked(rows=task.check_rows, format="parquet", columns={}, pattern="**/part-*.parquet")
         protocol.send_started()
-        found = run(task, launcher, "measure")
-        counted = found.counted if task.sink == "discard" else {"late_rows": found.late_rows}
-        protocol.send_measured(rows=task.rows, seconds=found.seconds, checkpoints=found.checkpoints, **counted)
+        job_run = run(task, launcher, "measure")
+        counted = job_run.counted if task.sink == "discard" else {"late_rows": job_run.late_rows}
+        protocol.send_measured(rows=task.rows, seconds=job_run.seconds, checkpoints=job_run.checkpoints, **counted)

@@ -36,8 +36,8 @@ def q1(inputs: "WeirInputs") -> weir.Stream:
 
 def q2(inputs: "WeirInputs") -> weir.Stream:
     auction = pc.field("auction")
-    chosen = auction - pc.divide(auction, 123) * 123 == 0  # Arrow has no remainder
-    return _bids(inputs).filter("chosen", chosen).select("columns", "auction", "price")
+    condition = auction - pc.divide(auction, 123) * 123 == 0  # Arrow has no remainder
+    return _bids(inputs).filter("chosen", condition).select("columns", "auction", "price")
 
 
 def q3(inputs: "WeirInputs") -> weir.Stream:
@@ -102,8 +102,8 @@ def q8(inputs: "WeirInputs") -> weir.Stream:
     auctions = inputs.table("auctions", "date_time").select(
         "opened", "seller", auction=pc.field("id"), opened=pc.field("date_time")
     )
-    both = persons.key_by("id").join(auctions.key_by("seller")).window("both", _TEN_S, time=("date_time", "opened"))
-    return both.select("columns", "id", "name", "auction", start=pc.field("window_start"))
+    sellers = persons.key_by("id").join(auctions.key_by("seller")).window("both", _TEN_S, time=("date_time", "opened"))
+    return sellers.select("columns", "id", "name", "auction", start=pc.field("window_start"))
 
 
 def q11(inputs: "WeirInputs") -> weir.Stream:

@@ -46,18 +46,18 @@ class Sessions(weir.KeyedProcessFunction):
         self.sessions.update(sessions)
 
     def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
-        kept = []
+        open_sessions = []
         for session in self.sessions.get() or []:
             first, last, payments, cents, _, _ = session
             ends = last + fraud.GAP_MS
             if ends > timestamp_ms:
-                kept.append(session)
+                open_sessions.append(session)
                 context.register_event_timer(ends)
                 continue
             values = (context.current_key, first, ends, payments, cents, fraud.score(session))
             out.emit(dict(zip(_COLUMNS, values, strict=True)))
-        if kept:
-            self.sessions.update(kept)
+        if open_sessions:
+            self.sessions.update(open_sessions)
         else:
             self.sessions.clear()
 

@@ -83,8 +83,8 @@ def _bytes(records: pa.Array, rows: Numbers, start: int, count: int) -> Numbers:
     """A row of `count` bytes from `start` on for each of the records `rows`."""
     _, offsets, text = records.buffers()
     positions = np.frombuffer(offsets, np.int32)[records.offset + rows]
-    found: Numbers = np.frombuffer(text, np.uint8)[positions[:, np.newaxis] + np.arange(start, start + count)]
-    return found
+    characters: Numbers = np.frombuffer(text, np.uint8)[positions[:, np.newaxis] + np.arange(start, start + count)]
+    return characters
 
 
 def read(inputs: "WeirInputs") -> weir.Stream:

@@ -13,8 +13,8 @@ KEYS: Final = 1_000
 
 def totals(rows: int) -> Mapping[str, int]:
     """The output totals: a row per input row. The sum of the totals is left out: it depends on the order of rows."""
-    full, rest = divmod(rows, KEYS)
-    last = (np.arange(rest) + full * KEYS) * KEY_MULTIPLIER % KEYS
+    full, remainder = divmod(rows, KEYS)
+    last = (np.arange(remainder) + full * KEYS) * KEY_MULTIPLIER % KEYS
     return {"rows_out": rows, "sum_of_key": full * KEYS * (KEYS - 1) // 2 + int(last.sum())}
 
 

@@ -145,7 +145,10 @@ def query(name: str) -> Workload:
     dataset = _DATASETS.get(name, "nexmark-bids")
     systems = [system for system in SYSTEMS if system != "spark" or name not in _ABSENT]
     rows = _FEWER_ROWS.get(name, ROWS)
-    expected, found = f"select {columns} from ({answer})", f"select {columns} from found{_COMPARED.get(name, '')}"
+    expected, output_query = (
+        f"select {columns} from ({answer})",
+        f"select {columns} from found{_COMPARED.get(name, '')}",
+    )
     us_per_row = str(US_PER_SELLER if dataset == "nexmark-sellers" else US_PER_BID)
     return Workload(
         name=f"R2-{name}",
@@ -153,7 +156,7 @@ def query(name: str) -> Workload:
         kind=f"nexmark-{name}",
         keys=rows,
         rows=dict.fromkeys(systems, rows),
-        found=found.replace("{us_per_row}", us_per_row),
+        found=output_query.replace("{us_per_row}", us_per_row),
         expected=expected.replace("{us_per_row}", us_per_row),
         batch=_LAST_BIDS if name == "q18" else "",
         late=_LATE.get(name, ""),

@@ -47,12 +47,12 @@ def windows(
 def totals(rows: int, keys: int) -> Mapping[str, int]:
     """The output totals of a job that ends: every row is in a window, and every key in each full second."""
     assert keys <= _PANE_ROWS, "with more keys than rows not every key is in every window"
-    full, rest = divmod(rows, _PANE_ROWS)
-    others = full + (rest > 0) - 1
-    last = np.unique((np.arange(rest or _PANE_ROWS) + (rows - (rest or _PANE_ROWS))) * KEY_MULTIPLIER % keys)
+    full, remainder = divmod(rows, _PANE_ROWS)
+    earlier_panes = full + (remainder > 0) - 1
+    last = np.unique((np.arange(remainder or _PANE_ROWS) + (rows - (remainder or _PANE_ROWS))) * KEY_MULTIPLIER % keys)
     return {
-        "rows_out": others * keys + len(last),
-        "sum_of_key": others * keys * (keys - 1) // 2 + int(last.sum()),
+        "rows_out": earlier_panes * keys + len(last),
+        "sum_of_key": earlier_panes * keys * (keys - 1) // 2 + int(last.sum()),
         "sum_of_count": rows,
         "sum_of_sum": rows * (rows - 1) // 2,
     }

@@ -91,7 +91,7 @@ time.sleep(60)
 
         with pytest.raises(KeyboardInterrupt):
             child.run(
-                [sys.executable, "-c", program], environment={}, log=bench / "log" / "W9", time_box_s=60, heard=heard
+                [sys.executable, "-c", program], environment={}, log=bench / "log" / "W9", time_box_s=60, on_event=heard
             )
     assert "interrupted; results until then:" in table.render_figures(harness.figures)
     assert json.loads((bench / "latest.json").read_text())["W9"]["figures"][0]["value"] == 3.0

@@ -16,7 +16,7 @@ from console.operations.new_runs import new_run_target
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from console.operations.restore import report, run_to_end
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 from runtime.core.restore.mapping import OperatorMatch
 
 

@@ -16,7 +16,7 @@ from console.checkpoints.selectors import run_progress
 from console.health.recovery import read_horizon
 from console.operations.models import OperationKind
 from console.operations.preview import PREVIEWED, preview
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 
 
 class PreviewNumberSerializer(serializers.Serializer[Any]):

@@ -18,7 +18,7 @@ from console.operations.new_runs import version_of
 from console.operations.origin import Origin
 from console.operations.params import RescaleParams
 from console.operations.restore import require_mapping
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct
 
 _OTHER_RUN: Final = "The run of this job is no longer the one that was shown. Nothing was done: read the new plan."

@@ -15,7 +15,7 @@ from console.checkpoints.models import Checkpoint, Kind, ReviewState
 from console.checkpoints.selectors import restorable
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job, Run
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 from runtime.core.checkpoint.retention_plan import (
     KeepReason,
     RetainedCheckpoint,

@@ -23,7 +23,7 @@ from console.operations.blackouts import is_blacked_out
 from console.operations.maintenance import active_maintenance
 from console.operations.models import Operation, OperationKind, OperationState, Schedule, ScheduledOperation
 from console.operations.schedules import next_time
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 
 MISSED_AFTER: Final = timedelta(minutes=10)  #: a later pass skips the operation: its time has passed
 #: A refusal that may pass is repeated for so long. It ends before `MISSED_AFTER`, so that a miss has its true reason.

@@ -276,14 +276,6 @@ def _page_facts(pk: int, job: str = "") -> dict[str, Any]:
     }
 
 
-def latest_run(job: Job) -> Run | None:
-    """The newest run of a job, with its version."""
-    run = Run.objects.filter(job=job).select_related("version").order_by("-pk").first()
-    if run is not None:
-        run.job = job
-    return run
-
-
 def runs_of(job: Job | int) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")

@@ -41,8 +41,8 @@ from console.operations.params import (
 )
 from console.operations.rescale_plan import rescale_target
 from console.operations.restore import require_no_repetition, require_restorable
-from console.operations.selectors import latest_run
 from console.runs import run_store
+from console.runs.selectors import latest_run
 from runtime.core.job.lifecycle import RunAct
 from runtime.core.snapshot.manifest import Manifest
 

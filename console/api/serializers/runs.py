@@ -16,7 +16,7 @@ from console.jobs.models import Attempt, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import JOB_OPERATIONS
 from console.operations.run_ends import end_of_run, ending_operation
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 from runtime.access.redaction import redact_failure, redact_json
 
 

@@ -21,10 +21,11 @@ from console.metrics.live import live_metrics
 from console.operations.legality import allowed_operation, request_refusal
 from console.operations.models import OperationKind
 from console.operations.restore import repeated_output
-from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
+from console.operations.selectors import active_operations, rows_of_confirmation
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.operations.workers import wait_of_new_run
+from console.runs.selectors import latest_run
 from console.ui.actions import Confirmation, confirmation, start_confirmation
 from console.ui.paging import whole_number
 from console.ui.revision import revision

@@ -29,7 +29,8 @@ from console.operations.lineage import request_of, restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
 from console.operations.reviews import review_history
-from console.operations.selectors import latest_run, operations_beside, rows_of_snapshot_confirmation, runs_of
+from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation, runs_of
+from console.runs.selectors import latest_run
 from console.ui.actions import discard_confirmation
 from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt

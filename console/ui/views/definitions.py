@@ -15,7 +15,7 @@ from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Job, JobVersion
 from console.jobs.planned_differences import planned_differences
 from console.jobs.services import create_version, pipeline_schema
-from console.operations.selectors import latest_run
+from console.runs.selectors import latest_run
 from console.ui.forms import EditForm, YamlForm, add_refusal
 from console.ui.paging import by_number, whole_number
 from console.ui.revision import revision_of

@@ -16,7 +16,8 @@ from console.operations.legality import allowed_operation
 from console.operations.lineage import rescales_of
 from console.operations.models import OperationKind
 from console.operations.rescale_plan import rescale_cost, rescale_hash
-from console.operations.selectors import active_operations, latest_run, rows_of_confirmation
+from console.operations.selectors import active_operations, rows_of_confirmation
+from console.runs.selectors import latest_run
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.paging import whole_number
 from console.ui.revision import revision

@@ -30,8 +30,9 @@ from console.operations.models import OperationKind
 from console.operations.origin import Origin
 from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report, run_to_end
-from console.operations.selectors import active_operations, latest_run, rows_of_restore
+from console.operations.selectors import active_operations, rows_of_restore
 from console.operations.workers import wait_of_new_run
+from console.runs.selectors import latest_run
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, several_by_number, text, whole_number
 from console.ui.revision import revision

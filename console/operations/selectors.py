@@ -46,8 +46,6 @@ _LIST_RUN_COLUMNS = (
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 _OPERATION_RUN_COLUMNS = ("id", "state", "started_at", "ended_at")
-#: Of the list of jobs, besides name and urgency.
-SORT_COLUMNS = ("checkpoint", "lag", "parallelism", "restarts", "rate", "rate_out")
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
 
 
@@ -128,24 +126,22 @@ def with_latest_run() -> FoundJobs:
     return jobs
 
 
-def with_sort_column(jobs: FoundJobs, column: str, now: datetime) -> FoundJobs:
-    """The jobs annotated with `column`, one of `SORT_COLUMNS`, as their rows have it. Never null.
+# ---------------------------------------------------------------- orders of the list of jobs, never null
 
-    `rate` and `rate_out`: records read and written per second in the newest minute. `lag` in ms is below 0 if unknown.
-    """
-    none, never = Value(0), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField())
-    values: Mapping[str, Any] = {
-        "parallelism": Coalesce(F("latest_run__parallelism"), _newest_version(F("parallelism")), none),
-        "restarts": _restarts("latest_run"),
-        "lag": _newest_lag(now),
-        "rate": _newest_rate(now, "records_in"),
-        "rate_out": _newest_rate(now, "records_out"),
-        "checkpoint": Coalesce(
-            Subquery(Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("triggered_at")), never
-        ),
-    }
-    found: FoundJobs = jobs.annotate(**{column: values[column]})
-    return found
+
+def parallelism_order() -> Coalesce:
+    """The parallelism of the latest run, or of the newest version of a job that never ran."""
+    return Coalesce(F("latest_run__parallelism"), _newest_version(F("parallelism")), Value(0))
+
+
+def restarts_order() -> Greatest:
+    return _restarts("latest_run")
+
+
+def checkpoint_order() -> Coalesce:
+    """The time of the newest completed checkpoint, for jobs with `checkpoint_pk`."""
+    newest = Checkpoint.objects.filter(pk=OuterRef("checkpoint_pk")).values("triggered_at")
+    return Coalesce(Subquery(newest), Value(datetime(1970, 1, 1, tzinfo=UTC), DateTimeField()))
 
 
 def _newest_version(value: Any) -> Subquery:
@@ -153,14 +149,14 @@ def _newest_version(value: Any) -> Subquery:
     return Subquery(JobVersion.objects.filter(job=OuterRef("pk")).order_by("-number").values(found=value)[:1])
 
 
-def _newest_rate(now: datetime, records: str) -> Case:
-    """The rate of the latest run. The case spares thousands of ended jobs the subquery."""
+def rate_order(now: datetime, records: str) -> Case:
+    """Records per second of the latest run in the newest minute. The case spares many ended jobs the subquery."""
     newest = Subquery(newest_rate(OuterRef("latest_run"), now, records))
     return Case(When(run_state__in=TERMINAL_STATES, then=0.0), default=Coalesce(newest, 0.0))
 
 
-def _newest_lag(now: datetime) -> Case:
-    """The lag of the latest run while its records flow, as in `_newest_rate`."""
+def lag_order(now: datetime) -> Case:
+    """The lag in ms of the latest run while its records flow; below 0 if it is unknown."""
     newest, unknown = Subquery(newest_lag(OuterRef("latest_run"), now)), Value(-1, BigIntegerField())
     return Case(When(run_state__in=FLOWING_STATES, then=Coalesce(newest, unknown)), default=unknown)
 

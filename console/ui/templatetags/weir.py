@@ -9,7 +9,6 @@ from functools import lru_cache
 from hashlib import blake2s
 from html import escape
 from typing import Any
-from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from django import template
@@ -27,9 +26,11 @@ from console.jobs.models import Job
 from console.jobs.operator_names import operator_names
 from console.operations.maintenance import shown_maintenance
 from console.operations.models import Maintenance
+from console.ui.addresses import here
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
 from console.ui.status import CONCERN_WORDS, DISCARDED, HEALTH_WORDS, SHAPES, Status, status
+from console.ui.tables import html as tables
 from console.ui.zones import chosen_zone
 
 register = template.Library()
@@ -223,13 +224,7 @@ def svg_shape(name: str, x: float, y: float) -> SafeString:
 # ---------------------------------------------------------------- addresses
 
 
-@register.simple_tag(takes_context=True)
-def here(context: Context, **changes: Any) -> str:
-    """The address of this page with some query parameters changed; None removes a parameter."""
-    kept = {name: values for name, values in context["request"].GET.lists() if name not in changes}
-    changed = {name: str(value) for name, value in changes.items() if value not in (None, "")}
-    encoded = urlencode(kept | changed, doseq=True)
-    return f"?{encoded}" if encoded else context["request"].path
+register.simple_tag(here, takes_context=True)
 
 
 @register.simple_tag
@@ -241,6 +236,12 @@ def compare_url(job: int, one: int, another: int) -> str:
 @register.simple_tag(takes_context=True)
 def compact_graph(context: Context, picture: GraphPicture, chosen: str, name: str = "node") -> SafeString:
     return svg.compact_graph(picture, chosen, lambda uid: here(context, node=uid), name)
+
+
+# ---------------------------------------------------------------- tables
+
+register.tag("partialdef", tables.partialdef)
+register.simple_tag(tables.table, takes_context=True)
 
 
 # ---------------------------------------------------------------- live blocks

@@ -37,6 +37,7 @@ from console.ui.paging import by_column, by_name, by_urgency, text, whole_number
 from console.ui.plots.timeline import job_timeline
 from console.ui.plots.window import chosen
 from console.ui.revision import revision
+from console.ui.tables.jobs import JOBS
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
 
 _STATES_AGE_S = 10  #: of the states of an operator, whose manifest may be unreadable for a moment
@@ -52,8 +53,8 @@ def job_list(request: HttpRequest) -> HttpResponse:
     sort = text(request.GET.get("sort"))
     if sort == "name":
         jobs = by_name(listed, after)
-    elif (column := sort.removeprefix("-")) in selectors.SORT_COLUMNS:
-        jobs = by_column(selectors.with_sort_column(listed, column, started), sort, whole_number(after))
+    elif (column := JOBS.column_of_order(sort)) and column.order:
+        jobs = by_column(listed.annotate(**{column.key: column.order(started)}), sort, whole_number(after))
     else:
         sort, jobs = "", by_urgency(listed, whole_number(after))
     health = {job.pk: getattr(job, "health", None) for job in jobs.rows}

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain
-from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404
@@ -16,13 +15,11 @@ from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.operations.selectors import FoundJobs, job_rows, runs_of
 from console.ui.jobfilters import JobFilters
-from console.ui.joblist import job_line
+from console.ui.joblist import JobLine, job_line
 from console.ui.paging import all_pages, text
+from console.ui.tables.jobs import JOBS
 from console.ui.views.page import require_login
 
-_JOBS = ("id", "name", "pipeline", "owner", "tags", "state", "run", "health", "finding", "recovery_point",
-         "checkpoint", "checkpoint_triggered_at", "records_in_per_s", "records_out_per_s", "lag_ms",
-         "restarts")  # fmt: skip
 _RUNS = ("id", "state", "version", "parallelism", "created_at", "started_at", "ended_at")
 _CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at", "completed_at", "duration_ms",
                 "size_bytes", "written_bytes", "name", "path")  # fmt: skip
@@ -32,7 +29,8 @@ _CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at
 @require_login
 def jobs_csv(request: HttpRequest) -> HttpResponseBase:
     filters, now = JobFilters.of(request.GET), timezone.now()
-    return csv_file("jobs", _JOBS, _job_rows(filters.chosen(filters.found(now)).select_related("health"), now))
+    lines = _job_lines(filters.chosen(filters.found(now)).select_related("health"), now)
+    return csv_file("jobs", JOBS.fields, JOBS.csv_rows(lines))
 
 
 @require_safe
@@ -57,15 +55,7 @@ def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, chain.from_iterable(pages))
 
 
-def _job_rows(found: FoundJobs, now: datetime) -> Iterator[tuple[Any, ...]]:
-    """The facts of the list of jobs, by name."""
+def _job_lines(found: FoundJobs, now: datetime) -> Iterator[JobLine]:
     for jobs in all_pages(found, lambda rows, last: rows.filter(name__gt=last.name)):
         for row in job_rows(jobs, now):
-            job, run, health = row.job, row.run, getattr(row.job, "health", None)
-            line = job_line(row, health, None, now)
-            yield (job.pk, job.name, job.pipeline, job.owner, " ".join(job.tags), run.state if run else None,
-                   run.pk if run else None, line.health.level, line.health.sentence, health and health.recovery_at,
-                   row.checkpoint.number if row.checkpoint else None,
-                   row.checkpoint.triggered_at if row.checkpoint else None,
-                   line.flow.rate_in if line.flow else None, line.flow.rate_out if line.flow else None,
-                   line.lag_ms, row.restarts if run else None)  # fmt: skip
+            yield job_line(row, getattr(row.job, "health", None), None, now)

@@ -1,0 +1,1 @@
+"""The tables of the pages, each a declaration of its columns."""

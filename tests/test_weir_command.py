@@ -50,24 +50,28 @@ def test_a_job_runs_in_the_process_of_the_command(tmp_path: Path, monkeypatch: p
     assert list((tmp_path / "out").glob("part-*"))
 
 
-def test_a_job_without_end_shows_its_progress_and_how_to_end_it(tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_job_without_end_and_commits_the_rows_that_it_has_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/lines.txt").write_text("to be or not\nto be\n")
     params = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")}
     with subprocess.Popen(
-        [sys.executable, "-m", "weir.control", "run", "--pipeline", "wordcount"],
-        stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "weir.control", "run", "--pipeline", "wordcount", "--json"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as child:  # fmt: skip
         assert child.stdin is not None
+        assert child.stdout is not None
         assert child.stderr is not None
         child.stdin.write(json.dumps(params))
         child.stdin.close()
         lines = []
         for line in child.stderr:
             lines.append(line)
-            if re.fullmatch(r"rows read 2, written \d+; checkpoints [1-9]\d*\n", line):
+            if re.fullmatch(r"rows read 2, written \d+; checkpoints \d+\n", line):
                 child.send_signal(signal.SIGINT)
-    assert lines[0].startswith("lines reads without end: Ctrl-C ends the job"), "".join(lines)
+        rows = {row["step"]: row["rows_out"] for row in json.loads(child.stdout.read())}
+    assert lines[0] == "lines reads without end: Ctrl-C stops the job with a savepoint.\n", "".join(lines)
+    assert "stopping with a savepoint; Ctrl-C again ends the job at once, without it\n" in lines
+    assert (child.returncode, rows["lines"], rows["words"]) == (0, 2, 6)
     assert list((tmp_path / "out").glob("part-*"))
 
 

@@ -131,11 +131,15 @@ def run_local(
     """
     # The token is above those of all earlier runs, whose output the sinks' folders may hold.
     records = records or MemoryRunStore(token=Token(SystemClock().now_ms()))
-    master = local_master(flow.compile(parallelism), storage, records, settings, restart)
-    done = master.run()
-    if done is not MasterExitCode.DONE or records.failure is not None:
-        raise WeirError(str(records.failure["message"]) if records.failure else f"the job ended as {done.name}")
+    run_to_end(local_master(flow.compile(parallelism), storage, records, settings, restart), records)
     return records
+
+
+def run_to_end(master: JobMaster, records: MemoryRunStore) -> None:
+    """Runs a job master. Raises WeirError: the job failed, and the restart strategy gave up."""
+    end = master.run()
+    if end is not MasterExitCode.DONE or records.failure is not None:
+        raise WeirError(str(records.failure["message"]) if records.failure else f"the job ended as {end.name}")
 
 
 def local_master(

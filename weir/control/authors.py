@@ -4,6 +4,7 @@ Parameters are a JSON object on stdin; on a terminal there are none.
 """
 
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from weir.control.output import write_rows
 if TYPE_CHECKING:
     from runtime.dataflow.builder import Dataflow
     from runtime.io.memory.run_store import MemoryRunStore
+    from runtime.master.job_master import JobMaster
 
 PROGRESS_S: Final = 5.0  #: between progress lines of `weir run`
 
@@ -64,7 +66,8 @@ def batch(pipeline: str, parallelism: int, storage: str) -> None:
 def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> None:
     """Runs a job to its end in this process, without Spark, and shows the rows of each step.
 
-    A job that reads without end runs until Ctrl-C. Its progress is on stderr.
+    A job that reads without end runs until Ctrl-C, which stops it with a savepoint: all rows that were read by then
+    are committed. A second Ctrl-C ends it at once. The progress is on stderr.
     """
     from runtime.access.data_roots import DataRoots
     from runtime.core.job.ids import Token
@@ -73,7 +76,7 @@ def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> 
     from runtime.io import logs
     from runtime.io.clock import SystemClock
     from runtime.io.memory.run_store import MemoryRunStore
-    from runtime.launch.local import run_local
+    from runtime.launch.local import local_master, run_to_end
     from spark_jobs.stages.standing import parse_params
 
     logs.configure()
@@ -81,8 +84,9 @@ def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> 
         context = PipelineContext("", DataRoots.of_environment(os.environ))
         flow = find_pipeline(pipeline).dataflow(parse_params(_stdin()), context)
         records = MemoryRunStore(token=Token(SystemClock().now_ms()))
-        with _progress(records, flow):
-            run_local(flow, parallelism=parallelism, storage=storage or folder, records=records)
+        master = local_master(flow.compile(parallelism), storage or folder, records)
+        with _progress(records, flow), _stop_at_interrupt(records, master):
+            run_to_end(master, records)
     steps = records.live["operators"].items()
     rows = [{"step": uid, "rows_in": each["records_in"], "rows_out": each["records_out"]} for uid, each in steps]
     write_rows(rows, ("step", "rows_in", "rows_out"), as_json=as_json)
@@ -96,6 +100,9 @@ def _progress(records: "MemoryRunStore", flow: "Dataflow") -> Iterator[None]:
     def print_lines() -> None:
         while not ended.wait(PROGRESS_S):
             steps, checkpoints = records.live.get("operators", {}), records.live.get("checkpoints", {})
+            if not steps:
+                click.echo("the slots are starting", err=True)
+                continue
             rows_read = sum(step["records_out"] for uid, step in steps.items() if uid in flow.sources)
             rows_written = sum(step["records_in"] for uid, step in steps.items() if uid in flow.sinks)
             completed = checkpoints.get("completed", 0)
@@ -103,7 +110,7 @@ def _progress(records: "MemoryRunStore", flow: "Dataflow") -> Iterator[None]:
 
     endless = [uid for uid, source in flow.sources.items() if not source.bounded]
     if endless:
-        advice = "Ctrl-C ends the job; output since its last checkpoint is not committed"
+        advice = "Ctrl-C stops the job with a savepoint"
         click.echo(f"{', '.join(endless)} reads without end: {advice}.", err=True)
     printer = threading.Thread(target=print_lines, name="progress", daemon=True)
     printer.start()
@@ -112,6 +119,24 @@ def _progress(records: "MemoryRunStore", flow: "Dataflow") -> Iterator[None]:
     finally:
         ended.set()
         printer.join()
+
+
+@contextmanager
+def _stop_at_interrupt(records: "MemoryRunStore", master: "JobMaster") -> Iterator[None]:
+    """Ctrl-C requests a stop; Ctrl-C again raises KeyboardInterrupt. Call in the main thread."""
+    from runtime.core.attempt.events import OperationRequest
+
+    def on_interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, previous)
+        click.echo("stopping with a savepoint; Ctrl-C again ends the job at once, without it", err=True)
+        records.operations.append(OperationRequest("interrupt", "stop"))
+        threading.Thread(target=master.poke, daemon=True).start()  # the handler may interrupt code that holds its lock
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _stdin() -> str:

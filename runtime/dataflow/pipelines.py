@@ -81,7 +81,10 @@ class Pipeline(Generic[P]):
             _check_query(name, sql)
 
     def parse(self, raw: Mapping[str, Any]) -> P:
-        """The parameters as a Struct. Raises JobRejected naming the parameter."""
+        """The parameters as a Struct. Raises JobRejected naming the parameter, or all that the pipeline lacks."""
+        fields = [each.encode_name for each in msgspec.structs.fields(self.params)]
+        if unknown := sorted(raw.keys() - fields):
+            raise JobRejected("bad-params", ", ".join(unknown), f"is unknown; {self.name} has {', '.join(fields)}")
         try:
             return msgspec.convert(dict(raw), self.params, strict=True)
         except msgspec.ValidationError as error:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,13 +36,13 @@ def import_library(module: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the library is there and misses one of its own dependencies
-        raise _missing(package, extra) from error
+        raise _missing({package: extra}) from error
 
 
-def require_library(package: str, extra: str) -> None:
-    """Raises JobRejected if the package is not installed on this host. Imports nothing."""
-    if find_spec(package) is None:
-        raise _missing(package, extra)
+def require_libraries(extras: Mapping[str, str]) -> None:
+    """Raises JobRejected for all libraries of `extras` (library -> extra) that this host lacks. Imports nothing."""
+    if missing := {package: extra for package, extra in extras.items() if find_spec(package) is None}:
+        raise _missing(missing)
 
 
 def import_part(module: str) -> Any:
@@ -57,7 +57,7 @@ def import_part(module: str) -> Any:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        raise _missing(package, _EXTRAS[package]) from error
+        raise _missing({package: _EXTRAS[package]}) from error
 
 
 @contextmanager
@@ -72,6 +72,9 @@ def jvm_start() -> Iterator[None]:
         raise EnvironmentFailure(_JVM_ENDED if has_java else _JAVA_NEEDED) from error
 
 
-def _missing(package: str, extra: str) -> JobRejected:
-    advice = f"on every host, run pip install '{DISTRIBUTION}[{extra}]'"
-    return JobRejected("missing-library", extra, f"needs the library {package}, an extra of Weir: {advice}")
+def _missing(libraries: Mapping[str, str]) -> JobRejected:
+    extras = ",".join(sorted(set(libraries.values())))
+    noun = "the library" if len(libraries) == 1 else "the libraries"
+    advice = f"on every host, run pip install '{DISTRIBUTION}[{extras}]'"
+    detail = f"needs {noun} {', '.join(libraries)}: {advice}"
+    return JobRejected("missing-library", extras, detail)

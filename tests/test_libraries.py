@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import JobRejected
-from runtime.libraries import import_library
+from runtime.libraries import import_library, require_libraries
 
 
 def test_a_missing_library_names_the_extra_to_install() -> None:
     """By the name of the distribution: on the public package index another one has the name `weir`."""
     with pytest.raises(JobRejected, match=r"needs the library no_such_library.*pip install 'weir-streams\[kafka\]'"):
         import_library("no_such_library.producer", "kafka")
+
+
+def test_all_missing_extras_are_named_at_once() -> None:
+    """They were named one at a time, each after another installation."""
+    with pytest.raises(JobRejected) as refused:
+        require_libraries({"no_django": "console", "json": "base", "no_spark": "spark"})
+    detail = "needs the libraries no_django, no_spark: on every host, run pip install 'weir-streams[console,spark]'"
+    assert str(refused.value) == f"console,spark: {detail}"
 
 
 def test_a_name_of_the_face_that_needs_a_missing_library_names_the_extra() -> None:

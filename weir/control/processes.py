@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from runtime.errors import JobRejected
-from runtime.libraries import require_library
+from runtime.libraries import require_libraries
 
 QUEUES: Final = ("housekeeping", "stages", "standing", "runs")
 BEAT: Final = ("-A", "console.celery", "beat", "-l", "WARNING", "--pidfile=")  #: arguments of Celery
@@ -33,8 +33,7 @@ def web(host: str, port: int, fd: int | None) -> None:
 @click.option("--name", help="Name of the worker on its host [the queue].")
 def worker(queue: str, concurrency: int, name: str | None) -> None:
     """Starts a worker of QUEUE. Runs need a host with Spark."""
-    if queue in ("runs", "standing"):
-        require_library("pyspark", "spark")
+    require_libraries({"django": "console"} | ({"pyspark": "spark"} if queue in ("runs", "standing") else {}))
     _serve(
         "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency), "-n", f"{name or queue}@%h",
         "-l", "INFO", "--without-gossip", "--without-mingle",
@@ -65,7 +64,7 @@ def _serve(module: str, *arguments: str) -> None:
 
 def _become(module: str, *arguments: str) -> None:
     """Replaces this process by `python -m module`. Raises JobRejected: the console is not installed."""
-    require_library("django", "console")
+    require_libraries({"django": "console"})
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - a list, without a shell
 
 

@@ -19,7 +19,6 @@ class MissingSubtasks:
     """Subtasks without an acknowledgement. `operators`: the first late operators.
 
     `subtasks`: the subtasks of these, as the middle of a sentence. `behind`: the number of the others, else "".
-
     """
 
     operators: tuple[str, ...]

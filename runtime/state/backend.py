@@ -342,14 +342,14 @@ class SubtaskState:
         """The name and kind of every restored state that is not empty."""
         assert self._restored is not None, "nothing was restored"
         copied = self._restored.broadcast
-        found: list[tuple[str, Mapping[str, Collection[Any]]]] = [
+        by_kind: list[tuple[str, Mapping[str, Collection[Any]]]] = [
             *((_KEYED_STATE, snapshot.keyed) for snapshot in self._restored.snapshots),
             (_KEYED_STATE, self._restored.proofs),
             (LIST_STATE, self._restored.lists),
             (UNION_LIST_STATE, self._restored.unions),
             (_BROADCAST_STATE, {} if copied is None else copied.broadcast),
         ]
-        return [(name, kind) for kind, states in found for name, content in states.items() if content]
+        return [(name, kind) for kind, states in by_kind for name, content in states.items() if content]
 
     def _read(self, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
         assert self._store is not None, "a restore needs a store"
@@ -379,8 +379,8 @@ class SubtaskState:
         """The restored state and its files, for errors."""
         operator = self._restored.subtask.operator if self._restored is not None else ""
         paths = [segment.path for segment in segments]
-        shown = ", ".join(paths[:_MAX_SHOWN_FILES]) + (", …" if len(paths) > _MAX_SHOWN_FILES else "")
-        return f"state {name!r} of operator {str(operator)!r} ({shown or 'without files'})"
+        files = ", ".join(paths[:_MAX_SHOWN_FILES]) + (", …" if len(paths) > _MAX_SHOWN_FILES else "")
+        return f"state {name!r} of operator {str(operator)!r} ({files or 'without files'})"
 
     def _broadcast_proof(self, name: str) -> StateProof:
         source = self._restored.broadcast if self._restored is not None else None
@@ -427,8 +427,8 @@ def _write_segments(
     for name, pending in states.items():
         segments: list[Segment] = []
         for segment in pending:
-            found, nbytes = segment.write(store, prefix)
-            segments += found
+            parts, nbytes = segment.write(store, prefix)
+            segments += parts
             total += nbytes
         written[name] = tuple(segments)
     return written, total

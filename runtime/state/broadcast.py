@@ -94,10 +94,10 @@ class BroadcastMap(MutableMapping[Any, Any]):
         self.table = table
 
     def __getitem__(self, key: Any) -> Any:
-        found = self._entries().get(map_place(key))
-        if found is None:
+        data = self._entries().get(map_place(key))
+        if data is None:
             raise KeyError(key)
-        return msgspec.msgpack.decode(found)
+        return msgspec.msgpack.decode(data)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         stored = encode(self.table.schema.name, value)

@@ -50,12 +50,12 @@ def decode(batch: pa.RecordBatch, names: Collection[str] | None = None) -> pa.Re
     """The batch with its encoded columns as plain texts; `names`: only these columns."""
     schema = batch.schema
     fields, columns = list(schema), batch.columns
-    wanted = [
+    numbers = [
         number for number, field in enumerate(fields) if is_encoded(field) and (names is None or field.name in names)
     ]
-    if not wanted:
+    if not numbers:
         return batch
-    for number in wanted:
+    for number in numbers:
         fields[number], columns[number] = declared_field(fields[number]), columns[number].dictionary_decode()
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
 
@@ -75,12 +75,12 @@ class ByDictionary:
 
     def of_codes(self, column: pa.DictionaryArray) -> npt.NDArray[Any]:
         """The result for each code, and last the result for null."""
-        values, known = column.dictionary, self._known  # read once: subtasks on threads may share an expression
-        for dictionary, results in known:
+        values, cache = column.dictionary, self._known  # read once: subtasks on threads may share an expression
+        for dictionary, results in cache:
             if dictionary.equals(values):
                 return results
         results = self._function(pa.concat_arrays([values, pa.nulls(1, values.type)]))
-        self._known = ((values, results), *known[: _MAX_KNOWN_DICTIONARIES - 1])
+        self._known = ((values, results), *cache[: _MAX_KNOWN_DICTIONARIES - 1])
         return results
 
     def of_rows(self, column: pa.DictionaryArray) -> npt.NDArray[Any]:

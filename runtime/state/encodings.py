@@ -26,8 +26,8 @@ def schema_without_views(schema: pa.Schema) -> pa.Schema:
 
 def nullable_schema(schema: pa.Schema) -> pa.Schema:
     """The same columns, all of which may hold nulls at any depth; `schema` itself if they already may."""
-    found = pa.schema([_nullable_field(field) for field in schema], schema.metadata)
-    return schema if found.equals(schema) else found
+    result = pa.schema([_nullable_field(field) for field in schema], schema.metadata)
+    return schema if result.equals(schema) else result
 
 
 class NullableRows:

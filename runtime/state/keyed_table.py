@@ -156,11 +156,11 @@ class KeyedTable:
 
         Texts of deleted keys are dropped at once unless tombstones use them: a job may take no snapshots.
         """
-        known = row_ids[self._captured.data[row_ids]]
-        if len(known):
-            groups = self._groups.data[known]
-            self._tombstones.append((groups, self._index.codes_of(known)))
-            self._dropped.append((groups, known))
+        stored_ids = row_ids[self._captured.data[row_ids]]
+        if len(stored_ids):
+            groups = self._groups.data[stored_ids]
+            self._tombstones.append((groups, self._index.codes_of(stored_ids)))
+            self._dropped.append((groups, stored_ids))
         self._dirty.data[row_ids] = False
         self._captured.data[row_ids] = False
         self._index.remove(row_ids)
@@ -186,9 +186,9 @@ class KeyedTable:
         if not len(changed) and not self._dropped:
             return self._history.newest
         rows = self._copy(changed)
-        groups, known = self._replaced(changed, rows)
+        groups, replaced_ids = self._replaced(changed, rows)
         self._history.newest()  # computes the hashes of all captures
-        hashes = self._hashes.data[known]
+        hashes = self._hashes.data[replaced_ids]
 
         def change(sums: ProofSums) -> None:
             sums.remove(groups, hashes)
@@ -250,8 +250,8 @@ class KeyedTable:
         self.bind_types(*segment_types(batch, self.schema.primary_key))
         rows = segment_rows(batch, self.schema.primary_key, groups)
         if len(rows.deleted_keys[0]):
-            found = self.find(rows.deleted_keys)
-            self.delete(found[found != NOT_FOUND])
+            row_ids = self.find(rows.deleted_keys)
+            self.delete(row_ids[row_ids != NOT_FOUND])
         if len(rows.keys[0]):
             self.restore(rows.keys, rows.values)
 
@@ -270,12 +270,12 @@ class KeyedTable:
         rows = self._copy(row_ids)
         if not len(row_ids) and not self._dropped:
             return rows
-        groups, known = self._replaced(row_ids, rows)
+        groups, replaced_ids = self._replaced(row_ids, rows)
         hashes, capacity = self._hashes, self._index.capacity
 
         def change(sums: ProofSums) -> None:
             hashes.grow(capacity)
-            sums.remove(groups, hashes.data[known])
+            sums.remove(groups, hashes.data[replaced_ids])
             rows.add_to(sums)
             hashes.data[row_ids] = rows.hashes
 

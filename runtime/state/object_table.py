@@ -123,8 +123,8 @@ class ObjectTable:
     def value_of(self, group: int, key: bytes) -> Stored | None:
         """The single value of a key, at place None; None if it is absent."""
         keys = self._groups.get(group)
-        held = None if keys is None else keys.get(key)
-        return held.get(None) if isinstance(held, dict) else held
+        content = None if keys is None else keys.get(key)
+        return content.get(None) if isinstance(content, dict) else content
 
     def put(self, entry: Entry, value: Stored) -> None:
         """Sets an entry. It becomes the last entry of its key, also after a restore."""
@@ -148,8 +148,8 @@ class ObjectTable:
     def items(self) -> Iterator[tuple[Entry, Stored]]:
         """All entries; the table must not change during iteration."""
         for group, keys in self._groups.items():
-            for key, held in keys.items():
-                for place, value in _places(held).items():
+            for key, content in keys.items():
+                for place, value in _places(content).items():
                     yield (group, key, place), value
 
     # ------------------------------------------------------------ snapshots
@@ -217,12 +217,12 @@ class ObjectTable:
         keys = self._groups.get(group)
         if keys is None:
             keys = self._groups[group] = {}
-        held = keys.get(key)
-        if place is None and not isinstance(held, dict):
+        content = keys.get(key)
+        if place is None and not isinstance(content, dict):
             keys[key] = value
-            previous = held
+            previous = content
         else:
-            places = keys[key] = {} if held is None else _places(held)
+            places = keys[key] = {} if content is None else _places(content)
             previous = places.pop(place, None)
             places[place] = value
         if previous is None:
@@ -246,9 +246,9 @@ def _row_key(entry: Entry) -> bytes:
     return _encode((msgspec.Raw(entry[1]), entry[2]))
 
 
-def _places(held: Stored | dict[Place, Stored]) -> dict[Place, Stored]:
+def _places(content: Stored | dict[Place, Stored]) -> dict[Place, Stored]:
     """The entries of a key by place."""
-    return held if isinstance(held, dict) else {None: held}
+    return content if isinstance(content, dict) else {None: content}
 
 
 def is_plain(value: Any) -> bool:

@@ -15,8 +15,8 @@ ALWAYS_KEPT_BYTES: Final = 1 << 16  #: rows that keep at most this size alive ar
 
 def with_own_memory(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch, copied if it keeps much more memory alive than its own. Call it for rows that are held for long."""
-    kept = memory_kept_alive(batch)
-    if kept <= ALWAYS_KEPT_BYTES or kept <= MAX_MEMORY_RATIO * batch.nbytes:
+    memory = memory_kept_alive(batch)
+    if memory <= ALWAYS_KEPT_BYTES or memory <= MAX_MEMORY_RATIO * batch.nbytes:
         return batch
     return pa.RecordBatch.from_arrays([pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema)
 
@@ -27,12 +27,12 @@ def memory_kept_alive(batch: pa.RecordBatch) -> int:
     for column in batch.columns:
         for buffer in column.buffers():
             if buffer is not None:
-                whole = _allocation(buffer)
-                allocations[whole.address] = whole.size
+                allocation = _allocation(buffer)
+                allocations[allocation.address] = allocation.size
     return sum(allocations.values())
 
 
 def _allocation(buffer: pa.Buffer) -> pa.Buffer:
-    while (whole := buffer.parent) is not None:
-        buffer = whole
+    while (parent := buffer.parent) is not None:
+        buffer = parent
     return buffer

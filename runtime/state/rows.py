@@ -70,10 +70,10 @@ class TableRows:
             values = [pa.nulls(len(rows), field.type) for field in self.schema.values]
         else:
             values = [column.take(rows).to_arrow() for column in self.values]
-        own = [pa.array(self.groups.take(rows)), pa.array(np.full(len(rows), deleted))]
+        own_columns = [pa.array(self.groups.take(rows)), pa.array(np.full(len(rows), deleted))]
         nullable = [field.with_nullable(True) for field in self.schema.values]
         schema = pa.schema([*OWN_FIELDS, *self.schema.keys, *nullable])
-        return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=schema)
+        return pa.RecordBatch.from_arrays([*own_columns, *keys, *values], schema=schema)
 
     def _key_input(self, position: int) -> HashInput:
         return HashInput(
@@ -120,16 +120,16 @@ def _group_order(groups: npt.NDArray[np.int32]) -> RowIds:
     return np.argsort(groups.astype(np.uint16), kind="stable")
 
 
-def _batch_of_rows(parts: Sequence[SegmentRows], wanted: RowIds) -> pa.RecordBatch:
+def _batch_of_rows(parts: Sequence[SegmentRows], rows: RowIds) -> pa.RecordBatch:
     """A batch of the given rows, numbered across all parts."""
     if len(parts) == 1:
-        return parts[0].to_batch(wanted)
+        return parts[0].to_batch(rows)
     first, batches, places = 0, [], []
     for part in parts:
-        mine = np.flatnonzero((wanted >= first) & (wanted < first + len(part)))
-        if len(mine):
-            batches.append(part.to_batch(wanted[mine] - first))
-            places.append(mine)
+        indices = np.flatnonzero((rows >= first) & (rows < first + len(part)))
+        if len(indices):
+            batches.append(part.to_batch(rows[indices] - first))
+            places.append(indices)
         first += len(part)
     if len(batches) == 1:
         return batches[0]
@@ -150,5 +150,5 @@ def segment_rows(batch: pa.RecordBatch, key: PrimaryKey, groups: range) -> Store
     """The rows of a segment that lie in `groups`."""
     part = key.in_groups(batch, groups)
     deleted = key.deleted(part)
-    gone, kept = part.filter(pa.array(deleted)), part.filter(pa.array(~deleted))
-    return StoredRows(key.keys(gone.columns), key.keys(kept.columns), key.values(kept.columns))
+    tombstones, live_rows = part.filter(pa.array(deleted)), part.filter(pa.array(~deleted))
+    return StoredRows(key.keys(tombstones.columns), key.keys(live_rows.columns), key.values(live_rows.columns))

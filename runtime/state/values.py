@@ -21,8 +21,8 @@ def encode(state: str, value: Any) -> bytes:
         JobRejected: a restore would return another type, or msgpack cannot hold the value; the error names the state.
     """
     try:
-        found: bytes = _pack(value)
+        data: bytes = _pack(value)
     except (TypeError, ValueError, OverflowError) as error:
         detail = f"state holds None, booleans, numbers, text and bytes, in lists and dictionaries only: {error}"
         raise JobRejected("bad-state-value", state, detail) from error
-    return found
+    return data

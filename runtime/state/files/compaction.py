@@ -38,7 +38,7 @@ class CompactionPolicy:
 DEFAULT_POLICY: Final = CompactionPolicy()
 
 
-def compaction_start(sizes: Sequence[int], most: int, whole: bool) -> int | None:
+def compaction_start(sizes: Sequence[int], most: int, with_base: bool) -> int | None:
     """Index of the oldest file of the run to compact, which ends at the newest file; None if no run is due.
 
     Size classes are a factor of `most` apart. The newest files up to some class are compacted if the result belongs to
@@ -47,17 +47,17 @@ def compaction_start(sizes: Sequence[int], most: int, whole: bool) -> int | None
     Args:
         sizes: file sizes in bytes, oldest first; `sizes[0]` is the base.
         most: number of files of a size class that become one; at least 2.
-        whole: whether the run may include the base.
+        with_base: whether the run may include the base.
     """
-    if whole and sum(sizes[1:]) > sizes[0]:
+    if with_base and sum(sizes[1:]) > sizes[0]:
         return 0
-    found = None
+    start = None
     for level in range(1, _size_class(max(sizes[1:], default=0), most) + 2):
         limit = SMALLEST_CLASS_UNIT_BYTES * most**level
         run = list(takewhile(limit.__gt__, reversed(sizes[1:])))
         if len(run) > 1 and (sum(run) >= limit or (level == 1 and len(run) >= most)):
-            found = len(sizes) - len(run)
-    return found
+            start = len(sizes) - len(run)
+    return start
 
 
 def _size_class(size: int, most: int) -> int:
@@ -102,13 +102,13 @@ class Merge:
         paths = [segment.path for segment in self.segments]
         expected = list(zip(paths, self.segment_proofs, strict=True)) if self.state is None else []
         merged = self._merged = MergeProof(self.key, expected) if self.state is None else None
-        schemas, kept = _read_heads(store, self.segments, self.slice_bytes)
+        schemas, whole_files = _read_heads(store, self.segments, self.slice_bytes)
         schema = _common_schema(schemas, self.key)
         total = max(self.nbytes, sum(segment.nbytes for segment in self.segments))
         for part in _group_slices(total, self.groups, self.slice_bytes):
             batches = [
                 None if rows is None else rows.cast(schema)
-                for segment, whole_file in zip(self.segments, kept, strict=True)
+                for segment, whole_file in zip(self.segments, whole_files, strict=True)
                 for rows in [self._rows_of(store, segment, part, whole_file)]
             ]
             if merged is not None:
@@ -154,14 +154,14 @@ def _read_heads(
 
     The rows that are kept, so that no slice reads the file again, take at most `kept_bytes` together.
     """
-    schemas, kept = list[pa.Schema](), list[pa.RecordBatch | None]()
+    schemas, whole_files = list[pa.Schema](), list[pa.RecordBatch | None]()
     for segment in segments:
         rows = read_segment(store, segment, range(0))
         schemas.append(rows.schema)
         is_kept = not segment.blocks and rows.nbytes <= kept_bytes
-        kept.append(rows if is_kept else None)
+        whole_files.append(rows if is_kept else None)
         kept_bytes -= rows.nbytes if is_kept else 0
-    return schemas, kept
+    return schemas, whole_files
 
 
 def _common_schema(schemas: Sequence[pa.Schema], key: PrimaryKey) -> pa.Schema:

@@ -106,8 +106,8 @@ class PendingSegment:
         try:
             batches = proof.counted(self._make(store))
             if (first := next(batches, None)) is not None:
-                rest = itertools.chain([first], batches)
-                written = (write_segment(store, path, rest, self.rows, self._groups, self._inline_bytes),)
+                chain = itertools.chain([first], batches)
+                written = (write_segment(store, path, chain, self.rows, self._groups, self._inline_bytes),)
             check_proof(path, self.proof(), proof.proof())
         except _UNREADABLE_ERRORS:
             self.is_damaged = True
@@ -117,9 +117,9 @@ class PendingSegment:
 
 
 def _belongs_to_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
-    own = parse_folder(prefix.split("/", 1)[0])
-    found = [parse_folder(segment.path.split("/", 1)[0]) for segment in segments if not segment.is_inline]
-    return own is not None and any(other is not None and other > own for other in found)
+    checkpoint = parse_folder(prefix.split("/", 1)[0])
+    checkpoints = [parse_folder(segment.path.split("/", 1)[0]) for segment in segments if not segment.is_inline]
+    return checkpoint is not None and any(other is not None and other > checkpoint for other in checkpoints)
 
 
 def _copy_segment(store: SnapshotStore, segment: Segment, path: str) -> Segment:
@@ -165,14 +165,14 @@ class SegmentLog:
         if self._base_required or any(pending.is_damaged for pending in self._segments):
             return True
         base, deltas = sum(pending.nbytes for pending in self._segments[:1]), self._segments[1:]
-        more = sum(pending.nbytes for pending in deltas)
+        growth = sum(pending.nbytes for pending in deltas)
         policy = self._policy
-        many, heavy = len(deltas) >= policy.max_deltas, more > max(base, policy.base_bytes)
+        many, heavy = len(deltas) >= policy.max_deltas, growth > max(base, policy.base_bytes)
         if self._key is None:
             return many or heavy
         if sum(pending.nbytes for pending in deltas if pending.segments is None) > max(base, policy.copied_bytes):
             return True  # storage is unavailable: the unwritten deltas take more memory than a copy
-        return (heavy and base + more <= policy.copied_bytes) or (many and base + more <= policy.base_bytes)
+        return (heavy and base + growth <= policy.copied_bytes) or (many and base + growth <= policy.base_bytes)
 
     @property
     def base_inline_bytes(self) -> int:
@@ -250,7 +250,7 @@ class SegmentLog:
                     raise
                 with self._log_lock:
                     self._compacted_bytes += nbytes
-                replaced = [segment for one in self._replace_run(run[0], pending) for segment in one.segments or ()]
+                replaced = [segment for entry in self._replace_run(run[0], pending) for segment in entry.segments or ()]
                 store.delete([segment.path for segment in replaced if not segment.is_inline])
 
     def take_compacted_bytes(self) -> int:
@@ -266,14 +266,14 @@ class SegmentLog:
         segments = self._segments
         written = tuple(itertools.takewhile(lambda pending: pending.segments is not None, segments))
         sizes = [sum(segment.nbytes for segment in pending.segments or ()) for pending in written]
-        whole = sum(pending.nbytes for pending in segments) > self._policy.copied_bytes
-        start = compaction_start(sizes, self._policy.max_deltas, whole) if written else None
+        is_large = sum(pending.nbytes for pending in segments) > self._policy.copied_bytes
+        start = compaction_start(sizes, self._policy.max_deltas, is_large) if written else None
         return ((), False) if start is None else (written[start:], start == 0)
 
-    def _compaction_of(self, run: tuple[PendingSegment, ...], whole: bool) -> PendingSegment:
+    def _compaction_of(self, run: tuple[PendingSegment, ...], with_base: bool) -> PendingSegment:
         segments = [segment for pending in run for segment in pending.segments or ()]
         rows, nbytes = sum(pending.rows for pending in run), sum(pending.nbytes for pending in run)
-        deltas = () if whole else tuple(pending.proof for pending in run for _ in pending.segments or ())
+        deltas = () if with_base else tuple(pending.proof for pending in run for _ in pending.segments or ())
         return self._merged_segment(segments, run[-1].state, deltas, rows, nbytes)
 
     def _merged_segment(
@@ -312,7 +312,7 @@ class SegmentLog:
                 return [pending]
             at = self._segments.index(run[0])
             self._segments = (*self._segments[:at], *((pending,) if left else ()), *self._segments[at + len(run) :])
-            return [one for one in run if not one.is_referenced]
+            return [entry for entry in run if not entry.is_referenced]
 
     def _require_base(self, run: tuple[PendingSegment, ...]) -> None:
         """Requests a full copy at the next capture, because a file is damaged or missing. No-op after a new base."""

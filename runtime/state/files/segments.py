@@ -101,8 +101,8 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
 
 def _blocks_with_groups(blocks: tuple[SegmentBlock, ...], groups: range) -> tuple[SegmentBlock, ...]:
     """The blocks with any of `groups`; if no block has any, the first block, because the schema is needed."""
-    found = tuple(b for b in blocks if b.first_group < groups.stop and groups.start <= b.last_group)
-    return found or blocks[:1]
+    matches = tuple(b for b in blocks if b.first_group < groups.stop and groups.start <= b.last_group)
+    return matches or blocks[:1]
 
 
 def _read_whole(store: SnapshotStore, segment: Segment) -> bytes:
@@ -113,12 +113,12 @@ def _read_whole(store: SnapshotStore, segment: Segment) -> bytes:
     return data
 
 
-def _read_blocks(store: SnapshotStore, segment: Segment, wanted: tuple[SegmentBlock, ...]) -> bytes:
-    """The head of the file and the blocks `wanted`, which are adjacent: together a valid stream."""
+def _read_blocks(store: SnapshotStore, segment: Segment, blocks: tuple[SegmentBlock, ...]) -> bytes:
+    """The head of the file and `blocks`, which are adjacent: together a valid stream."""
     head = _read_range(store, segment, 0, segment.blocks[0].offset)
-    start = wanted[0].offset
-    data = _read_range(store, segment, start, sum(block.nbytes for block in wanted))
-    for block in wanted:
+    start = blocks[0].offset
+    data = _read_range(store, segment, start, sum(block.nbytes for block in blocks))
+    for block in blocks:
         at = block.offset - start
         _verify(segment, block.checksum, head, data[at : at + block.nbytes])
     return head + data
@@ -217,19 +217,19 @@ def _encode(
 ) -> Iterator[bytes]:
     """The bytes of the stream, message by message: a large state is never encoded as a whole in memory."""
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-    rest = iter(batches)
-    first = next(rest)
+    iterator = iter(batches)
+    first = next(iterator)
     head = first.schema.serialize().to_pybytes()  # the writer emits the schema before the first message
     # Arrow writes a message in hundreds of pieces. Unbuffered, each would take the GIL, which the slot's loop needs.
-    whole = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _MESSAGE_BYTES)
-    with whole, pa.ipc.new_stream(whole, first.schema, options=options) as writer:
-        for batch in itertools.chain([first], rest):
+    stream = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _MESSAGE_BYTES)
+    with stream, pa.ipc.new_stream(stream, first.schema, options=options) as writer:
+        for batch in itertools.chain([first], iterator):
             for part in parts(batch):
                 offset = max(len(head), sink.nbytes)
                 sink.begin_block(head if sink.nbytes else b"")
                 for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
                     writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
-                    whole.flush()
+                    stream.flush()
                     yield from sink.take_chunks()
                 sink.end_block(part, offset)
     yield from sink.take_chunks()

@@ -59,18 +59,18 @@ class IdBlock:
         if not outside.any():
             return row_ids[offsets].astype(np.intp) - 1
         offsets[outside] = 0
-        found = row_ids[offsets].astype(np.intp) - 1
-        found[outside] = NOT_FOUND
-        return found
+        ids = row_ids[offsets].astype(np.intp) - 1
+        ids[outside] = NOT_FOUND
+        return ids
 
     def bounds_including(self, firsts: Codes, room: int) -> tuple[int, int]:
         """Bounds that include `firsts`, with spare room where the block grows, so that it grows seldom."""
         low, high = _bounds(firsts)
-        more = min(self.entries // 2, room)
+        spare = min(self.entries // 2, room)
         last = self.low + self.entries - 1
         return (
-            self.low if low >= self.low else max(min(low, self.low - more), _MIN_INT64),
-            last if high <= last else min(max(high, last + more), _MAX_INT64),
+            self.low if low >= self.low else max(min(low, self.low - spare), _MIN_INT64),
+            last if high <= last else min(max(high, last + spare), _MAX_INT64),
         )
 
     def extend(self, low: int, high: int) -> None:
@@ -110,9 +110,9 @@ class BlockIndex:
             limit = limits.entry_limit(count, limits.new_entries_per_key)
             if tails is None or len(spans) > limits.max_blocks or entries > limit:
                 return None
-        fresh = cls(limits)
-        fresh._blocks = [IdBlock(*span) for span in spans.values()]
-        return fresh
+        index = cls(limits)
+        index._blocks = [IdBlock(*span) for span in spans.values()]
+        return index
 
     def free_keys(self, keys: int) -> int:
         """Upper bound of the keys that may still be added to an index of `keys` keys."""
@@ -121,41 +121,41 @@ class BlockIndex:
     def reserve(self, codes: CodeRows, keys: int) -> bool:
         """Makes room for new keys; the index then has `keys` keys. Returns False if blocks would be too sparse."""
         limits = self._limits
-        parts, rest = self._split(codes)
-        fresh = _tails(codes, rest, limits.max_blocks)
-        if fresh is None or len(self._blocks) + len(fresh) > limits.max_blocks:
+        parts, remainder = self._split(codes)
+        tails = _tails(codes, remainder, limits.max_blocks)
+        if tails is None or len(self._blocks) + len(tails) > limits.max_blocks:
             return False
-        more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
+        spans = [(tail, *_bounds(codes[0, rows])) for tail, rows in tails]
         room = limits.entry_limit(keys, limits.kept_entries_per_key)
-        room -= self._entries() + sum(high - low + 1 for _, low, high in more)
+        room -= self._entries() + sum(high - low + 1 for _, low, high in spans)
         spare = max(0, room) // max(1, len(parts))
         bounds = [(block, *block.bounds_including(codes[0, rows], spare)) for block, rows in parts]
         if sum(high - low + 1 - block.entries for block, low, high in bounds) > room:
             return False
         for block, low, high in bounds:
             block.extend(low, high)
-        self._blocks = [*(IdBlock(*one) for one in reversed(more)), *self._blocks]
+        self._blocks = [*(IdBlock(*span) for span in reversed(spans)), *self._blocks]
         return True
 
-    def find(self, wanted: CodeRows, codes: CodeMatrix) -> RowIds:
+    def find(self, keys: CodeRows, codes: CodeMatrix) -> RowIds:
         """The row id of each key, or `NOT_FOUND`."""
-        if (found := self._find_in_one_block(wanted)) is not None:
-            return found
-        found = np.full(wanted.shape[1], NOT_FOUND, dtype=np.intp)
-        for block, rows in self._split(wanted)[0]:
-            found[rows] = block.find(wanted[0, rows])
-        return found
+        if (row_ids := self._find_in_one_block(keys)) is not None:
+            return row_ids
+        row_ids = np.full(keys.shape[1], NOT_FOUND, dtype=np.intp)
+        for block, rows in self._split(keys)[0]:
+            row_ids[rows] = block.find(keys[0, rows])
+        return row_ids
 
-    def _find_in_one_block(self, wanted: CodeRows) -> RowIds | None:
+    def _find_in_one_block(self, keys: CodeRows) -> RowIds | None:
         """As `find` by a kernel, if all keys have the same tail: most batches belong to a single window. Else None."""
-        if not wanted.shape[1]:
+        if not keys.shape[1]:
             return None
-        wanted = np.ascontiguousarray(wanted)
-        tail, name = wanted[1:, 0], wanted[1:, 0].tobytes()
+        keys = np.ascontiguousarray(keys)
+        tail, name = keys[1:, 0], keys[1:, 0].tobytes()
         block = next((block for block in self._blocks if block.tail_bytes == name), _NO_BLOCK)
-        found = np.empty(wanted.shape[1], dtype=np.intp)
-        alike = native().blocks.find(wanted, np.ascontiguousarray(tail), block.low, block.row_ids, found)
-        return found if alike else None
+        row_ids = np.empty(keys.shape[1], dtype=np.intp)
+        alike = native().blocks.find(keys, np.ascontiguousarray(tail), block.low, block.row_ids, row_ids)
+        return row_ids if alike else None
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
         """Adds keys, which must be absent; `reserve` has made room."""
@@ -187,16 +187,16 @@ class BlockIndex:
         return self._split_apart(codes)
 
     def _split_apart(self, codes: CodeRows) -> tuple[list[tuple[IdBlock, RowIds | slice]], RowIds]:
-        parts, rest = list[tuple[IdBlock, RowIds | slice]](), np.arange(codes.shape[1])
+        parts, rows = list[tuple[IdBlock, RowIds | slice]](), np.arange(codes.shape[1])
         for block in self._blocks:
-            if not len(rest):
+            if not len(rows):
                 break
-            tails = codes[1:] if len(rest) == codes.shape[1] else codes[1:, rest]
+            tails = codes[1:] if len(rows) == codes.shape[1] else codes[1:, rows]
             same = (tails == block.tail).all(axis=0)
             if same.any():
-                parts.append((block, rest[same]))
-                rest = rest[~same]
-        return parts, rest
+                parts.append((block, rows[same]))
+                rows = rows[~same]
+        return parts, rows
 
 
 def _tails(codes: CodeRows, rows: RowIds, limit: int) -> Sequence[TailRows] | None:

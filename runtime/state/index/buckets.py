@@ -58,11 +58,11 @@ class BucketIndex:
         """Whether there is room for new keys, after which the index has `keys` keys."""
         return bool((self._filled + codes.shape[1]) * 2 <= len(self._buckets))
 
-    def find(self, wanted: CodeRows, codes: CodeMatrix) -> RowIds:
+    def find(self, keys: CodeRows, codes: CodeMatrix) -> RowIds:
         """The row id of each key, or `NOT_FOUND`; `codes` are the codes of all row ids."""
-        found = np.empty(wanted.shape[1], dtype=np.intp)
-        native().buckets.find(np.ascontiguousarray(wanted), codes, self._buckets, found)
-        return found
+        row_ids = np.empty(keys.shape[1], dtype=np.intp)
+        native().buckets.find(np.ascontiguousarray(keys), codes, self._buckets, row_ids)
+        return row_ids
 
     def insert(self, row_ids: RowIds, codes: CodeRows) -> None:
         """Adds keys, which must be absent."""

@@ -47,11 +47,11 @@ def factorise(columns: Sequence[pa.Array]) -> DistinctKeys:
 def _distinct(columns: Sequence[tuple[Codes, int]], rows: int) -> DistinctKeys:
     codes, space = columns[0]
     for following in columns[1:]:
-        more, width = following
+        column, width = following
         if space * width > _max_marked_codes(rows):
             codes, space = _renumber_densely(codes, space)
-            more, width = _renumber_densely(more, width)
-        codes, space = codes * width + more, space * width
+            column, width = _renumber_densely(column, width)
+        codes, space = codes * width + column, space * width
     which, count = _renumber_densely(codes, space)
     first = np.empty(count, dtype=np.intp)
     first[which[::-1]] = np.arange(rows - 1, -1, -1)  # of repeated numbers, numpy keeps the last: the first row

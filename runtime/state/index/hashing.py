@@ -180,8 +180,8 @@ def mix(values: Hashes) -> Hashes:
 def salts_for(hashes: Hashes, key_groups: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:
     """The integers that put keys into `key_groups`, as a last key column behind columns with `hashes`."""
     free = hashes >> np.uint64(1)  # so that no sum overflows
-    wanted = free - free % np.uint64(max_parallelism) + key_groups.astype(np.uint64)
-    return _unmix(_unmix(wanted) - hashes * COMBINE_MULTIPLIER).view(np.int64)
+    targets = free - free % np.uint64(max_parallelism) + key_groups.astype(np.uint64)
+    return _unmix(_unmix(targets) - hashes * COMBINE_MULTIPLIER).view(np.int64)
 
 
 def _unmix(mixed: Hashes) -> Hashes:

@@ -47,8 +47,8 @@ class InternedCodec:
                 self._hashes.grow(max(len(self._hashes), 2 * hashed, count))
                 self._hashes.data[hashed:count] = hash_column(self._table.arena.values()[hashed:count])
                 self._hashed = count
-            known = np.minimum(codes, self._hashed - 1) if self._hashed else np.zeros_like(codes)
-            return self._hashes.data[known]
+            indices = np.minimum(codes, self._hashed - 1) if self._hashed else np.zeros_like(codes)
+            return self._hashes.data[indices]
 
     def with_type(self, kind: Any) -> "InternedCodec":
         """A codec that shares the table, which only grows, and decodes to a wider type."""
@@ -58,12 +58,12 @@ class InternedCodec:
 
     def compact(self, codes: Codes) -> tuple["InternedCodec", Codes]:
         """A codec with only the values of `codes`, and `codes` in its numbering; `UNKNOWN_CODE` stays."""
-        fresh = InternedCodec(self._kind)
-        known = codes != UNKNOWN_CODE
+        codec = InternedCodec(self._kind)
+        is_known = codes != UNKNOWN_CODE
         renumbered = np.full(len(codes), UNKNOWN_CODE, dtype=np.int64)
-        values = self._table.arena.values().take(pa.array(codes[known]))
-        renumbered[known] = fresh.encode(_from_bytes(values, self._kind), learn=True)
-        return fresh, renumbered
+        values = self._table.arena.values().take(pa.array(codes[is_known]))
+        renumbered[is_known] = codec.encode(_from_bytes(values, self._kind), learn=True)
+        return codec, renumbered
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:

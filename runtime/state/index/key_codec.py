@@ -61,15 +61,15 @@ def take_rows(column: pa.Array, rows: npt.NDArray[np.intp]) -> pa.Array:
     return (to_plain(column) if is_view else column).take(pa.array(rows))
 
 
-def common_key_type(one: Any, other: Any) -> Any:
-    """The type of a key column that holds values of types `one` and `other`; None: there is no such type."""
-    one, other = plain_type(one), plain_type(other)
-    return _arrow_type(key_rule(str(one), str(other)), one, other)
+def common_key_type(first: Any, second: Any) -> Any:
+    """The type of a key column that holds values of types `first` and `second`; None: there is no such type."""
+    first, second = plain_type(first), plain_type(second)
+    return _arrow_type(key_rule(str(first), str(second)), first, second)
 
 
-def common_value_type(one: Any, other: Any) -> Any:
-    """The type of a value column that holds values of types `one` and `other`; None: there is no such type."""
-    return _arrow_type(value_rule(str(one), str(other)), one, other)
+def common_value_type(first: Any, second: Any) -> Any:
+    """The type of a value column that holds values of types `first` and `second`; None: there is no such type."""
+    return _arrow_type(value_rule(str(first), str(second)), first, second)
 
 
 def check_key_type(name: str, kind: Any) -> None:
@@ -96,10 +96,10 @@ def common_declared_type(kind: Any, declared: str, rule: Callable[[str, str], Ru
     return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else pa.type_for_alias(common)
 
 
-def _arrow_type(rule: Rule, one: Any, other: Any) -> Any:
+def _arrow_type(rule: Rule, first: Any, second: Any) -> Any:
     if rule.common is None:
         return None
-    return {str(one): one, str(other): other}.get(rule.common) or pa.type_for_alias(rule.common)
+    return {str(first): first, str(second): second}.get(rule.common) or pa.type_for_alias(rule.common)
 
 
 def key_codec(kind: Any) -> KeyCodec:

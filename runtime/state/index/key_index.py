@@ -83,13 +83,13 @@ class KeyIndex:
     def find(self, codes: CodeRows) -> RowIds:
         """The row id of each key, or `NOT_FOUND`."""
         self._move_keys(self._tuning.min_moved_keys + codes.shape[1])
-        found = self.form.find(codes, self._matrix())
+        row_ids = self.form.find(codes, self._matrix())
         if self._old_form is None:
-            return found
-        missing = np.flatnonzero(found == NOT_FOUND)
+            return row_ids
+        missing = np.flatnonzero(row_ids == NOT_FOUND)
         former = self._old_form.find(codes[:, missing], self._matrix())
-        found[missing] = np.where((former >= 0) & self._unmoved[former], former, NOT_FOUND)
-        return found
+        row_ids[missing] = np.where((former >= 0) & self._unmoved[former], former, NOT_FOUND)
+        return row_ids
 
     def add(self, codes: CodeRows) -> RowIds:
         """Assigns a row id to each key. The keys must be distinct and absent."""
@@ -175,15 +175,15 @@ class KeyIndex:
         return self._codes.data.reshape(-1, self._width)
 
     def _allocate_row_ids(self, count: int) -> RowIds:
-        again = min(count, self._reusable_count)
-        self._reusable_count -= again
-        reused = self._reusable.data[self._reusable_count : self._reusable_count + again].copy()
-        fresh = np.arange(self.used, self.used + count - again)
-        self.used += count - again
+        reused_count = min(count, self._reusable_count)
+        self._reusable_count -= reused_count
+        reused = self._reusable.data[self._reusable_count : self._reusable_count + reused_count].copy()
+        new_ids = np.arange(self.used, self.used + count - reused_count)
+        self.used += count - reused_count
         if self.used > self.capacity:
             self._live.grow(_power_of_two(self.used))
             self._codes.grow(self.capacity * self._width)
-        return np.concatenate([reused, fresh])
+        return np.concatenate([reused, new_ids])
 
     def _free_row_ids(self, row_ids: RowIds) -> None:
         freed = self._reusable_count + len(row_ids)

@@ -47,10 +47,10 @@ class KeyTypes:
         self._checked_schema = schema
 
     def _add(self, column: str, name: str) -> None:
-        known = self._by_column.get(column, name)
-        common = key_rule(known, name).common
+        state_type = self._by_column.get(column, name)
+        common = key_rule(state_type, name).common
         if common is None:
-            detail = f"key column {column!r} is {known} in the state and {name} in the data"
+            detail = f"key column {column!r} is {state_type} in the state and {name} in the data"
             raise JobRejected("key-type-changed", self._operator, detail)
         self._by_column[column] = common
 

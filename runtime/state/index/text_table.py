@@ -39,8 +39,8 @@ class TextTable:
     def _number_rows(self, texts: Texts, first: int, numbers: Numbers, learn: bool) -> int:
         """Numbers the rows from `first` on; returns the first row for which there is no room."""
         arena, count = self.arena, np.array([self.arena.count])
-        known = self._buckets.data, self._room, arena.data, arena.offsets, count
-        stopped: int = self._kernels.number_texts(*texts, first, *known, numbers, learn, self._hash_mask)
+        table = self._buckets.data, self._room, arena.data, arena.offsets, count
+        stopped: int = self._kernels.number_texts(*texts, first, *table, numbers, learn, self._hash_mask)
         arena.count = int(count[0])
         return stopped
 

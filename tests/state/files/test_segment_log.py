@@ -95,7 +95,7 @@ def test_a_chain_of_any_sizes_becomes_short_and_stays_so(sizes: list[int], most:
     files: list[int] = []
     for size in sizes:
         files.append(size)
-        while (start := compaction_start(files, most, whole=True)) is not None:
+        while (start := compaction_start(files, most, with_base=True)) is not None:
             files[start:] = [sum(files[start:])]
     classes = 1 + next(n for n in range(64) if SMALLEST_CLASS_UNIT_BYTES * most**n > sum(sizes))
     assert len(files) <= 1 + most * classes
@@ -103,12 +103,12 @@ def test_a_chain_of_any_sizes_becomes_short_and_stays_so(sizes: list[int], most:
 
 
 def test_what_lies_before_is_left_alone_unless_the_rest_outweighs_it() -> None:
-    assert compaction_start([1_000_000, 10, 10], 8, whole=True) is None
-    assert compaction_start([15, 10, 10], 8, whole=True) == 0
-    assert compaction_start([15, 10, 10], 8, whole=False) is None
-    assert compaction_start([1_000_000, *[10] * 8], 8, whole=True) == 1
-    assert compaction_start([1_000_000, 400_000, *[10] * 8], 8, whole=True) == 2
-    assert compaction_start([5], 8, whole=True) is None
+    assert compaction_start([1_000_000, 10, 10], 8, with_base=True) is None
+    assert compaction_start([15, 10, 10], 8, with_base=True) == 0
+    assert compaction_start([15, 10, 10], 8, with_base=False) is None
+    assert compaction_start([1_000_000, *[10] * 8], 8, with_base=True) == 1
+    assert compaction_start([1_000_000, 400_000, *[10] * 8], 8, with_base=True) == 2
+    assert compaction_start([5], 8, with_base=True) is None
 
 
 def test_bytes_written_follow_the_change_and_files_stay_few() -> None:

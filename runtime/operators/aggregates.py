@@ -179,8 +179,8 @@ class Mean(Sum):
         return [*super().state_types(schema), pa.int64(), pa.int64()]
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        _, known = _valid_values(batch.column(self._column), at)
-        count = _count_rows(state.column(f"{name}:count"), known)
+        _, positions = _valid_values(batch.column(self._column), at)
+        count = _count_rows(state.column(f"{name}:count"), positions)
         return _in_sequence(super().accumulate(state, name, batch, at), count)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
@@ -239,9 +239,9 @@ class _Extreme(Aggregate):
         return partial(self._choose_values, best, valid, _cast_exactly(values, best.dtype, name), at)
 
     def _choose_values(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
-        fresh = np.flatnonzero(~valid[at])
-        best[at[fresh]] = values[fresh]  # any value of the key is a valid start
-        valid[at[fresh]] = True
+        indices = np.flatnonzero(~valid[at])
+        best[at[indices]] = values[indices]  # any value of the key is a valid start
+        valid[at[indices]] = True
         with np.errstate(invalid="ignore"):  # comparisons with NaN are intended
             self._choose.at(best, at, values)
 
@@ -271,14 +271,14 @@ class AggregateSet:
         return list(self._aggregates)
 
     def fields(self) -> pa.Schema:
-        return pa.schema([field for name, wanted in self._aggregates.items() for field in wanted.fields(name)])
+        return pa.schema([field for name, aggregate in self._aggregates.items() for field in aggregate.fields(name)])
 
     def state_types(self, schema: pa.Schema) -> list[Any]:
-        return [kind for wanted in self._aggregates.values() for kind in wanted.state_types(schema)]
+        return [kind for aggregate in self._aggregates.values() for kind in aggregate.state_types(schema)]
 
     def row_count_column(self) -> str:
         """The state column that counts all rows; requires a `Count` among the aggregates."""
-        return next(f"{name}:count" for name, wanted in self._aggregates.items() if type(wanted) is Count)
+        return next(f"{name}:count" for name, aggregate in self._aggregates.items() if type(aggregate) is Count)
 
     def accumulate(self, state: StateColumns, batch: pa.RecordBatch, at: Positions) -> None:
         """Adds rows to all aggregates, or to none if any refuses them.
@@ -286,16 +286,16 @@ class AggregateSet:
         Raises:
             DataRejected: the state cannot hold a value or the result.
         """
-        for change in [wanted.accumulate(state, name, batch, at) for name, wanted in self._aggregates.items()]:
+        for change in [aggregate.accumulate(state, name, batch, at) for name, aggregate in self._aggregates.items()]:
             change()
 
     def merge(self, state: StateColumns, parts: pa.RecordBatch, at: Positions) -> None:
         """Adds rows of state columns to all aggregates, or to none. Raises as `accumulate`."""
-        for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
+        for change in [aggregate.merge(state, name, parts, at) for name, aggregate in self._aggregates.items()]:
             change()
 
     def results(self, state: StateColumns, row_ids: Positions) -> list[pa.Array]:
-        return [wanted.result(state, name, row_ids) for name, wanted in self._aggregates.items()]
+        return [aggregate.result(state, name, row_ids) for name, aggregate in self._aggregates.items()]
 
 
 def _count_field(name: str) -> pa.Field:
@@ -429,9 +429,9 @@ def _decimal_overflow_error(name: str) -> DataRejected:
     return DataRejected(f"the sum {name!r} exceeds {_DECIMAL_DIGITS} digits")
 
 
-def _add_sums(before: Values, more: Values, name: str) -> Values:
-    total = before + more
-    if (((before ^ total) & (more ^ total)) < 0).any():
+def _add_sums(before: Values, increments: Values, name: str) -> Values:
+    total = before + increments
+    if (((before ^ total) & (increments ^ total)) < 0).any():
         raise _overflow_error(name)
     return np.asarray(total)
 

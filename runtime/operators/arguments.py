@@ -148,19 +148,19 @@ def check_function(uid: str, function: object, *, asynchronous: bool = False, ro
 
 
 def check_factory(
-    uid: str, factory: object, wanted: type, advice: str = "", *, argument: str = "function_factory"
+    uid: str, factory: object, base: type, advice: str = "", *, argument: str = "function_factory"
 ) -> None:
-    """Raises JobRejected unless the factory makes objects of the class `wanted`. Only a class can be inspected.
+    """Raises JobRejected unless the factory makes objects of the class `base`. Only a class can be inspected.
 
     `advice` is appended to the error for a factory that is another class.
     """
-    if not callable(factory) or isinstance(factory, wanted):
-        made = argument.removesuffix("_factory")
-        problem = f"must be a class, or a factory that makes one {made} per subtask, not an instance: {factory!r}"
+    if not callable(factory) or isinstance(factory, base):
+        product = argument.removesuffix("_factory")
+        problem = f"must be a class, or a factory that makes one {product} per subtask, not an instance: {factory!r}"
         raise argument_error(uid, argument, problem)
     if isinstance(factory, type):
-        if not issubclass(factory, wanted):
-            raise argument_error(uid, argument, f"{factory.__name__} is not a subclass of {wanted.__name__}{advice}")
+        if not issubclass(factory, base):
+            raise argument_error(uid, argument, f"{factory.__name__} is not a subclass of {base.__name__}{advice}")
         check_hooks(uid, factory, argument=argument)
 
 

@@ -78,20 +78,20 @@ class BroadcastJoin(Operator):
             self._probe(batch, out)
 
     def _add_build_rows(self, batch: pa.RecordBatch) -> None:
-        wanted = self._check_build(batch.schema)
-        columns = [to_plain(batch.column(name)) for name in wanted]
-        self._build.append(pa.RecordBatch.from_arrays(columns, names=wanted))
+        names = self._check_build(batch.schema)
+        columns = [to_plain(batch.column(name)) for name in names]
+        self._build.append(pa.RecordBatch.from_arrays(columns, names=names))
         self._lookup = None
 
     def _check_build(self, schema: pa.Schema) -> list[str]:
         """The names of the build columns to store. Raises JobRejected if a column is missing or cannot be a key."""
-        wanted = list(dict.fromkeys([*self._on, *self._take]))
-        for name in wanted:
+        names = list(dict.fromkeys([*self._on, *self._take]))
+        for name in names:
             if name not in schema.names:
                 raise JobRejected("unknown-column", name, f"the build side has only {', '.join(schema.names)}")
         for name in self._on:
             check_key_type(name, schema.field(name).type)
-        return wanted
+        return names
 
     def _check_probe(self, schema: pa.Schema) -> None:
         for name in self._on:
@@ -107,11 +107,11 @@ class BroadcastJoin(Operator):
         if self._lookup is None:
             self._lookup = _Lookup(self._on, self._build.table())
         rows = self._lookup.rows([batch.column(name) for name in self._on])
-        found = rows != NOT_FOUND
-        if self._inner and not found.all():
-            batch, rows, found = batch.filter(pa.array(found)), rows[found], found[found]
+        matches = rows != NOT_FOUND
+        if self._inner and not matches.all():
+            batch, rows, matches = batch.filter(pa.array(matches)), rows[matches], matches[matches]
         if batch.num_rows:
-            out.emit(self._join(batch, pa.array(rows, mask=None if found.all() else ~found)))
+            out.emit(self._join(batch, pa.array(rows, mask=None if matches.all() else ~matches)))
 
     def _join(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
         assert self._lookup is not None, "the lookup is made before the first row"
@@ -161,10 +161,10 @@ class _Lookup:
             return pa.field(name, pa.null()), pa.nulls(len(rows))
         field = pa.field(name, self._table.field(name).type)
         if encodes and (texts := self._encoded_column(name)) is not None:
-            taken = texts.take(rows)
-            return encoded_field(field, taken.type), taken
-        taken = self._table.column(name).take(rows)
-        return field, pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], taken.type)
+            column = texts.take(rows)
+            return encoded_field(field, column.type), column
+        column = self._table.column(name).take(rows)
+        return field, pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
     def _encoded_column(self, name: str) -> pa.DictionaryArray | None:
         if name not in self._encoded:
@@ -176,8 +176,8 @@ class _Lookup:
         column = self._table.column(name)
         if not pa.types.is_string(column.type):
             return None
-        found = pa.concat_arrays(column.chunks).dictionary_encode()
-        return found if len(found.dictionary) <= _MAX_ENCODED_TEXTS else None
+        texts = pa.concat_arrays(column.chunks).dictionary_encode()
+        return texts if len(texts.dictionary) <= _MAX_ENCODED_TEXTS else None
 
     def _build_index(self) -> None:
         usable = np.flatnonzero(~_any_null(self._keys))

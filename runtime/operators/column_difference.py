@@ -24,9 +24,9 @@ def columns_of(schema: pa.Schema) -> dict[str, str]:
 
 def column_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Names the columns that differ; both arguments are as `columns_of` returns them."""
-    gone = [f"{name!r} is missing" for name in before if name not in now]
+    missing = [f"{name!r} is missing" for name in before if name not in now]
     new = [f"{name!r} is new" for name in now if name not in before]
     changed = [
         f"{name!r} was {before[name]} and is {now[name]}" for name in now if before.get(name, now[name]) != now[name]
     ]
-    return "; ".join(gone + new + changed) or f"their order was {', '.join(before)} and is {', '.join(now)}"
+    return "; ".join(missing + new + changed) or f"their order was {', '.join(before)} and is {', '.join(now)}"

@@ -3,8 +3,8 @@
 from collections.abc import Container
 
 
-def free_name(name: str, taken: Container[str]) -> str:
-    """`name`, prefixed by as many colons as needed to differ from the `taken` names."""
-    while name in taken:
+def free_name(name: str, names: Container[str]) -> str:
+    """`name`, prefixed by as many colons as needed to differ from all `names`."""
+    while name in names:
         name = f":{name}"
     return name

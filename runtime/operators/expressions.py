@@ -71,9 +71,9 @@ class Filter(Operator):
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         mask = self._mask_by_dictionary(batch)
-        kept = batch.filter(filter_mask(self._predicate, batch) if mask is None else mask)
-        if kept.num_rows:
-            out.emit(kept)
+        rows = batch.filter(filter_mask(self._predicate, batch) if mask is None else mask)
+        if rows.num_rows:
+            out.emit(rows)
 
     def _mask_by_dictionary(self, batch: pa.RecordBatch) -> pa.Array | None:
         """The mask of a predicate on a single encoded column; None: the rows decide.
@@ -156,10 +156,10 @@ def _evaluate(batch: pa.RecordBatch, columns: Mapping[str, pc.Expression]) -> pa
     rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
     options = acero.ProjectNodeOptions(list(columns.values()), list(columns))
     try:
-        made = acero.Declaration("project", options, [rows]).to_table(use_threads=False)
+        table = acero.Declaration("project", options, [rows]).to_table(use_threads=False)
     except pa.ArrowException as error:
         raise _named(error, batch, columns) from error
-    return made.to_batches()[0] if made.column(0).num_chunks == 1 else _as_batch(made)
+    return table.to_batches()[0] if table.column(0).num_chunks == 1 else _as_batch(table)
 
 
 def _as_batch(table: pa.Table) -> pa.RecordBatch:
@@ -172,8 +172,8 @@ def _named(error: Exception, batch: pa.RecordBatch, columns: Mapping[str, pc.Exp
     """The error with the name of the column at fault, and the expressions."""
     unknown = _UNKNOWN_FIELD.search(str(error))
     if unknown is not None:
-        known = ", ".join(batch.schema.names)
-        detail = f"the expression names the column {unknown['name']!r}; the columns are {known}"
+        names = ", ".join(batch.schema.names)
+        detail = f"the expression names the column {unknown['name']!r}; the columns are {names}"
         return JobRejected("unknown-column", unknown["name"], detail)
     texts = ", ".join(f"{name}: {expression}" for name, expression in columns.items())
     if isinstance(error, pa.ArrowNotImplementedError | pa.ArrowTypeError):

@@ -35,9 +35,9 @@ class GroupWatermarks:
         self._name = name
         self._restored = np.full(context.max_parallelism, MIN_WATERMARK)  #: restored watermark by key group
         self.restored_names: set[bytes] = set()  #: keys of the restored entries
-        for (group, found, _), at in table.items():
+        for (group, key, _), at in table.items():
             assert isinstance(at, bytes), "watermarks are stored as bytes"
-            self.restored_names.add(found)
+            self.restored_names.add(key)
             self._restored[group] = msgspec.msgpack.decode(at)
         self.min_watermark = int(self._restored[list(context.key_groups)].min())  #: lowest of own groups
         self.max_watermark = int(self._restored.max())  #: highest of all restored groups

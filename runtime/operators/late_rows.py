@@ -33,12 +33,12 @@ def late_columns_error(tag: OutputTag, columns: pa.Schema) -> JobRejected | None
 
     Nullability and views make no difference: channels carry no views.
     """
-    own, declared = (
+    row_columns, declared = (
         ", ".join(f"{item.name}: {item.type}" for item in schema_without_views(each)) for each in (columns, tag.schema)
     )
-    if own == declared:
+    if row_columns == declared:
         return None
-    detail = f"late rows have the columns {own}, but {tag.name!r} declares {declared}"
+    detail = f"late rows have the columns {row_columns}, but {tag.name!r} declares {declared}"
     return JobRejected("bad-late-to", "late_to", detail)
 
 

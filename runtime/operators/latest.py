@@ -51,6 +51,6 @@ class Latest(Operator):
         if not len(candidates):
             return
         backwards = candidates[::-1]
-        kept = np.sort(backwards[self._table.first_rows(row_ids[backwards])])
-        self._table.touch(row_ids[kept])
-        out.emit(batch if len(kept) == batch.num_rows else batch.take(pa.array(kept)))
+        rows = np.sort(backwards[self._table.first_rows(row_ids[backwards])])
+        self._table.touch(row_ids[rows])
+        out.emit(batch if len(rows) == batch.num_rows else batch.take(pa.array(rows)))

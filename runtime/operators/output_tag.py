@@ -35,16 +35,16 @@ def check_tags(uid: str, tags: object) -> tuple[OutputTag, ...]:
     """The side outputs of operator `uid`. Raises JobRejected: a value is no tag, or two tags have the same name."""
     if isinstance(tags, OutputTag) or not isinstance(tags, Iterable):
         raise argument_error(uid, "side_outputs", f"must be a list of OutputTag, not {tags!r}")
-    found = tuple(tags)
-    for tag in found:
+    side_outputs = tuple(tags)
+    for tag in side_outputs:
         if not isinstance(tag, OutputTag):
             raise argument_error(uid, "side_outputs", f"must be a list of OutputTag, but contains {tag!r}")
-        if sum(other.name == tag.name for other in found) > 1:
+        if sum(other.name == tag.name for other in side_outputs) > 1:
             raise argument_error(uid, "side_outputs", f"names the output {tag.name!r} twice")
-    return found
+    return side_outputs
 
 
-def unknown_output_error(uid: str, name: str, known: Mapping[str, object] | Iterable[str]) -> JobRejected:
+def unknown_output_error(uid: str, name: str, tags: Mapping[str, object] | Iterable[str]) -> JobRejected:
     """The error for a side output that operator `uid` does not declare."""
-    declared = ", ".join(repr(each) for each in known) or "none"
+    declared = ", ".join(repr(each) for each in tags) or "none"
     return JobRejected("unknown-output", uid, f"it has no side output {name!r}; declared in side_outputs: {declared}")

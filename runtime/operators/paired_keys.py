@@ -25,7 +25,9 @@ def check_key_pairs(
     check_keys(left_columns, left, uid)
     check_keys(right_columns, right, uid)
     for first, second in zip(left, right, strict=True):
-        one, other = left_columns.field(first).type, right_columns.field(second).type
-        if common_key_type(one, other) is None:
-            detail = f"key {first!r} of its first input is {one}, key {second!r} of its second input is {other}"
+        first_type, second_type = left_columns.field(first).type, right_columns.field(second).type
+        if common_key_type(first_type, second_type) is None:
+            detail = (
+                f"key {first!r} of its first input is {first_type}, key {second!r} of its second input is {second_type}"
+            )
             raise JobRejected("bad-keys", uid, f"{detail}: rows would never meet; cast a column with with_columns")

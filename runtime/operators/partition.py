@@ -42,8 +42,8 @@ def partition_by_function(
     """
     check_partition_columns(batch.schema, columns, target)
     try:
-        wanted = batch.select(list(columns))
-        owners = _check_owners(np.asarray(function(wanted, parallelism)), wanted, parallelism)
+        rows = batch.select(list(columns))
+        owners = _check_owners(np.asarray(function(rows, parallelism)), rows, parallelism)
     except (DataRejected, JobRejected):
         raise  # the function refused its input: a retry cannot help
     except Exception as error:
@@ -51,15 +51,15 @@ def partition_by_function(
     return _split_by_owner(batch, owners, parallelism)
 
 
-def _check_owners(found: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: int) -> npt.NDArray[np.uint16]:
-    if found.shape != (rows.num_rows,) or found.dtype.kind not in "iu":
-        shape = " x ".join(map(str, found.shape)) or "one"
-        raise TypeError(f"it must return one integer for each of {rows.num_rows} rows, not {shape} of {found.dtype}")
-    wrong = np.flatnonzero((found < 0) | (found >= parallelism))
+def _check_owners(owners: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: int) -> npt.NDArray[np.uint16]:
+    if owners.shape != (rows.num_rows,) or owners.dtype.kind not in "iu":
+        shape = " x ".join(map(str, owners.shape)) or "one"
+        raise TypeError(f"it must return one integer for each of {rows.num_rows} rows, not {shape} of {owners.dtype}")
+    wrong = np.flatnonzero((owners < 0) | (owners >= parallelism))
     if len(wrong):
         (values,) = rows.slice(int(wrong[0]), 1).to_pylist()
-        raise ValueError(f"it returned {found[wrong[0]]} for {values}; there are subtasks 0 to {parallelism - 1}")
-    return found.astype(np.uint16)
+        raise ValueError(f"it returned {owners[wrong[0]]} for {values}; there are subtasks 0 to {parallelism - 1}")
+    return owners.astype(np.uint16)
 
 
 def partition_by_key_group(

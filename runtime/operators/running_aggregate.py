@@ -98,26 +98,26 @@ class RunningAggregate(Operator):
         columns = self._key_columns(batch)
         distinct = factorise(columns)
         keys = distinct.take_keys(columns)
-        known = self._table.find(keys) != NOT_FOUND
+        is_known = self._table.find(keys) != NOT_FOUND
         row_ids = self._table.upsert(keys)
         before = self._results(row_ids, keys)
         self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         self._table.touch(row_ids)
         now = self._results(row_ids, keys)
-        updated = known & _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
-        kinds = [(now, ~known, INSERT), (before, updated, UPDATE_BEFORE), (now, updated, UPDATE_AFTER)]
-        rows = pa.concat_batches([_with_op(rows.filter(pa.array(kept)), op) for rows, kept, op in kinds])
-        first_rows = np.concatenate([distinct.first_rows[kept] for _, kept, _ in kinds])
+        updated = is_known & _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
+        kinds = [(now, ~is_known, INSERT), (before, updated, UPDATE_BEFORE), (now, updated, UPDATE_AFTER)]
+        rows = pa.concat_batches([_with_op(rows.filter(pa.array(mask)), op) for rows, mask, op in kinds])
+        first_rows = np.concatenate([distinct.first_rows[mask] for _, mask, _ in kinds])
         return rows.take(pa.array(np.argsort(first_rows, kind="stable")))  # changes of a key stay in their order
 
     def _results(self, row_ids: RowIds, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The output rows of `keys`. Columns that the table converts (dictionaries, -0.0) are read from the table."""
         types = [field.type for field in self._table.schema.keys]
-        shown = [
+        key_columns = [
             values if values.type == kind and not pa.types.is_floating(kind) else self._table.key_column(key, row_ids)
             for key, kind, values in zip(self._keys, types, keys, strict=True)
         ]
-        return self._output_batch(shown, row_ids)
+        return self._output_batch(key_columns, row_ids)
 
     def _output_batch(self, keys: Sequence[pa.Array], row_ids: RowIds) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, row_ids)], names=self._names)
@@ -134,7 +134,7 @@ def _any_different(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[
 
 def is_different(before: pa.Array, now: pa.Array) -> pa.Array:
     """By row, whether two columns of the same type differ. Nulls are equal to each other, and so are NaNs."""
-    both = pc.fill_null(pc.not_equal(before, now), False)
+    difference = pc.fill_null(pc.not_equal(before, now), False)
     if pa.types.is_floating(now.type):
-        both = pc.and_not(both, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(now)), False))
-    return pc.or_(both, pc.xor(before.is_valid(), now.is_valid()))
+        difference = pc.and_not(difference, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(now)), False))
+    return pc.or_(difference, pc.xor(before.is_valid(), now.is_valid()))

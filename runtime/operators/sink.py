@@ -50,9 +50,9 @@ class SinkOperator(Operator):
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         self._prepared_rows.append((checkpoint, self._rows))
-        fresh = self._writer.prepare(checkpoint)
-        encode_values("committables", list(fresh))  # the error names the operator here
-        self._prepared += [(checkpoint, committable) for committable in fresh]
+        committables = self._writer.prepare(checkpoint)
+        encode_values("committables", list(committables))  # the error names the operator here
+        self._prepared += [(checkpoint, committable) for committable in committables]
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         due = [committable for checkpoint, committable in self._prepared if checkpoint <= permit.checkpoint]

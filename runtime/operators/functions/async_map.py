@@ -164,10 +164,10 @@ class AsyncMap(Operator):
         """Makes requests for waiting rows, up to the capacity."""
         while self._waiting and len(self._requests) < self._limits.capacity:
             waiting = self._waiting[0]
-            asked = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
-            for number, row in enumerate(rows_of(asked)):
-                self._start_request(row, asked.slice(number, 1), waiting.time)
-            waiting.batch = waiting.batch.slice(asked.num_rows)
+            rows = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
+            for number, row in enumerate(rows_of(rows)):
+                self._start_request(row, rows.slice(number, 1), waiting.time)
+            waiting.batch = waiting.batch.slice(rows.num_rows)
             if not waiting.batch.num_rows:
                 self._waiting.popleft()
 
@@ -180,12 +180,12 @@ class AsyncMap(Operator):
         """The requests whose rows may be emitted now."""
         if not self._ordered:
             return [request for request in self._requests if request.is_done]
-        found = []
+        requests = []
         for request in self._requests:
             if not request.is_done:
                 break
-            found.append(request)
-        return found
+            requests.append(request)
+        return requests
 
     def _expire_requests(self, now_ms: int) -> None:
         """Completes timed-out requests with the rows of `on_timeout`. Raises TimeoutError if `on_timeout` is None."""
@@ -248,10 +248,10 @@ class _EventLoopThread:
         self._loop.close()
 
     async def _cancel_all(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

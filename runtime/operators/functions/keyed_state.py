@@ -126,10 +126,10 @@ class StateElements:
 
     def live_elements(self) -> list[tuple[Any, Any]]:
         """Places and values of the unexpired elements of the current key, in the order of writing."""
-        found = (
+        elements = (
             (place, *_decode_element(stored)) for place, stored in self._table.entries_of(*self.current.get()).items()
         )
-        return [(place, value) for place, expires, value in found if not self._is_expired(expires)]
+        return [(place, value) for place, expires, value in elements if not self._is_expired(expires)]
 
     def next_place(self) -> int:
         """The place after the last element of a list."""
@@ -156,8 +156,8 @@ class StateElements:
             self._restored.pop(entry, None)
 
     def _restored_expiries(self) -> dict[Entry, int]:
-        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _decode_element(stored)[0])]
-        return {entry: expires for expires, entry in sorted(found, key=lambda pair: pair[0])}
+        pairs = [(expires, entry) for entry, stored in self._table.items() if (expires := _decode_element(stored)[0])]
+        return {entry: expires for expires, entry in sorted(pairs, key=lambda pair: pair[0])}
 
 
 def _decode_element(stored: Stored) -> tuple[int | None, Any]:

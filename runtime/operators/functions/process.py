@@ -90,10 +90,10 @@ class SubtaskContext(FunctionContext):
 
     def take_due(self, now_ms: int) -> list[int]:
         """Removes and returns the timers up to and including `now_ms`, but no timers registered later."""
-        found = []
+        timers = []
         while self._timers and self._timers[0] <= now_ms:
-            found.append(heapq.heappop(self._timers))
-        return found
+            timers.append(heapq.heappop(self._timers))
+        return timers
 
     def store_timers(self) -> None:
         """Writes the pending timers to state."""

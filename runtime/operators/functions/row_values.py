@@ -88,8 +88,8 @@ def _row_factory(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator
     values = [f"v{number}" for number in range(len(names))]
     pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     code = f"lambda columns: ({{{pairs}}} for {', '.join(values)}, in zip(*columns, strict=True))"
-    made: Callable[[list[list[Any]]], Iterator[Row]] = eval(code)  # noqa: S307  # names are string literals in it
-    return made
+    factory: Callable[[list[list[Any]]], Iterator[Row]] = eval(code)  # noqa: S307  # names are string literals in it
+    return factory
 
 
 def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
@@ -103,10 +103,10 @@ def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
 def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
     """An integer column. Arrow would truncate a `float` for an integer type; a cast raises an error."""
     try:
-        made = pa.array(values)
+        column = pa.array(values)
     except OverflowError:  # only uint64 holds such integers
         return pa.array(values, kind)
-    return made.cast(kind) if pa.types.is_floating(made.type) or made.type == kind else pa.array(values, kind)
+    return column.cast(kind) if pa.types.is_floating(column.type) or column.type == kind else pa.array(values, kind)
 
 
 def _column_values(rows: Sequence[Row], name: str) -> list[Any]:

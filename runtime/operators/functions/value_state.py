@@ -98,8 +98,8 @@ class ValueState:
         """Caches the value of the current key. Returns its stored form, or `_ABSENT`."""
         number = self._key.number
         stored = self._cells.stored_single(self._key.keys[number])
-        self._values[number] = self._before[number] = found = _ABSENT if stored is None else stored
-        return found
+        self._values[number] = self._before[number] = content = _ABSENT if stored is None else stored
+        return content
 
 
 class ExpiringValueState(ValueState):

@@ -42,7 +42,7 @@ class JoinColumns:
 
     def second_columns(self, second: pa.Schema) -> list[str]:
         """The columns of the second stream that joined rows have."""
-        shared = {own for other, own in self.keys if other == own}
+        shared = {column for other, column in self.keys if other == column}
         return [name for name in second.names if name not in shared]
 
     def names(self, first: pa.Schema, second: pa.Schema) -> list[str]:
@@ -51,10 +51,10 @@ class JoinColumns:
         Raises:
             JobRejected: two columns have the same name.
         """
-        theirs = self.second_columns(second)
-        both = set(first.names) & set(theirs)
-        sides = ((first.names, self.suffixes[0]), (theirs, self.suffixes[1]))
-        names = [name + suffix if name in both else name for side, suffix in sides for name in side]
+        second_names = self.second_columns(second)
+        duplicates = set(first.names) & set(second_names)
+        sides = ((first.names, self.suffixes[0]), (second_names, self.suffixes[1]))
+        names = [name + suffix if name in duplicates else name for side, suffix in sides for name in side]
         names += self.added
         for name in names:
             if names.count(name) > 1:
@@ -64,7 +64,7 @@ class JoinColumns:
 
     def schema(self, first: pa.Schema, second: pa.Schema) -> pa.Schema:
         """The columns of joined rows. Raises as `names`."""
-        one, other = plain_schema(first), plain_schema(second)
-        taken = [other.field(name).type for name in self.second_columns(other)]
-        types = [*one.types, *taken, *[pa.timestamp("ms")] * len(self.added)]
+        first_schema, second_schema = plain_schema(first), plain_schema(second)
+        second_types = [second_schema.field(name).type for name in self.second_columns(second_schema)]
+        types = [*first_schema.types, *second_types, *[pa.timestamp("ms")] * len(self.added)]
         return pa.schema(list(zip(self.names(first, second), types, strict=True)))

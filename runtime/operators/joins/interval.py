@@ -75,8 +75,8 @@ class IntervalJoin(TwoStreamJoin):
         below, above = (
             (interval.lower_ms, interval.upper_ms) if input == FIRST else (-interval.upper_ms, -interval.lower_ms)
         )
-        found = other.kept.find(rows.key_numbers, rows.times + below, rows.times + above)
-        self._emit_pairs(input, rows, (Match(*each) for each in found), out)
+        matches = other.kept.find(rows.key_numbers, rows.times + below, rows.times + above)
+        self._emit_pairs(input, rows, (Match(*each) for each in matches), out)
 
     def _added_columns(self, times: tuple[Times, Times]) -> list[pa.Array]:
         """The event time of the pair: the later of both, as in Flink."""

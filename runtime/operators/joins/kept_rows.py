@@ -60,8 +60,8 @@ class KeptRows:
 
     def drop_before(self, time: int) -> Rows:
         """Drops the buckets whose rows all have times below `time`. Returns the key of each dropped row."""
-        gone = [number for number in self._buckets if (number + 1) * self._bucket_ms <= time]
-        runs = [run for number in gone for run in self._buckets.pop(number).runs]
+        numbers = [number for number in self._buckets if (number + 1) * self._bucket_ms <= time]
+        runs = [run for number in numbers for run in self._buckets.pop(number).runs]
         return np.concatenate([run.key_numbers for run in runs]) if runs else np.empty(0, np.intp)
 
     def cast(self, schema: pa.Schema) -> None:

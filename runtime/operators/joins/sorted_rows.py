@@ -71,10 +71,10 @@ def _is_merge_due(older: Run, newer: Run) -> bool:
     return not is_large and len(older.codes) <= _MERGE_FACTOR * len(newer.codes)
 
 
-def _merge(one: Run, other: Run) -> Run:
-    codes = np.concatenate([one.codes, other.codes])
+def _merge(first: Run, second: Run) -> Run:
+    codes = np.concatenate([first.codes, second.codes])
     order = np.argsort(codes, kind="stable")
-    return Run(codes[order], pa.concat_batches([one.rows, other.rows]).take(pa.array(order)))
+    return Run(codes[order], pa.concat_batches([first.rows, second.rows]).take(pa.array(order)))
 
 
 def pairs(first: Rows, counts: Rows, limit: int) -> Iterator[tuple[Rows, Rows]]:
@@ -83,5 +83,5 @@ def pairs(first: Rows, counts: Rows, limit: int) -> Iterator[tuple[Rows, Rows]]:
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, limit):
         numbers = np.arange(start, min(start + limit, total))
-        own = np.searchsorted(ends, numbers, "right") if total > limit else np.repeat(np.arange(len(counts)), counts)
-        yield own, numbers - (ends - counts)[own] + first[own]
+        owners = np.searchsorted(ends, numbers, "right") if total > limit else np.repeat(np.arange(len(counts)), counts)
+        yield owners, numbers - (ends - counts)[owners] + first[owners]

@@ -112,8 +112,8 @@ class StoredRows:
     def _put(self, bucket: int, latest_ms: int, tier: int, rows: pa.RecordBatch, groups: Groups) -> None:
         """Adds a part. `groups`: the key group of each row, ascending."""
         place, self._next_place = self._next_place, self._next_place + 1
-        found, starts = np.unique(groups, return_index=True)
-        part = _Part(place, bucket, latest_ms, tier, tuple(found.tolist()))
+        key_groups, starts = np.unique(groups, return_index=True)
+        part = _Part(place, bucket, latest_ms, tier, tuple(key_groups.tolist()))
         self._parts.append(part)
         stops = [*starts[1:].tolist(), len(groups)]
         for entry, start, stop in zip(part.entries, starts.tolist(), stops, strict=True):
@@ -151,8 +151,8 @@ def _encode(rows: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _decode(data: bytes) -> pa.RecordBatch:

@@ -69,10 +69,10 @@ class KeyedRows:
     times: Times
     rows: pa.RecordBatch
 
-    def filter(self, wanted: Mask) -> "KeyedRows":
-        if wanted.all():
+    def filter(self, mask: Mask) -> "KeyedRows":
+        if mask.all():
             return self
-        return KeyedRows(self.key_numbers[wanted], self.times[wanted], self.rows.filter(pa.array(wanted)))
+        return KeyedRows(self.key_numbers[mask], self.times[mask], self.rows.filter(pa.array(mask)))
 
     def __len__(self) -> int:
         return len(self.times)
@@ -128,15 +128,15 @@ class _Side:
         self.schema = common
 
 
-def _common_schema(uid: str, kept: pa.Schema, now: pa.Schema) -> pa.Schema:
+def _common_schema(uid: str, before: pa.Schema, now: pa.Schema) -> pa.Schema:
     """The columns that hold kept rows and new rows. Raises JobRejected: a name differs, or two types do not fit."""
     types = (
         {}
-        if kept.names != now.names
-        else {name: common_value_type(kept.field(name).type, now.field(name).type) for name in now.names}
+        if before.names != now.names
+        else {name: common_value_type(before.field(name).type, now.field(name).type) for name in now.names}
     )
     if not types or None in types.values():
-        detail = column_difference(columns_of(kept), columns_of(now))
+        detail = column_difference(columns_of(before), columns_of(now))
         raise JobRejected("state-columns-changed", uid, f"the columns of the kept rows differ from new rows: {detail}")
     return pa.schema(list(types.items()))
 
@@ -209,13 +209,13 @@ class TwoStreamJoin(Operator):
         if not rows.num_rows:
             return
         assert side.schema is not None, "the columns are bound"
-        found = self._number_keys(side, plain_rows(rows, side.schema), times)
-        self._on_rows(input, found, out)
-        kept = found.filter(found.times >= _clip(self._oldest_kept(input, self._watermark)))
-        self._keep(side, kept)
-        self._forget_keys(found.key_numbers)
-        if len(kept):
-            side.stored.add(NewRows(kept.rows, kept.times, self._index.key_groups(kept.key_numbers)))
+        keyed_rows = self._number_keys(side, plain_rows(rows, side.schema), times)
+        self._on_rows(input, keyed_rows, out)
+        live_rows = keyed_rows.filter(keyed_rows.times >= _clip(self._oldest_kept(input, self._watermark)))
+        self._keep(side, live_rows)
+        self._forget_keys(keyed_rows.key_numbers)
+        if len(live_rows):
+            side.stored.add(NewRows(live_rows.rows, live_rows.times, self._index.key_groups(live_rows.key_numbers)))
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._watermark = max(self._watermark, watermark)
@@ -267,10 +267,10 @@ class TwoStreamJoin(Operator):
         """Drops the kept rows that can match no row to come."""
         for number, side in enumerate(self._sides):
             oldest = _clip(self._oldest_kept(number, self._watermark))
-            gone = side.kept.drop_before(oldest)
-            if len(gone):
+            key_numbers = side.kept.drop_before(oldest)
+            if len(key_numbers):
                 side.stored.drop_new_before(oldest)
-                numbers, counts = _count_sorted(np.sort(gone))
+                numbers, counts = _count_sorted(np.sort(key_numbers))
                 self._index.column(side.name)[numbers] -= counts
                 self._forget_keys(numbers)
 
@@ -293,34 +293,34 @@ class TwoStreamJoin(Operator):
 
     def _emit_pairs(self, input: int, rows: KeyedRows, matches: Iterable[Match], out: Collector) -> None:
         """Emits the pairs of rows of an input with matching rows of the other input."""
-        own: list[Rows] = []
-        others: list[pa.RecordBatch] = []
+        row_numbers: list[Rows] = []
+        batches: list[pa.RecordBatch] = []
         times: list[Times] = []
         count = 0
         for match in matches:
-            for mine, theirs in pairs(match.first, match.counts, MAX_ROWS_PER_BATCH):
-                own.append(mine)
-                others.append(match.run.rows.take(pa.array(theirs)))
-                times.append(match.start_ms + match.run.times(theirs))
-                count += len(mine)
+            for numbers, partners in pairs(match.first, match.counts, MAX_ROWS_PER_BATCH):
+                row_numbers.append(numbers)
+                batches.append(match.run.rows.take(pa.array(partners)))
+                times.append(match.start_ms + match.run.times(partners))
+                count += len(numbers)
                 if count >= MAX_ROWS_PER_BATCH:
-                    self._emit(input, rows, own, others, times, out)
-                    own, others, times, count = [], [], [], 0
+                    self._emit(input, rows, row_numbers, batches, times, out)
+                    row_numbers, batches, times, count = [], [], [], 0
         if count:
-            self._emit(input, rows, own, others, times, out)
+            self._emit(input, rows, row_numbers, batches, times, out)
 
     def _emit(
         self,
         input: int,
         rows: KeyedRows,
-        own: list[Rows],
-        others: list[pa.RecordBatch],
+        row_numbers: list[Rows],
+        batches: list[pa.RecordBatch],
         times: list[Times],
         out: Collector,
     ) -> None:
-        mine = np.concatenate(own)
-        pair = (rows.rows.take(pa.array(mine)), pa.concat_batches(others))
-        pair_times = (rows.times[mine], np.concatenate(times))
+        numbers = np.concatenate(row_numbers)
+        pair = (rows.rows.take(pa.array(numbers)), pa.concat_batches(batches))
+        pair_times = (rows.times[numbers], np.concatenate(times))
         if input == SECOND:
             pair, pair_times = pair[::-1], pair_times[::-1]
         first, second = pair
@@ -330,10 +330,10 @@ class TwoStreamJoin(Operator):
     # ------------------------------------------------------------ restore
 
     def _restore(self, side: _Side) -> None:
-        found = list(side.stored.restored())
-        if not found:
+        entries = list(side.stored.restored())
+        if not entries:
             return
-        for group, _, rows in found:
+        for group, _, rows in entries:
             self._check_kept(side, group, rows)
             side.bind_kept(rows.schema)
         if side.declared is not None:
@@ -342,7 +342,7 @@ class TwoStreamJoin(Operator):
         schema = side.schema
         assert schema is not None, "the columns are bound"
         by_place: dict[int, dict[int, pa.RecordBatch]] = {}
-        for group, place, rows in found:
+        for group, place, rows in entries:
             by_place.setdefault(place, {})[group] = plain_rows(rows, schema)
         for place, parts in by_place.items():  # all rows at once might exceed the 2 GiB that a text column holds
             rows = pa.concat_batches(parts.values())

@@ -77,16 +77,16 @@ class WindowJoin(TwoStreamJoin):
         for run_start, run in first.kept.runs(start, last):
             rows = self._rows_of_window(run_start, run, last)
             low, high = np.full(len(rows), start), np.full(len(rows), last)
-            found = second.kept.find(rows.key_numbers, low, high)
-            self._emit_pairs(FIRST, rows, (Match(*each) for each in found), out)
+            matches = second.kept.find(rows.key_numbers, low, high)
+            self._emit_pairs(FIRST, rows, (Match(*each) for each in matches), out)
 
     def _rows_of_window(self, run_start: int, run: Run, last: int) -> KeyedRows:
         """The rows of a run in the window that ends with time `last`, and for which it has not fired yet."""
         times = run_start + run.times(np.arange(len(run.codes)))
-        wanted = (times >= self._start) & (times <= last)
+        mask = (times >= self._start) & (times <= last)
         if last <= self._groups.max_watermark:
-            wanted &= self._groups.of_groups(self._index.key_groups(run.key_numbers)) < last
-        return KeyedRows(run.key_numbers, times, run.rows).filter(wanted)
+            mask &= self._groups.of_groups(self._index.key_groups(run.key_numbers)) < last
+        return KeyedRows(run.key_numbers, times, run.rows).filter(mask)
 
     def _added_columns(self, times: tuple[Times, Times]) -> list[pa.Array]:
         count = len(times[FIRST])

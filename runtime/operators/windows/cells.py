@@ -32,8 +32,8 @@ class AggregateCells:
 
     def value_column(self, name: str, row_ids: Positions) -> pa.Array:
         valid = self._valid.get(name)
-        chosen = None if valid is None else valid[row_ids]
-        return ColumnRows(self._fields[name], self._columns[name][row_ids], chosen).to_arrow()
+        mask = None if valid is None else valid[row_ids]
+        return ColumnRows(self._fields[name], self._columns[name][row_ids], mask).to_arrow()
 
     def clear(self, row_ids: slice) -> None:
         for part in (*self._columns.values(), *self._valid.values()):

@@ -41,8 +41,8 @@ class Deduplicate(Operator):
     def open(self, context: OperatorContext) -> None:
         self._context = context
         keys = [*(pa.field(key, OPEN_TYPE) for key in self._keys), namespace_field(_PART, pa.int64())]
-        seen = pa.field(_SEEN, pa.bool_(), nullable=False)
-        self._table: KeyedTable = context.state.keyed_table("seen", pa.schema(keys), pa.schema([seen]))
+        field = pa.field(_SEEN, pa.bool_(), nullable=False)
+        self._table: KeyedTable = context.state.keyed_table("seen", pa.schema(keys), pa.schema([field]))
         self._fired = FiredWatermarks(context, self._keys, self.within_ms, self.within_ms)
         self._watermark = self._fired.min_watermark
         self._first_end = self._earliest_end()
@@ -63,15 +63,15 @@ class Deduplicate(Operator):
         columns = [*(rows.column(key) for key in self._keys), pa.array(starts)]
         self._table.bind_types([column.type for column in columns], [pa.bool_()])
         row_ids = self._table.upsert(columns)
-        seen = self._table.column(_SEEN)
-        unseen = np.flatnonzero(~seen[row_ids].astype(bool))
-        kept = unseen[self._table.first_rows(row_ids[unseen])] if len(unseen) else unseen
-        seen[row_ids[kept]] = True
-        self._table.touch(row_ids[kept])
+        marks = self._table.column(_SEEN)
+        unseen = np.flatnonzero(~marks[row_ids].astype(bool))
+        new_rows = unseen[self._table.first_rows(row_ids[unseen])] if len(unseen) else unseen
+        marks[row_ids[new_rows]] = True
+        self._table.touch(row_ids[new_rows])
         self._first_end = min(self._first_end, int(starts.min()) + self.within_ms)
-        self._context.count(DUPLICATES_COUNTER, rows.num_rows - len(kept))
-        if len(kept):
-            out.emit(rows if len(kept) == rows.num_rows else rows.take(pa.array(kept)))
+        self._context.count(DUPLICATES_COUNTER, rows.num_rows - len(new_rows))
+        if len(new_rows):
+            out.emit(rows if len(new_rows) == rows.num_rows else rows.take(pa.array(new_rows)))
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._watermark = max(self._watermark, watermark)

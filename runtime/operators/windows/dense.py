@@ -95,8 +95,8 @@ class DensePanes:
         span = high - low + 1
         if depth * span > most:
             return False
-        more = min(span // 8, (most // depth - span) // 2) if spare else 0  # at both ends, so that bounds change seldom
-        self._resize(max(low - more, _MIN_INT64), span + 2 * more, depth)
+        pad = min(span // 8, (most // depth - span) // 2) if spare else 0  # at both ends, so that bounds change seldom
+        self._resize(max(low - pad, _MIN_INT64), span + 2 * pad, depth)
         return True
 
     def _union_span(self, low: int, high: int) -> int:

@@ -44,8 +44,8 @@ class FiredWatermarks:
         self._size_ms, self._slide_ms = size_ms, slide_ms
         name = _encode(size_ms if slide_ms == size_ms else None)
         self._groups = GroupWatermarks(context, context.state.object_table("fired"), name)
-        for found in self._groups.restored_names:
-            self._check_window_size(found, name)
+        for restored_name in self._groups.restored_names:
+            self._check_window_size(restored_name, name)
         self.min_watermark = self._groups.min_watermark  #: lowest of own key groups
         self.max_watermark = self._groups.max_watermark  #: highest of all restored key groups
 
@@ -95,8 +95,8 @@ class FiredWatermarks:
         reached = np.clip(times, -_MAX_CLIPPED_MS, _MAX_CLIPPED_MS) + 1 - self._size_ms
         return reached // self._slide_ms * self._slide_ms + self._slide_ms
 
-    def _check_window_size(self, found: bytes, name: bytes) -> None:
-        if found != name:
-            was, now = msgspec.msgpack.decode(found), msgspec.msgpack.decode(name)
+    def _check_window_size(self, restored_name: bytes, name: bytes) -> None:
+        if restored_name != name:
+            was, now = msgspec.msgpack.decode(restored_name), msgspec.msgpack.decode(name)
             detail = f"the state holds windows of {was} ms, not of {now} ms: its rows would be emitted in other windows"
             raise JobRejected("window-changed", self._context.uid, detail)

@@ -43,14 +43,14 @@ def sessions_of_rows(keys: Numbers, times: Times, gap_ms: int) -> Merged:
     return _merge(order, starts, keys, times, times)
 
 
-def merge_sessions(open_sessions: Intervals, found: Intervals, gap_ms: int) -> Merged:
+def merge_sessions(open_sessions: Intervals, new_sessions: Intervals, gap_ms: int) -> Merged:
     """The sessions of both; positions of `numbers` count the open sessions first.
 
     Within each argument, intervals of a key are further apart than the gap.
     """
-    keys = np.concatenate([open_sessions.keys, found.keys])
-    first = np.concatenate([open_sessions.first, found.first])
-    last = np.concatenate([open_sessions.last, found.last])
+    keys = np.concatenate([open_sessions.keys, new_sessions.keys])
+    first = np.concatenate([open_sessions.first, new_sessions.first])
+    last = np.concatenate([open_sessions.last, new_sessions.last])
     order = np.lexsort((first, keys))
     is_open = order < len(open_sessions)
     keys, first, last = keys[order], first[order], last[order]
@@ -60,12 +60,12 @@ def merge_sessions(open_sessions: Intervals, found: Intervals, gap_ms: int) -> M
     return _merge(order, starts, keys, first, last)
 
 
-def _last_before(chosen: npt.NDArray[np.bool_], keys: Numbers, last: Times) -> Times:
+def _last_before(mask: npt.NDArray[np.bool_], keys: Numbers, last: Times) -> Times:
     """By position, the end of the nearest chosen interval before it with the same key; else the end of the previous.
 
     The nearest has the greatest end of all chosen intervals before, since those of a key do not overlap.
     """
-    nearest = np.maximum.accumulate(np.where(chosen, np.arange(len(keys)), -1))
+    nearest = np.maximum.accumulate(np.where(mask, np.arange(len(keys)), -1))
     nearest[1:] = nearest[:-1]
     previous = np.arange(len(keys)) - 1
     usable = (nearest >= 0) & (keys[nearest] == keys)

@@ -83,8 +83,8 @@ class NumberedPanes:
 
     def entries(self, panes: range) -> tuple[list[pa.Array], Times, Positions]:
         """Key columns, panes and positions of the cells in use in `panes`, which must be the first panes."""
-        numbers, found, positions = self._dense.entries(panes)
-        return [self._table.key_column(name, numbers) for name in self._schema.keys.names], found, positions
+        numbers, pane_numbers, positions = self._dense.entries(panes)
+        return [self._table.key_column(name, numbers) for name in self._schema.keys.names], pane_numbers, positions
 
     def clear(self, panes: range, entries: int) -> None:
         """Clears `panes`, which must be the first panes and had `entries` cells in use."""

@@ -45,14 +45,14 @@ class OpenSessions:
         heads = self._heads.find(keys)
         numbers = np.flatnonzero(heads != NOT_FOUND)
         rows = self._heads.column(_FIRST_ROW)[heads[numbers]]
-        found, found_numbers = [rows], [numbers]
+        row_chunks, number_chunks = [rows], [numbers]
         while len(rows):
             following = self._next.data[rows]
-            more = following != _END
-            rows, numbers = following[more], numbers[more]
-            found.append(rows)
-            found_numbers.append(numbers)
-        return np.concatenate(found), np.concatenate(found_numbers)
+            has_next = following != _END
+            rows, numbers = following[has_next], numbers[has_next]
+            row_chunks.append(rows)
+            number_chunks.append(numbers)
+        return np.concatenate(row_chunks), np.concatenate(number_chunks)
 
     def link(self, keys: Sequence[pa.Array], numbers: Numbers, rows: RowIds) -> None:
         """Replaces the chains of `keys` by `rows`; `numbers`: the key of each row. A key without rows is removed."""
@@ -75,6 +75,6 @@ class OpenSessions:
     def remove(self, columns: Sequence[pa.Array], rows: RowIds) -> None:
         """Removes `rows`, which have the keys `columns`, from their chains."""
         keys = factorise(columns).take_keys(columns)
-        found, numbers = self.find(keys)
-        kept = ~np.isin(found, rows)
-        self.link(keys, numbers[kept], found[kept])
+        chain_rows, numbers = self.find(keys)
+        mask = ~np.isin(chain_rows, rows)
+        self.link(keys, numbers[mask], chain_rows[mask])

@@ -91,14 +91,14 @@ class PaneTotals:
         self._front, self._back, self._back_first = {}, None, None
         self._front_last = panes[-1]
         cells = AggregateCells(self._fields, 0)
-        kept: dict[int, AggregateCells] = {}
+        front: dict[int, AggregateCells] = {}
         for number, pane in reversed([*enumerate(panes)]):
             cells = self._add_pane(cells, pane)
             if number < max(_MIN_FRONT_PANES, _MAX_FRONT_CELLS // max(1, len(cells))):
-                kept[pane] = cells.copy(len(cells))
+                front[pane] = cells.copy(len(cells))
             else:
-                kept.clear()  # a gap in the kept totals would give a wrong total for this pane
-        self._front = dict(reversed(kept.items()))
+                front.clear()  # a gap in the kept totals would give a wrong total for this pane
+        self._front = dict(reversed(front.items()))
         if renewed:
             self._keys_at_reset = len(self._key_positions)
 
@@ -115,16 +115,16 @@ class PaneTotals:
             return back
         if back is None:
             return front
-        both = front.copy(max(len(front), len(back)))
-        self._aggregates.merge(both, self._parts(back, np.arange(len(back))), np.arange(len(back)))
-        return both
+        total = front.copy(max(len(front), len(back)))
+        self._aggregates.merge(total, self._parts(back, np.arange(len(back))), np.arange(len(back)))
+        return total
 
     def _add_pane(self, cells: AggregateCells, pane: int) -> AggregateCells:
         """Adds a pane to `cells`. Returns `cells`, or a longer copy."""
         row_ids, at = self._rows_of(pane)
-        known = len(self._key_positions)
-        if known > len(cells):
-            cells = cells.copy(known + known // 4)
+        count = len(self._key_positions)
+        if count > len(cells):
+            cells = cells.copy(count + count // 4)
         self._aggregates.merge(cells, self._parts(self._table, row_ids), at)
         return cells
 

@@ -56,7 +56,7 @@ class PreAggregator(Protocol):
 
 def with_row_count(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
     """The aggregates, plus a hidden last count of all rows if none of them counts all rows."""
-    counted = any(type(wanted) is Count for wanted in aggregates.values())
+    counted = any(type(aggregate) is Count for aggregate in aggregates.values())
     return AggregateSet(aggregates if counted else {**aggregates, free_name("", aggregates): Count()})
 
 
@@ -114,35 +114,35 @@ class WindowPreAggregator:
             self._bypass_rows_left -= batch.num_rows
             return self._unaggregated_parts(batch, numbers)
         try:
-            held = self._add_by_value(batch, numbers) or self._add_by_number(batch, numbers)
+            is_buffered = self._add_by_value(batch, numbers) or self._add_by_number(batch, numbers)
         except DataRejected:
             return [*self._take_entries(None), *self._unaggregated_parts(batch, numbers)]
-        if held:
+        if is_buffered:
             lowest = numbers if isinstance(numbers, int) else int(numbers.min())
             end = (lowest + 1) * self._pane_ms
             self._first_end = end if self._first_end is None else min(self._first_end, end)
             if len(self._numbered) <= self._max_keys:
                 return self.advance(self._watermark)
-        found = self._take_entries(None)
+        entries = self._take_entries(None)
         if len(self._numbered) > self._max_keys:  # otherwise there are too many panes, which may be few at other times
             self._evaluate_reduction()
         self._numbered.reset()
-        return found if held else [*found, *self._unaggregated_parts(batch, numbers)]
+        return entries if is_buffered else [*entries, *self._unaggregated_parts(batch, numbers)]
 
     def advance(self, watermark: int) -> list[pa.RecordBatch]:
         self._watermark = max(self._watermark, watermark)
         if self._first_end is None or self._watermark < self._first_end - 1:
             return []
-        found = self._take_entries((self._watermark + 1) // self._pane_ms)
+        entries = self._take_entries((self._watermark + 1) // self._pane_ms)
         self._evaluate_reduction()
-        return found
+        return entries
 
     def flush(self) -> list[pa.RecordBatch]:
         """Flushes at barriers do not count towards the reduction ratio: early in a pane most entries hold one row."""
         judged = self._rows, self._entries
-        found = [] if self._first_end is None else self._take_entries(None)
+        entries = [] if self._first_end is None else self._take_entries(None)
         self._rows, self._entries = judged
-        return found
+        return entries
 
     # ------------------------------------------------------------ input
 
@@ -200,12 +200,14 @@ class WindowPreAggregator:
 
     def _take_entries(self, before: int | None) -> list[pa.RecordBatch]:
         """Removes and returns the buffered entries of panes before number `before`; None: of all panes."""
-        found = [*self._take_by_value(before), *self._take_by_number(before)]
+        entries = [*self._take_by_value(before), *self._take_by_number(before)]
         self._first_end = self._earliest_end()
-        for parts in found:
+        for parts in entries:
             self._rows += input_row_count(parts)
             self._entries += parts.num_rows
-        return [parts.slice(at, _MAX_BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _MAX_BATCH_ROWS)]
+        return [
+            parts.slice(at, _MAX_BATCH_ROWS) for parts in entries for at in range(0, parts.num_rows, _MAX_BATCH_ROWS)
+        ]
 
     def _take_by_value(self, before: int | None) -> Iterator[pa.RecordBatch]:
         if not (due := _due_panes(self._dense.panes, before)):
@@ -249,8 +251,8 @@ class WindowPreAggregator:
 
 def _columns_of(aggregates: Mapping[str, Aggregate]) -> frozenset[str] | None:
     """The columns that the aggregates read; None: an aggregate does not declare its columns."""
-    found = [wanted.columns() for wanted in aggregates.values()]
-    return None if None in found else frozenset().union(*(columns for columns in found if columns is not None))
+    sets = [aggregate.columns() for aggregate in aggregates.values()]
+    return None if None in sets else frozenset().union(*(columns for columns in sets if columns is not None))
 
 
 def _key_type(schema: pa.Schema, key: str) -> Any:

@@ -115,8 +115,8 @@ class SessionWindow(Operator):
 
     def _check_gap(self) -> None:
         """Raises JobRejected if restored sessions were formed by another gap, by which they may belong together."""
-        for found in self._groups.restored_names:
-            if (gap_ms := msgspec.msgpack.decode(found)) != self.gap_ms:
+        for name in self._groups.restored_names:
+            if (gap_ms := msgspec.msgpack.decode(name)) != self.gap_ms:
                 detail = f"the state holds sessions with a gap of {gap_ms} ms, not of {self.gap_ms} ms"
                 raise JobRejected("window-changed", self._context.uid, detail)
 
@@ -132,15 +132,15 @@ class SessionWindow(Operator):
         keys = distinct.take_keys(columns)
         rows, numbers = self._open.find(keys)
         opened = Intervals(numbers, self._table.column(_FIRST)[rows], self._table.column(_LAST)[rows])
-        found = sessions_of_rows(distinct.key_numbers, times, self.gap_ms)
-        merged = merge_sessions(opened, found.sessions, self.gap_ms)
-        session_of_row = merged.numbers[len(rows) :][found.numbers]
+        row_sessions = sessions_of_rows(distinct.key_numbers, times, self.gap_ms)
+        merged = merge_sessions(opened, row_sessions.sessions, self.gap_ms)
+        session_of_row = merged.numbers[len(rows) :][row_sessions.numbers]
 
         is_late = self._is_ended(batch, merged.sessions.last[session_of_row])
         if is_late.any():  # the other sessions are the same without these rows
             self._drop_late(batch.filter(pa.array(is_late)), out)
-            kept = batch.filter(pa.array(~is_late))
-            return self._add(kept, out) if kept.num_rows else rows[:0]
+            timely_rows = batch.filter(pa.array(~is_late))
+            return self._add(timely_rows, out) if timely_rows.num_rows else rows[:0]
 
         targets = self._merge_open(keys, rows, merged)
         self._aggregates.accumulate(self._table, batch, targets[session_of_row])
@@ -170,17 +170,17 @@ class SessionWindow(Operator):
         targets = np.full(len(sessions), NOT_FOUND)
         numbers = merged.numbers[: len(rows)]
         targets[numbers] = rows  # one of those that belong together
-        fresh = np.flatnonzero(targets == NOT_FOUND)
-        if len(fresh):
-            which = pa.array(sessions.keys[fresh])
-            targets[fresh] = self._table.upsert([*(k.take(which) for k in keys), pa.array(sessions.first[fresh])])
+        missing = np.flatnonzero(targets == NOT_FOUND)
+        if len(missing):
+            which = pa.array(sessions.keys[missing])
+            targets[missing] = self._table.upsert([*(k.take(which) for k in keys), pa.array(sessions.first[missing])])
         joined = targets[numbers] != rows
         if joined.any():
             parts = [self._table.value_column(name, rows[joined]) for name in self._fields.names]
             states = pa.RecordBatch.from_arrays(parts, names=self._fields.names)
             self._aggregates.merge(self._table, states, targets[numbers[joined]])
             self._table.delete(rows[joined])
-        if len(fresh) or joined.any():
+        if len(missing) or joined.any():
             self._open.link(keys, sessions.keys, targets)
         return targets
 

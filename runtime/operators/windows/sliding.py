@@ -126,14 +126,14 @@ class SlidingWindow(WindowOperator):
     ) -> tuple[list[pa.Array], list[pa.Array]]:
         """The keys and results of key groups whose restored watermark was below `at`."""
         batch = pa.RecordBatch.from_arrays(list(keys), names=list(self._keys))
-        wanted = pa.array(self._fired.restored_watermarks(batch) < at)
-        return [key.filter(wanted) for key in keys], [result.filter(wanted) for result in results]
+        mask = pa.array(self._fired.restored_watermarks(batch) < at)
+        return [key.filter(mask) for key in keys], [result.filter(mask) for result in results]
 
     def _drop_before(self, start: int) -> None:
-        gone = self._panes[: bisect_left(self._panes, start)]
-        if not gone:
+        panes = self._panes[: bisect_left(self._panes, start)]
+        if not panes:
             return
-        self._table.delete(np.concatenate([row_ids for pane in gone for row_ids in self._row_ids.pop(pane)]))
-        for pane in gone:
+        self._table.delete(np.concatenate([row_ids for pane in panes for row_ids in self._row_ids.pop(pane)]))
+        for pane in panes:
             self._totals.drop(pane)
-        self._panes = self._panes[len(gone) :]
+        self._panes = self._panes[len(panes) :]

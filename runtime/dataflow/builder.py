@@ -117,11 +117,11 @@ class Dataflow:
 
     def _check_guarantee(self) -> None:
         """Refuses a job whose sources and sinks give less than the author requires."""
-        wanted = as_guarantee("required_guarantee", self.required_guarantee)
-        found = end_to_end_guarantee(CheckpointMode.EXACTLY_ONCE, self._plan.connectors())
-        if is_weaker(found.guarantee, wanted):
-            accept = f"to accept this, set required_guarantee={str(found.guarantee)!r} in Dataflow"
-            raise JobRejected("weak-guarantee", self.name, f"{' '.join(found.reasons)} The job is refused: {accept}")
+        minimum = as_guarantee("required_guarantee", self.required_guarantee)
+        result = end_to_end_guarantee(CheckpointMode.EXACTLY_ONCE, self._plan.connectors())
+        if is_weaker(result.guarantee, minimum):
+            accept = f"to accept this, set required_guarantee={str(result.guarantee)!r} in Dataflow"
+            raise JobRejected("weak-guarantee", self.name, f"{' '.join(result.reasons)} The job is refused: {accept}")
 
     # ------------------------------------------------------------ for the streams
 
@@ -183,17 +183,17 @@ class Dataflow:
             if each.state is not None
             for name, aggregate in each.state[1].items()
         )
-        made = self._add(
+        stream = self._add(
             uid, "", Role.OPERATOR, parallelism, make, durations=durations, aggregates=aggregates, times=times
         )
         for number, each in enumerate(inputs):
-            self._connect(made.uid, each, number)
-        self._plan.columns |= {(made.uid, tag.name): tag.schema for tag in side_outputs}
+            self._connect(stream.uid, each, number)
+        self._plan.columns |= {(stream.uid, tag.name): tag.schema for tag in side_outputs}
         if without_event_time:
-            self._plan.needs_event_time[made.uid] = without_event_time
+            self._plan.needs_event_time[stream.uid] = without_event_time
         forwards = any(each.forwards_changelog for each in inputs)
-        made = replace(made, is_changelog=forwards, forwards_changelog=forwards, side_outputs=side_outputs)
-        return made.with_declared_columns(columns)
+        stream = replace(stream, is_changelog=forwards, forwards_changelog=forwards, side_outputs=side_outputs)
+        return stream.with_declared_columns(columns)
 
     def _with_columns(self, stream: Stream, columns: pa.Schema | None) -> Stream:
         """The stream, whose batches must have `columns`: its code could emit others."""

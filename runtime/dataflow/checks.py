@@ -39,16 +39,16 @@ def common_columns(uid: str, columns: Sequence[tuple[str, pa.Schema | None]]) ->
     Args:
         columns: by input, whose uid the error names; None: unknown.
     """
-    known = [(name, schema) for name, schema in columns if schema is not None]
-    if not known:
+    pairs = [(name, schema) for name, schema in columns if schema is not None]
+    if not pairs:
         return None
-    (first, common), *others = known
-    wanted = columns_of(common)
-    for other, schema in others:
-        if list(wanted.items()) != list((found := columns_of(schema)).items()):
+    (first, common), *followers = pairs
+    first_columns = columns_of(common)
+    for other, schema in followers:
+        if list(first_columns.items()) != list((other_columns := columns_of(schema)).items()):
             detail = f"the columns of {other!r} differ from the columns of {first!r}: "
             advice = "; make them equal with select"
-            raise JobRejected("wrong-columns", uid, detail + column_difference(wanted, found) + advice)
+            raise JobRejected("wrong-columns", uid, detail + column_difference(first_columns, other_columns) + advice)
     return nullable_schema(common)
 
 

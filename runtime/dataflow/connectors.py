@@ -102,5 +102,5 @@ def as_guarantee(field: str, text: str) -> Guarantee:
     try:
         return Guarantee(text)
     except ValueError as error:
-        known = ", ".join(Guarantee)
-        raise JobRejected("bad-guarantee", field, f"guarantee must be one of {known}, not {text!r}") from error
+        names = ", ".join(Guarantee)
+        raise JobRejected("bad-guarantee", field, f"guarantee must be one of {names}, not {text!r}") from error

@@ -142,9 +142,9 @@ class StepInput:
         if columns is None or self.state is None:
             return ()
         table, aggregates = self.state
-        wanted = AggregateSet(aggregates)
-        types = with_uid_in_errors(target, lambda: wanted.state_types(columns))
-        return tuple((f"{table}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
+        layout = AggregateSet(aggregates)
+        types = with_uid_in_errors(target, lambda: layout.state_types(columns))
+        return tuple((f"{table}.{name}", str(kind)) for name, kind in zip(layout.fields().names, types, strict=True))
 
 
 def rules_input(rules: Stream) -> StepInput:

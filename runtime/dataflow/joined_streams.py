@@ -158,14 +158,16 @@ def _add_join(
 ) -> Stream:
     """Adds the operator of a join. Raises JobRejected: two columns of the joined rows have the same name."""
     join = with_uid_in_errors(uid, create)
-    one, other = (each.stream.columns for each in inputs)
-    known = None if one is None or other is None else with_uid_in_errors(uid, lambda: join.joined_columns(one, other))
+    first, second = (each.stream.columns for each in inputs)
+    columns = (
+        None if first is None or second is None else with_uid_in_errors(uid, lambda: join.joined_columns(first, second))
+    )
     return inputs[0].stream.flow._add_operator(
         uid,
         create,
         inputs,
         parallelism,
-        columns=known,
+        columns=columns,
         side_outputs=join.late_outputs,
         without_event_time="its rows would be kept for ever",
         durations=durations,

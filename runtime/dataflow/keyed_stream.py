@@ -80,25 +80,25 @@ class KeyedStream:
         """
         check_time(uid, time, self.stream.columns)
         check_aggregates(uid, aggregates)
-        keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
+        keys, by_name, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
-        combiner = partial(WindowPreAggregator, keys, time, pane_ms, wanted)
+        combiner = partial(WindowPreAggregator, keys, time, pane_ms, by_name)
         pre_aggregation = PreAggregation(
             pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=late_to is not None
         )
-        use = columns_of_aggregates(time, aggregates=wanted)
+        use = columns_of_aggregates(time, aggregates=by_name)
         late = None if late_to is None else LateOutput(late_to, time, pane_ms, combiner)
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
         make: Callable[[], Operator]
         if slide_ms == size_ms:
-            make, state = partial(TumblingWindow, keys, size_ms, wanted, late), "windows"
+            make, state = partial(TumblingWindow, keys, size_ms, by_name, late), "windows"
         else:
-            make, state = partial(SlidingWindow, keys, size_ms, slide_ms, wanted, late), "panes"
+            make, state = partial(SlidingWindow, keys, size_ms, slide_ms, by_name, late), "panes"
         return self.stream.flow._add_operator(
             uid,
             validate_factory(uid, make),
-            [self._input(pre_aggregation, (state, wanted), use if late_to is None else None, pane_ms)],
+            [self._input(pre_aggregation, (state, by_name), use if late_to is None else None, pane_ms)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
@@ -217,11 +217,11 @@ class KeyedStream:
                 would treat a retraction as a new row refuse this stream: read `op` before them.
         """
         check_aggregates(uid, aggregates)
-        keys, wanted = self.keys, dict(aggregates)
-        running = validate_factory(uid, lambda: RunningAggregate(keys, wanted, changelog))
-        source = self._input(None, ("aggregates", wanted), columns_of_aggregates(aggregates=wanted))
-        made = self.stream.flow._add_operator(uid, running, [source], parallelism)
-        return replace(made, is_changelog=changelog)
+        keys, by_name = self.keys, dict(aggregates)
+        running = validate_factory(uid, lambda: RunningAggregate(keys, by_name, changelog))
+        source = self._input(None, ("aggregates", by_name), columns_of_aggregates(aggregates=by_name))
+        stream = self.stream.flow._add_operator(uid, running, [source], parallelism)
+        return replace(stream, is_changelog=changelog)
 
     def batches(
         self,
@@ -297,8 +297,8 @@ class KeyedStream:
         parallelism: int | None = None,
     ) -> Stream:
         """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
-        kind, more = KeyedBroadcastProcessFunction, [rules_input(rules)]
-        return self._process(uid, kind, function_factory, schema, time, side_outputs, more, parallelism)
+        kind, inputs = KeyedBroadcastProcessFunction, [rules_input(rules)]
+        return self._process(uid, kind, function_factory, schema, time, side_outputs, inputs, parallelism)
 
     def connect(self, other: KeyedStream) -> ConnectedKeyedStreams:
         """As `Stream.connect`; `other` needs keys of the same number and types, whose names may differ."""
@@ -320,10 +320,10 @@ class KeyedStream:
         schema: pa.Schema,
         time: str | None,
         side_outputs: Sequence[OutputTag],
-        more: Sequence[StepInput],
+        inputs: Sequence[StepInput],
         parallelism: int | None,
     ) -> Stream:
-        """Adds a keyed function; `more`: further inputs."""
+        """Adds a keyed function; `inputs`: further inputs."""
         if time is not None:
             check_time(uid, time, self.stream.columns)
         keys = self.keys
@@ -334,7 +334,7 @@ class KeyedStream:
             lambda function, tags: KeyedProcess(function, keys, schema, time, tags),
             schema,
             side_outputs,
-            [self._function_input(), *more],
+            [self._function_input(), *inputs],
             parallelism,
         )
 

@@ -164,8 +164,8 @@ class Registry:
         if name in self.broken:
             raise JobRejected("broken-pipeline", "pipeline", self.broken[name])
         if name not in self.pipelines:
-            known = ", ".join(sorted(self.pipelines))
-            raise JobRejected("unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {known}")
+            names = ", ".join(sorted(self.pipelines))
+            raise JobRejected("unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {names}")
         return self.pipelines[name]
 
 
@@ -188,18 +188,18 @@ def pipeline(name: str) -> Pipeline[Any]:
 
 def package_of(name: str) -> Package:
     """The installed package that offers the pipeline `name`. Raises JobRejected as `pipeline`."""
-    found = _registry_with(name)
-    found.pipeline(name)
-    return found.packages[name]
+    registry = _registry_with(name)
+    registry.pipeline(name)
+    return registry.packages[name]
 
 
 def _registry_with(name: str) -> Registry:
-    found = _registry(entry_points(group=ENTRY_POINT_GROUP, name=name))
-    return found if name in found.pipelines or name in found.broken else registry()
+    candidate = _registry(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    return candidate if name in candidate.pipelines or name in candidate.broken else registry()
 
 
 def _registry(points: Iterable[EntryPoint]) -> Registry:
-    found: dict[str, tuple[Pipeline[Any], EntryPoint]] = {}
+    offers: dict[str, tuple[Pipeline[Any], EntryPoint]] = {}
     broken: dict[str, str] = {}
     for point in points:
         place = _origin(point)
@@ -209,11 +209,11 @@ def _registry(points: Iterable[EntryPoint]) -> Registry:
         except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - any package's code; its error is shown
             broken[point.name] = f"{place} cannot be used: {type(error).__name__.strip('_')}: {error}"
             continue
-        other, first = found.setdefault(offered.name, (offered, point))
+        other, first = offers.setdefault(offered.name, (offered, point))
         if other is not offered:
-            both = f"{_origin(first)} and {place}"
-            broken[offered.name] = f"two packages offer {offered.name!r}: {both}. Remove one of them"
-    usable = {name: each for name, each in found.items() if name not in broken}
+            origins = f"{_origin(first)} and {place}"
+            broken[offered.name] = f"two packages offer {offered.name!r}: {origins}. Remove one of them"
+    usable = {name: each for name, each in offers.items() if name not in broken}
     packages = {name: _package(point) for name, (_, point) in usable.items()}
     return Registry({name: offered for name, (offered, _) in usable.items()}, packages, broken)
 

@@ -234,14 +234,14 @@ class DataflowPlan:
 
     def _upstream_of(self, uid: OperatorId) -> set[OperatorId]:
         """The operators upstream of `uid`, and `uid`."""
-        found, waiting = {uid}, [uid]
+        uids, waiting = {uid}, [uid]
         while waiting:
             here = waiting.pop()
             specs = [edge.spec for edge in self.edges]
             feeding = {spec.source for spec in specs if spec.target == here and not spec.feedback}
-            waiting += feeding - found
-            found |= feeding
-        return found
+            waiting += feeding - uids
+            uids |= feeding
+        return uids
 
 
 def source_with_input(source: Source, listing: bytes | None) -> Source:
@@ -264,8 +264,8 @@ def _emits_watermarks(source: Source) -> bool:
 def compile_edge(edge: Edge, by_uid: Mapping[OperatorId, OperatorSpec], used: frozenset[str] | None) -> Edge:
     """The edge with its final partitioning: FORWARD between different parallelisms becomes REBALANCE."""
     spec, pre_aggregation = edge.spec, edge.pre_aggregation
-    known = [by_uid[uid].parallelism for uid in (spec.source, spec.target) if uid in by_uid]
-    if spec.partitioning is Partitioning.FORWARD and len(set(known)) > 1:
+    parallelisms = [by_uid[uid].parallelism for uid in (spec.source, spec.target) if uid in by_uid]
+    if spec.partitioning is Partitioning.FORWARD and len(set(parallelisms)) > 1:
         spec = replace(spec, partitioning=Partitioning.REBALANCE)
     is_forward = edge.takes_encoded_texts and spec.partitioning is Partitioning.FORWARD
     is_pre_aggregated = pre_aggregation is not None and not pre_aggregation.in_window

@@ -140,17 +140,17 @@ class Stream:
         with_uid_in_errors(uid, lambda: join.check_columns(self.columns, build.columns))
         return joined
 
-    def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
-        """The rows of this stream and of `others`, which must have the same columns in the same order.
+    def union(self, uid: str, *streams: Stream, parallelism: int | None = None) -> Stream:
+        """The rows of this stream and of `streams`, which must have the same columns in the same order.
 
         Rows of a stream stay in order. Event time is the minimum of the streams, so an idle stream needs idleness.
         """
-        if not others:
+        if not streams:
             raise JobRejected("bad-input", uid, "a union needs at least one other stream")
-        inputs = [StepInput(stream=each, changelog=ChangelogUse.FORWARDED) for each in (self, *others)]
-        made = self.flow._add_operator(uid, Union, inputs, parallelism)
+        inputs = [StepInput(stream=each, changelog=ChangelogUse.FORWARDED) for each in (self, *streams)]
+        stream = self.flow._add_operator(uid, Union, inputs, parallelism)
         return self.flow._with_columns(
-            made, common_columns(uid, [(each.uid, each.columns) for each in (self, *others)])
+            stream, common_columns(uid, [(each.uid, each.columns) for each in (self, *streams)])
         )
 
     def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
@@ -316,24 +316,24 @@ class Stream:
     def _project(
         self,
         uid: str,
-        kept: dict[str, pc.Expression],
+        columns: dict[str, pc.Expression],
         computed: Mapping[str, pc.Expression],
         keeps_input: bool,
         parallelism: int | None,
     ) -> Stream:
         for name, expression in computed.items():
             check_expression(uid, name, expression)
-            if name in kept:
+            if name in columns:
                 raise JobRejected("duplicate-column", uid, f"two output columns have the name {name!r}")
-        if not kept and not computed:
+        if not columns and not computed:
             raise JobRejected("bad-columns", uid, "it needs at least one column")
-        project = Project({**kept, **computed}, keeps_input=keeps_input)
+        project = Project({**columns, **computed}, keeps_input=keeps_input)
         if computed:
-            use = columns_of_expressions(self.columns, [*kept.values(), *computed.values()], forwards=keeps_input)
+            use = columns_of_expressions(self.columns, [*columns.values(), *computed.values()], forwards=keeps_input)
         else:
-            use = ColumnUse(frozenset(kept))
+            use = ColumnUse(frozenset(columns))
         changelog = _use_of_changelog(computed.values())
-        if changelog is ChangelogUse.FORWARDED and (OP_COLUMN in computed or not (keeps_input or OP_COLUMN in kept)):
+        if changelog is ChangelogUse.FORWARDED and (OP_COLUMN in computed or not (keeps_input or OP_COLUMN in columns)):
             changelog = ChangelogUse.REFUSED  # the rows would lose their kind, which no expression has read
         return self._then_expression(uid, project, parallelism, use, changelog)
 

@@ -43,11 +43,11 @@ class UsedColumns:
         edge, use = self.edges[number]
         if use is None or edge.feedback:
             return None
-        own = use.reads | set(edge.keys)
+        columns = use.reads | set(edge.keys)
         if not use.forwards:
-            return own
+            return columns
         later = self.of_output(edge.target)
-        return None if later is None else own | later
+        return None if later is None else columns | later
 
     def of_output(self, uid: OperatorId) -> frozenset[str] | None:
         """The columns that the readers of an operator use; None: all.
@@ -56,24 +56,24 @@ class UsedColumns:
         """
         if uid not in self._outputs:
             used = [self.of_edge(number) for number, (edge, _) in enumerate(self.edges) if edge.source == uid]
-            known = [names for names in used if names is not None]
-            self._outputs[uid] = frozenset().union(*known) if len(known) == len(used) > 0 else None
+            sets = [names for names in used if names is not None]
+            self._outputs[uid] = frozenset().union(*sets) if len(sets) == len(used) > 0 else None
         return self._outputs[uid]
 
 
 def columns_of_aggregates(*names: str, aggregates: Mapping[str, Aggregate]) -> ColumnUse | None:
     """The columns of aggregates, and `names`; None: an aggregate of an author does not declare its column."""
-    columns = [wanted.columns() for wanted in aggregates.values()]
-    if any(found is None for found in columns):
+    columns = [aggregate.columns() for aggregate in aggregates.values()]
+    if any(part is None for part in columns):
         return None
-    return ColumnUse(frozenset(names).union(*(found for found in columns if found is not None)))
+    return ColumnUse(frozenset(names).union(*(part for part in columns if part is not None)))
 
 
 def columns_of_expressions(
-    known: pa.Schema | None, expressions: Sequence[pc.Expression], *, forwards: bool
+    schema: pa.Schema | None, expressions: Sequence[pc.Expression], *, forwards: bool
 ) -> ColumnUse | None:
-    """The columns that expressions read from a stream with the columns `known`; None: they are not known."""
-    if known is None:
+    """The columns that expressions read from a stream with the columns `schema`; None: they are not known."""
+    if schema is None:
         return None
-    names = frozenset(name for each in expressions for name in columns_named_in(each, known.names))
+    names = frozenset(name for each in expressions for name in columns_named_in(each, schema.names))
     return ColumnUse(names, forwards)

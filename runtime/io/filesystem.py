@@ -97,18 +97,18 @@ class FileStore:
         sync_path(target.parent)
 
     def _write(self, temporary: Path, data: Iterable[bytes]) -> None:
-        made = self._make_folder(temporary.parent)
+        folders = self._make_folder(temporary.parent)
         try:
             file = temporary.open("xb")
         except FileNotFoundError:  # a concurrent delete has taken the empty folder away
-            made = self._make_folder(temporary.parent)
+            folders = self._make_folder(temporary.parent)
             file = temporary.open("xb")
         with file:
             for chunk in data:
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        for folder in made:
+        for folder in folders:
             sync_path(folder.parent)
 
     def _make_folder(self, folder: Path) -> Sequence[Path]:

@@ -52,13 +52,13 @@ class PinnedCheckpoint:
 
 def active_pin_folders(store: SnapshotStore, now_ms: int) -> frozenset[str]:
     """Folders of checkpoints that are being read. Deletes pins that expired long ago."""
-    found: dict[str, Pin | None] = {}
+    pins: dict[str, Pin | None] = {}
     for path in store.list(f"{PINS_FOLDER}/"):
         try:
-            found[path] = decode_pin(store.get(path))
+            pins[path] = decode_pin(store.get(path))
         except CorruptState:
             continue  # another master has deleted it
     store.delete(
-        [path for path, pin in found.items() if pin is not None and pin.until_ms + EXPIRED_PIN_RETENTION_MS < now_ms]
+        [path for path, pin in pins.items() if pin is not None and pin.until_ms + EXPIRED_PIN_RETENTION_MS < now_ms]
     )
-    return pinned_folders(found.values(), now_ms)
+    return pinned_folders(pins.values(), now_ms)

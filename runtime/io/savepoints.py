@@ -90,10 +90,10 @@ def _is_imported(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
     A savepoint of another installation may have the same job, number and attempt.
     """
     try:
-        found = read_manifest(store, manifest_folder(manifest))
+        savepoint = read_manifest(store, manifest_folder(manifest))
     except CorruptState:
         return False  # missing, or damaged: the import repairs it
-    if not is_same_savepoint(found, manifest):
+    if not is_same_savepoint(savepoint, manifest):
         raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {manifest_folder(manifest)}")
     there = set(store.list(f"{manifest_folder(manifest)}/"))
     return all(segment.path in there for segment in manifest.segments())

@@ -122,7 +122,7 @@ class SocketExchange:
         waiting = [stopping, *local, *(sender.thread for sender in senders)]
         while (waiting := [thread for thread in waiting if thread.is_alive()]) and not deadline.has_passed:
             hanging = {sender.target for sender in senders if sender.is_connecting}
-            shut_down_connections(lambda own, peer: own[1] == port or peer in hanging)  # noqa: B023  (called at once)
+            shut_down_connections(lambda address, peer: address[1] == port or peer in hanging)  # noqa: B023  (called at once)
             waiting[0].join(_SEVER_INTERVAL_S)
 
     def _open(self, channel: ChannelId, target_slot: int) -> "_Sender | None":
@@ -249,10 +249,10 @@ class _Receiver:
         with contextlib.suppress(*_STREAM_ERRORS):  # the thread that reads the stream reports the break
             while (nbytes := self._credits.get()) is not None:
                 while not self._credits.empty():
-                    more = self._credits.get()
-                    if more is None:
+                    grant = self._credits.get()
+                    if grant is None:
                         return
-                    nbytes += more
+                    nbytes += grant
                 writer.write_metadata(_CREDIT_FORMAT.pack(nbytes))
 
 

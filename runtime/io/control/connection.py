@@ -174,13 +174,13 @@ def _set_socket_options(connection: socket.socket) -> None:
 def close_all(threads: dict[threading.Thread, FramedConnection]) -> None:
     """Closes connections together, gracefully first. A callback may close its own connection without joining itself."""
     deadline = Deadline(LINGER_TIMEOUT_S)
-    others = {thread: link for thread, link in threads.items() if thread is not threading.current_thread()}
+    by_thread = {thread: link for thread, link in threads.items() if thread is not threading.current_thread()}
     for link in threads.values():
         link.end_sending()
-    for thread in others:
+    for thread in by_thread:
         thread.join(deadline.remaining_s)
-    for thread, link in others.items():
+    for thread, link in by_thread.items():
         if thread.is_alive():
             link.abort()
-    for thread in others:
+    for thread in by_thread:
         thread.join(LINGER_TIMEOUT_S)

@@ -107,9 +107,9 @@ class MemoryRunStore:
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
         if self.superseded:
             return None
-        taken = [o for o in self.operations if o.kind == "cancel" or not only_cancel]
-        self.operations = [o for o in self.operations if o not in taken]
-        self._taken_operations += taken
+        requests = [o for o in self.operations if o.kind == "cancel" or not only_cancel]
+        self.operations = [o for o in self.operations if o not in requests]
+        self._taken_operations += requests
         return [
             o for o in self._taken_operations if o.id not in self.settled and (o.kind == "cancel" or not only_cancel)
         ]
@@ -122,13 +122,13 @@ class MemoryRunStore:
         self.settled[id] = (result, error)
 
     def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
-        own = [
+        folders = [
             c.folder
             for c in self.completed
             if c.manifest.kind is CheckpointKind.CHECKPOINT and c.manifest.checkpoint not in self._discarded
         ]
-        known = [self.restore_from, *own] if self.restore_from else own
-        return next((folder for folder in reversed(known) if folder not in passed_over), None)
+        candidates = [self.restore_from, *folders] if self.restore_from else folders
+        return next((folder for folder in reversed(candidates) if folder not in passed_over), None)
 
     def checkpoints_since(self, checkpoint: int) -> list[int]:
         return [
@@ -141,21 +141,21 @@ class MemoryRunStore:
         return next((c.folder for c in reversed(self.completed) if c.manifest.kind.ends_job), None)
 
     def retained_folders(self) -> list[str]:
-        own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
+        folders = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
         if self.restore_from is None or self.restore_from.startswith("/"):  # no retention for files elsewhere
-            return own
-        return [*own, self.restore_from]
+            return folders
+        return [*folders, self.restore_from]
 
     def discard_older(self, policy: RetentionPolicy) -> list[str]:
         if self.superseded:
             return []
-        own = {c.manifest.checkpoint: c for c in self.completed if c.manifest.checkpoint not in self._discarded}
+        by_number = {c.manifest.checkpoint: c for c in self.completed if c.manifest.checkpoint not in self._discarded}
         retained = [
             RetainedCheckpoint(
                 number=number, run=0, triggered_ms=c.manifest.triggered_at, is_savepoint=c.manifest.kind.is_savepoint
             )
-            for number, c in own.items()
+            for number, c in by_number.items()
         ]
         plan = plan_retention(retained, policy, run=0, restored=None)
         self._discarded.update(plan.discarded)
-        return [own[number].folder for number in plan.discarded]
+        return [by_number[number].folder for number in plan.discarded]

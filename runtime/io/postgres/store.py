@@ -201,8 +201,8 @@ class PostgresRunStore:
 
         def work(connection: "psycopg.Connection[dict[str, Any]]") -> Token | None:
             with connection.transaction():
-                taken = connection.execute(statement("take_token"), self._run_and_token() | {"drawn": drawn}).fetchone()
-                if taken is None:
+                entry = connection.execute(statement("take_token"), self._run_and_token() | {"drawn": drawn}).fetchone()
+                if entry is None:
                     return None
                 values = {"outcome": "failed", "reason": self._text(reason), "detail": self._jsonb(detail)}
                 connection.execute(statement("end_attempt"), self._run_and_token() | values)

@@ -10,8 +10,8 @@ from runtime.kernels.jit import FLAG, INT32S, INTEGER, INTEGER_ROWS, INTEGERS, I
 
 
 @compiled(FLAG, INTEGER_ROWS, INTEGERS, INTEGER, INT32S, INTEGERS_OUT)
-def find(codes: Integers, tail: Integers, low: int, row_ids: npt.NDArray[np.int32], found: Integers) -> Any:
-    """`found[i]` becomes the row id of key i, or -1. Returns False if a key has another tail; `found` is then void.
+def find(codes: Integers, tail: Integers, low: int, row_ids: npt.NDArray[np.int32], results: Integers) -> Any:
+    """`results[i]` becomes the row id of key i, or -1. Returns False if a key has another tail; `results` is then void.
 
     Args:
         codes: the keys, shape (codes per key, keys).
@@ -24,5 +24,5 @@ def find(codes: Integers, tail: Integers, low: int, row_ids: npt.NDArray[np.int3
                 return False
     for row in range(codes.shape[1]):
         offset = np.uint64(codes[0, row]) - np.uint64(low)  # wraps round where the key lies below
-        found[row] = np.int64(row_ids[offset]) - 1 if offset < np.uint64(len(row_ids)) else -1
+        results[row] = np.int64(row_ids[offset]) - 1 if offset < np.uint64(len(row_ids)) else -1
     return True

@@ -47,8 +47,8 @@ def is_same(codes: Integers, row: int, stored: Integers, row_id: np.int64) -> bo
 
 
 @compiled(NOTHING, INTEGER_ROWS, INTEGER_ROWS, INT32S_OUT, INTEGERS_OUT)
-def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -> None:
-    """`found[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key).
+def find(codes: Integers, stored: Integers, buckets: Buckets, results: Integers) -> None:
+    """`results[i]` becomes the row id of key i, or -1. `stored`: the codes by row id, shape (row ids, codes per key).
 
     Works in blocks of rows, a step for all rows of a block: hash, first bucket, comparison. A step prefetches for the
     next one. Rows that are not done then probe further.
@@ -77,9 +77,9 @@ def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -
                 stored_code = stored[np.uint64(max(candidates[i], 0)), np.uint64(place)]
                 differences[i] |= stored_code ^ column[np.uint64(start + i)]
         for i in range(rows):
-            found[start + i] = candidates[i] if differences[i] == 0 else -1
+            results[start + i] = candidates[i] if differences[i] == 0 else -1
         for i in range(rows):
-            if found[start + i] >= 0 or candidates[i] == -1:
+            if results[start + i] >= 0 or candidates[i] == -1:
                 continue
             at = np.int64(hashes[i])
             while True:
@@ -88,7 +88,7 @@ def find(codes: Integers, stored: Integers, buckets: Buckets, found: Integers) -
                 if here == 0:
                     break
                 if here > 0 and is_same(codes, start + i, stored, np.int64(here - 1)):
-                    found[start + i] = here - 1
+                    results[start + i] = here - 1
                     break
 
 
@@ -152,17 +152,17 @@ def distinct(codes: Integers, buckets: Buckets, first_rows: Integers, numbers: I
 
 
 @compiled(INTEGER, INTEGERS, FLAGS_OUT, INTEGERS_OUT)
-def first_rows(row_ids: Integers, seen: Flags, rows: Integers) -> int:
+def first_rows(row_ids: Integers, marks: Flags, rows: Integers) -> int:
     """Writes to `rows` where each distinct row id occurs first, in order; returns the number of distinct row ids.
 
-    `seen` holds False for every row id, before and after.
+    `marks` holds False for every row id, before and after.
     """
     count = 0
     for row in range(len(row_ids)):
-        if not seen[np.uint64(row_ids[row])]:
-            seen[np.uint64(row_ids[row])] = True
+        if not marks[np.uint64(row_ids[row])]:
+            marks[np.uint64(row_ids[row])] = True
             rows[count] = row
             count += 1
     for i in range(count):
-        seen[np.uint64(row_ids[rows[i]])] = False
+        marks[np.uint64(row_ids[rows[i]])] = False
     return count

@@ -67,7 +67,7 @@ def outlined(function: F) -> F:
     return cast("F", part)
 
 
-def _folding_multiplier(context: Any, one: Any, other: Any) -> Any:
+def _folding_multiplier(context: Any, first: Any, second: Any) -> Any:
     """Machine code of `fold_product`: numba has no integers of 128 bits."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -112,9 +112,9 @@ def float_bits(digits: np.uint64, power: int) -> int:
     high_power, low_power = _POWERS[power - _MIN_POWER, 0], _POWERS[power - _MIN_POWER, 1]
     high, low = _high_product(digits, high_power), digits * high_power
     if high & np.uint64(0x1FF) == np.uint64(0x1FF):
-        more = _high_product(digits, low_power)
-        low += more
-        if more > low:
+        addend = _high_product(digits, low_power)
+        low += addend
+        if addend > low:
             high += one
         if low == np.uint64(0xFFFFFFFFFFFFFFFF):
             return signed(FAILED)

@@ -263,7 +263,7 @@ def parse_rows(  # noqa: C901, PLR0912, PLR0915 - calls with arrays cost more th
         if byte_at(place) != 123:
             return row, start - begin
         place = after_spaces(place + 1)
-        found, position = 0, 0
+        required_count, position = 0, 0
         while byte_at(place) != 125:
             if position:
                 if byte_at(place) != 44:
@@ -295,7 +295,7 @@ def parse_rows(  # noqa: C901, PLR0912, PLR0915 - calls with arrays cost more th
                 place += 4
             else:
                 rows_seen[column] = row
-                found += required[column]
+                required_count += required[column]
                 valid[column, row] = True
                 place, value, length = _parse_value(place, types[column], low[column], high[column])
                 values[column, row] = value
@@ -304,7 +304,7 @@ def parse_rows(  # noqa: C901, PLR0912, PLR0915 - calls with arrays cost more th
                 return row, start - begin
             place = after_spaces(place)
         place = after_spaces(place + 1)
-        if byte_at(place) != 10 or found != required_columns:
+        if byte_at(place) != 10 or required_count != required_columns:
             return row, start - begin
         place = after_spaces(place + 1)
         row += 1

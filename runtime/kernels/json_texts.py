@@ -33,8 +33,8 @@ def _special_bytes(word: np.uint64) -> np.uint64:
     Otherwise its lowest bit is the top bit of the first such byte; higher bits have no meaning.
     """
     quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
-    found = ((quotes - _EACH) & ~quotes) | ((backslashes - _EACH) & ~backslashes) | ((word - _SPACES) & ~word)
-    return found & _TOP_BITS
+    marks = ((quotes - _EACH) & ~quotes) | ((backslashes - _EACH) & ~backslashes) | ((word - _SPACES) & ~word)
+    return marks & _TOP_BITS
 
 
 @outlined
@@ -152,9 +152,9 @@ def _store_utf8(at: int, code: int) -> int:
     if code < 0x80:
         store_byte_at(at, code)
         return at + 1
-    more = 1 if code < 0x800 else 2 if code < 0x10000 else 3
-    store_byte_at(at, ((0xFF00 >> (more + 1)) & 0xFF) | (code >> (6 * more)))
-    for left in range(more - 1, -1, -1):
+    continuations = 1 if code < 0x800 else 2 if code < 0x10000 else 3
+    store_byte_at(at, ((0xFF00 >> (continuations + 1)) & 0xFF) | (code >> (6 * continuations)))
+    for left in range(continuations - 1, -1, -1):
         at += 1
         store_byte_at(at, 0x80 | ((code >> (6 * left)) & 0x3F))
     return at + 1

@@ -89,8 +89,8 @@ def _folders() -> Iterator[Path]:
 
 
 def _parents() -> Iterator[Path]:
-    if given := os.environ.get(CACHE_FOLDER):
-        yield Path(given)
+    if folder := os.environ.get(CACHE_FOLDER):
+        yield Path(folder)
         return
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "weir"  # noqa: PTH111 - no error
     yield Path(tempfile.gettempdir()) / f"weir-{os.geteuid()}"
@@ -119,5 +119,5 @@ def _is_safe(folder: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

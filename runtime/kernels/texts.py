@@ -46,26 +46,26 @@ def hash_bytes(data: int, at: int, length: int) -> np.uint64:
     """
     begin = data + at
     end = begin + length
-    found = _SECRET_0 ^ np.uint64(length)
+    digest = _SECRET_0 ^ np.uint64(length)
     while begin + 16 < end:
-        found = fold_product(load_word_at(begin) ^ _SECRET_1, load_word_at(begin + 8) ^ found)
+        digest = fold_product(load_word_at(begin) ^ _SECRET_1, load_word_at(begin + 8) ^ digest)
         begin += 16
     first, last = np.uint64(0), np.uint64(0)
     if begin + 8 <= end:
         first, last = load_word_at(begin), load_word_at(end - 8)
     elif begin < end:
         first = word_at(data, begin - data, end - begin)
-    return np.uint64(fold_product(_SECRET_2, fold_product(first ^ _SECRET_1, last ^ found)))
+    return np.uint64(fold_product(_SECRET_2, fold_product(first ^ _SECRET_1, last ^ digest)))
 
 
 @inlined
-def same_bytes(one: int, at: int, other: int, there: int, length: int) -> bool:
+def same_bytes(left: int, at: int, right: int, there: int, length: int) -> bool:
     """Whether `length` bytes agree; arguments as of `word_at`. A loop without an early exit is faster."""
     if length < 8:
-        return length == 0 or bool(word_at(one, at, length) == word_at(other, there, length))
-    different = load_word_at(one + at + length - 8) ^ load_word_at(other + there + length - 8)
+        return length == 0 or bool(word_at(left, at, length) == word_at(right, there, length))
+    different = load_word_at(left + at + length - 8) ^ load_word_at(right + there + length - 8)
     for word in range(length >> 3):
-        different |= load_word_at(one + at + 8 * word) ^ load_word_at(other + there + 8 * word)
+        different |= load_word_at(left + at + 8 * word) ^ load_word_at(right + there + 8 * word)
     return bool(different == np.uint64(0))
 
 
@@ -115,7 +115,7 @@ def number_texts(
         The row at which it stopped; the number of rows: at none. A step per row, and a step per word of its value.
     """
     shift, last = shift_of(buckets), np.uint64(len(buckets) - 1)
-    known = count[0]
+    value_count = count[0]
     bytes_in, bytes_known = data.ctypes.data, arena.ctypes.data
     buckets_at, offsets_at = buckets.ctypes.data, offsets.ctypes.data
     hashes, candidates = np.empty(_BLOCK_ROWS, dtype=np.uint64), np.empty(_BLOCK_ROWS, dtype=np.int64)
@@ -155,16 +155,16 @@ def number_texts(
                 if bucket == np.uint64(0):
                     if not learn:
                         break
-                    end = offsets[known]
-                    if known >= room or known + 1 >= len(offsets) or end + length + 8 > len(arena):
-                        count[0] = known
+                    end = offsets[value_count]
+                    if value_count >= room or value_count + 1 >= len(offsets) or end + length + 8 > len(arena):
+                        count[0] = value_count
                         return row
                     for byte in range(length):
                         arena[end + byte] = data[at + byte]
-                    offsets[known + 1] = end + length
-                    numbers[row] = known
-                    known += 1
-                    buckets[place] = (tag << _HALF_BITS) | np.uint64(known)
+                    offsets[value_count + 1] = end + length
+                    numbers[row] = value_count
+                    value_count += 1
+                    buckets[place] = (tag << _HALF_BITS) | np.uint64(value_count)
                     break
                 if bucket >> _HALF_BITS == tag:
                     number = bucket & _NUMBER_MASK
@@ -173,7 +173,7 @@ def number_texts(
                         numbers[row] = np.int64(number) - 1
                         break
                 place = (place + np.uint64(1)) & last
-    count[0] = known
+    count[0] = value_count
     return len(starts)
 
 

@@ -73,9 +73,9 @@ def limit_allocations(bound_bytes: int) -> None:
         data_pages = int(_STATM.read_text().split()[5])
     except OSError:  # no Linux: resident memory is the only fence
         return
-    wanted = data_pages * resource.getpagesize() + bound_bytes + RESERVED_BYTES
+    new_limit = data_pages * resource.getpagesize() + bound_bytes + RESERVED_BYTES
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [wanted, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    limits = [new_limit, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
 
 
@@ -88,8 +88,8 @@ def bound_exceeded_error(slot: int, used_bytes: int, bound_bytes: int) -> SlotOu
 def allocation_failed_error(slot: int, used_bytes: int, bound_bytes: int, problem: str) -> SlotOutOfMemory:
     """Failure of an allocation (MemoryError)."""
     used, bound = used_bytes // MEGABYTE, bound_bytes // MEGABYTE
-    found = f"{_slot_on_host(slot)} uses {used} MB of memory, and an allocation beyond its bound of {bound} MB failed"
-    return SlotOutOfMemory(f"{found}: {problem}. {_ADVICE}")
+    usage = f"{_slot_on_host(slot)} uses {used} MB of memory, and an allocation beyond its bound of {bound} MB failed"
+    return SlotOutOfMemory(f"{usage}: {problem}. {_ADVICE}")
 
 
 def _slot_on_host(slot: int) -> str:

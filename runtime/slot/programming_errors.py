@@ -26,8 +26,8 @@ def location_of(error: BaseException) -> str:
         return ""
     inside = traceback.extract_tb(cause.__traceback__)[1:]  # the first frame called the hook
     frames = [frame for frame in inside if not _is_library(frame.filename)]
-    own = [frame for frame in frames if _package(frame.filename) == _package(frames[0].filename)]
-    lines = [f"in {Path(frame.filename).name}, line {frame.lineno}" for frame in own[-1:]]
+    job_frames = [frame for frame in frames if _package(frame.filename) == _package(frames[0].filename)]
+    lines = [f"in {Path(frame.filename).name}, line {frame.lineno}" for frame in job_frames[-1:]]
     return ", ".join([*lines, *getattr(cause, "__notes__", ())])
 
 

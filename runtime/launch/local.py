@@ -79,9 +79,9 @@ class LocalLauncher(SlotPoolLauncher):
             thread.join(self._stop_timeout_s)
 
     def run_member(self, pool: SlotPool, index: int, job: CompiledJob) -> None:
-        def run(given: StartSlot) -> None:
+        def run(start: StartSlot) -> None:
             config = SlotConfig(
-                index=index, token=Token(given.token), secret=given.secret, master=given.master, job=job
+                index=index, token=Token(start.token), secret=start.secret, master=start.master, job=job
             )
             run_slot(config, self.open_exchange, FileStore)
 
@@ -180,9 +180,9 @@ def _check_stages(job: CompiledJob) -> None:
 
 def newest_ids(store: FileStore, restored: str | None) -> tuple[int, int]:
     """Highest checkpoint id and token in the storage and in the savepoint to restore."""
-    named = [parse_folder(path.split("/", 1)[0]) for path in store.list("")]
+    candidates = [parse_folder(path.split("/", 1)[0]) for path in store.list("")]
     if restored is not None:
         manifest = manifest_at(store, restored)
-        named.append((manifest.checkpoint, manifest.token))
-    found = [numbers for numbers in named if numbers is not None]
-    return max((checkpoint for checkpoint, _ in found), default=0), max((token for _, token in found), default=0)
+        candidates.append((manifest.checkpoint, manifest.token))
+    ids = [numbers for numbers in candidates if numbers is not None]
+    return max((checkpoint for checkpoint, _ in ids), default=0), max((token for _, token in ids), default=0)

@@ -224,7 +224,7 @@ class SparkLauncher(SlotPoolLauncher):
         tracker = context.statusTracker()
         jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group))
         stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
-        return any(found is not None and found.numActiveTasks > 0 for found in stages)
+        return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
 
     def _open_context_when_reachable(self, pool: SlotPool, slots: int, leaving: threading.Event) -> SparkContext | None:
         """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
@@ -373,15 +373,15 @@ def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable
         from runtime.slot import process_tuning
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
-            own = _local_address(address.master.rsplit(":", 1)[0])
-            return SocketExchange(slot, token, secret, listener, host=own)
+            host = _local_address(address.master.rsplit(":", 1)[0])
+            return SocketExchange(slot, token, secret, listener, host=host)
 
-        def run(given: StartSlot) -> None:
+        def run(start: StartSlot) -> None:
             config = SlotConfig(
                 index=index,
-                token=Token(given.token),
-                secret=given.secret,
-                master=given.master,
+                token=Token(start.token),
+                secret=start.secret,
+                master=start.master,
                 job=cloudpickle.loads(job),
                 has_own_process=True,
             )
@@ -398,13 +398,13 @@ def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable
 
 def summarize_error(error: BaseException) -> str:
     """Beginning (the failed step) and end (the cause) of a Spark error, which has pages, without Java frames."""
-    kept = []
+    lines = []
     for line in str(error).splitlines():
         if line.startswith("\tat "):
             break
         if not _NOISE_LINE.match(line):
-            kept.append(line.strip().removeprefix(": "))
-    text = " ".join(kept)
+            lines.append(line.strip().removeprefix(": "))
+    text = " ".join(lines)
     if len(text) > 2 * _MAX_SUMMARY_HALF_CHARACTERS:
         text = f"{text[:_MAX_SUMMARY_HALF_CHARACTERS]} ... {text[-_MAX_SUMMARY_HALF_CHARACTERS:]}"
     return text or type(error).__name__
@@ -446,8 +446,8 @@ def _create_master(
 
 
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
-    name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
-    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
+    name, settings = f"{row.job_name}, run {run}", settings_of(row).spark
+    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings)
     launcher.warm_up(row.parallelism)
     master, records = _create_master(row, run, token, launcher, url)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())

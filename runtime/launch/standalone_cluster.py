@@ -74,16 +74,16 @@ class StandaloneMaster:
         state = self._state(context)
         if state is None:
             return "the Spark master does not answer"
-        own, applications = context.applicationId, {each.id(): each.desc().name() for each in state.activeApps()}
-        self._unknown_answers = 0 if own in applications else self._unknown_answers + 1
+        app_id, applications = context.applicationId, {each.id(): each.desc().name() for each in state.activeApps()}
+        self._unknown_answers = 0 if app_id in applications else self._unknown_answers + 1
         try:
             page = _read_page(state.host(), _web_port(context, state.host(), state.port()))
         except Exception as error:
             log.debug("the page of the Spark master gave no answer", error=str(error)[:500])
-            others = sorted(name for number, name in applications.items() if number != own)
-            return f"other applications: {', '.join(others)}" if others else ""
-        others = [Holder(each.name, each.cores) for each in page.activeapps if each.id != own]
-        return describe_cluster(page.cores, page.aliveworkers, others)
+            holders = sorted(name for number, name in applications.items() if number != app_id)
+            return f"other applications: {', '.join(holders)}" if holders else ""
+        holders = [Holder(each.name, each.cores) for each in page.activeapps if each.id != app_id]
+        return describe_cluster(page.cores, page.aliveworkers, holders)
 
     def _state(self, context: SparkContext) -> Any:
         """State of the leading master, or None."""
@@ -100,11 +100,11 @@ class StandaloneMaster:
         return None
 
 
-def describe_cluster(cores: int, workers: int, others: list[Holder]) -> str:
+def describe_cluster(cores: int, workers: int, holders: list[Holder]) -> str:
     """Cores of a cluster and their holders, as text."""
     hosts = "1 worker" if workers == 1 else f"{workers} workers"
     has = f"the cluster has {cores} cores on {hosts}"
-    holding = sorted((each for each in others if each.cores), key=lambda each: -each.cores)
+    holding = sorted((each for each in holders if each.cores), key=lambda each: -each.cores)
     return f"held by {', '.join(f'{each.name} ({each.cores})' for each in holding)}; {has}" if holding else has
 
 
@@ -144,8 +144,8 @@ def _read_page(host: str, port: int) -> MasterPage:
 
 
 def _addresses(url: str) -> list[tuple[str, int]]:
-    found = [urlsplit(f"//{part}") for part in url.removeprefix("spark://").split(",")]
-    return [(each.hostname, each.port or 7077) for each in found if each.hostname]
+    parts = [urlsplit(f"//{part}") for part in url.removeprefix("spark://").split(",")]
+    return [(each.hostname, each.port or 7077) for each in parts if each.hostname]
 
 
 def _is_listening(address: tuple[str, int]) -> bool:

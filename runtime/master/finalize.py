@@ -60,11 +60,11 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
     """Statistics per operator for the console: the maximum of each phase, and all phases of the slowest subtask."""
     rows = []
     for uid, operator in manifest.operators.items():
-        own = {subtask.index: t for subtask, t in timings if subtask.operator == uid}
+        times = {subtask.index: t for subtask, t in timings if subtask.operator == uid}
         longest = {
-            f"max_{phase}_ms": max((_rounded_ms(t, phase) for t in own.values()), default=0.0) for phase in PHASES
+            f"max_{phase}_ms": max((_rounded_ms(t, phase) for t in times.values()), default=0.0) for phase in PHASES
         }
-        slowest = max(own, key=lambda index: sum(_rounded_ms(own[index], phase) for phase in PHASES), default=None)
+        slowest = max(times, key=lambda index: sum(_rounded_ms(times[index], phase) for phase in PHASES), default=None)
         rows.append(
             {
                 "uid": uid,
@@ -72,9 +72,9 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
                 "subtasks": operator.parallelism,
                 "has_state": has_state(operator),
                 "state_bytes": sum(s.nbytes for t in operator.subtasks.values() for s in t.segments()),
-                "written_bytes": sum(t.written_bytes for t in own.values()),
+                "written_bytes": sum(t.written_bytes for t in times.values()),
                 **longest,
-                "slowest": None if slowest is None else _phases_of(slowest, own[slowest]),
+                "slowest": None if slowest is None else _phases_of(slowest, times[slowest]),
             }
         )
     return rows

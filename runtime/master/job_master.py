@@ -105,16 +105,16 @@ class JobMaster:
         try:
             self._launcher.prepare(self._config.job, self._token)
             self._retry(self._records.requeue_operations)
-            done = None
-            while done is None:
+            exit_code = None
+            while exit_code is None:
                 try:
                     result = self._try_attempt()
                     detail = result.detail if isinstance(result, AttemptFailed) else ""
                     log.info("attempt ended", token=self._token, result=type(result).__name__, detail=detail)
-                    done = self._on_result(result)
+                    exit_code = self._on_result(result)
                 except _Interrupted as interrupted:
-                    done = self._on_result(interrupted.result)
-            return done
+                    exit_code = self._on_result(interrupted.result)
+            return exit_code
         finally:
             self._launcher.stop()
 
@@ -323,10 +323,10 @@ class JobMaster:
 
     def _cancel_run(self) -> MasterExitCode:
         self._retry(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # the first try may have failed
-        done = self._end_run(RunEvent.ENDED, "canceled")
+        exit_code = self._end_run(RunEvent.ENDED, "canceled")
         for operation in self._cancel_operations:
             self._retry(partial(self._records.complete_operation, operation, {}, None))
-        return done
+        return exit_code
 
     def _end_by_savepoint(self, savepoint: Manifest) -> MasterExitCode:
         """Ends the run because the savepoint of its stop or drain is recorded, even if slots failed since.

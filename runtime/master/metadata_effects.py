@@ -161,12 +161,12 @@ class MetadataEffects:
     def _on_backlog(self, is_too_large: bool) -> None:
         self._answer(events.BacklogMeasured(self._now(), is_too_large))
 
-    def _on_operations(self, taken: list[events.OperationRequest] | None | EnvironmentFailure) -> None:
+    def _on_operations(self, result: list[events.OperationRequest] | None | EnvironmentFailure) -> None:
         at = self._now()
-        if taken is None:
+        if result is None:
             self._answer(events.AttemptSuperseded(at))
         else:
-            self._answer(events.OperationsTaken(at, () if isinstance(taken, EnvironmentFailure) else tuple(taken)))
+            self._answer(events.OperationsTaken(at, () if isinstance(result, EnvironmentFailure) else tuple(result)))
 
     def _complete_operation(self, answer: CompleteOperation) -> None:
         fields = self._operations[answer.operation].log_fields

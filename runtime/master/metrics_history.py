@@ -88,14 +88,14 @@ class MetricsHistory:
         commit_ms: int,
     ) -> None:
         """A checkpoint was recorded, `duration_ms` after its trigger and `commit_ms` after its last acknowledgement."""
-        own = self._checkpoints
-        own.completed += 1
-        if own.duration_ms is None or duration_ms > own.duration_ms:
-            own.duration_ms, own.commit_ms = duration_ms, commit_ms
-            own.slowest_phases = max((_phases(timing) for _, timing in timings), key=_total, default={})
+        checkpoints = self._checkpoints
+        checkpoints.completed += 1
+        if checkpoints.duration_ms is None or duration_ms > checkpoints.duration_ms:
+            checkpoints.duration_ms, checkpoints.commit_ms = duration_ms, commit_ms
+            checkpoints.slowest_phases = max((_phases(timing) for _, timing in timings), key=_total, default={})
         for subtask, timing in timings:
-            own.written_bytes += timing.written_bytes
-            longest = own.phases.setdefault(subtask.operator, {})
+            checkpoints.written_bytes += timing.written_bytes
+            longest = checkpoints.phases.setdefault(subtask.operator, {})
             for name, ms in _phases(timing).items():
                 longest[name] = max(longest.get(name, 0.0), ms)
         self._state_bytes = {
@@ -129,11 +129,11 @@ class MetricsHistory:
         self._began_at = min(self._began_at, now_ms)
         newest = newest_watermark(self._graph, metrics)
         for operator in self._graph.operators:
-            peaks, own = self._peaks.setdefault(operator.uid, _Peaks()), metrics.get(operator.uid, ())
-            lags = watermark_lags(low_watermark(own), newest, now_ms)
+            peaks, subtasks = self._peaks.setdefault(operator.uid, _Peaks()), metrics.get(operator.uid, ())
+            lags = watermark_lags(low_watermark(subtasks), newest, now_ms)
             peaks.processing_lag_ms = _highest([peaks.processing_lag_ms, lags[0]])
             peaks.event_lag_ms = _highest([peaks.event_lag_ms, lags[1]])
-            peaks.in_flight_bytes = max(peaks.in_flight_bytes, sum(m.in_flight_bytes for m in own))
+            peaks.in_flight_bytes = max(peaks.in_flight_bytes, sum(m.in_flight_bytes for m in subtasks))
         self._memory_bytes = max(self._memory_bytes, sum(usage.memory_bytes for usage in processes.values()))
         for process, usage in processes.items():
             self._cpu_base.setdefault(process, usage.cpu_ms)
@@ -169,27 +169,27 @@ class MetricsHistory:
         interval = MetricsInterval(
             at=self._began_at // INTERVAL_MS * INTERVAL_MS,
             rows=[{"span_ms": span_ms, **row} for row in rows],
-            subtasks={uid: self._subtask_columns(own, span_ms) for uid, own in metrics.items()},
+            subtasks={uid: self._subtask_columns(subtasks, span_ms) for uid, subtasks in metrics.items()},
         )
         with self._lock:
             self._pending.append(interval)
-        self._began_at, self._base = now_ms, {m.subtask: m for own in metrics.values() for m in own}
+        self._began_at, self._base = now_ms, {m.subtask: m for subtasks in metrics.values() for m in subtasks}
         self._cpu_base = {process: usage.cpu_ms for process, usage in processes.items()}
         self._memory_bytes, self._peaks, self._checkpoints = 0, {}, _Checkpoints()
 
     def _operator_row(self, operator: OperatorSpec, metrics: Metrics, span_ms: int) -> dict[str, Any]:
-        own, peaks = metrics.get(operator.uid, ()), self._peaks[operator.uid]
-        rows = [self._increase(m, "records_out" if operator.role is Role.SOURCE else "records_in") for m in own]
+        subtasks, peaks = metrics.get(operator.uid, ()), self._peaks[operator.uid]
+        rows = [self._increase(m, "records_out" if operator.role is Role.SOURCE else "records_in") for m in subtasks]
         return {
             "operator": operator.uid,
             **{
-                name: sum(self._increase(m, name) for m in own)
+                name: sum(self._increase(m, name) for m in subtasks)
                 for name in ("records_in", "records_out", "bytes_in", "bytes_out")
             },
-            "busy": fraction(sum(self._increase(m, "busy_ms") for m in own), span_ms * len(own)),
-            "backpressured": fraction(sum(self._increase(m, "blocked_ms") for m in own), span_ms * len(own)),
+            "busy": fraction(sum(self._increase(m, "busy_ms") for m in subtasks), span_ms * len(subtasks)),
+            "backpressured": fraction(sum(self._increase(m, "blocked_ms") for m in subtasks), span_ms * len(subtasks)),
             "skew": skew(rows),
-            "watermark": low_watermark(own),
+            "watermark": low_watermark(subtasks),
             "processing_lag_ms": peaks.processing_lag_ms,
             "event_lag_ms": peaks.event_lag_ms,
             "in_flight_bytes": peaks.in_flight_bytes,
@@ -226,16 +226,16 @@ class MetricsHistory:
             "memory_bytes": self._memory_bytes,
         }
 
-    def _subtask_columns(self, own: Sequence[SubtaskMetrics], span_ms: int) -> dict[str, list[Any]]:
+    def _subtask_columns(self, subtasks: Sequence[SubtaskMetrics], span_ms: int) -> dict[str, list[Any]]:
         """A list per number, with an entry per subtask in the order of `index`."""
         return {
-            "index": [m.subtask.index for m in own],
-            "records_in": [self._increase(m, "records_in") for m in own],
-            "records_out": [self._increase(m, "records_out") for m in own],
-            "busy": [fraction(self._increase(m, "busy_ms"), span_ms) for m in own],
-            "backpressured": [fraction(self._increase(m, "blocked_ms"), span_ms) for m in own],
-            "watermark": [event_time(m.watermark) for m in own],
-            "in_flight_bytes": [m.in_flight_bytes for m in own],
+            "index": [m.subtask.index for m in subtasks],
+            "records_in": [self._increase(m, "records_in") for m in subtasks],
+            "records_out": [self._increase(m, "records_out") for m in subtasks],
+            "busy": [fraction(self._increase(m, "busy_ms"), span_ms) for m in subtasks],
+            "backpressured": [fraction(self._increase(m, "blocked_ms"), span_ms) for m in subtasks],
+            "watermark": [event_time(m.watermark) for m in subtasks],
+            "in_flight_bytes": [m.in_flight_bytes for m in subtasks],
         }
 
     def _increase(self, metrics: SubtaskMetrics, name: str) -> Any:
@@ -253,9 +253,9 @@ def event_time(watermark: int) -> int | None:
     return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark
 
 
-def low_watermark(own: Sequence[SubtaskMetrics]) -> int | None:
+def low_watermark(subtasks: Sequence[SubtaskMetrics]) -> int | None:
     """The lowest watermark of the subtasks; None unless each of them has one."""
-    times = [event_time(m.watermark) for m in own]
+    times = [event_time(m.watermark) for m in subtasks]
     return min((time for time in times if time is not None), default=None) if None not in times else None
 
 

@@ -51,8 +51,8 @@ class CheckpointOutput:
         if self._uncommitted_checkpoint is not None:
             return f"the output of the preceding checkpoint {self._uncommitted_checkpoint} could not be committed"
         for uid, committables in pending_committables(manifest).items():
-            fresh = [each for each in committables if _key(uid, each) not in self._recorded_committables]
-            if fresh and (lost := self._missing(uid, fresh)):
+            new_output = [each for each in committables if _key(uid, each) not in self._recorded_committables]
+            if new_output and (lost := self._missing(uid, new_output)):
                 return _unseen("prepared output", lost)
         for uid in self._sinks:
             entries = output_in_progress(manifest, uid, self._committer(uid).list_states)

@@ -75,9 +75,9 @@ class Retention:
             self._drop_committed_output(restored)
         self._pending_savepoints = []
         if not self.unreadable_folders:  # prepared output of an unreadable checkpoint is not known
-            needed = retained if restored is None else [*retained, restored]  # `restored` may have no record
-            self._clean_output(needed, token)
-            self._release_input(needed)
+            manifests = retained if restored is None else [*retained, restored]  # `restored` may have no record
+            self._clean_output(manifests, token)
+            self._release_input(manifests)
         self._sweep_storage(retained, token)
 
     def drop_committed_output(self, savepoint: Manifest, later: Manifest | None = None) -> None:
@@ -101,25 +101,25 @@ class Retention:
 
         Files that an unreadable manifest (damaged, or of newer software) may need stay until it is discarded.
         """
-        found, unreadable = [], []
+        manifests, unreadable = [], []
         for folder in self._retry(self._records.retained_folders):
             try:
-                found.append(read_manifest(self._store, folder))
+                manifests.append(read_manifest(self._store, folder))
             except (CorruptState, JobRejected) as error:
                 log.error(
                     "a retained checkpoint is unreadable: what it may need stays", folder=folder, error=str(error)
                 )
                 unreadable.append(folder)
         self.unreadable_folders = unreadable
-        return found
+        return manifests
 
     def _clean_output(self, retained: list[Manifest], token: Token) -> None:
         self._older_output = {}
         for uid, sink in self._config.job.sinks.items():
             with connector_call(uid, "the making of its committer"):
                 committer = sink.committer()
-            if found := _output_in_progress(retained, uid, committer):
-                self._older_output[uid] = found
+            if output := _output_in_progress(retained, uid, committer):
+                self._older_output[uid] = output
             self._clean_sink(uid, committer, retained, token)
 
     def _clean_sink(self, uid: OperatorId, committer: SinkCommitter, retained: list[Manifest], token: Token) -> None:
@@ -133,8 +133,8 @@ class Retention:
         """Removes output in progress of older attempts once no retained manifest names it. The writers have copies."""
         for uid, older in list(self._older_output.items()):
             committer = self._config.job.sinks[uid].committer()
-            named = _output_in_progress(retained, uid, committer)
-            self._older_output[uid] = [entry for entry in older if entry in named]
+            entries = _output_in_progress(retained, uid, committer)
+            self._older_output[uid] = [entry for entry in older if entry in entries]
             if len(self._older_output[uid]) == len(older):
                 continue
             try:
@@ -159,8 +159,8 @@ class Retention:
 
     def _sweep_storage(self, retained: list[Manifest], token: Token) -> None:
         """Deletes leftovers. Checkpoints that are being read stay until a later checkpoint completes."""
-        kept = {manifest_folder(manifest) for manifest in retained}
-        read = readable_manifests(self._store, [folder for folder in self._pinned_folders() if folder not in kept])
+        folders = {manifest_folder(manifest) for manifest in retained}
+        read = readable_manifests(self._store, [folder for folder in self._pinned_folders() if folder not in folders])
         self._discarded_folders = [manifest_folder(manifest) for manifest in read if not manifest.kind.is_savepoint]
         sweep_orphans(self._store, token, [*retained, *read], self.unreadable_folders)
 
@@ -176,15 +176,15 @@ def _output_in_progress(retained: Iterable[Manifest], uid: OperatorId, committer
 
 def list_states_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
     """For each manifest with the operator: the operator's list states by name, with the entries of all subtasks."""
-    found = []
+    states = []
     for manifest in retained:
         if (operator := manifest.operators.get(uid)) is not None:
             lists: dict[str, list[Any]] = {}
             for _, subtask in sorted(operator.subtasks.items()):
                 for name, entries in subtask.lists.items():
                     lists.setdefault(name, []).extend(entries)
-            found.append(lists)
-    return found
+            states.append(lists)
+    return states
 
 
 def discard_checkpoints(
@@ -201,11 +201,11 @@ def discard_checkpoints(
     deleted first, then pins are checked again: a reader pins before it opens the manifest (`io.pins`).
     """
     folders = list(discarded)
-    held = pinned().intersection(folders)
-    kept = [*retained, *readable_manifests(store, held)]
-    newest = max((manifest.token for manifest in kept), default=0)
-    doomed = {folder: _attributable_files(store, folder, newest) for folder in folders if folder not in held}
-    going = deletable_files((path for files in doomed.values() for path in files), kept, unreadable)
+    pinned_folders = pinned().intersection(folders)
+    survivors = [*retained, *readable_manifests(store, pinned_folders)]
+    newest = max((manifest.token for manifest in survivors), default=0)
+    doomed = {folder: _attributable_files(store, folder, newest) for folder in folders if folder not in pinned_folders}
+    going = deletable_files((path for files in doomed.values() for path in files), survivors, unreadable)
     manifests = {
         path: data for path in going if path.endswith(f"/{MANIFEST_FILE}") for data in _read_if_present(store, path)
     }
@@ -216,18 +216,18 @@ def discard_checkpoints(
         for path in manifests.keys() & doomed[folder]:
             store.put(path, [manifests[path]])
     store.delete(sorted(going))
-    return sorted(held | late)
+    return sorted(pinned_folders | late)
 
 
 def readable_manifests(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
     """The readable manifests in `folders`."""
-    found = []
+    manifests = []
     for folder in folders:
         try:
-            found.append(read_manifest(store, folder))
+            manifests.append(read_manifest(store, folder))
         except (CorruptState, JobRejected):
             continue
-    return found
+    return manifests
 
 
 def _read_if_present(store: SnapshotStore, path: str) -> list[bytes]:
@@ -254,17 +254,17 @@ def sweep_orphans(
 
     A savepoint belongs to its users: its folder is swept only if it never got a manifest.
     """
-    found = store.list("")
-    whole = {path.removesuffix(f"/{MANIFEST_FILE}") for path in found if path.endswith(f"/{MANIFEST_FILE}")}
-    left = [path for path in found if _is_orphan(folder_of_file(path), token, whole)]
+    files = store.list("")
+    manifest_folders = {path.removesuffix(f"/{MANIFEST_FILE}") for path in files if path.endswith(f"/{MANIFEST_FILE}")}
+    left = [path for path in files if _is_orphan(folder_of_file(path), token, manifest_folders)]
     orphans = sorted(deletable_files(left, retained, unreadable))
     orphans += [path for path in store.leftover_files() if _is_older(folder_of_file(path), token)]
     store.delete(orphans)
     return len(orphans)
 
 
-def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
-    return _is_older(folder, token) and (folder.startswith("chk-") or folder not in whole)
+def _is_orphan(folder: str, token: Token, manifest_folders: set[str]) -> bool:
+    return _is_older(folder, token) and (folder.startswith("chk-") or folder not in manifest_folders)
 
 
 def _is_older(folder: str, token: int) -> bool:

@@ -53,7 +53,7 @@ class SlotMonitor:
 
     def metrics(self) -> Metrics:
         """The newest metrics of the subtasks of each operator, by index."""
-        return {uid: [own[index] for index in sorted(own)] for uid, own in self._metrics.items()}
+        return {uid: [by_index[index] for index in sorted(by_index)] for uid, by_index in self._metrics.items()}
 
     def processes(self) -> Mapping[object, ProcessUsage]:
         """The usage of each process with slots. Slots of a local run share a process."""
@@ -75,44 +75,44 @@ class SlotMonitor:
             for uid, total in totals.items()
         }
         self._previous_totals = (now, totals)
-        counters = _sums(each.counters for own in self._metrics.values() for each in own.values())
+        counters = _sums(each.counters for by_index in self._metrics.values() for each in by_index.values())
         return {"operators": operators, "slots": self._slot_rows(now), "counters": counters}
 
     @staticmethod
-    def _totals(own: Sequence[SubtaskMetrics]) -> tuple[int, int, float, float]:
+    def _totals(subtasks: Sequence[SubtaskMetrics]) -> tuple[int, int, float, float]:
         return (
-            sum(m.records_in for m in own),
-            sum(m.records_out for m in own),
-            sum(m.busy_ms for m in own),
-            sum(m.blocked_ms for m in own),
+            sum(m.records_in for m in subtasks),
+            sum(m.records_out for m in subtasks),
+            sum(m.busy_ms for m in subtasks),
+            sum(m.blocked_ms for m in subtasks),
         )
 
     @staticmethod
-    def _levels(own: Sequence[SubtaskMetrics], newest: int | None, now_ms: int) -> dict[str, Any]:
+    def _levels(subtasks: Sequence[SubtaskMetrics], newest: int | None, now_ms: int) -> dict[str, Any]:
         """Watermark, its lags, and the bytes of an operator. `newest`: the newest watermark of a source."""
-        watermark = low_watermark(own)
+        watermark = low_watermark(subtasks)
         processing_lag_ms, event_lag_ms = watermark_lags(watermark, newest, now_ms)
         return {
             "watermark": watermark,
             "processing_lag_ms": processing_lag_ms,
             "event_lag_ms": event_lag_ms,
-            "bytes_in": sum(m.bytes_in for m in own),
-            "bytes_out": sum(m.bytes_out for m in own),
-            "in_flight_bytes": sum(m.in_flight_bytes for m in own),
-            "counters": _sums(m.counters for m in own),
-            "open_results": _sums(m.open_results for m in own),
+            "bytes_in": sum(m.bytes_in for m in subtasks),
+            "bytes_out": sum(m.bytes_out for m in subtasks),
+            "in_flight_bytes": sum(m.in_flight_bytes for m in subtasks),
+            "counters": _sums(m.counters for m in subtasks),
+            "open_results": _sums(m.open_results for m in subtasks),
         }
 
     @staticmethod
     def _operator_row(
-        own: Sequence[SubtaskMetrics],
+        subtasks: Sequence[SubtaskMetrics],
         now: tuple[int, int, float, float],
         before: tuple[int, int, float, float],
         seconds: float,
     ) -> dict[str, Any]:
-        found = {m.state for m in own}
-        state = next((state for state in SubtaskStatus if state in found), SubtaskStatus.DEPLOYING)
-        capacity_ms = seconds * 1000 * max(len(own), 1)
+        states = {m.state for m in subtasks}
+        state = next((state for state in SubtaskStatus if state in states), SubtaskStatus.DEPLOYING)
+        capacity_ms = seconds * 1000 * max(len(subtasks), 1)
         return {
             "state": SubtaskStatus.FINISHED if state is SubtaskStatus.ENDED else state,
             "records_in": now[0],
@@ -130,7 +130,7 @@ class SlotMonitor:
                     "watermark": event_time(m.watermark),
                     "idle": m.is_idle,
                 }
-                for m in own
+                for m in subtasks
             ],
         }
 

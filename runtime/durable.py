@@ -31,8 +31,8 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise JobRejected("bad-path", "path", f"{folder} is not a folder: {error.filename} is a file") from error
-    for made in missing:
-        sync_path(made.parent)
+    for path in missing:
+        sync_path(path.parent)
 
 
 def sync_path(path: Path) -> None:
@@ -136,10 +136,10 @@ class OutputFile:
 
 def head_crc32(descriptor: int, nbytes: int) -> int:
     """The CRC-32 of the first `nbytes` bytes of an open file, or of all bytes of a shorter file."""
-    crc32 = done = 0
-    while chunk := os.pread(descriptor, min(_COPIED_BYTES, nbytes - done), done):
+    crc32 = offset = 0
+    while chunk := os.pread(descriptor, min(_COPIED_BYTES, nbytes - offset), offset):
         crc32 = zlib.crc32(chunk, crc32)
-        done += len(chunk)
+        offset += len(chunk)
     return crc32
 
 
@@ -149,17 +149,17 @@ def copy_head(source: int, target: int, nbytes: int) -> None:
     Raises:
         OSError: `target` cannot be written, or `source` is shorter.
     """
-    done = 0
-    while done < nbytes:
+    offset = 0
+    while offset < nbytes:
         try:
-            count = os.copy_file_range(source, target, nbytes - done, done, done)
+            count = os.copy_file_range(source, target, nbytes - offset, offset, offset)
         except OSError as error:
             if error.errno not in (*_UNSUPPORTED_ERRNOS, errno.EXDEV):
                 raise
-            count = os.pwrite(target, os.pread(source, min(_COPIED_BYTES, nbytes - done), done), done)
+            count = os.pwrite(target, os.pread(source, min(_COPIED_BYTES, nbytes - offset), offset), offset)
         if not count:
-            raise OSError(errno.EIO, f"the source ends after {done} of {nbytes} bytes")
-        done += count
+            raise OSError(errno.EIO, f"the source ends after {offset} of {nbytes} bytes")
+        offset += count
 
 
 def copy_file(source: Path, target: Path) -> None:

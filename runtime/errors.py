@@ -104,12 +104,12 @@ def is_outage(error: BaseException) -> bool:
     Only explicit causes (`raise … from`) are followed, except behind an `OSError` without a number, which HTTP clients
     raise for a refused connection.
     """
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, TargetAway) or (isinstance(found, OSError) and found.errno in OUTAGE_ERRNOS):
+    ids: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in ids:
+        ids.add(id(cause))
+        if isinstance(cause, TargetAway) or (isinstance(cause, OSError) and cause.errno in OUTAGE_ERRNOS):
             return True
-        wraps = isinstance(found, OSError) and found.errno is None
-        found = found.__cause__ or (found.__context__ if wraps else None)
+        wraps = isinstance(cause, OSError) and cause.errno is None
+        cause = cause.__cause__ or (cause.__context__ if wraps else None)
     return False

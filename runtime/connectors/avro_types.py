@@ -39,15 +39,15 @@ def arrow_type(schema: Any, names: dict[str, pa.DataType], where: str) -> tuple[
         JobRejected: the Avro type has no column type.
     """
     if isinstance(schema, list):
-        others = [each for each in schema if each != "null"]
-        if len(others) != 1:
+        branches = [each for each in schema if each != "null"]
+        if len(branches) != 1:
             detail = f"{where}: a union of several types has no column type"
             raise JobRejected("bad-schema", "format.schema", detail)
-        return arrow_type(others[0], names, where)[0], len(others) < len(schema)
+        return arrow_type(branches[0], names, where)[0], len(branches) < len(schema)
     if isinstance(schema, str):
-        if (found := _PRIMITIVES.get(schema) or names.get(schema)) is None:
+        if (column_type := _PRIMITIVES.get(schema) or names.get(schema)) is None:
             raise JobRejected("bad-schema", "format.schema", f"{where}: the type {schema!r} has no column type")
-        return found, False
+        return column_type, False
     kind, logical = schema["type"], schema.get("logicalType")
     if logical in _LOGICAL:
         return _LOGICAL[logical], False
@@ -70,11 +70,11 @@ def arrow_type(schema: Any, names: dict[str, pa.DataType], where: str) -> tuple[
     return arrow_type(kind, names, where)
 
 
-def _named(schema: Mapping[str, Any], names: dict[str, pa.DataType], found: pa.DataType) -> pa.DataType:
-    names[schema["name"]] = found
+def _named(schema: Mapping[str, Any], names: dict[str, pa.DataType], column_type: pa.DataType) -> pa.DataType:
+    names[schema["name"]] = column_type
     if "namespace" in schema:
-        names[f"{schema['namespace']}.{schema['name']}"] = found
-    return found
+        names[f"{schema['namespace']}.{schema['name']}"] = column_type
+    return column_type
 
 
 # ---------------------------------------------------------------- from Arrow
@@ -105,14 +105,14 @@ def _record(fields: list[pa.Field], name: str, where: str) -> dict[str, Any]:
     names = [item.name for item in fields]
     if len(set(names)) < len(names):
         raise DataRejected(f"Avro: two columns have the same name: {', '.join(names)}")
-    made = []
+    avro_fields = []
     for item in fields:
         path = f"{where}{item.name}"
         if not _NAME.fullmatch(item.name):
             problem = "Avro names are letters, digits and '_', and begin with no digit: rename it"
             raise DataRejected(f"Avro: column {path!r}: {problem}")
-        made.append({"name": item.name, "type": _field_type(item, f"{name}_{item.name}", path)})
-    return {"type": "record", "name": name, "fields": made}
+        avro_fields.append({"name": item.name, "type": _field_type(item, f"{name}_{item.name}", path)})
+    return {"type": "record", "name": name, "fields": avro_fields}
 
 
 def _field_type(item: pa.Field, name: str, path: str) -> Any:

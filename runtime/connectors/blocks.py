@@ -52,8 +52,8 @@ class TextBlock:
             return []
         quotes = np.flatnonzero(np.frombuffer(self.content, dtype=np.uint8) == _QUOTE)
         counts = np.searchsorted(quotes, self.stops) - np.searchsorted(quotes, self.starts)
-        found: list[int] = np.flatnonzero(counts % 2 == 1).tolist()
-        return found
+        offsets: list[int] = np.flatnonzero(counts % 2 == 1).tolist()
+        return offsets
 
     def unenclosed_rows(self, opening: bytes, closing: bytes) -> Iterator[int]:
         """Offsets within the block of rows not enclosed in `opening` and `closing`; surrounding spaces are ignored."""
@@ -77,16 +77,16 @@ def read_blocks(
     Raises:
         RowTooLong: there is no line break within `MAX_ROW_BYTES`.
     """
-    rest, row, at = list[bytes](), 0, file.tell()  # `at`: place of `rest` in the file
+    tail, row, at = list[bytes](), 0, file.tell()  # `at`: place of `tail` in the file
     while stop is None or at < stop:
         read = file.read(block_bytes)
         cut = read.rfind(b"\n") + 1
         if read and not cut:
-            rest.append(read)
-            if len(rest) * block_bytes > MAX_ROW_BYTES:
+            tail.append(read)
+            if len(tail) * block_bytes > MAX_ROW_BYTES:
                 raise RowTooLong(f"row {row + 1} is longer than {MAX_ROW_BYTES >> 20} MB")
             continue
-        content, rest = b"".join([*rest, read[:cut]]), [read[cut:]]
+        content, tail = b"".join([*tail, read[:cut]]), [read[cut:]]
         at += len(content)
         if stop is not None and at > stop:
             content = content[: _end_of_row(content, stop - 1 - (at - len(content)))]
@@ -106,8 +106,8 @@ def skip_to_row(file: BinaryIO, start: int) -> None:
         return
     at = file.seek(start - 1)
     while read := file.read(_SEARCH_BYTES):
-        if found := read.find(b"\n") + 1:
-            file.seek(at + found)
+        if cut := read.find(b"\n") + 1:
+            file.seek(at + cut)
             return
         at += len(read)
 

@@ -106,7 +106,7 @@ class CommitLog:
 
     def numbers(self, job: str, sink: str) -> list[int]:
         """The epoch numbers of a sink, ascending."""
-        return sorted(number for *found, number in self._entries() if tuple(found) == (job, sink))
+        return sorted(number for *owner, number in self._entries() if tuple(owner) == (job, sink))
 
     def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[CommittedEpoch]:
         """Epochs of a sink, ascending. With `numbers`: epochs of these numbers, except epochs whose entry was removed.
@@ -115,14 +115,14 @@ class CommitLog:
             CorruptState: an entry is damaged; the error names it.
             JobRejected: an entry has another format.
         """
-        wanted = self.numbers(job, sink) if numbers is None else numbers
-        found = (self._read(f"{job}-{sink}-{number}.json") for number in wanted)
-        return [epoch for epoch in found if epoch is not None]
+        epoch_numbers = self.numbers(job, sink) if numbers is None else numbers
+        epochs = (self._read(f"{job}-{sink}-{number}.json") for number in epoch_numbers)
+        return [epoch for epoch in epochs if epoch is not None]
 
     def newest(self, job: str, sink: str) -> CommittedEpoch | None:
         """The newest epoch of a sink. Reads a single entry."""
-        found = self.epochs(job, sink, self.numbers(job, sink)[-1:])
-        return found[0] if found else None
+        epochs = self.epochs(job, sink, self.numbers(job, sink)[-1:])
+        return epochs[0] if epochs else None
 
     def _read(self, entry: str) -> CommittedEpoch | None:
         """The epoch of an entry; None if the entry was removed in the meantime."""
@@ -143,9 +143,9 @@ class CommitLog:
 
     def _entries(self) -> Iterator[tuple[str, str, int]]:
         for path in self.folder.iterdir() if self.exists else ():
-            found = _ENTRY_NAME.fullmatch(path.name)
-            if found:
-                yield found["job"], found["sink"], int(found["number"])
+            match = _ENTRY_NAME.fullmatch(path.name)
+            if match:
+                yield match["job"], match["sink"], int(match["number"])
 
     # ------------------------------------------------------------ writing
 
@@ -180,8 +180,8 @@ class CommitLog:
         """Removes the sink's temporary files of attempts before `token`."""
         self._checked.check()
         for path in self.folder.iterdir() if self.exists else ():
-            found = _TEMPORARY_NAME.fullmatch(path.name)
-            if found and found.group("job", "sink") == (job, sink) and int(found["token"]) < token:
+            match = _TEMPORARY_NAME.fullmatch(path.name)
+            if match and match.group("job", "sink") == (job, sink) and int(match["token"]) < token:
                 path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ delivery
@@ -218,9 +218,9 @@ class CommitLog:
         A stopped master that goes on later adds its own, lower number, and the highest counts.
         """
         for path in self.folder.iterdir() if self.exists else ():
-            found = _DELIVERED_NAME.fullmatch(path.name)
-            if found and found.group("job", "sink") == (job, sink):
-                yield int(found["number"]), path
+            match = _DELIVERED_NAME.fullmatch(path.name)
+            if match and match.group("job", "sink") == (job, sink):
+                yield int(match["number"]), path
 
     # ------------------------------------------------------------ entries
 

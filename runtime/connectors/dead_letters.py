@@ -37,8 +37,8 @@ class DeadLetters:
     def write(self, file: str, rows: Iterable[Malformed]) -> None:
         """Adds rows of the source file `file`."""
         with name_write_errors(self._path):
-            for found in rows:
-                self._open_file().write(msgspec.json.encode(_dead_letter(file, found)) + b"\n")
+            for entry in rows:
+                self._open_file().write(msgspec.json.encode(_dead_letter(file, entry)) + b"\n")
                 self._unsynced = True
 
     def sync(self) -> None:
@@ -63,11 +63,11 @@ class DeadLetters:
         return self._file
 
 
-def _dead_letter(file: str, found: Malformed) -> dict[str, Any]:
+def _dead_letter(file: str, entry: Malformed) -> dict[str, Any]:
     return {
         "file": file,
-        "row": None if found.row is None else found.row + 1,
-        "column": found.column,
-        "reason": found.reason,
-        "text": found.text,
+        "row": None if entry.row is None else entry.row + 1,
+        "column": entry.column,
+        "reason": entry.reason,
+        "text": entry.text,
     }

@@ -128,10 +128,10 @@ class EpochFolder:
         """(token, subtask, position) of each note."""
         try:
             with os.scandir(self.path / _POSITIONS_FOLDER) as entries:
-                found = [_POSITION_NAME.fullmatch(entry.name) for entry in entries]
+                notes = [_POSITION_NAME.fullmatch(entry.name) for entry in entries]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [(int(note[1]), int(note[2]), int(note[3])) for note in found if note]
+        return [(int(note[1]), int(note[2]), int(note[3])) for note in notes if note]
 
     # ------------------------------------------------------------ releasing
 
@@ -143,15 +143,15 @@ class EpochFolder:
         self._record_release(below)
         for number in doomed:
             # The rename comes first, so that a half-deleted folder is never taken for an epoch.
-            gone = self.epochs / f".{_folder_name(number)}-released"
+            trash = self.epochs / f".{_folder_name(number)}-released"
             with contextlib.suppress(FileNotFoundError):
-                (self.epochs / _folder_name(number)).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+                (self.epochs / _folder_name(number)).rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
         return len(doomed)
 
     def _record_release(self, below: int) -> None:
-        found = {"below": max(below, self.released_below())}
-        write_file(self.path / "released.json", json.dumps(found).encode())
+        content = {"below": max(below, self.released_below())}
+        write_file(self.path / "released.json", json.dumps(content).encode())
 
     def _numbers(self) -> list[int]:
         try:

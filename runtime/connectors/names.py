@@ -10,7 +10,7 @@ _UNSAFE_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_.]")
 
 def encode_name(part: str) -> str:
     """`part` encoded injectively, without dashes or characters that are special in paths: letters, digits, `_.~`."""
-    return _UNSAFE_CHARACTER.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), part)
+    return _UNSAFE_CHARACTER.sub(lambda match: "".join(f"~{byte:02X}" for byte in match[0].encode()), part)
 
 
 def decode_name(name: str) -> str:

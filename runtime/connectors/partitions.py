@@ -58,7 +58,7 @@ def split_by_partition(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[
     """
     check_split(batch.schema, names)
     texts = [_texts(batch, name) for name in names]
-    rest = batch.select([name for name in batch.schema.names if name not in names])
+    data = batch.select([name for name in batch.schema.names if name not in names])
     if not batch.num_rows:
         return
     codes = np.zeros(batch.num_rows, np.int64)
@@ -74,7 +74,7 @@ def split_by_partition(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[
             for name, text in zip(names, texts, strict=True)
         )
         # a copy of the rows: a slice would hold the memory of the whole batch until the partition's file is written
-        yield folder, rest if len(groups) == 1 else rest.take(pa.array(group))
+        yield folder, data if len(groups) == 1 else data.take(pa.array(group))
 
 
 def partition_values(path: str) -> dict[str, str | None]:
@@ -92,7 +92,7 @@ def _folder_name(column: str, value: str | None) -> str:
 
 
 def _escape(text: str) -> str:
-    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:

@@ -44,10 +44,10 @@ class ArrowFormat(ScannedFormat):
         try:
             with file.open_native() as content:
                 row = 0
-                for batch, wanted in self._batches(content, scan):
+                for batch, schema in self._batches(content, scan):
                     batch.validate(full=True)
                     if row + batch.num_rows > scan.first_row:
-                        yield chunk_of(batch, row, scan.first_row, wanted)
+                        yield chunk_of(batch, row, scan.first_row, schema)
                     row += batch.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if not is_file_error(error) and not _is_impossible_size(error, file):
@@ -59,18 +59,18 @@ class ArrowFormat(ScannedFormat):
         open_reader = pa.ipc.open_file if is_file else pa.ipc.open_stream
         content.seek(0)
         reader = open_reader(content)
-        found = reader.schema.names
-        names, wanted = needed_columns(self.schema, found, scan)
-        if len(names) < len(found):
+        columns = reader.schema.names
+        names, schema = needed_columns(self.schema, columns, scan)
+        if len(names) < len(columns):
             content.seek(0)
-            places = [found.index(name) for name in names]
+            places = [columns.index(name) for name in names]
             reader = open_reader(content, options=pa.ipc.IpcReadOptions(included_fields=places))
         numbers = range(reader.num_record_batches) if is_file else ()
         for batch in map(reader.get_batch, numbers) if is_file else reader:
-            yield batch, wanted
+            yield batch, schema
 
 
 def _is_impossible_size(error: Exception, file: InputFile) -> bool:
     """Whether memory ran out for a length that the file cannot have: a damaged file may name any length."""
-    found = _ALLOCATION.search(str(error)) if isinstance(error, MemoryError) else None
-    return found is not None and int(found[1]) > _MAX_EXPANSION * file.size_bytes
+    match = _ALLOCATION.search(str(error)) if isinstance(error, MemoryError) else None
+    return match is not None and int(match[1]) > _MAX_EXPANSION * file.size_bytes

@@ -56,7 +56,7 @@ class AvroFormat(ScannedFormat):
 
     def _chunks(self, blocks: Any, content: BinaryIO, scan: Scan) -> Iterator[Chunk]:
         columns, row = _columns_of(blocks.writer_schema), 0
-        names, wanted = needed_columns(self.schema, columns.names, scan)
+        names, schema = needed_columns(self.schema, columns.names, scan)
         columns = pa.schema([columns.field(name) for name in names])
         if scan.start and not _skip_to_block(content, scan.start):
             return
@@ -66,7 +66,7 @@ class AvroFormat(ScannedFormat):
                 records = list(block)
                 if len(records) != block.num_records:
                     raise MalformedFile(f"a block holds {len(records)} rows, not {block.num_records}")
-                yield chunk_of(_batch_of(records, columns), row, scan.first_row, wanted)
+                yield chunk_of(_batch_of(records, columns), row, scan.first_row, schema)
             row = stop
 
 
@@ -79,15 +79,15 @@ def _skip_to_block(content: BinaryIO, start: int) -> bool:
     content.seek(header_bytes - _SYNC_BYTES)
     marker = content.read(_SYNC_BYTES)
     at = content.seek(max(start, header_bytes - _SYNC_BYTES))
-    rest = b""
+    window = b""
     while read := content.read(_SEARCH_BYTES):
-        rest += read
-        found = rest.find(marker)
-        if found >= 0:
-            content.seek(at + found + _SYNC_BYTES)
+        window += read
+        place = window.find(marker)
+        if place >= 0:
+            content.seek(at + place + _SYNC_BYTES)
             return True
-        at += max(0, len(rest) - _SYNC_BYTES + 1)
-        rest = rest[-_SYNC_BYTES + 1 :]
+        at += max(0, len(window) - _SYNC_BYTES + 1)
+        window = window[-_SYNC_BYTES + 1 :]
     return False
 
 
@@ -96,10 +96,10 @@ def _columns_of(schema: Any) -> pa.Schema:
     if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
         raise MalformedFile("its Avro schema is not that of a record with fields")
     try:
-        found: pa.StructType = arrow_type(schema, {}, "record")[0]
+        struct: pa.StructType = arrow_type(schema, {}, "record")[0]
     except JobRejected as error:
         raise MalformedFile(error.detail) from error
-    return pa.schema(list(found))
+    return pa.schema(list(struct))
 
 
 def _batch_of(records: list[dict[str, Any]], columns: pa.Schema) -> pa.RecordBatch:

@@ -59,9 +59,9 @@ def check_schema(schema: pa.Schema) -> None:
             raise JobRejected("bad-format", "schema", f"there is more than one column {name!r}")
 
 
-def require_columns(wanted: Sequence[str], names: Sequence[str], who: str) -> None:
-    """Raises MalformedFile unless each wanted column occurs exactly once in `names`; `who` begins the message."""
-    for name in wanted:
+def require_columns(columns: Sequence[str], names: Sequence[str], who: str) -> None:
+    """Raises MalformedFile unless each of `columns` occurs exactly once in `names`; `who` begins the message."""
+    for name in columns:
         if names.count(name) != 1:
             times = "no" if name not in names else "more than one"
             raise MalformedFile(f"{who} has {times} column {name!r}; it has {', '.join(names)}")

@@ -38,16 +38,16 @@ def text_chunks(
     for whole_block in _with_file_errors(read_blocks(file, blank_rows=blank_rows, stop=scan.stop)):
         block = whole_block.from_row(scan.first_row)
         while len(block):
-            found = _BlockReader(block, parse, blame)
-            found.search(hopeless(block), reason)
-            chunk = found.chunk(schema)
+            reader = _BlockReader(block, parse, blame)
+            reader.search(hopeless(block), reason)
+            chunk = reader.chunk(schema)
             yield chunk
             block = block.from_row(chunk.next_row)
 
 
-def _with_file_errors(found: Iterator[TextBlock]) -> Iterator[TextBlock]:
+def _with_file_errors(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
     try:
-        yield from found
+        yield from blocks
     except RowTooLong as error:
         raise MalformedFile(str(error)) from error
 
@@ -59,7 +59,7 @@ class _BlockReader:
     block: TextBlock
     parse: Parse
     explain: Explain
-    done: int = 0  #: number of rows of the block that have been read
+    rows_read: int = 0  #: number of rows of the block that have been read
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[RowNumbers] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
@@ -69,16 +69,16 @@ class _BlockReader:
         for row in hopeless:
             if self._is_full:
                 return
-            self._read(self.done, row)
+            self._read(self.rows_read, row)
             self._add_bad_row(row, reason)
-        self._read(self.done, len(self.block))
+        self._read(self.rows_read, len(self.block))
 
     def chunk(self, schema: pa.Schema) -> Chunk:
         empty = np.empty(0, dtype=np.int64)
         return Chunk(
             batch=pa.concat_batches(self.batches) if self.batches else pa.RecordBatch.from_pylist([], schema),
             rows=np.concatenate([empty, *self.rows]),
-            next_row=self.block.first_row + self.done,
+            next_row=self.block.first_row + self.rows_read,
             malformed=tuple(self.malformed),
         )
 
@@ -95,7 +95,7 @@ class _BlockReader:
             self._bisect(start, stop, str(error))
         else:
             self.rows.append(np.arange(start, stop) + self.block.first_row)
-            self.done = stop
+            self.rows_read = stop
 
     def _bisect(self, start: int, stop: int, error: str) -> None:
         if stop - start == 1:
@@ -110,7 +110,7 @@ class _BlockReader:
             return
         text = self.block.data(row, row + 1).decode(errors="backslashreplace").rstrip("\r\n")
         self.malformed.append(self.explain(self.block.first_row + row, text, error))
-        self.done = row + 1
+        self.rows_read = row + 1
 
 
 def as_array(column: pa.ChunkedArray) -> pa.Array:

@@ -145,12 +145,12 @@ class _CsvParser:
     def explain(self, row: int, text: str, error: str) -> Malformed:
         """The malformed row, with the column to which the parser's message refers."""
         column, reason = "", error
-        if found := _CONVERSION_ERROR.search(error):
-            column, reason = self._names[int(found[1])], f"{found[3]}, {found[2]} expected"
-        elif found := _COLUMN_COUNT.search(error):
-            expected, got = int(found[1]), int(found[2])
-            column = self._names[got] if got < expected else self._names[-1]
-            reason = f"the row has {got} values, {expected} expected"
+        if match := _CONVERSION_ERROR.search(error):
+            column, reason = self._names[int(match[1])], f"{match[3]}, {match[2]} expected"
+        elif match := _COLUMN_COUNT.search(error):
+            expected, count = int(match[1]), int(match[2])
+            column = self._names[count] if count < expected else self._names[-1]
+            reason = f"the row has {count} values, {expected} expected"
         else:
             for name in self._required:
                 if error.startswith(f"column {name!r}: "):

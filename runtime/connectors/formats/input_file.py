@@ -73,12 +73,12 @@ class Scan:
 
     def names(self, names: Iterable[str]) -> list[str]:
         """The needed columns among `names`. At least one, since a batch without columns has no number of rows."""
-        found = list(names)
-        wanted = self.used if self.columns is None else self.columns
-        if wanted is None:
-            return found
-        needed = {*wanted, *columns_named_in(self.filter, found)}
-        return [name for name in found if name in needed] or found[:1]
+        columns = list(names)
+        selection = self.used if self.columns is None else self.columns
+        if selection is None:
+            return columns
+        column_set = {*selection, *columns_named_in(self.filter, columns)}
+        return [name for name in columns if name in column_set] or columns[:1]
 
     def narrow(self, schema: pa.Schema) -> pa.Schema:
         """The needed columns of `schema`."""

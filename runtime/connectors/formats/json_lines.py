@@ -87,19 +87,19 @@ class JsonLinesFormat(ScannedFormat):
 def _check_text(data: bytes) -> None:
     """Raises ArrowInvalid unless `data` is UTF-8: the parsers accept any bytes."""
     ends = pa.py_buffer(np.array([0, len(data)], dtype=np.int64))
-    whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(data)])
+    text = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(data)])
     try:
-        whole.cast(pa.large_string())
+        text.cast(pa.large_string())
     except pa.ArrowInvalid as error:
         raise pa.ArrowInvalid(f"{_NOT_TEXT}: {error}") from error
 
 
 def _reword(error: str) -> str:
     """The parser's message, reworded for a single line."""
-    if found := _TYPE_CHANGE.search(error):
-        return f"a {found[2]}, {found[1]} expected"
-    if found := _CONVERSION_ERROR.search(error):
-        return f"invalid value {found[2]!r}, {found[1]} expected"
+    if match := _TYPE_CHANGE.search(error):
+        return f"a {match[2]}, {match[1]} expected"
+    if match := _CONVERSION_ERROR.search(error):
+        return f"invalid value {match[2]!r}, {match[1]} expected"
     if _MISSING_VALUE.search(error):
         return "a value is missing"
-    return found[1] if (found := _SYNTAX_ERROR.fullmatch(error)) else error
+    return match[1] if (match := _SYNTAX_ERROR.fullmatch(error)) else error

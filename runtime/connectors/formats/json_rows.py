@@ -27,7 +27,7 @@ def row_parser(schema: pa.Schema) -> "KernelRows":
     return KernelRows(
         schema=schema,
         kernel=kernel,
-        other=pa.schema([item for item, found in zip(schema, types, strict=True) if found == kernel.SKIPPED_COLUMN]),
+        other=pa.schema([item for item, kind in zip(schema, types, strict=True) if kind == kernel.SKIPPED_COLUMN]),
         types=np.array(types, dtype=np.int64),
         low=np.array(low, dtype=np.uint64),
         high=np.array(high, dtype=np.uint64),
@@ -103,10 +103,10 @@ class KernelRows:
             row, place = row + 1, end
         if data[place:].strip():
             return ArrowRows(self.schema).parse(data, count)
-        others = ArrowRows(self.other).parse(data, count) if len(self.other) else None
+        arrow_batch = ArrowRows(self.other).parse(data, count) if len(self.other) else None
         columns = [
-            others.column(item.name)
-            if others is not None and as_type == self.kernel.SKIPPED_COLUMN
+            arrow_batch.column(item.name)
+            if arrow_batch is not None and as_type == self.kernel.SKIPPED_COLUMN
             else self._array(item.type, as_type, values[index], lengths[index], valid[index])
             for index, (item, as_type) in enumerate(zip(self.schema, self.types, strict=True))
         ]
@@ -115,7 +115,7 @@ class KernelRows:
             return batch
         return _with_rows(batch, refused, ArrowRows(self.schema).parse(b"".join(lines), len(refused)))
 
-    def _array(self, wanted: pa.DataType, as_type: int, values: Any, lengths: Any, valid: Any) -> pa.Array:
+    def _array(self, column_type: pa.DataType, as_type: int, values: Any, lengths: Any, valid: Any) -> pa.Array:
         """The column with the values that the kernel has written for it."""
         rows = len(values)
         nulls = rows - int(np.count_nonzero(valid))
@@ -126,35 +126,35 @@ class KernelRows:
             target = np.empty(int(sizes.sum(dtype=np.int64)) + 8, dtype=np.uint8)
             end = self.kernel.copy_texts(values, lengths, valid, offsets, target)
             return pa.Array.from_buffers(
-                wanted, rows, [validity, pa.py_buffer(offsets), pa.py_buffer(target[:end])], nulls
+                column_type, rows, [validity, pa.py_buffer(offsets), pa.py_buffer(target[:end])], nulls
             )
         if as_type == self.kernel.BOOLEAN_COLUMN:
-            found = np.packbits(values == 1, bitorder="little")
+            data = np.packbits(values == 1, bitorder="little")
         else:
-            found = values if wanted.bit_width == 64 else values.astype(f"i{wanted.bit_width // 8}")
-        return pa.Array.from_buffers(wanted, rows, [validity, pa.py_buffer(found)], nulls)
+            data = values if column_type.bit_width == 64 else values.astype(f"i{column_type.bit_width // 8}")
+        return pa.Array.from_buffers(column_type, rows, [validity, pa.py_buffer(data)], nulls)
 
 
-def _kernel_type(wanted: pa.DataType, kernel: Any) -> tuple[int, int, int]:
+def _kernel_type(column_type: pa.DataType, kernel: Any) -> tuple[int, int, int]:
     """(type, low, high) of a column in the kernel."""
-    if pa.types.is_signed_integer(wanted):
-        high = 2 ** (wanted.bit_width - 1) - 1
+    if pa.types.is_signed_integer(column_type):
+        high = 2 ** (column_type.bit_width - 1) - 1
         return kernel.INTEGER_COLUMN, high + 1, high
-    if pa.types.is_unsigned_integer(wanted):
-        return kernel.INTEGER_COLUMN, 0, min(2**wanted.bit_width - 1, _MAX_INT64)
-    if pa.types.is_float64(wanted):
+    if pa.types.is_unsigned_integer(column_type):
+        return kernel.INTEGER_COLUMN, 0, min(2**column_type.bit_width - 1, _MAX_INT64)
+    if pa.types.is_float64(column_type):
         return kernel.FLOAT_COLUMN, 0, 0
-    if pa.types.is_boolean(wanted):
+    if pa.types.is_boolean(column_type):
         return kernel.BOOLEAN_COLUMN, 0, 0
-    if pa.types.is_string(wanted):
+    if pa.types.is_string(column_type):
         return kernel.TEXT_COLUMN, 0, 0
-    if pa.types.is_timestamp(wanted):
-        return kernel.TIMESTAMP_COLUMN, 0, _FRACTION_DIGITS[wanted.unit]
+    if pa.types.is_timestamp(column_type):
+        return kernel.TIMESTAMP_COLUMN, 0, _FRACTION_DIGITS[column_type.unit]
     return kernel.SKIPPED_COLUMN, 0, 0
 
 
-def _with_rows(batch: pa.RecordBatch, rows: list[int], others: pa.RecordBatch) -> pa.RecordBatch:
-    """`batch` with `others` in the places `rows`."""
+def _with_rows(batch: pa.RecordBatch, rows: list[int], replacements: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with `replacements` in the places `rows`."""
     places = np.arange(batch.num_rows)
     places[rows] = batch.num_rows + np.arange(len(rows))
-    return pa.concat_batches([batch, others]).take(pa.array(places))
+    return pa.concat_batches([batch, replacements]).take(pa.array(places))

@@ -61,11 +61,11 @@ class ParquetFormat(ScannedFormat):
 
     def _chunks(self, file: InputFile, content: Any, scan: Scan) -> Iterator[Chunk]:
         metadata = pq.read_metadata(content)
-        found = metadata.schema.to_arrow_schema()
-        names, wanted = needed_columns(self.schema, found.names, scan)
-        encoded = _dictionary_columns(metadata, found, names)
+        columns = metadata.schema.to_arrow_schema()
+        names, schema = needed_columns(self.schema, columns.names, scan)
+        encoded = _dictionary_columns(metadata, columns, names)
         to_texts = _mark if scan.encodes_texts else _decode
-        groups, at = self._matching_groups(file, found, scan), 0
+        groups, at = self._matching_groups(file, columns, scan), 0
         with pq.ParquetFile(content, metadata=metadata, read_dictionary=encoded) as parquet:
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
@@ -76,7 +76,7 @@ class ParquetFormat(ScannedFormat):
                     # A slot has a core: decoding on Arrow's threads takes a fifth more processor time.
                     for batch in parquet.iter_batches(_BATCH_ROWS, [number], names, use_threads=False):
                         if at + batch.num_rows > scan.first_row:
-                            yield chunk_of(to_texts(batch, encoded, found), at, scan.first_row, wanted)
+                            yield chunk_of(to_texts(batch, encoded, columns), at, scan.first_row, schema)
                         at += batch.num_rows
                 at = stop
 
@@ -93,10 +93,10 @@ class ParquetFormat(ScannedFormat):
                 content, partition_expression=scan.partition_expression
             )
             try:
-                found = fragment.subset(filter=scan.filter, schema=pa.schema(list(fields.values())))
+                subset = fragment.subset(filter=scan.filter, schema=pa.schema(list(fields.values())))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
                 return None  # the filter does not fit the columns: evaluated on rows, it raises an error that says so
-            return frozenset(group.id for group in found.row_groups)
+            return frozenset(group.id for group in subset.row_groups)
 
 
 @contextmanager
@@ -157,11 +157,11 @@ def _offset(metadata: Any) -> int:
     return int(dictionary or first.data_page_offset)
 
 
-def _has_exact_statistics(filter: pc.Expression, found: pa.Schema, wanted: pa.Schema | None) -> bool:
-    """Whether statistics of columns `found` in the file decide about `filter` on columns `wanted`."""
-    for name in columns_named_in(filter, found.names):
-        kind = found.field(name).type
-        if wanted is not None and name in wanted.names and wanted.field(name).type != kind:
+def _has_exact_statistics(filter: pc.Expression, columns: pa.Schema, schema: pa.Schema | None) -> bool:
+    """Whether statistics of `columns` of the file decide about `filter` on the columns `schema`."""
+    for name in columns_named_in(filter, columns.names):
+        kind = columns.field(name).type
+        if schema is not None and name in schema.names and schema.field(name).type != kind:
             return False
         if pa.types.is_nested(kind):
             return False

@@ -45,8 +45,8 @@ class KafkaAvro:
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
             raise JobRejected("bad-schema", "format.schema", "must be an Avro schema of a record")
         self._parse(parsed)
-        found: pa.StructType = arrow_type(parsed, {}, "record")[0]
-        return pa.schema(list(found))
+        struct: pa.StructType = arrow_type(parsed, {}, "record")[0]
+        return pa.schema(list(struct))
 
     def decoder(self) -> Decode:
         avro = import_library("fastavro", "avro")

@@ -99,24 +99,24 @@ class KafkaConnection:
 
     def __init__(self, servers: str, options: Mapping[str, str]) -> None:
         check_connection(servers, options)
-        named = named_connection("servers", servers)
-        self.servers = servers if named is None else named.address
+        connection = named_connection("servers", servers)
+        self.servers = servers if connection is None else connection.address
         hosts = _hosts(self.servers)
         self._resolved = {name: resolve(f"options.{name}", value, hosts) for name, value in options.items()}
-        self._resolved |= {} if named is None else named.options
+        self._resolved |= {} if connection is None else connection.options
         self._library = import_library("confluent_kafka", "kafka")
         self._refusal: Any = None  #: the last error of a login
         timeout_ms = int(self._resolved.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS))
         self.timeout_s = min(timeout_ms, _REQUEST_TIMEOUT_MS) / 1_000
 
-    def consumer(self, own: Mapping[str, Any]) -> Any:
-        return self._create(self._library.Consumer, own)
+    def consumer(self, options: Mapping[str, Any]) -> Any:
+        return self._create(self._library.Consumer, options)
 
-    def producer(self, own: Mapping[str, Any]) -> Any:
-        return self._create(self._library.Producer, own)
+    def producer(self, options: Mapping[str, Any]) -> Any:
+        return self._create(self._library.Producer, options)
 
-    def _create(self, kind: Any, own: Mapping[str, Any]) -> Any:
-        """A client with the options `own`, which override the options of the author.
+    def _create(self, kind: Any, options: Mapping[str, Any]) -> Any:
+        """A client with these `options`, which override the options of the author.
 
         Raises:
             JobRejected: librdkafka refuses an option.
@@ -129,7 +129,7 @@ class KafkaConnection:
             "log_level": 2,  # a lost connection is logged twice a second; failed calls report it
         }
         try:
-            return kind({**fixed, **self._resolved, **own})
+            return kind({**fixed, **self._resolved, **options})
         except self._library.KafkaException as error:
             raise JobRejected("bad-option", "options", error.args[0].str()) from error
 
@@ -166,8 +166,8 @@ class KafkaConnection:
     def metadata(self, what: str, topics: Sequence[str] = ()) -> Any:
         """The answer to Metadata: brokers, and topics with their ids and error codes. Creates no topic."""
         message = import_library("kafka.protocol.metadata", "kafka").MetadataRequest
-        named = [message.MetadataRequestTopic(name=topic) for topic in topics]
-        return self.ask(what, message(topics=named, allow_auto_topic_creation=False, max_version=12))
+        topic_requests = [message.MetadataRequestTopic(name=topic) for topic in topics]
+        return self.ask(what, message(topics=topic_requests, allow_auto_topic_creation=False, max_version=12))
 
     def _send(self, request: Any, options: Mapping[str, Any]) -> Any:
         """The answer to `request` over a connection of its own."""
@@ -213,10 +213,10 @@ class KafkaConnection:
 
     def failure(self, error: BaseException, what: str) -> WeirError:
         """The exception to raise from `error` of librdkafka. An absent broker is `TargetAway`."""
-        found = error.args[0] if error.args else None
-        if not isinstance(found, self._library.KafkaError):
+        kafka_error = error.args[0] if error.args else None
+        if not isinstance(kafka_error, self._library.KafkaError):
             return EnvironmentFailure(f"Kafka at {self.servers}: {what}: {error}")
-        return self.failure_of(found, what)
+        return self.failure_of(kafka_error, what)
 
     def failure_of(self, error: Any, what: str) -> WeirError:
         """As `failure`, for a `KafkaError`."""

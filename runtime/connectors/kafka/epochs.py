@@ -121,20 +121,20 @@ class EpochRecord:
         self.name, self._connection, self._topic = name, connection, topic
         self._library = import_library("confluent_kafka", "kafka")
         # Stable offsets would be waited for, until the open transaction has ended.
-        own = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
-        self._consumer = connection.consumer(own)
+        options = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+        self._consumer = connection.consumer(options)
 
     def committed_number(self) -> int:
         """The number of the last written epoch; 0: none."""
         what = f"commit record {self.name}"
         try:
-            (found,) = self._consumer.committed([self._place()], self._connection.timeout_s)
+            (partition,) = self._consumer.committed([self._place()], self._connection.timeout_s)
         except self._library.KafkaException as error:
             self._consumer.poll(0)  # a refused login is known then
             raise self._connection.failure(error, what) from error
-        if found.error is not None:
-            raise self._connection.failure_of(found.error, what)
-        return max(int(found.offset), 0)
+        if partition.error is not None:
+            raise self._connection.failure_of(partition.error, what)
+        return max(int(partition.offset), 0)
 
     def send_number(self, producer: Any, number: int) -> None:
         """Adds the number of an epoch to the transaction."""

@@ -160,7 +160,7 @@ def decode_with(
     if not bad:
         return Decoded(batch)
     rows = np.array(search.valid, dtype=np.int64)
-    return Decoded(batch, rows, tuple(sorted(bad, key=lambda found: found.row or 0)))
+    return Decoded(batch, rows, tuple(sorted(bad, key=lambda item: item.row or 0)))
 
 
 class _Bisection:
@@ -239,16 +239,16 @@ def _only_column(batch: pa.RecordBatch, column: str) -> pa.Array:
 def rows_of(batch: pa.RecordBatch, topic: str) -> list[dict[str, Any]]:
     """The rows as Python values, maps as dictionaries. Raises DataRejected for a map that has a key twice."""
     try:
-        found = list(row_values.rows_of(batch, maps_as_dicts=True))
+        rows = list(row_values.rows_of(batch, maps_as_dicts=True))
     except KeyError as error:
         raise DataRejected(f"topic {topic!r}: a map has a key twice: {error}") from error
-    return found
+    return rows
 
 
 def key_bytes(column: pa.Array) -> list[Any]:
     """Keys of messages: bytes as they are, other values as the UTF-8 of their text; None for null."""
     types = pa.types
     if any(test(column.type) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)):
-        found: list[Any] = column.to_pylist()
-        return found
+        keys: list[Any] = column.to_pylist()
+        return keys
     return pc.cast(column, pa.string()).cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]

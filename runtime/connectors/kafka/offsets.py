@@ -42,14 +42,14 @@ class TopicOffsets:
             JobRejected: a topic is missing, or the login is refused.
             EnvironmentFailure: no broker answers.
         """
-        found = []
+        partitions = []
         for topic in self.topics:
             what = f"topic {topic!r}"
             described = self.connection.list_topics(self.consumer, what, topic=topic)[topic]
             if described.error is not None:
                 raise self.connection.failure_of(described.error, what)
-            found += [(topic, number) for number in described.partitions]
-        return found
+            partitions += [(topic, number) for number in described.partitions]
+        return partitions
 
     def topic_ids(self) -> TopicIds:
         """The id of each topic. Empty: Kafka before 3.1, or `ask` lacks the mechanism of the login.
@@ -59,8 +59,8 @@ class TopicOffsets:
         """
         if not self.connection.can_ask:
             return {}
-        found = self.connection.metadata(f"topic {', '.join(map(repr, self.topics))}", self.topics).topics
-        return {each.name: each.topic_id.hex for each in found if each.topic_id}
+        topics = self.connection.metadata(f"topic {', '.join(map(repr, self.topics))}", self.topics).topics
+        return {each.name: each.topic_id.hex for each in topics if each.topic_id}
 
     def ranges(self, partitions: Sequence[Partition], start: Start, *, bounded: bool) -> dict[Partition, OffsetRange]:
         """The offsets from `start` on; of a bounded source to the newest message.
@@ -78,21 +78,21 @@ class TopicOffsets:
             return {}
         library = import_library("confluent_kafka", "kafka")
         time = int(start.timestamp() * 1_000) if isinstance(start, datetime) else _TIMES_OF_ENDS[start]
-        asked = [library.TopicPartition(*partition, time) for partition in partitions]
+        requests = [library.TopicPartition(*partition, time) for partition in partitions]
         what = f"offsets of topics {', '.join(self.topics)}"
         try:
-            answers = self.consumer.offsets_for_times(asked, self.connection.timeout_s)
+            answers = self.consumer.offsets_for_times(requests, self.connection.timeout_s)
         except library.KafkaException as error:
             self.consumer.poll(0)  # a refused login is known then
             raise self.connection.failure(error, what) from error
-        found: dict[Partition, int] = {}
+        offsets: dict[Partition, int] = {}
         for place in answers:
             if place.error is not None:
                 what = f"offset of topic {place.topic!r}, partition {place.partition}"
                 raise self.connection.failure_of(place.error, what)
-            found[place.topic, place.partition] = place.offset
-        unknown = [partition for partition, offset in found.items() if offset < 0]
-        return found | (self.offsets(unknown, "latest") if isinstance(start, datetime) else {})
+            offsets[place.topic, place.partition] = place.offset
+        unknown = [partition for partition, offset in offsets.items() if offset < 0]
+        return offsets | (self.offsets(unknown, "latest") if isinstance(start, datetime) else {})
 
 
 def check_topic_ids(former: TopicIds, present: TopicIds) -> None:

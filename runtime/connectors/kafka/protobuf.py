@@ -95,8 +95,8 @@ class KafkaProtobuf:
                 message = self.message(**{name: value for name, value in row.items() if value is not None})
             except (ValueError, TypeError) as error:
                 raise DataRejected(f"topic {topic!r}: a row does not fit the message: {error}") from error
-            found: bytes = serialize(message, context)
-            return found
+            data: bytes = serialize(message, context)
+            return data
 
         return lambda batch: [write(row) for row in rows_of(batch, topic)]
 

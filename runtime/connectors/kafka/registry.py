@@ -74,13 +74,13 @@ class RegistryClient:
 
     def __init__(self, registry: SchemaRegistry) -> None:
         registry.check()
-        named = named_connection("registry.url", registry.url)
-        self._url = registry.url if named is None else named.address
+        connection = named_connection("registry.url", registry.url)
+        self._url = registry.url if connection is None else connection.address
         self._library = import_library("confluent_kafka.schema_registry", "kafka")
         self._transport_error: type[Exception] = import_library("httpx2", "kafka").TransportError
         hosts = hosts_of(self._url)
         resolved = {n: resolve(f"registry.options.{n}", value, hosts) for n, value in registry.options.items()}
-        resolved |= {} if named is None else named.options
+        resolved |= {} if connection is None else connection.options
         self.client = self._library.SchemaRegistryClient(
             {
                 "url": self._url,
@@ -110,8 +110,8 @@ class RegistryClient:
     def register(self, subject: str, text: str, kind: str) -> int:
         """The id of a schema, which is registered unless it is already."""
         schema = self._library.Schema(text, kind)
-        found: int = self.call(f"subject {subject!r}", lambda: self.client.register_schema(subject, schema))
-        return found
+        schema_id: int = self.call(f"subject {subject!r}", lambda: self.client.register_schema(subject, schema))
+        return schema_id
 
     def call(self, what: str, request: Callable[[], T]) -> T:
         """The result of `request`; its errors name `what`."""

@@ -145,8 +145,8 @@ class KafkaSink:
         if self.commit == "transaction" and self.options.get("security.protocol", "").lower().startswith("sasl"):
             mechanism = sasl_mechanism(self.options)
             if mechanism not in SASL_MECHANISMS:
-                known = ", ".join(SASL_MECHANISMS)
-                advice = f"transactions log in by {known}, not {mechanism}: choose one, or commit='staged'"
+                mechanisms = ", ".join(SASL_MECHANISMS)
+                advice = f"transactions log in by {mechanisms}, not {mechanism}: choose one, or commit='staged'"
                 raise JobRejected("bad-mechanism", "options.sasl.mechanism", advice)
 
 
@@ -267,9 +267,9 @@ class TransactionWriter(SinkWriter):
         identity: dict[str, int] = {}
 
         def on_statistics(text: str) -> None:
-            found = msgspec.json.decode(text)["eos"]
-            if found["producer_id"] >= 0:
-                identity.update(producer_id=found["producer_id"], epoch=found["producer_epoch"])
+            statistics = msgspec.json.decode(text)["eos"]
+            if statistics["producer_id"] >= 0:
+                identity.update(producer_id=statistics["producer_id"], epoch=statistics["producer_epoch"])
 
         producer = self._connection.producer(
             {

@@ -190,8 +190,8 @@ class KafkaSource:
                 raise JobRejected("bad-interval", name, "must be at least 1 ms")
         for name in self.metadata:
             if name not in _METADATA_TYPES:
-                known = ", ".join(_METADATA_TYPES)
-                raise JobRejected("bad-metadata", "metadata", f"must be some of {known}, not {name!r}")
+                names = ", ".join(_METADATA_TYPES)
+                raise JobRejected("bad-metadata", "metadata", f"must be some of {names}, not {name!r}")
         self.format.check()
         if self.format.columns() is None:
             raise JobRejected("bad-format", "format", "a source needs the columns of its messages")
@@ -206,7 +206,7 @@ class _Split:
     end_offset: int
     clock: BoundedOutOfOrderness
     active_at: int  #: time of its last message, or of its assignment (wall clock, ms)
-    done: bool = False  #: all messages before `end_offset` have been emitted
+    is_done: bool = False  #: all messages before `end_offset` have been emitted
 
 
 class KafkaReader(SourceReader):
@@ -235,14 +235,14 @@ class KafkaReader(SourceReader):
         self._table: KeyedTable = context.state.keyed_table("partitions", _KEY_SCHEMA, _VALUE_SCHEMA)
         restored = self._restored_positions()
         self._topic_ids = self._offsets.topic_ids()  # first: a topic that is made anew in between is noticed later
-        found = self._offsets.partitions()
-        self._check_restored(restored, found)
+        partitions = self._offsets.partitions()
+        self._check_restored(restored, partitions)
         former = {} if context.restored else source.listed_ids
         restored_ids = self._restored_ids()
         check_topic_ids({**former, **restored_ids}, self._topic_ids)
         ended = self._with_ends(restored) if source.bounded else {}
-        own = [partition for partition in self._own(found) if partition not in restored]
-        new = {partition: (*each, _NO_TIME) for partition, each in self._first_ranges(own).items()}
+        new_partitions = [partition for partition in self._own(partitions) if partition not in restored]
+        new = {partition: (*each, _NO_TIME) for partition, each in self._first_ranges(new_partitions).items()}
         self._assign(restored | ended | new)
         self._discoveries += bool(new)
         unidentified = [partition for partition in restored if partition[0] not in restored_ids]
@@ -261,7 +261,7 @@ class KafkaReader(SourceReader):
 
     @property
     def exhausted(self) -> bool:
-        return self._source.bounded and all(split.done for split in self._splits.values())
+        return self._source.bounded and all(split.is_done for split in self._splits.values())
 
     @property
     def idle(self) -> bool:
@@ -313,7 +313,7 @@ class KafkaReader(SourceReader):
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         """Commits the offsets to the group, without waiting: the group is for monitoring only."""
         offsets = self._snapshots.pop(permit.checkpoint, None)
-        self._snapshots = {number: found for number, found in self._snapshots.items() if number > permit.checkpoint}
+        self._snapshots = {number: places for number, places in self._snapshots.items() if number > permit.checkpoint}
         if offsets:
             self._consumer.commit(offsets=[self._position(*each) for each in offsets.items()], asynchronous=True)
 
@@ -338,9 +338,9 @@ class KafkaReader(SourceReader):
         ids = [b"".join(half.to_bytes(8, signed=True) for half in each) for each in zip(*halves, strict=True)]
         return {topic: identity.hex() for topic, identity in zip(topics, ids, strict=True) if any(identity)}
 
-    def _check_restored(self, restored: Mapping[Partition, Any], found: Sequence[Partition]) -> None:
+    def _check_restored(self, restored: Mapping[Partition, Any], partitions: Sequence[Partition]) -> None:
         """Raises JobRejected if a partition of the state does not exist: its rows would be missing silently."""
-        for topic, number in sorted(set(restored).difference(found)):
+        for topic, number in sorted(set(restored).difference(partitions)):
             if topic not in self._source.topic_names:
                 remedy = "add the topic again, or start the job without a checkpoint"
                 raise JobRejected("other-topics", "topics", f"the checkpoint reads topic {topic!r}: {remedy}")
@@ -362,8 +362,8 @@ class KafkaReader(SourceReader):
         if listed is None:
             return self._offsets.ranges(new, source.start, bounded=source.bounded)
         later = [] if source.bounded else [partition for partition in new if partition not in listed]
-        known = {partition: listed[partition] for partition in new if partition in listed}
-        return known | self._offsets.ranges(later, "earliest", bounded=False)
+        ranges = {partition: listed[partition] for partition in new if partition in listed}
+        return ranges | self._offsets.ranges(later, "earliest", bounded=False)
 
     def _own(self, partitions: Sequence[Partition]) -> list[Partition]:
         if not partitions:
@@ -371,18 +371,18 @@ class KafkaReader(SourceReader):
         topics = pa.array([topic for topic, _ in partitions], pa.string())
         numbers = pa.array([number for _, number in partitions], pa.int32())
         groups = key_groups_of_hashes(hash_columns([topics, numbers]), self._context.max_parallelism)
-        own = self._context.key_groups
-        return [each for each, group in zip(partitions, groups.tolist(), strict=True) if group in own]
+        key_groups = self._context.key_groups
+        return [each for each, group in zip(partitions, groups.tolist(), strict=True) if group in key_groups]
 
     def _assign(self, positions: Mapping[Partition, _Place]) -> None:
         now, source = self._context.now_ms(), self._source
         for partition, (next_offset, end_offset, newest) in positions.items():
-            known = None if newest == _NO_TIME else newest
-            clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, known)
+            newest_time = None if newest == _NO_TIME else newest
+            clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms, newest_time)
             end = end_offset if source.bounded else NO_END  # an unbounded source reads past a restored end
-            done = end != NO_END and next_offset >= end
-            self._splits[partition] = _Split(next_offset, end, clock, now, done)
-        self._waiting = sorted(partition for partition in positions if not self._splits[partition].done)
+            is_done = end != NO_END and next_offset >= end
+            self._splits[partition] = _Split(next_offset, end, clock, now, is_done)
+        self._waiting = sorted(partition for partition in positions if not self._splits[partition].is_done)
         self._read_waiting()
 
     def _read_waiting(self) -> None:
@@ -408,55 +408,55 @@ class KafkaReader(SourceReader):
             return
         if not self._discovery.done():
             return
-        found, self._discovery = self._discovery.result(), None
-        self._assign({partition: (offset, NO_END, _NO_TIME) for partition, offset in found.items()})
-        self._discoveries += bool(found)
-        self._changed.update(found)
+        offsets, self._discovery = self._discovery.result(), None
+        self._assign({partition: (offset, NO_END, _NO_TIME) for partition, offset in offsets.items()})
+        self._discoveries += bool(offsets)
+        self._changed.update(offsets)
 
     def _find_new(self) -> dict[Partition, int]:
         """Partitions without a position, with their first offsets. Runs on the metadata thread."""
         check_topic_ids(self._topic_ids, self._offsets.topic_ids())
-        found = self._own(self._offsets.partitions())
-        return self._offsets.offsets([partition for partition in found if partition not in self._splits], "earliest")
+        places = self._own(self._offsets.partitions())
+        return self._offsets.offsets([partition for partition in places if partition not in self._splits], "earliest")
 
     def _position(self, partition: Partition, offset: int) -> Any:
         return self._library.TopicPartition(*partition, offset)
 
     def _is_active(self, split: _Split, now: int) -> bool:
         after_ms = self._source.idle_after_ms
-        return not split.done and (after_ms is None or now - split.active_at < after_ms)
+        return not split.is_done and (after_ms is None or now - split.active_at < after_ms)
 
     # ------------------------------------------------------------ messages
 
     def _emit(self, messages: Sequence[Any]) -> pa.RecordBatch | None:
         """The rows of `messages`, after which the positions are those of the next messages."""
         now = self._context.now_ms()
-        kept, places = [], []
+        records, places = [], []
         for message in messages:
             place = (message.topic(), message.partition())
             if message.error() is not None:
                 self._on_error(place, message)
                 continue
             split, offset = self._splits[place], message.offset()
-            if split.done:
+            if split.is_done:
                 continue  # a message that was appended after the first start
             if split.end_offset == NO_END or offset < split.end_offset:
-                kept.append(message)
+                records.append(message)
                 places.append(place)
                 split.next_offset, split.active_at = offset + 1, now
                 self._changed.add(place)
             self._check_end(place, offset + 1)
-        if not kept:
+        if not records:
             return None
-        decoded = self._without_future(self._decode([message.value() for message in kept]), now)
+        decoded = self._without_future(self._decode([message.value() for message in records]), now)
         if decoded.malformed:
-            self._on_malformed(kept, decoded.malformed)
+            self._on_malformed(records, decoded.malformed)
         if not decoded.batch.num_rows:
             return None
         if decoded.rows is not None:
             rows = decoded.rows.tolist()
-            kept, places = [kept[row] for row in rows], [places[row] for row in rows]
-        batch = self._with_metadata(decoded.batch, kept)
+            records, places = [records[row] for row in rows], [places[row] for row in rows]
+        batch = self._with_metadata(decoded.batch, records)
         self._advance_clocks(batch, places)
         return batch
 
@@ -480,8 +480,8 @@ class KafkaReader(SourceReader):
     def _check_end(self, place: Partition, position: int) -> None:
         """Ends a bounded partition when `position` has reached its end; markers of transactions use offsets too."""
         split = self._splits[place]
-        if not split.done and split.end_offset != NO_END and position >= split.end_offset:
-            split.done, split.next_offset = True, split.end_offset
+        if not split.is_done and split.end_offset != NO_END and position >= split.end_offset:
+            split.is_done, split.next_offset = True, split.end_offset
             self._changed.add(place)
             self._consumer.incremental_unassign([self._position(place, 0)])
             self._read_waiting()
@@ -517,8 +517,8 @@ class KafkaReader(SourceReader):
         numbers: dict[Partition, int] = {}
         owner: npt.NDArray[np.int64] = np.array([numbers.setdefault(place, len(numbers)) for place in places])
         for place, number in numbers.items():
-            own = batch if len(numbers) == 1 else batch.filter(pa.array(owner == number))
-            self._splits[place].clock.on_batch(own)
+            rows = batch if len(numbers) == 1 else batch.filter(pa.array(owner == number))
+            self._splits[place].clock.on_batch(rows)
 
     def _with_metadata(self, batch: pa.RecordBatch, messages: Sequence[Any]) -> pa.RecordBatch:
         names = self._source.metadata

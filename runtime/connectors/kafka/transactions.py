@@ -127,11 +127,11 @@ class CommitRecord:
 
     def check_topic_exists(self, topic: str) -> None:
         what = f"topic {topic!r}"
-        (found,) = self._connection.metadata(what, [topic]).topics
-        if found.error_code == _NO_TOPIC:
+        (answer,) = self._connection.metadata(what, [topic]).topics
+        if answer.error_code == _NO_TOPIC:
             raise missing_topic(self._connection, topic)
-        if found.error_code and found.error_code != _NO_LEADER:
-            raise self._connection.refusal(found.error_code, what)
+        if answer.error_code and answer.error_code != _NO_LEADER:
+            raise self._connection.refusal(answer.error_code, what)
 
     def ids_of_older_attempts(self, prefix: str, job: str, uid: str, token: Token) -> list[str]:
         messages = import_library("kafka.protocol.admin", "kafka")
@@ -141,10 +141,10 @@ class CommitRecord:
             if answer.error_code:
                 raise self._connection.refusal(answer.error_code, what)
             groups.update(each.group_id for each in answer.groups)
-        found = [(name, _ID_PATTERN.fullmatch(name)) for name in sorted(groups)]
+        matches = [(name, _ID_PATTERN.fullmatch(name)) for name in sorted(groups)]
         owner = (prefix, encode_id_part(job), encode_id_part(uid))
-        mine = [(name, own) for name, own in found if own and own.group("prefix", "job", "uid") == owner]
-        return [name for name, own in mine if int(own["token"]) < token]
+        sink_ids = [(name, match) for name, match in matches if match and match.group("prefix", "job", "uid") == owner]
+        return [name for name, match in sink_ids if int(match["token"]) < token]
 
     def delete(self, transactional_ids: Sequence[str]) -> None:
         messages = import_library("kafka.protocol.admin", "kafka")
@@ -183,22 +183,22 @@ class KafkaCommitter(SinkCommitter):
         transaction of this id is aborted all the same: it would hold back the consumers of the topic.
         """
         connection, record = self._connect()
-        kept: dict[str, PreparedTransaction] = {}  #: by id, the newest
+        by_id: dict[str, PreparedTransaction] = {}  #: by id, the newest
         for each in _own_transactions(keep):
-            if each.id not in kept or kept[each.id].number < each.number:
-                kept[each.id] = each
+            if each.id not in by_id or by_id[each.id].number < each.number:
+                by_id[each.id] = each
         old = record.ids_of_older_attempts(self._id_prefix, job, uid, token)
-        done = [
+        names = [
             name
             for name in old
-            if name not in kept or record.committed_number(name, kept[name].topic) >= kept[name].number
+            if name not in by_id or record.committed_number(name, by_id[name].topic) >= by_id[name].number
         ]
-        if not done:
+        if not names:
             return 0
-        with ThreadPoolExecutor(min(_CLEANING_THREADS, len(done)), "kafka-clean") as threads:
-            list(threads.map(lambda name: _abort_open_transaction(connection, name), done))
-        record.delete([name for name in done if name not in kept])
-        return len(done)
+        with ThreadPoolExecutor(min(_CLEANING_THREADS, len(names)), "kafka-clean") as threads:
+            list(threads.map(lambda name: _abort_open_transaction(connection, name), names))
+        record.delete([name for name in names if name not in by_id])
+        return len(names)
 
     def _connect(self) -> tuple[KafkaConnection, CommitRecord]:
         if self._open is None:
@@ -317,23 +317,25 @@ def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
 
 def _own_transactions(committables: Sequence[Any]) -> list[PreparedTransaction]:
     """Without those of a sink of another kind, which may have written older checkpoints."""
-    found = []
+    transactions = []
     for each in committables:
         with suppress(TypeError):
-            found.append(PreparedTransaction(**each))
-    return found
+            transactions.append(PreparedTransaction(**each))
+    return transactions
 
 
 def _check_committable(committable: Any, job: str) -> PreparedTransaction:
     """Raises JobRejected unless the committable is a transaction of this job."""
     try:
-        found = PreparedTransaction(**committable)
-        own = _ID_PATTERN.fullmatch(found.id)
-        numbers = (found.number, found.producer, found.epoch, found.rows, found.checkpoint)
-        valid = own is not None and own["job"] == encode_id_part(job) and all(isinstance(each, int) for each in numbers)
+        entry = PreparedTransaction(**committable)
+        match = _ID_PATTERN.fullmatch(entry.id)
+        numbers = (entry.number, entry.producer, entry.epoch, entry.rows, entry.checkpoint)
+        valid = (
+            match is not None and match["job"] == encode_id_part(job) and all(isinstance(each, int) for each in numbers)
+        )
     except TypeError:
         valid = False
     if not valid:
         detail = f"a checkpoint names a transaction that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
-    return found
+    return entry

@@ -12,23 +12,23 @@ from runtime.operators.running_aggregate import OP_COLUMN
 
 
 def choose_columns(
-    table: str, found: Sequence[Column], wanted: Sequence[str], commit_time: str | None
+    table: str, table_columns: Sequence[Column], names: Sequence[str], commit_time: str | None
 ) -> tuple[Column, ...]:
-    """The columns `wanted` of those that a table has; empty: all.
+    """The columns `names` of a table; no names: all columns.
 
     Raises:
         JobRejected: the table lacks a column, or a column has the name of a column that the stream adds.
     """
-    by_name = {column.name: column for column in found}
-    for name in wanted:
+    by_name = {column.name: column for column in table_columns}
+    for name in names:
         if name not in by_name:
-            known = ", ".join(by_name)
-            raise JobRejected("unknown-column", name, f"the table {table} has no such column, only {known}")
-    columns = tuple(by_name[name] for name in wanted) or tuple(found)
-    for own in (OP_COLUMN, commit_time):
-        if own is not None and own in {column.name for column in columns}:
-            advice = f"the stream has a column of its own of that name: leave {own!r} out of `columns`"
-            raise JobRejected("duplicate-column", own, advice)
+            alternatives = ", ".join(by_name)
+            raise JobRejected("unknown-column", name, f"the table {table} has no such column, only {alternatives}")
+    columns = tuple(by_name[name] for name in names) or tuple(table_columns)
+    for added_name in (OP_COLUMN, commit_time):
+        if added_name is not None and added_name in {column.name for column in columns}:
+            advice = f"the stream has a column of its own of that name: leave {added_name!r} out of `columns`"
+            raise JobRejected("duplicate-column", added_name, advice)
     return columns
 
 
@@ -50,10 +50,10 @@ class ChangeColumns:
         added = [pa.field(commit_time, pa.timestamp("us", "UTC"))] if commit_time else []
         self._schema = pa.schema([*self._own, *added, pa.field(OP_COLUMN, pa.string())])
 
-    def check_present(self, found: Mapping[str, Column | pgoutput.RelationColumn]) -> None:
-        """Raises JobRejected if `found`, the columns of the table by name, lacks a column or has it in another type."""
+    def check_present(self, columns: Mapping[str, Column | pgoutput.RelationColumn]) -> None:
+        """Raises JobRejected if `columns`, those of the table by name, lack a column or have it in another type."""
         for column in self.columns:
-            present = found.get(column.name)
+            present = columns.get(column.name)
             if present is None or (present.type, present.modifier) != (column.type, column.modifier):
                 change = "is gone" if present is None else "has another type"
                 detail = f"the column {change} since the job began: begin anew with another slot, or name `columns`"
@@ -66,12 +66,12 @@ class ChangeColumns:
             JobRejected: a column of the stream is gone or has another type, or the table has a new column.
         """
         self.check_present({column.name: column for column in relation.columns})
-        known = {column.name: place for place, column in enumerate(relation.columns)}
-        new = [name for name in known if name not in {column.name for column in self.columns}]
+        places = {column.name: place for place, column in enumerate(relation.columns)}
+        new = [name for name in places if name not in {column.name for column in self.columns}]
         if new and not self._are_named:
             detail = f"the table {self._table} has a new column: name the columns to read in `columns`"
             raise JobRejected("new-column", new[0], detail)
-        return tuple(known[column.name] for column in self.columns)
+        return tuple(places[column.name] for column in self.columns)
 
     def batch(self, kinds: Sequence[str], rows: Sequence[Row], times: Sequence[int]) -> pa.RecordBatch:
         """The rows as Arrow; `times` of their commits in us.

@@ -185,7 +185,7 @@ class ChangesReader(EventClockReader):
             self._oid, self._name = table.oid, str(table)
             if stored and stored[0].oid != table.oid:
                 raise self._replaced_error()
-            check_publication(self._connection, self._source.publication, table, whole=self._source.initial_snapshot)
+            check_publication(self._connection, self._source.publication, table, all_rows=self._source.initial_snapshot)
             source = self._source
             columns = tuple(stored[0].columns) if stored else self._choose_columns(self._connection)
             self._columns = ChangeColumns(
@@ -248,8 +248,8 @@ class ChangesReader(EventClockReader):
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         """Advances the slot to the position of the checkpoint."""
-        done = [checkpoint for checkpoint in self._positions if checkpoint <= permit.checkpoint]
-        position = max((self._positions.pop(checkpoint) for checkpoint in done), default=0)
+        checkpoints = [checkpoint for checkpoint in self._positions if checkpoint <= permit.checkpoint]
+        position = max((self._positions.pop(checkpoint) for checkpoint in checkpoints), default=0)
         if self._connection is None or position <= self._confirmed:
             return
         with postgres_errors(self._what), suppress(psycopg.errors.ObjectInUse):
@@ -278,8 +278,8 @@ class ChangesReader(EventClockReader):
             return
         names = [column.name for column in self._columns.columns]
         if name not in names:
-            known = ", ".join(names)
-            raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {known}")
+            alternatives = ", ".join(names)
+            raise JobRejected("unknown-column", name, f"the table {self._name} has no such column, only {alternatives}")
         (identity,) = one_row(connection, "SELECT relreplident FROM pg_class WHERE oid = %s", self._oid)
         if identity not in ("f", b"f"):
             remedy = f"ALTER TABLE {self._name} REPLICA IDENTITY FULL, or take commit_time as event_time"
@@ -436,8 +436,8 @@ class ChangesReader(EventClockReader):
         """The changes that the initial rows lack. Half of an update of the key is a deletion or an insert."""
         if self._filter is None:
             return changes
-        known = {column.name: place for place, column in enumerate(self._relations[relation].columns)}
-        places = [known.get(name) for name in self._filter.key]
+        by_name = {column.name: place for place, column in enumerate(self._relations[relation].columns)}
+        places = [by_name.get(name) for name in self._filter.key]
         new = [
             (kind, row)
             for kind, row in changes
@@ -459,12 +459,12 @@ class ChangesReader(EventClockReader):
         kinds: list[str] = []
         rows: list[Row] = []
         times: list[int] = []
-        heard = change = None
+        clock_time = change = None
         while self._ready and (len(rows) < max_rows or self._ready[0].kind is None or (change and change.is_half)):
             change = self._ready.popleft()
             if change.kind is None:
                 self._lsn, self._rows = max(change.lsn, self._lsn), 0
-                heard = change.time or heard
+                clock_time = change.time or clock_time
             else:
                 kinds.append(change.kind)
                 rows.append(change.row)
@@ -473,8 +473,8 @@ class ChangesReader(EventClockReader):
         batch = self._columns.batch(kinds, rows, times) if rows else None
         if batch is not None:
             self._clock.on_batch(batch)
-        if heard is not None:
-            self._advance_clock(heard)
+        if clock_time is not None:
+            self._advance_clock(clock_time)
         return batch
 
 

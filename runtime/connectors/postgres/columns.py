@@ -59,15 +59,15 @@ def check_columns(table: str, columns: Sequence[TableColumn], rows: pa.Schema) -
     for field in rows:
         column = by_name.get(field.name)
         if column is None:
-            known = ", ".join(by_name)
-            detail = f"the table {table} has no column {field.name!r}, only {known}"
+            names = ", ".join(by_name)
+            detail = f"the table {table} has no column {field.name!r}, only {names}"
             raise JobRejected("unknown-column", field.name, detail)
         if column.generated:
             detail = f"column {field.name!r} of the table {table} is always generated: leave it out of the rows"
             raise JobRejected("generated-column", field.name, detail)
         if column.type not in _compatible_types(field.type):
-            wanted = " or ".join(_compatible_types(field.type)) or "none: cast it"
-            detail = f"column {field.name!r} of the table {table} is {column.type}; {field.type} needs {wanted}"
+            alternatives = " or ".join(_compatible_types(field.type)) or "none: cast it"
+            detail = f"column {field.name!r} of the table {table} is {column.type}; {field.type} needs {alternatives}"
             raise JobRejected("type-differs", field.name, detail)
     missing = [column.name for column in columns if column.required and column.name not in rows.names]
     if missing:

@@ -99,8 +99,8 @@ def conninfo(url: str) -> str:
     Raises:
         JobRejected: the job may not use the host or the secret, or a secret is missing.
     """
-    if (named := named_connection("url", url)) is not None:
-        return make_conninfo("", **(_DEFAULTS | _parameters(named.address) | dict(named.options)))
+    if (connection := named_connection("url", url)) is not None:
+        return make_conninfo("", **(_DEFAULTS | _parameters(connection.address) | dict(connection.options)))
     if _REFERENCE.fullmatch(url):
         parameters = _parameters(resolve("url", url, ()))
         check_secrets("url", url, _hosts(parameters))

@@ -55,11 +55,11 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 
 def find_key(connection: psycopg.Connection[Any], table: ResolvedTable) -> tuple[KeyColumn, ...]:
     """The columns that identify a row in the log. Raises JobRejected if there are none."""
-    found = tuple(KeyColumn(*row) for row in connection.execute(_KEY_QUERY, [table.oid]))
-    if not found:
+    key = tuple(KeyColumn(*row) for row in connection.execute(_KEY_QUERY, [table.oid]))
+    if not key:
         remedy = f"ALTER TABLE {table} ADD PRIMARY KEY (…), or leave out initial_snapshot"
         raise JobRejected("no-primary-key", "table", f"the table {table} has no primary key: {remedy}")
-    return found
+    return key
 
 
 class InitialRows:
@@ -94,15 +94,15 @@ class InitialRows:
         if self._cursor is None and not self._begin():
             return []
         assert self._cursor is not None, "the transaction has begun"
-        found = self._cursor.fetchmany(max_rows)
+        rows = self._cursor.fetchmany(max_rows)
         self._has_rows = True
-        if len(found) < max_rows:
+        if len(rows) < max_rows:
             self._cursor.close()
             self._connection.execute("COMMIT")
             self._last, self.is_complete = None, True
         else:
-            self._last = tuple(found[-1][len(self._columns) :])
-        return [tuple(row[: len(self._columns)]) for row in found]
+            self._last = tuple(rows[-1][len(self._columns) :])
+        return [tuple(row[: len(self._columns)]) for row in rows]
 
     def _begin(self) -> bool:
         if self._awaited is None:
@@ -117,10 +117,10 @@ class InitialRows:
         except psycopg.errors.LockNotAvailable:  # ALTER TABLE or VACUUM FULL may take long, and barriers must pass
             self._connection.execute("ROLLBACK")
             return False
-        seen = "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::int8"
-        found = self._connection.execute(seen).fetchone()
-        assert found is not None, "the query has no condition"
-        self._snapshot, self.time_us = found
+        statement = "SELECT pg_current_snapshot()::text, (extract(epoch FROM now()) * 1000000)::int8"
+        row = self._connection.execute(statement).fetchone()
+        assert row is not None, "the query has no condition"
+        self._snapshot, self.time_us = row
         order = identifiers([each.name for each in self._key], "t")  # a bare name would be that of its text
         bound = sql.SQL("true")
         if self._last is not None:
@@ -153,8 +153,8 @@ class InitialRowsFilter:
 
     def end(self) -> int | None:
         """A position in the log behind which no change is dropped; None: not yet known."""
-        found = self._connection.execute(_END_QUERY, [str(max(each.end for each in self._snapshots))]).fetchone()
-        return None if found is None or found[0] is None else int(found[0])
+        row = self._connection.execute(_END_QUERY, [str(max(each.end for each in self._snapshots))]).fetchone()
+        return None if row is None or row[0] is None else int(row[0])
 
     def is_seen_by_all(self, xid: int) -> bool:
         return all(each.contains(xid) for each in self._snapshots)
@@ -165,22 +165,22 @@ class InitialRowsFilter:
         Raises:
             DataRejected: the log does not contain the key.
         """
-        seen = [each.contains(xid) for each in self._snapshots]
-        if all(seen) or not any(seen):
-            return not seen[0]
+        visibility = [each.contains(xid) for each in self._snapshots]
+        if all(visibility) or not any(visibility):
+            return not visibility[0]
         if UNCHANGED in key:
             remedy = f"ALTER TABLE {self._name} REPLICA IDENTITY FULL"
             raise DataRejected(f"Postgres: table {self._name}: an update does not contain its large key: {remedy}")
-        return not seen[self._chunk_of(key)]
+        return not visibility[self._chunk_of(key)]
 
     def _chunk_of(self, key: Row) -> int:
         """The number of chunks that end before the key, in the order of the server."""
         row = _row_of(self._key)
         tests = sql.SQL(" + ").join(sql.SQL("({} > {})::int").format(row, row) for _ in self._bounds)
         values = [value for bound in self._bounds for value in (*key, *bound)]
-        found = self._connection.execute(sql.SQL("SELECT {}").format(tests), values).fetchone()
-        assert found is not None, "the query has no condition"
-        return int(found[0])
+        answer = self._connection.execute(sql.SQL("SELECT {}").format(tests), values).fetchone()
+        assert answer is not None, "the query has no condition"
+        return int(answer[0])
 
 
 class _Snapshot:

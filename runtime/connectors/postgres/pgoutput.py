@@ -176,9 +176,9 @@ class _Bytes:
 
     def text(self) -> str:
         end = self._data.index(b"\0", self._at)
-        found = self._data[self._at : end].decode()
+        text = self._data[self._at : end].decode()
         self._at = end + 1
-        return found
+        return text
 
     def row(self) -> Row:
         values: list[str | Unchanged | None] = []

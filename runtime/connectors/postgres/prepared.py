@@ -77,8 +77,8 @@ class _Place(SinkWriters):
             "SELECT EXISTS (SELECT FROM {} WHERE writer = %(writer)s AND number = %(number)s) "
             "OR EXISTS (SELECT FROM {} WHERE writer = %(writer)s AND moved >= %(number)s)"
         ).format(self.marks, self.writers)
-        found = connection.execute(query, {"writer": each.writer_id, "number": each.number}).fetchone()
-        return found is not None and bool(found[0])
+        row = connection.execute(query, {"writer": each.writer_id, "number": each.number}).fetchone()
+        return row is not None and bool(row[0])
 
     def cover_marks(self, connection: psycopg.Connection[Any]) -> None:
         """Deletes the marks that the records of their writers cover."""
@@ -195,22 +195,22 @@ class PreparedCommitter(SinkCommitter):
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Rolls back transactions of older attempts that no retained committable names. Returns their number."""
-        kept = own_committables(keep, PreparedRows)
-        names = {each.transaction for each in kept}
+        committables = own_committables(keep, PreparedRows)
+        names = {each.transaction for each in committables}
         with self._connection() as (connection, table):
             place = _Place(table, job, uid)
             if not place.has_records(connection):
                 return 0
             place.end_older_sessions(connection, token)
-            found = [name for name in place.names(connection) if place.token_of(name) < token and name not in names]
-            for name in found:
+            leftovers = [name for name in place.names(connection) if place.token_of(name) < token and name not in names]
+            for name in leftovers:
                 with suppress(psycopg.errors.UndefinedObject):  # another master has rolled it back
                     connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(name)))
             with connection.transaction():
                 place.lock(connection)
                 place.cover_marks(connection)
-                place.forget(connection, token, [each.writer_id for each in kept])
-            return len(found)
+                place.forget(connection, token, [each.writer_id for each in committables])
+            return len(leftovers)
 
     def _commit(self, connection: psycopg.Connection[Any], place: _Place, each: PreparedRows) -> bool:
         """Whether the transaction was prepared until now. Raises EnvironmentFailure if it is lost."""
@@ -232,12 +232,12 @@ class PreparedCommitter(SinkCommitter):
 
 def _check_server(connection: psycopg.Connection[Any], parallelism: int) -> None:
     """Raises JobRejected if the server allows too few prepared transactions."""
-    found = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
-    allowed, needed = found[0] if found else 0, _PER_SUBTASK * parallelism
-    if allowed < needed:
-        remedy = f"ALTER SYSTEM SET max_prepared_transactions = {max(needed, 50)}, then restart the server"
+    row = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+    allowed, minimum = row[0] if row else 0, _PER_SUBTASK * parallelism
+    if allowed < minimum:
+        remedy = f"ALTER SYSTEM SET max_prepared_transactions = {max(minimum, 50)}, then restart the server"
         detail = (
-            f"max_prepared_transactions is {allowed}, and parallelism {parallelism} needs {needed} or more: {remedy}"
+            f"max_prepared_transactions is {allowed}, and parallelism {parallelism} needs {minimum} or more: {remedy}"
         )
         raise JobRejected("max-prepared-transactions", "commit", f"{detail}; or use commit='staged'")
 

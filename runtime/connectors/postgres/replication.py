@@ -16,9 +16,9 @@ FROM pg_replication_slots WHERE slot_name = %s
 
 def one_row(connection: psycopg.Connection[Any], query: LiteralString, *parameters: object) -> tuple[Any, ...]:
     """The row of a query that always has one."""
-    found = connection.execute(query, parameters).fetchone()
-    assert found is not None, "the query has no condition"
-    return tuple(found)
+    row = connection.execute(query, parameters).fetchone()
+    assert row is not None, "the query has no condition"
+    return tuple(row)
 
 
 def check_server(connection: psycopg.Connection[Any]) -> None:
@@ -35,10 +35,10 @@ def slot_position(connection: psycopg.Connection[Any], slot: str) -> int:
     """The position of the slot. Raises JobRejected if the slot cannot be read."""
     literal = sql.Literal(slot).as_string(connection)
     create = f"SELECT pg_create_logical_replication_slot({literal}, 'pgoutput')"
-    found = connection.execute(_SLOT_QUERY, [slot]).fetchone()
-    if found is None:
+    row = connection.execute(_SLOT_QUERY, [slot]).fetchone()
+    if row is None:
         raise JobRejected("no-slot", "slot", f"there is no replication slot {slot!r}: {create}")
-    plugin, is_here, confirmed, status = found
+    plugin, is_here, confirmed, status = row
     if plugin != "pgoutput" or not is_here:
         detail = f"the slot {slot!r} is of another database or plugin ({plugin}): {create} with another name"
         raise JobRejected("bad-slot", "slot", detail)
@@ -49,21 +49,21 @@ def slot_position(connection: psycopg.Connection[Any], slot: str) -> int:
 
 
 def check_publication(
-    connection: psycopg.Connection[Any], publication: str, table: ResolvedTable, *, whole: bool
+    connection: psycopg.Connection[Any], publication: str, table: ResolvedTable, *, all_rows: bool
 ) -> None:
-    """Raises JobRejected unless the publication contains the table; `whole`: with all its rows."""
+    """Raises JobRejected unless the publication contains the table; `all_rows`: with all its rows."""
     query = (
         "SELECT to_jsonb(p) ->> 'rowfilter' FROM pg_publication_tables p "
         "JOIN pg_namespace n ON n.nspname = p.schemaname "
         "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = %s AND c.oid = %s"
     )
-    found = connection.execute(query, [publication, table.oid]).fetchone()
-    if found is None:
+    row = connection.execute(query, [publication, table.oid]).fetchone()
+    if row is None:
         name = sql.Identifier(publication).as_string(connection)
         remedy = f"CREATE PUBLICATION {name} FOR TABLE {table}, or ALTER PUBLICATION {name} ADD TABLE …"
         detail = f"the publication {publication!r} does not contain {table}: {remedy}"
         raise JobRejected("no-publication", "publication", detail)
-    if found[0] is not None and whole:
-        detail = f"the publication has the row filter {found[0]}, and the initial rows would be all rows"
+    if row[0] is not None and all_rows:
+        detail = f"the publication has the row filter {row[0]}, and the initial rows would be all rows"
         remedy = "take a publication without a filter, and filter the stream"
         raise JobRejected("row-filter", "publication", f"{detail}: {remedy}")

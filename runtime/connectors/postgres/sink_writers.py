@@ -81,7 +81,7 @@ class SinkWriters:
 
     def check_newest(self, connection: psycopg.Connection[Any], token: int) -> None:
         """Raises EnvironmentFailure if a writer of a newer attempt has a session."""
-        if newer := [found for _, found in self._sessions(connection) if found > token]:
+        if newer := [session_token for _, session_token in self._sessions(connection) if session_token > token]:
             detail = f"attempt {max(newer)} writes already, and this is attempt {token}"
             raise EnvironmentFailure(f"Postgres table {self.table}: {detail}")
 
@@ -90,26 +90,26 @@ class SinkWriters:
         return int(name.removeprefix(self.prefix).split(":")[0])
 
     def _older_sessions(self, connection: psycopg.Connection[Any], token: int) -> list[int]:
-        return [pid for pid, found in self._sessions(connection) if found < token]
+        return [pid for pid, session_token in self._sessions(connection) if session_token < token]
 
     def _sessions(self, connection: psycopg.Connection[Any]) -> list[tuple[int, int]]:
         """Process and token of each session of a writer of the sink."""
         connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees the sessions as of its first query
-        found = connection.execute(_SESSIONS_QUERY, [self.prefix])
-        return [(pid, self.token_of(name)) for pid, name in found]
+        rows = connection.execute(_SESSIONS_QUERY, [self.prefix])
+        return [(pid, self.token_of(name)) for pid, name in rows]
 
     def newest_writers(self) -> sql.Composed:
         """A subquery: the writers of the newest attempt."""
         values = [sql.Literal(value) for value in (self.job, self.uid, str(self.table))]
-        own = sql.SQL("job = {} AND sink = {} AND target = {}").format(*values)
+        condition = sql.SQL("job = {} AND sink = {} AND target = {}").format(*values)
         query = "(SELECT writer FROM {table} WHERE {own} AND token = (SELECT max(token) FROM {table} WHERE {own}))"
-        return sql.SQL(query).format(table=self.writers, own=own)
+        return sql.SQL(query).format(table=self.writers, own=condition)
 
     def has_records(self, connection: psycopg.Connection[Any]) -> bool:
         names = [name.as_string(connection) for name in self.tables]
         query = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) AS name"
-        found = connection.execute(query, [names]).fetchone()
-        return found is not None and bool(found[0])
+        row = connection.execute(query, [names]).fetchone()
+        return row is not None and bool(row[0])
 
     def create(self, connection: psycopg.Connection[Any]) -> None:
         columns = (
@@ -166,17 +166,17 @@ def convert_committable(committable: Any, kind: type[_Committable]) -> _Committa
 
 def own_committables(committables: Sequence[Any], kind: type[_Committable]) -> list[_Committable]:
     """Without those that the sink has written before its `commit` was changed."""
-    found = []
+    result = []
     for each in committables:
         with suppress(msgspec.ValidationError):
-            found.append(msgspec.convert(each, kind))
-    return found
+            result.append(msgspec.convert(each, kind))
+    return result
 
 
 def check_sink(written: Sequence[Written], table: ResolvedTable) -> str:
     """The uid of the sink. Raises JobRejected unless all output is of the same sink and of this table."""
-    found = {(each.sink, each.table) for each in written}
-    if len(found) > 1 or written[0].table != str(table):
+    targets = {(each.sink, each.table) for each in written}
+    if len(targets) > 1 or written[0].table != str(table):
         names = ", ".join(sorted(each.table for each in written))
         detail = f"the checkpoint has staged rows for {names}, not for {table}: restore with that table first"
         raise JobRejected("other-table", "table", detail)

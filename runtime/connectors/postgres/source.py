@@ -136,15 +136,15 @@ class PostgresReader(EventClockReader):
                 return None
             cursor = self._connection.cursor(binary=True)
             values = {"after": self._last, "bound": self._bound, "count": max_rows}
-            found = cursor.execute(self._query, values).fetchall()
-        if len(found) < max_rows:
+            rows = cursor.execute(self._query, values).fetchall()
+        if len(rows) < max_rows:
             assert self._bound is not None, "rows were read up to a bound"
             self._last, self._bound = self._bound, None
         else:
-            self._last = int(found[-1][-1])
-        if not found:
+            self._last = int(rows[-1][-1])
+        if not rows:
             return None
-        batch = self._batch(found)
+        batch = self._batch(rows)
         self._clock.on_batch(batch)
         return batch
 
@@ -189,9 +189,9 @@ class PostgresReader(EventClockReader):
         columns = {column.name: column for column in self._table.columns(connection)}
         for name in (*source.columns, source.cursor, *([source.event_time] if source.event_time else [])):
             if name not in columns:
-                known = ", ".join(columns)
+                alternatives = ", ".join(columns)
                 raise JobRejected(
-                    "unknown-column", name, f"the table {self._table} has no column {name!r}, only {known}"
+                    "unknown-column", name, f"the table {self._table} has no column {name!r}, only {alternatives}"
                 )
         cursor = columns[source.cursor]
         if cursor.type not in ("int2", "int4", "int8") or not cursor.not_null:
@@ -199,23 +199,23 @@ class PostgresReader(EventClockReader):
             raise JobRejected("bad-cursor", "cursor", detail)
         self._table.check_key(connection, [source.cursor])
         self._check_sequence(connection)
-        found = {column.name: column for column in find_columns(connection, self._table.oid, generated=True)}
-        names = tuple(source.columns) or tuple(found)
-        self._schema = pa.schema([pa.field(name, found[name].arrow) for name in names])
-        chosen = [
+        by_name = {column.name: column for column in find_columns(connection, self._table.oid, generated=True)}
+        names = tuple(source.columns) or tuple(by_name)
+        self._schema = pa.schema([pa.field(name, by_name[name].arrow) for name in names])
+        items = [
             sql.SQL("{}::text" if pa.types.is_string(each.type) else "{}").format(sql.Identifier(each.name))
             for each in self._schema
         ]
         self._query = sql.SQL(
             "SELECT {columns}, {cursor}::int8 FROM {table} WHERE {cursor} > %(after)s "
             "AND {cursor} <= %(bound)s ORDER BY {cursor} LIMIT %(count)s"
-        ).format(columns=sql.SQL(", ").join(chosen), cursor=sql.Identifier(source.cursor), table=self._table.identifier)
+        ).format(columns=sql.SQL(", ").join(items), cursor=sql.Identifier(source.cursor), table=self._table.identifier)
 
     def _check_sequence(self, connection: psycopg.Connection[Any]) -> None:
         query = "SELECT seqrelid::regclass::text, seqcache, seqincrement FROM pg_sequence WHERE seqrelid = "
         name = self._table.identifier.as_string(connection)
-        found = connection.execute(query + "pg_get_serial_sequence(%s, %s)::regclass", [name, self._source.cursor])
-        for sequence, cache, increment in found:
+        sequences = connection.execute(query + "pg_get_serial_sequence(%s, %s)::regclass", [name, self._source.cursor])
+        for sequence, cache, increment in sequences:
             if cache != 1 or increment < 1:
                 remedy = f"ALTER SEQUENCE {sequence} CACHE 1 INCREMENT 1"
                 detail = f"the sequence {sequence} does not ascend in the order of INSERT statements: {remedy}"
@@ -245,8 +245,8 @@ class PostgresReader(EventClockReader):
     def _highest_value(self, connection: psycopg.Connection[Any]) -> int:
         """The highest visible value of the cursor; of a table without rows, a value below all."""
         query = sql.SQL("SELECT max({}) FROM {}").format(sql.Identifier(self._source.cursor), self._table.identifier)
-        found = connection.execute(query).fetchone()
-        return _BEFORE_ALL if found is None or found[0] is None else int(found[0])
+        row = connection.execute(query).fetchone()
+        return _BEFORE_ALL if row is None or row[0] is None else int(row[0])
 
     def _batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         columns = list(zip(*rows, strict=True))[:-1]

@@ -82,18 +82,18 @@ class _Place(SinkWriters):
         """Creates the tables, or makes the staging table follow changes of the target."""
         super().create(connection)
         names = self.staging.as_string(connection)
-        found = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
-        if found is None or found[0] is None:
-            own = sql.SQL(", ").join(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(name)) for name in _OWN_COLUMNS)
+        row = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
+        if row is None or row[0] is None:
+            ids = sql.SQL(", ").join(sql.SQL("{} int8 NOT NULL").format(sql.Identifier(name)) for name in _OWN_COLUMNS)
             create = sql.SQL("CREATE TABLE {} ({}, {} bool NOT NULL DEFAULT false, LIKE {})")
             deleted = sql.Identifier(DELETED)
-            connection.execute(create.format(self.staging, own, deleted, self.table.identifier))
+            connection.execute(create.format(self.staging, ids, deleted, self.table.identifier))
             for column in self.table.columns(connection):
                 if column.not_null:  # rows may leave it to its default; `RowCheck` knows
                     self._alter(connection, sql.SQL("ALTER {} DROP NOT NULL").format(sql.Identifier(column.name)))
-            found = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
-        assert found is not None, "the query has no condition"
-        self._follow_target(connection, found[0])
+            row = connection.execute("SELECT to_regclass(%s)::oid", [names]).fetchone()
+        assert row is not None, "the query has no condition"
+        self._follow_target(connection, row[0])
 
     def _follow_target(self, connection: psycopg.Connection[Any], staging: int) -> None:
         """Adds and alters columns and CHECK constraints that differ from those of the target.
@@ -163,8 +163,8 @@ class StagedWriter(SinkWriter):
             self._end_group()
         self._columns = columns
         count = batch.num_rows
-        own = ([self._id] * count, [self._number] * count, range(self._rows, self._rows + count))
-        arrays = [*(pa.array(values, pa.int64()) for values in own), *batch.columns]
+        ids = ([self._id] * count, [self._number] * count, range(self._rows, self._rows + count))
+        arrays = [*(pa.array(values, pa.int64()) for values in ids), *batch.columns]
         self._pending.add(pa.RecordBatch.from_arrays(arrays, names=[*_OWN_COLUMNS, *batch.schema.names]))
         self._rows += count
         if self._op_column is not None:
@@ -241,12 +241,12 @@ class StagedCommitter(SinkCommitter):
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Deletes staged rows, and the records of writers that no retained committable names. Returns the rows."""
-        kept = own_committables(keep, StagedRows)
-        writers = [each.writer_id for each in kept]
+        committables = own_committables(keep, StagedRows)
+        writers = [each.writer_id for each in committables]
         parameters = {
             "token": int(token),
             "writers": writers,
-            "numbers": [each.number for each in kept],
+            "numbers": [each.number for each in committables],
         }
         with self._transaction() as (connection, table):
             place = _Place(table, job, uid)
@@ -307,16 +307,16 @@ class StagedCommitter(SinkCommitter):
             "WHERE s.weir_writer = due.writer AND s.weir_number = due.number RETURNING s.weir_writer, s.weir_number"
         )
         counted = sql.SQL("WITH deleted AS ({}) SELECT weir_writer, weir_number, count(*) FROM deleted GROUP BY 1, 2")
-        found = connection.execute(counted.format(delete.format(place.staging)), parameters)
-        counts = {(writer, number): count for writer, number, count in found}
+        cursor = connection.execute(counted.format(delete.format(place.staging)), parameters)
+        counts = {(writer, number): count for writer, number, count in cursor}
         for each in group:
             if (count := counts.get((each.writer_id, each.number), 0)) != each.rows:
                 raise _lost(each, place.table, count)
 
 
-def _lost(each: StagedRows, table: ResolvedTable, found: int = 0) -> EnvironmentFailure:
+def _lost(each: StagedRows, table: ResolvedTable, count: int = 0) -> EnvironmentFailure:
     what = f"{each.rows} rows of sink {each.sink!r}, subtask {each.subtask}, attempt {each.token}, number {each.number}"
     remedy = "restore the database, or an older checkpoint"
     return EnvironmentFailure(
-        f"Postgres table {table}: {what}, are neither staged ({found} found) nor committed: {remedy}"
+        f"Postgres table {table}: {what}, are neither staged ({count} found) nor committed: {remedy}"
     )

@@ -74,7 +74,7 @@ class ResolvedTable:
 
     def check_key(self, connection: psycopg.Connection[Any], key: Sequence[str]) -> None:
         """Raises JobRejected unless a unique index has exactly the columns of the key."""
-        if key and not any(set(found) == set(key) for (found,) in connection.execute(_KEYS_QUERY, [self.oid])):
+        if key and not any(set(index) == set(key) for (index,) in connection.execute(_KEYS_QUERY, [self.oid])):
             columns = ", ".join(key)
             remedy = f"CREATE UNIQUE INDEX ON {self} ({columns}), or correct the key"
             raise JobRejected("no-unique-index", "key", f"the table {self} has no unique index on {columns}: {remedy}")
@@ -83,11 +83,11 @@ class ResolvedTable:
 def find_table(connection: psycopg.Connection[Any], table: str) -> ResolvedTable:
     """The table; raises JobRejected if there is none."""
     spelled = sql.Identifier(*table.split(".")).as_string(connection)
-    found = connection.execute(_TABLE_QUERY, [spelled]).fetchone()
-    if found is None:
+    row = connection.execute(_TABLE_QUERY, [spelled]).fetchone()
+    if row is None:
         advice = "create it, then restore from the last checkpoint, which keeps its rows"
         raise JobRejected("missing-table", "table", f"there is no table {table}: {advice}")
-    return ResolvedTable(int(found[0]), str(found[1]), str(found[2]))
+    return ResolvedTable(int(row[0]), str(row[1]), str(row[2]))
 
 
 class RowCheck:
@@ -129,9 +129,9 @@ class RowCheck:
                 "missing-column", "op_column", f"the rows have no column {name!r} of strings, only {names}"
             )
         operations = batch.column(place)
-        known = pc.is_in(operations, _OPERATIONS)
-        if not pc.all(known).as_py() and batch.num_rows:
-            unknown = operations.filter(pc.invert(known))[0].as_py()
+        is_known = pc.is_in(operations, _OPERATIONS)
+        if not pc.all(is_known).as_py() and batch.num_rows:
+            unknown = operations.filter(pc.invert(is_known))[0].as_py()
             detail = f"{unknown!r} in column {name!r} is no operation, only {', '.join(_OPERATIONS.to_pylist())}"
             raise DataRejected(f"Postgres table {self._table}: {detail}: correct or filter the rows")
         return pc.is_in(operations, _DELETIONS), batch.remove_column(place)

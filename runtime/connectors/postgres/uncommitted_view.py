@@ -70,10 +70,10 @@ def create_view(
         query = sql.SQL("SELECT {columns} FROM {table} UNION ALL SELECT {found} FROM {staged}").format(**parts)
     view = sql.Identifier(table.schema, name)
     comment = f"{owner}, {hashlib.blake2b(query.as_string(connection).encode(), digest_size=8).hexdigest()}"
-    found = connection.execute(_RELATION_QUERY, [table.schema, name]).fetchone()
-    if found == (True, comment):
+    relation = connection.execute(_RELATION_QUERY, [table.schema, name]).fetchone()
+    if relation == (True, comment):
         return
-    if found is not None and not (found[0] and (found[1] or "").startswith(f"{owner}, ")):
+    if relation is not None and not (relation[0] and (relation[1] or "").startswith(f"{owner}, ")):
         advice = "choose another name, or drop it"
         raise JobRejected("view-exists", "uncommitted", f"{table.schema}.{name} exists and is not of {owner}: {advice}")
     try:

@@ -67,11 +67,11 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
             precision, scale = packed >> 16, packed & 0x7FF
             fits = self.modifier >= 0 and precision <= _MAX_DIGITS and scale <= precision
             return pa.decimal128(precision, scale) if fits else pa.string()
-        found = pa.string() if self.is_enum else _TYPES.get(self.type_name)
-        if found is None:
+        data_type = pa.string() if self.is_enum else _TYPES.get(self.type_name)
+        if data_type is None:
             detail = f"column {self.name!r} is {self.type_name}, which has no Arrow type: name the others in `columns`"
             raise JobRejected("no-arrow-type", self.name, detail)
-        return found
+        return data_type
 
 
 def find_columns(connection: psycopg.Connection[Any], table: int, *, generated: bool) -> list[Column]:

@@ -56,10 +56,10 @@ class _Avro:
         """Whole blocks, without the header."""
         rows = python_rows(batch, "Avro")
         try:
-            whole = self._write(rows, marker)
+            data = self._write(rows, marker)
         except VALUE_ERRORS as error:
             raise DataRejected(f"Avro: a value cannot be written: {error}") from error
-        return whole[len(self.header(marker)) :]
+        return data[len(self.header(marker)) :]
 
     def _write(self, records: Sequence[Any], marker: bytes) -> bytes:
         out = BytesIO()

@@ -68,8 +68,8 @@ class Claims:
 
     def acquire(self, origin: str, claim: Claim) -> Claim:
         """Claims `origin` durably, unless it is claimed. Returns the claim that stands."""
-        found = self.find(origin)
-        while found is None:
+        standing_claim = self.find(origin)
+        while standing_claim is None:
             make_folder(self._folder.path.parent)
             self._folder.make()
             path = self._folder.path / origin
@@ -81,12 +81,12 @@ class Claims:
                     os.fsync(file.fileno())
                 try:
                     rename_without_replacing(self._folder.path / temporary, path)
-                    found = claim
+                    standing_claim = claim
                 except FileExistsError:
                     (self._folder.path / temporary).unlink()
-                    found = self.find(origin)
+                    standing_claim = self.find(origin)
                 sync_path(self._folder.path)
-        return found
+        return standing_claim
 
     def release(self, origins: Iterable[str]) -> None:
         for origin in origins:
@@ -98,11 +98,11 @@ class Claims:
         Args:
             owner: job and sink, spelled as in file names.
         """
-        kept = set(keep)
+        names = set(keep)
         for path in self._folder.path.iterdir() if self._folder.path.is_dir() else ():
             origin, temporary = HIDDEN_NAME.fullmatch(path.name), _TEMPORARY_NAME.fullmatch(path.name)
-            found = origin or temporary
-            if found and found.group("job", "uid") == owner and int(found["token"]) < token and path.name not in kept:
+            match = origin or temporary
+            if match and match.group("job", "uid") == owner and int(match["token"]) < token and path.name not in names:
                 path.unlink(missing_ok=True)
 
 
@@ -115,14 +115,14 @@ def origin_of(contents: Contents) -> str:
     return min(contents, key=contents.__getitem__)
 
 
-def shared_bytes(one: Contents, other: Contents) -> int:
+def shared_bytes(left: Contents, right: Contents) -> int:
     """The number of bytes that both contents have in common at their beginning."""
     shared = 0
-    for file, other_file in zip(sorted(one, key=one.__getitem__), sorted(other, key=other.__getitem__), strict=False):
+    for file, other_file in zip(sorted(left, key=left.__getitem__), sorted(right, key=right.__getitem__), strict=False):
         if file != other_file:
             break
-        shared = min(one[file], other[file])
-        if one[file] != other[file]:
+        shared = min(left[file], right[file])
+        if left[file] != right[file]:
             break
     return shared
 

@@ -160,10 +160,10 @@ class CollectCommitter(SinkCommitter):
 
 
 def _check_limits(rows: int, size: int, max_rows: int, max_bytes: int) -> None:
-    for name, found, limit in (("max_rows", rows, max_rows), ("max_bytes", size, max_bytes)):
-        if found > limit:
+    for name, count, limit in (("max_rows", rows, max_rows), ("max_bytes", size, max_bytes)):
+        if count > limit:
             advice = "collect an aggregate, raise the limit, or write to a ParquetSink"
-            raise JobRejected("too-many-rows", name, f"{found} exceeds the limit of {limit}: {advice}")
+            raise JobRejected("too-many-rows", name, f"{count} exceeds the limit of {limit}: {advice}")
 
 
 def _encode(batch: pa.RecordBatch) -> str:

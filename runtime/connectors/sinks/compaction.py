@@ -146,10 +146,10 @@ class CompactingWriter(SinkWriter):
     def _take_merged(self) -> Iterator[MergedFile]:
         """The results of merges that are done; at the end of all rows, of all merges."""
         for merge in [each for each in self._merges if self._is_finished or each.done()]:
-            taken = self._merges[merge]
+            names = self._merges[merge]
             yield from merge.result()
             del self._merges[merge]
-            self._waiting = [file for file in self._waiting if file.hidden not in taken]
+            self._waiting = [file for file in self._waiting if file.hidden not in names]
 
     def _merge(self, files: Sequence[SmallFile]) -> list[MergedFile]:
         """Merges runs of consecutive files with the same columns, up to the size. On the thread of the writer.
@@ -171,13 +171,13 @@ class CompactingWriter(SinkWriter):
         run: list[SmallFile] = []
         schema: pa.Schema | None = None
         for file in files:
-            found = self._schema_of(file)
+            file_schema = self._schema_of(file)
             full = sum(each.bytes for each in run) + file.bytes > self._max_bytes
-            if run and (full or not found.equals(schema)):
+            if run and (full or not file_schema.equals(schema)):
                 yield run
                 run = []
             run.append(file)
-            schema = found
+            schema = file_schema
         yield run
 
     def _merge_run(self, run: Sequence[SmallFile]) -> MergedFile:
@@ -228,11 +228,11 @@ class CompactingWriter(SinkWriter):
 
     def _link(self, recorded: SmallFile) -> None:
         """Gives a recorded file a name of this attempt."""
-        with recorded.found_in(self._checked) as found:
-            if found is None:
+        with recorded.found_in(self._checked) as location:
+            if location is None:
                 return
             name = f".weir-{self._owner}-{self._inner.take_number()}.pending"
-            copy_file(found[0], self._folder / name)
+            copy_file(location[0], self._folder / name)
         folder = str(self._folder.absolute())
         self._waiting.append(msgspec.structs.replace(recorded, hidden=name, folder=folder, copied=recorded.contents))
 

@@ -50,8 +50,8 @@ class CsvSink(RowFileSink):
 class _Csv:
     def __init__(self, schema: pa.Schema, has_header: bool, delimiter: str) -> None:
         for item in schema:
-            held = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
-            if not any(test(held) for test in _TYPES):
+            value_type = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
+            if not any(test(value_type) for test in _TYPES):
                 raise DataRejected(f"CSV: column {item.name!r} is {item.type}, which CSV cannot hold: cast it to text")
         if len(set(schema.names)) < len(schema.names):
             raise DataRejected(f"CSV: two columns have the same name: {', '.join(schema.names)}")

@@ -65,7 +65,7 @@ class FileCommitter(SinkCommitter):
             folder = self._folder / name
             CheckedFolder("path", folder, self._checked.roots).check()  # a link may lead out of the data roots
             make_folder(folder)
-        shown = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
+        count = sum(self._make_visible(self._folder / file["pending"], self._folder / file["final"]) for file in due)
         for file in files:  # only now: the rows of the merged files are visible in another file
             for name in file.get("merged", ()):
                 (self._folder / name).unlink(missing_ok=True)
@@ -73,7 +73,7 @@ class FileCommitter(SinkCommitter):
         for folder in {self._folder, *((self._folder / file["final"]).parent for file in files)} if files else ():
             if folder.is_dir():
                 sync_path(folder)
-        return shown
+        return count
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
         """Commits the files, then adds the files that the log does not name yet as a new epoch.
@@ -101,28 +101,28 @@ class FileCommitter(SinkCommitter):
 
     def committed_elsewhere(self, committables: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
         """Committables that `commit` found committed in a former folder and not in this one, by former folder."""
-        here, found = str(self._folder.absolute()), dict[str, list[Any]]()
+        here, by_folder = str(self._folder.absolute()), dict[str, list[Any]]()
         for file in committables:
             if file["folder"] != here and not self._is_committed(file):
-                found.setdefault(file["folder"], []).append(file)
-        return found
+                by_folder.setdefault(file["folder"], []).append(file)
+        return by_folder
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
         self._log.clean(encode_name(job), encode_name(uid), token)
         # A sink of another kind may have written older checkpoints.
         files = [each for each in keep if isinstance(each, Mapping) and {"pending", "hidden"} & each.keys()]
-        kept = {_hidden_name(each) for each in files}
+        names = {_hidden_name(each) for each in files}
         owner = (encode_name(job), encode_name(uid))
         self._complete_claimed(job, owner, token)
         self._claims.clean(owner, token, (origin for each in files for origin in _origins_in(each)))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
-            found = HIDDEN_NAME.fullmatch(path.name)
-            if found and found.group("job", "uid") == owner and int(found["token"]) < token and path.name not in kept:
+            match = HIDDEN_NAME.fullmatch(path.name)
+            if match and match.group("job", "uid") == owner and int(match["token"]) < token and path.name not in names:
                 path.unlink(missing_ok=True)
                 removed += 1
-        self._clean_marks(owner, token, {found["owner"] for name in kept if (found := HIDDEN_NAME.fullmatch(name))})
+        self._clean_marks(owner, token, {match["owner"] for name in names if (match := HIDDEN_NAME.fullmatch(name))})
         return removed
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
@@ -147,13 +147,13 @@ class FileCommitter(SinkCommitter):
         """
         pending, final = self._folder / file["pending"], self._folder / file["final"]
         try:
-            found = pending.lstat()
+            status = pending.lstat()
         except FileNotFoundError:
             return not self._is_committed(file) and self._copy_from_former_folder(file)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise JobRejected("bad-committable", "sink", f"{pending}: the file to commit is not a regular file")
-        if found.st_size != file["bytes"]:
-            raise EnvironmentFailure(f"{pending}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
+        if status.st_size != file["bytes"]:
+            raise EnvironmentFailure(f"{pending}: the file to commit has {status.st_size} bytes, not {file['bytes']}")
         self._check_not_foreign(pending, final)
         return True
 
@@ -245,8 +245,8 @@ class FileCommitter(SinkCommitter):
 
     def _give_back(self, file: Mapping[str, Any]) -> None:
         """Releases the claims of a file that does not become visible."""
-        found = ((origin, self._claims.find(origin)) for origin in origins_of(file))
-        self._claims.release(origin for origin, claim in found if claim and claim.file["final"] == file["final"])
+        claims = ((origin, self._claims.find(origin)) for origin in origins_of(file))
+        self._claims.release(origin for origin, claim in claims if claim and claim.file["final"] == file["final"])
 
     def _complete_claimed(self, job: str, owner: tuple[str, str], token: Token) -> None:
         """Completes the commits of older attempts that ended between their claims and the commit log.
@@ -287,30 +287,30 @@ class FileCommitter(SinkCommitter):
         for file in due:
             final = _final_name(file)
             newest[final["owner"]] = max(int(final["number"]), newest.get(final["owner"], 0))
-        made = {owner: self._folder / f".committed-{owner}-{number}" for owner, number in newest.items()}
-        for path in made.values():
+        marks = {owner: self._folder / f".committed-{owner}-{number}" for owner, number in newest.items()}
+        for path in marks.values():
             with name_write_errors(path):
                 os.close(self._checked.open_to_write(path.name, 0))
         sync_path(self._folder)
-        for owner, path in made.items():
+        for owner, path in marks.items():
             if owner in self._marks and self._marks[owner] != path:
                 self._marks[owner].unlink(missing_ok=True)
-        self._marks.update(made)
+        self._marks.update(marks)
 
     def _marks_of(self, owner: str) -> list[tuple[Path, int]]:
-        found = ((path, MARK_NAME.fullmatch(path.name)) for path in self._folder.glob(f".committed-{owner}-*"))
-        return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
+        matches = ((path, MARK_NAME.fullmatch(path.name)) for path in self._folder.glob(f".committed-{owner}-*"))
+        return [(path, int(name["number"])) for path, name in matches if name and name["owner"] == owner]
 
-    def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
-        """Removes marks of attempts before `token`. A manifest needs the newest mark of each writer in `kept`."""
+    def _clean_marks(self, sink: tuple[str, str], token: Token, writers: Set[str]) -> None:
+        """Removes marks of attempts before `token`. A manifest needs the newest mark of each writer in `writers`."""
         owners = set()
         for path in self._folder.glob(".committed-*"):
-            found = MARK_NAME.fullmatch(path.name)
-            if found and found.group("job", "uid") == sink and int(found["token"]) < token:
-                owners.add(found["owner"])
+            match = MARK_NAME.fullmatch(path.name)
+            if match and match.group("job", "uid") == sink and int(match["token"]) < token:
+                owners.add(match["owner"])
         for owner in owners:
             marks = sorted(self._marks_of(owner), key=lambda mark: mark[1])
-            for path, _ in marks[:-1] if owner in kept else marks:
+            for path, _ in marks[:-1] if owner in writers else marks:
                 path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ visible names
@@ -354,9 +354,9 @@ def _origins_in(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _final_name(file: Mapping[str, Any]) -> re.Match[str]:
-    found = FINAL_NAME.fullmatch(file["final"])
-    assert found is not None, "its name has been checked"
-    return found
+    match = FINAL_NAME.fullmatch(file["final"])
+    assert match is not None, "its name has been checked"
+    return match
 
 
 def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
@@ -383,33 +383,33 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     ):  # fmt: skip
         detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
-    found: Mapping[str, Any] = committable
-    return found
+    file: Mapping[str, Any] = committable
+    return file
 
 
 def _are_files_of(owner: str, names: Any) -> bool:
     """Whether `names` is a list of pending files of `owner`."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return False
-    found = [HIDDEN_NAME.fullmatch(name) for name in names]
-    return all(name is not None and (name["owner"], name["state"]) == (owner, "pending") for name in found)
+    matches = [HIDDEN_NAME.fullmatch(name) for name in names]
+    return all(name is not None and (name["owner"], name["state"]) == (owner, "pending") for name in matches)
 
 
 def _are_parts_of(hidden: re.Match[str], parts: Any) -> bool:
     """Whether `parts` has contents of files of the same sink."""
     try:
-        found = msgspec.convert(parts, list[Contents])
+        origins = msgspec.convert(parts, list[Contents])
     except msgspec.ValidationError:
         return False
-    names = [HIDDEN_NAME.fullmatch(name) for contents in found for name in contents]
+    names = [HIDDEN_NAME.fullmatch(name) for contents in origins for name in contents]
     owner = hidden.group("job", "uid")
-    return all(found) and all(name is not None and name.group("job", "uid") == owner for name in names)
+    return all(origins) and all(name is not None and name.group("job", "uid") == owner for name in names)
 
 
 def sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Job and sink of the files, spelled as in file names. Raises JobRejected if there is more than one sink."""
-    found = {_final_name(file).group("job", "uid") for file in files}
-    if len(found) != 1:
-        raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(found)}")
-    job, sink = found.pop()
+    sinks = {_final_name(file).group("job", "uid") for file in files}
+    if len(sinks) != 1:
+        raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(sinks)}")
+    job, sink = sinks.pop()
     return job, sink

@@ -43,16 +43,16 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
     def of_state(cls, entry: Any) -> Self:
         """The record in an entry of list state. Raises JobRejected: a manifest is not trusted."""
         try:
-            found = msgspec.convert(entry, cls)
+            record = msgspec.convert(entry, cls)
         except msgspec.ValidationError as error:
             raise JobRejected("bad-state", "sink", f"not a record of a file in progress: {entry!r}: {error}") from error
-        name, partition = HIDDEN_NAME.fullmatch(found.hidden), found.partition and f"{found.partition}/"
+        name, partition = HIDDEN_NAME.fullmatch(record.hidden), record.partition and f"{record.partition}/"
         if (
-            name is None or not name["begun"].isdecimal() or not _PARTITION.fullmatch(partition) or found.bytes < 0
-            or not all(HIDDEN_NAME.fullmatch(each) for each in found.copied)
+            name is None or not name["begun"].isdecimal() or not _PARTITION.fullmatch(partition) or record.bytes < 0
+            or not all(HIDDEN_NAME.fullmatch(each) for each in record.copied)
         ):  # fmt: skip
             raise JobRejected("bad-state", "sink", f"a checkpoint names a file that no sink has written: {entry!r}")
-        return found
+        return record
 
     @property
     def path(self) -> Path:
@@ -68,8 +68,8 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
         return contents_of(self.hidden, self.bytes, self.copied)
 
     @contextlib.contextmanager
-    def found_in(self, own: CheckedFolder) -> Iterator[tuple[Path, int] | None]:
-        """Path and descriptor of the file in the folder `own`, or in the folder where it was recorded.
+    def found_in(self, sink_folder: CheckedFolder) -> Iterator[tuple[Path, int] | None]:
+        """Path and descriptor of the file in the folder `sink_folder`, or in the folder where it was recorded.
 
         None: a later checkpoint has committed it or a copy of it, so its rows are visible, or a consumer has taken
         them.
@@ -79,9 +79,9 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
                 rows is visible.
             EnvironmentFailure: the file is lost, shorter than recorded, damaged, or cannot be read.
         """
-        former = CheckedFolder(own.argument, Path(self.folder), own.roots)
-        folders = [own] if former.path == own.path.absolute() else [own, former]
-        if any(self._is_claimed_in(folder, own) for folder in folders):
+        former = CheckedFolder(sink_folder.argument, Path(self.folder), sink_folder.roots)
+        folders = [sink_folder] if former.path == sink_folder.path.absolute() else [sink_folder, former]
+        if any(self._is_claimed_in(folder, sink_folder) for folder in folders):
             yield None
             return
         for folder in folders:
@@ -92,7 +92,7 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
         if not any(is_committed_in(folder.path, self.partition, self.hidden) for folder in folders):
             raise EnvironmentFailure(
                 f"{self.path}: the file in progress, with {self.rows} rows of a checkpoint, is neither there nor "
-                f"committed, nor is it in {own.path}; copy it from a backup into one of these folders"
+                f"committed, nor is it in {sink_folder.path}; copy it from a backup into one of these folders"
             )
         yield None
 
@@ -114,40 +114,40 @@ class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
         except OSError as error:
             raise EnvironmentFailure(f"{path}: the file in progress cannot be read: {error}") from error
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise JobRejected("bad-state", "sink", f"{path}: the file in progress is not a regular file")
-            if found.st_size < self.bytes:
-                problem = f"the file in progress has {found.st_size} bytes; the checkpoint recorded {self.bytes}"
+            if status.st_size < self.bytes:
+                problem = f"the file in progress has {status.st_size} bytes; the checkpoint recorded {self.bytes}"
                 raise EnvironmentFailure(f"{path}: {problem}")
             check_content(path, descriptor, self.bytes, self.crc32)
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _is_claimed_in(self, folder: CheckedFolder, own: CheckedFolder) -> bool:
+    def _is_claimed_in(self, folder: CheckedFolder, sink_folder: CheckedFolder) -> bool:
         """Whether the rows are visible in `folder` in a file that has claimed their origin.
 
         Raises:
-            JobRejected: only a part of the rows is visible in the folder `own`. Another folder gets all of them.
+            JobRejected: only a part of the rows is visible in `sink_folder`. Another folder gets all of them.
             EnvironmentFailure: the file is about to become visible. The clean-up before the next attempt waits for it.
         """
         origin = origin_of(self.contents)
         claim = Claims(folder.path, folder.roots).find(origin)
         if claim is None:
             return False
-        shown = folder.path / claim.file["final"]
+        final = folder.path / claim.file["final"]
         shared = shared_bytes(self.contents, origins_of(claim.file)[origin])
         is_pending = (folder.path / claim.file["pending"]).exists()
-        if folder is not own:
+        if folder is not sink_folder:
             return shared == self.bytes and not is_pending
         if is_pending:
-            raise EnvironmentFailure(f"{shown}: another attempt is committing this file, with rows of {self.hidden}")
+            raise EnvironmentFailure(f"{final}: another attempt is committing this file, with rows of {self.hidden}")
         if shared < self.bytes:
             raise JobRejected(
                 "rows-partly-visible",
                 "path",
-                f"{shown} has the first {shared} of {self.bytes} bytes that the checkpoint recorded of {self.hidden}: "
+                f"{final} has the first {shared} of {self.bytes} bytes that the checkpoint recorded of {self.hidden}: "
                 "the job was restored from an earlier savepoint into this folder and has published them. Restore "
                 "that savepoint or a checkpoint since then, or restore this checkpoint into another folder",
             )

@@ -251,11 +251,11 @@ class RowFileWriter(SinkWriter):
         Raises:
             EnvironmentFailure: the file is lost or damaged; the error names it.
         """
-        with recorded.found_in(self._checked) as found:
-            if found is None:
+        with recorded.found_in(self._checked) as location:
+            if location is None:
                 return
             file = self._begin(recorded.partition, recorded)
-            file.copy_from(found[1], recorded)
+            file.copy_from(location[1], recorded)
         if file.partition in self._files or file.suffix != self._sink.suffix or len(self._files) >= MAX_OPEN_FILES:
             self._finish_file(file)
         else:

@@ -87,20 +87,20 @@ class Webhook:
         with closing(self._connection(address)) as connection:
             for first, rows in split_rows(batches, self.batch_rows):
                 key = f"{epoch.source}-{epoch.number}-{first}-{first + len(rows) - 1}"
-                given = {**headers, "Content-Type": "application/json", "Idempotency-Key": key}
-                self._post(connection, path, _encode(rows), given)
+                request_headers = {**headers, "Content-Type": "application/json", "Idempotency-Key": key}
+                self._post(connection, path, _encode(rows), request_headers)
 
     def _resolve(self) -> tuple[SplitResult, dict[str, str]]:
         """The URL and the headers with secrets. Raises JobRejected if the job may not use the host or a secret."""
         _check_place(self.url)
-        named = named_connection("url", self.url)
-        address = _address("url", resolve("url", self.url, ()) if named is None else named.address)
+        connection = named_connection("url", self.url)
+        address = _address("url", resolve("url", self.url, ()) if connection is None else connection.address)
         hosts = _hosts(address)
-        if named is None:
+        if connection is None:
             check_secrets("url", self.url, hosts)
         check_hosts("url", hosts)
         headers = {name: resolve(f"headers.{name}", value, hosts) for name, value in self.headers.items()}
-        return address, {**headers, **(named.options if named is not None else {})}
+        return address, {**headers, **(connection.options if connection is not None else {})}
 
     def _connection(self, address: SplitResult) -> http.client.HTTPConnection:
         assert address.hostname is not None, "the address has been checked"
@@ -149,14 +149,14 @@ class Webhook:
 def _address(field_name: str, url: str) -> SplitResult:
     """The parts of the URL. Raises JobRejected, without the URL, if it is none of HTTP."""
     try:
-        found = urlsplit(url)
-        is_valid = found.scheme in ("http", "https") and bool(found.hostname) and (found.port is None or found.port > 0)
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         is_valid = False
-    if not is_valid or "@" in found.netloc:
+    if not is_valid or "@" in parts.netloc:
         problem = "must be an http or https URL with a host and without a user; use the header Authorization"
         raise JobRejected("bad-url", field_name, problem)
-    return found
+    return parts
 
 
 def _check_place(url: str) -> None:

@@ -149,8 +149,8 @@ class WriteAheadCommitter(SinkCommitter):
 
     def _batches(self, epoch: CommittedEpoch) -> Iterator[pa.RecordBatch]:
         for file in epoch.files:
-            with pq.ParquetFile(self._folder / file.name) as found:
-                yield from found.iter_batches()
+            with pq.ParquetFile(self._folder / file.name) as parquet:
+                yield from parquet.iter_batches()
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
         return self._files.missing(committables)

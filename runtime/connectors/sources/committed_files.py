@@ -30,7 +30,7 @@ class CommittedFiles:
 
     def is_committed(self, path: str) -> bool:
         """Whether a file is in an epoch. Files of other writers, and of sinks without a log, always are."""
-        found = _SINK_FILE.fullmatch(path.rpartition("/")[2])
-        if found is None or (found["job"], found["sink"]) not in self._read_up_to:
+        match = _SINK_FILE.fullmatch(path.rpartition("/")[2])
+        if match is None or (match["job"], match["sink"]) not in self._read_up_to:
             return True
         return path in self._paths

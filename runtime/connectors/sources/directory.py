@@ -400,12 +400,12 @@ class DirectoryReader(EventClockReader):
         Raises:
             DataRejected: the columns differ from the stream's columns, by default those of the first file.
         """
-        found = declared_schema(batch.schema)
+        schema = declared_schema(batch.schema)
         if self._schema is None:
-            self._schema = found
-        if found.equals(self._schema) or nullable_schema(found).equals(nullable_schema(self._schema)):
+            self._schema = schema
+        if schema.equals(self._schema) or nullable_schema(schema).equals(nullable_schema(self._schema)):
             return batch
-        raise DataRejected(f"{path}: its columns differ from the columns of earlier files: {found} / {self._schema}")
+        raise DataRejected(f"{path}: its columns differ from the columns of earlier files: {schema} / {self._schema}")
 
 
 def _shorten(message: str) -> str:

@@ -99,8 +99,8 @@ class EpochSource:
     def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
         """Deletes the epochs that no retained checkpoint needs; see `ports.ReleasesInput`."""
         entries = [entry for lists in retained for entry in lists.get(POSITIONS_STATE, ())]
-        needed = [int(epoch) for lineage, _, epoch, _ in entries if str(lineage) == self.lineage]
-        return EpochFolder(self.folder).release(min(needed)) if needed else 0
+        numbers = [int(epoch) for lineage, _, epoch, _ in entries if str(lineage) == self.lineage]
+        return EpochFolder(self.folder).release(min(numbers)) if numbers else 0
 
 
 def schema_file(columns: str, uid: str) -> Path:
@@ -151,12 +151,12 @@ class EpochReader(EventClockReader):
         if restored or context.restored:
             self._lanes = [self._restore_lane(*entry) for entry in restored]
         else:
-            own = (
+            lane_numbers = (
                 key_group_range(context.index, LANE_COUNT, min(context.parallelism, LANE_COUNT))
                 if context.index < LANE_COUNT
                 else range(0)
             )
-            self._lanes = [_Lane(number, 0) for number in own]
+            self._lanes = [_Lane(number, 0) for number in lane_numbers]
         self._check_not_released_yet()
         self._record_position()
 
@@ -271,9 +271,9 @@ class EpochReader(EventClockReader):
         """
         if self._idle_since is not None or self._folder.next_number() <= number:
             return None
-        if (found := self._folder.find(number)) is None:
+        if (epoch := self._folder.find(number)) is None:
             raise EnvironmentFailure(f"epoch {number} of {self._folder.path} is missing, but newer epochs exist")
-        return found
+        return epoch
 
     def _record_position(self) -> None:
         """Records the position of this subtask for back-pressure: the stage delays its query if too much is unread."""
@@ -344,9 +344,9 @@ class EpochReader(EventClockReader):
 
 def _contiguous_prefix(lanes: Sequence[_Lane]) -> list[_Lane]:
     """The longest prefix of `lanes` whose shares are contiguous, so that they are read together."""
-    found = [lanes[0]]
+    prefix = [lanes[0]]
     for lane in lanes[1:]:
-        if lane.number != found[-1].number + 1 or lane.row:
+        if lane.number != prefix[-1].number + 1 or lane.row:
             break
-        found.append(lane)
-    return found
+        prefix.append(lane)
+    return prefix

@@ -75,7 +75,7 @@ class FilePositions:
         for path, start, salt, stop, *position in _rows_of(self._listed, _LISTED_KEYS, _PART_POSITION):
             split = Split(path, start, stop or None)
             self._positions[split], self._salts[split] = SplitPosition(*position), salt
-        self._cut_sizes = {split.path: found.size_bytes for split, found in self._positions.items() if split.stop}
+        self._cut_sizes = {split.path: place.size_bytes for split, place in self._positions.items() if split.stop}
         self._facts = context.state.broadcast_map("reading")
         if _SPLIT_BYTES not in self._facts:
             self._facts[_SPLIT_BYTES] = split_bytes
@@ -103,8 +103,8 @@ class FilePositions:
     @property
     def partition_types(self) -> dict[str, str]:
         """The inferred types of partition columns, by name."""
-        found: dict[str, str] = self._facts.get(_PARTITION_TYPES, {})
-        return found
+        types: dict[str, str] = self._facts.get(_PARTITION_TYPES, {})
+        return types
 
     @property
     def split_bytes(self) -> int | None:
@@ -130,9 +130,9 @@ class FilePositions:
         lengths = [(split.stop or sizes[split.path]) - split.start for split in splits]
         groups = assign_groups(lengths, context.parallelism, context.max_parallelism)
         salts = salts_for(hash_columns(_key_columns(splits)), groups, context.max_parallelism)
-        own = np.flatnonzero(np.isin(groups, context.key_groups)).tolist()
-        self._salts |= {splits[number]: int(salts[number]) for number in own}
-        return [splits[number] for number in own]
+        numbers = np.flatnonzero(np.isin(groups, context.key_groups)).tolist()
+        self._salts |= {splits[number]: int(salts[number]) for number in numbers}
+        return [splits[number] for number in numbers]
 
     def own(self, splits: Sequence[Split]) -> list[Split]:
         """The splits whose path and first byte lie in the subtask's key groups."""
@@ -143,14 +143,14 @@ class FilePositions:
     def _in_own_groups(self, splits: Sequence[Split], keys: int) -> Iterable[Split]:
         if not splits:
             return ()
-        own = self._context.key_groups
+        key_groups = self._context.key_groups
         groups = key_groups_of_hashes(hash_columns(_key_columns(splits)[:keys]), self._context.max_parallelism)
-        return (split for split, group in zip(splits, groups.tolist(), strict=True) if group in own)
+        return (split for split, group in zip(splits, groups.tolist(), strict=True) if group in key_groups)
 
     def known_size(self, path: str) -> int | None:
         """The size of a file when it was begun or cut; None if it has no position here, 0 if it was not opened."""
-        whole = self._positions.get(Split(path))
-        return self._cut_sizes.get(path) if whole is None else whole.size_bytes
+        position = self._positions.get(Split(path))
+        return self._cut_sizes.get(path) if position is None else position.size_bytes
 
     def is_done(self, split: Split) -> bool:
         return split in self._positions and self._positions[split].done
@@ -180,9 +180,9 @@ class FilePositions:
         """Writes the changed positions to the state."""
         changed = sorted(self._changed, key=reading_order)
         listed = [split for split in changed if split in self._salts]
-        others = [split for split in changed if split not in self._salts]
-        files = [split for split in others if split.is_whole_file]
-        parts = [split for split in others if not split.is_whole_file]
+        plain_splits = [split for split in changed if split not in self._salts]
+        files = [split for split in plain_splits if split.is_whole_file]
+        parts = [split for split in plain_splits if not split.is_whole_file]
         self._write(
             self._listed, listed, [*_key_columns(listed), pa.array([self._salts[s] for s in listed], pa.int64())]
         )
@@ -194,9 +194,9 @@ class FilePositions:
         if not splits:
             return
         rows = table.upsert(keys)
-        found = [self._positions[split] for split in splits]
+        positions = [self._positions[split] for split in splits]
         for name in _POSITION.names:
-            table.column(name)[rows] = [getattr(position, name) for position in found]
+            table.column(name)[rows] = [getattr(position, name) for position in positions]
         if table is not self._files:
             table.column("stop")[rows] = [split.stop or 0 for split in splits]
         table.touch(rows)

@@ -41,8 +41,8 @@ class InputFolder(Protocol):
     def location(self) -> str:
         """The folder as the job names it, for errors."""
 
-    def files(self, known: Container[str] = ()) -> list[ListedFile]:
-        """The files except `known` files, in any order.
+    def files(self, known_paths: Container[str] = ()) -> list[ListedFile]:
+        """The files except `known_paths`, in any order.
 
         Raises:
             FileNotFoundError: there is no such folder.

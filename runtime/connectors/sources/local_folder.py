@@ -39,22 +39,22 @@ class LocalFolder:
         self._checked = CheckedFolder.of("path", path)
         self._committed = CommittedFiles(self._path)
 
-    def files(self, known: Container[str] = ()) -> list[ListedFile]:
-        """The files without those of `known`. A file or subfolder that is deleted meanwhile is left out."""
+    def files(self, known_paths: Container[str] = ()) -> list[ListedFile]:
+        """The files without `known_paths`. A file or subfolder that is deleted meanwhile is left out."""
         self._committed.refresh()
         try:
-            return list(self._files(self._checked, "", self._partition_names, known))
+            return list(self._files(self._checked, "", self._partition_names, known_paths))
         except NotADirectoryError:
             raise JobRejected("bad-path", "path", f"{self._path} is a file: name the folder that holds it") from None
 
     def _files(
-        self, parent: CheckedFolder, prefix: str, partition_names: Sequence[str], known: Container[str]
+        self, parent: CheckedFolder, prefix: str, partition_names: Sequence[str], known_paths: Container[str]
     ) -> Iterator[ListedFile]:
         folders = list[str]()
         with parent.open_folder() as folder, os.scandir(folder) as entries:
             for entry in entries:
                 path = f"{prefix}{entry.name}"
-                if entry.name[0] in "._" or path in known:
+                if entry.name[0] in "._" or path in known_paths:
                     continue
                 if entry.is_dir():
                     check_folder_name(str(self._path / path), entry.name, partition_names)
@@ -65,7 +65,7 @@ class LocalFolder:
         for name in folders:
             child = CheckedFolder(parent.argument, parent.path / name, parent.roots)
             with suppress(FileNotFoundError):
-                yield from self._files(child, f"{prefix}{name}/", partition_names[1:], known)
+                yield from self._files(child, f"{prefix}{name}/", partition_names[1:], known_paths)
 
     def _listed(self, entry: os.DirEntry[str], path: str, partition_names: Sequence[str]) -> ListedFile:
         if not path.isascii() and path.encode(errors="replace").decode() != path:

@@ -82,10 +82,10 @@ def _reject_bad_event_times(chunk: Chunk, event_time: str | None, latest_ms: int
 def _reject_rows(chunk: Chunk, bad: npt.NDArray[np.bool_], column: str, reason: str) -> Chunk:
     if not bad.any():
         return chunk
-    found = [
+    rejections = [
         Malformed(row=int(number), column=column, reason=reason, text=str(row))
         for number, row in zip(chunk.rows[bad], chunk.batch.filter(pa.array(bad)).to_pylist(), strict=True)
     ]
-    malformed = sorted([*chunk.malformed, *found], key=lambda item: item.row or 0)
+    malformed = sorted([*chunk.malformed, *rejections], key=lambda item: item.row or 0)
     batch = chunk.batch.filter(pa.array(~bad))
     return Chunk(batch=batch, rows=chunk.rows[~bad], next_row=chunk.next_row, malformed=tuple(malformed))

@@ -65,7 +65,7 @@ def infer_types(names: Sequence[str], paths: Iterable[str]) -> dict[str, str]:
         for name, text in partition_values(f"{folder}/-").items():
             if text is not None:
                 texts[name].add(text)
-    return {name: str(_infer_type(found)) for name, found in texts.items()}
+    return {name: str(_infer_type(values)) for name, values in texts.items()}
 
 
 def schema_of(partition_by: PartitionBy, types: Mapping[str, str]) -> pa.Schema:

@@ -92,19 +92,19 @@ class PendingSplits:
             self._check_presence(list_bounded().files)
         return False
 
-    def _check_presence(self, found: Iterable[ListedFile]) -> None:
+    def _check_presence(self, files: Iterable[ListedFile]) -> None:
         """Raises EnvironmentFailure if an unfinished file is missing: its remaining rows would be lost silently."""
         unfinished = {split.path for split in self._positions.unfinished()}
-        for path in sorted(unfinished.difference(file.path for file in found)):
+        for path in sorted(unfinished.difference(file.path for file in files)):
             raise missing_file_error(self._folder, path)
 
-    def _add(self, own: Iterable[Split], sizes: Mapping[str, int]) -> None:
-        mine = [split for split in own if not self._positions.is_done(split)]
-        for split in mine:
+    def _add(self, splits: Iterable[Split], sizes: Mapping[str, int]) -> None:
+        open_splits = [split for split in splits if not self._positions.is_done(split)]
+        for split in open_splits:
             if self._list_bounded is not None or not split.is_whole_file:
                 self._positions.add(split, sizes[split.path])
-        if mine:
-            self._splits = sorted([*self._splits, *mine], key=reading_order, reverse=True)
+        if open_splits:
+            self._splits = sorted([*self._splits, *open_splits], key=reading_order, reverse=True)
             self.discoveries += 1
 
     def _splits_of_files(self, files: Iterable[ListedFile]) -> list[Split]:
@@ -114,9 +114,9 @@ class PendingSplits:
         limit = self._positions.split_bytes
         if limit is None or not (isinstance(self._kind, ScannedFormat) and self._kind.splits_files):
             return (Split(path),)
-        known = self._positions.known_size(path)
-        if known and known != size_bytes and max(known, size_bytes) > limit:  # its splits are no longer the same
-            detail = f"the file has changed since it was read: it has {size_bytes} bytes and had {known}"
+        before = self._positions.known_size(path)
+        if before and before != size_bytes and max(before, size_bytes) > limit:  # its splits are no longer the same
+            detail = f"the file has changed since it was read: it has {size_bytes} bytes and had {before}"
             raise DataRejected(f"{self._folder.location}/{path}: {detail}; put new rows into a new file")
         if size_bytes <= limit:
             return (Split(path),)

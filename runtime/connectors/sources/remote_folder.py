@@ -52,10 +52,10 @@ _REFUSED: Final = re.compile(
 
 def local_path(path: str) -> str | None:
     """The local folder that `path` or a URL `file:` names; None: a URL of another scheme."""
-    found = _URL.match(path)
-    if found is None:
+    match = _URL.match(path)
+    if match is None:
         return path
-    if found["scheme"].lower() != "file":
+    if match["scheme"].lower() != "file":
         return None
     return unquote(urlsplit(path).path)
 
@@ -80,8 +80,8 @@ def check_remote_url(field: str, url: str) -> None:
 
     scheme = url.partition(":")[0].lower()
     if scheme not in _SCHEMES or not hasattr(fs, _SCHEMES[scheme]):
-        known = ", ".join(f"{name}://" for name, kind in _SCHEMES.items() if hasattr(fs, kind))
-        detail = f"the scheme {scheme!r} is not supported: name a folder, or a URL of file:, {known}"
+        schemes = ", ".join(f"{name}://" for name, kind in _SCHEMES.items() if hasattr(fs, kind))
+        detail = f"the scheme {scheme!r} is not supported: name a folder, or a URL of file:, {schemes}"
         raise JobRejected("unsupported-scheme", field, detail)
     check_references(field, url)
     check_url(field, url, os.environ)
@@ -100,12 +100,12 @@ class RemoteFolder:
         parts = urlsplit(url)
         self.location = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
-    def files(self, known: Container[str] = ()) -> list[ListedFile]:
+    def files(self, known_paths: Container[str] = ()) -> list[ListedFile]:
         from pyarrow import fs
 
         system, base = self._opened
         try:
-            found = system.get_file_info(fs.FileSelector(base, recursive=bool(self._partition_names)))
+            entries = system.get_file_info(fs.FileSelector(base, recursive=bool(self._partition_names)))
         except FileNotFoundError:
             raise
         except NotADirectoryError:
@@ -113,13 +113,13 @@ class RemoteFolder:
         except OSError as error:
             raise _store_error(self.location, error) from error
         listed = []
-        for info in found:
+        for info in entries:
             path = info.path[len(base) :].lstrip("/")
             if info.type == fs.FileType.File and not path:
                 raise JobRejected("bad-path", "path", f"{self.location} is a file: name the folder that holds it")
             steps = path.split("/")  # a key may have empty steps: `in//a` lies in a sub-folder without a name
             is_deeper = len(steps) > len(self._partition_names) + 1
-            if is_deeper or path in known or any(step.startswith((".", "_")) for step in steps):
+            if is_deeper or path in known_paths or any(step.startswith((".", "_")) for step in steps):
                 continue
             self._check_place(path, info.type == fs.FileType.Directory)
             if info.type == fs.FileType.File:

@@ -47,22 +47,22 @@ class Selection:
         if self.filter is not None and not isinstance(self.filter, pc.Expression):
             detail = f"must be an Arrow expression such as pc.field('fare') > 0, not {type(self.filter).__name__}"
             raise JobRejected("bad-expression", "filter", detail)
-        if (known := self._all_columns()) is None:
+        if (schema := self._all_columns()) is None:
             return
         for name in self.columns or ():
-            if name not in known.names:
-                detail = f"there is no column {name!r}; the columns are {', '.join(known.names)}"
+            if name not in schema.names:
+                detail = f"there is no column {name!r}; the columns are {', '.join(schema.names)}"
                 raise JobRejected("unknown-column", "columns", detail)
         if self.filter is not None:
             try:
-                filter_mask(self.filter, pa.RecordBatch.from_pylist([], known))
+                filter_mask(self.filter, pa.RecordBatch.from_pylist([], schema))
             except (JobRejected, DataRejected) as error:
                 raise JobRejected(getattr(error, "code", "bad-expression"), "filter", str(error)) from error
 
     def output_columns(self) -> pa.Schema | None:
         """The columns of the stream; None if they depend on the files."""
-        known = self._all_columns()
-        return known if known is None or self.columns is None else pa.schema([known.field(c) for c in self.columns])
+        schema = self._all_columns()
+        return schema if schema is None or self.columns is None else pa.schema([schema.field(c) for c in self.columns])
 
     def _all_columns(self) -> pa.Schema | None:
         return None if self.file_columns is None else pa.schema([*self.file_columns, *self.partition])
@@ -76,20 +76,20 @@ class Selection:
         files, local = dataset.ParquetFileFormat(), fs.LocalFileSystem()
         guarantee = Scan(partition=values).partition_expression
         fragment = files.make_fragment("-", local, guarantee)
-        known = self._all_columns() or self.partition
+        schema = self._all_columns() or self.partition
         try:
-            found = dataset.FileSystemDataset([fragment], known, files, local).get_fragments(self.filter)
-            return not list(found)
+            fragments = dataset.FileSystemDataset([fragment], schema, files, local).get_fragments(self.filter)
+            return not list(fragments)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             return False  # the filter needs columns of the file
 
     def scan(self, split: Split, position: SplitPosition, values: Values) -> Scan:
-        needed = None if self.columns is None else tuple(name for name in self.columns if name not in values)
+        columns = None if self.columns is None else tuple(name for name in self.columns if name not in values)
         return Scan(
             start=split.start,
             stop=None if split.stop == position.size_bytes else split.stop,
             first_row=position.next_row,
-            columns=needed,
+            columns=columns,
             used=None if self.used is None else self.used - values.keys(),
             filter=self.filter,
             partition=values,
@@ -131,9 +131,9 @@ def _with_values(chunk: Chunk, values: Values) -> Chunk:
     if not values:
         return chunk
     batch = chunk.batch
-    kept = [item for item in batch.schema if item.name not in values]
-    schema = pa.schema([*kept, *(pa.field(name, value.type) for name, value in values.items())])
-    arrays = [batch.column(item.name) for item in kept]
+    fields = [item for item in batch.schema if item.name not in values]
+    schema = pa.schema([*fields, *(pa.field(name, value.type) for name, value in values.items())])
+    arrays = [batch.column(item.name) for item in fields]
     arrays += [pa.repeat(value, batch.num_rows) for value in values.values()]
-    found = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return Chunk(batch=found, rows=chunk.rows, next_row=chunk.next_row, malformed=chunk.malformed)
+    result = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return Chunk(batch=result, rows=chunk.rows, next_row=chunk.next_row, malformed=chunk.malformed)

@@ -157,8 +157,8 @@ class SequenceReader(SourceReader):
         """The share of this subtask in all rows."""
         if not self._source.rows:
             return len(owned) / groups
-        cycles, rest = divmod(self._source.rows, self._cycle_rows)
-        in_last_cycle = np.clip(rest - owned * self._block_rows, 0, self._block_rows).sum()
+        cycles, remainder = divmod(self._source.rows, self._cycle_rows)
+        in_last_cycle = np.clip(remainder - owned * self._block_rows, 0, self._block_rows).sum()
         return (cycles * len(owned) * self._block_rows + int(in_last_cycle)) / self._source.rows
 
     def _affordable_rows(self) -> int:
@@ -223,8 +223,8 @@ def _split_ids(max_parallelism: int, owned: range) -> pa.Array:
     while True:
         count *= 4
         groups = key_groups_of_hashes(hash_columns([pa.array(np.arange(count))]), max_parallelism)
-        found, first = np.unique(groups, return_index=True)
-        if len(found) == max_parallelism:
+        group_numbers, first = np.unique(groups, return_index=True)
+        if len(group_numbers) == max_parallelism:
             return pa.array(first[owned.start : owned.stop].astype(np.int64))
 
 

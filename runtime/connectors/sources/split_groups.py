@@ -25,7 +25,7 @@ def assign_groups(lengths: Sequence[int], parallelism: int, max_parallelism: int
     subtasks = [(0, 0, index) for index in range(parallelism)]  #: bytes, splits, index
     for number, length in enumerate(lengths):
         in_bytes, splits, index = subtasks[0]
-        own = ranges[index]
-        groups[number] = own[int(splits * _GOLDEN_RATIO % 1 * len(own))]
+        key_groups = ranges[index]
+        groups[number] = key_groups[int(splits * _GOLDEN_RATIO % 1 * len(key_groups))]
         heapq.heapreplace(subtasks, (in_bytes + length, splits + 1, index))
     return groups

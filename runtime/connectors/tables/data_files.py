@@ -50,10 +50,10 @@ def new_owner(context: OperatorContext) -> str:
 
 def files_before(folder: Path, job: str, uid: str, token: Token) -> list[DataFileName]:
     """The files in the folder that the sink wrote in attempts before `token`."""
-    found = (FILE_NAME.fullmatch(path.name) for path in folder.glob("part-*"))
+    matches = (FILE_NAME.fullmatch(path.name) for path in folder.glob("part-*"))
     sink = (encode_part(job), encode_part(uid))
-    own = [name for name in found if name and name.group("job", "uid") == sink and int(name["token"]) < token]
-    return [DataFileName(name[0], name["owner"], int(name["number"])) for name in own]
+    names = [name for name in matches if name and name.group("job", "uid") == sink and int(name["token"]) < token]
+    return [DataFileName(name[0], name["owner"], int(name["number"])) for name in names]
 
 
 def check_committable(committable: Any, job: str) -> Mapping[str, Any]:
@@ -76,8 +76,8 @@ def check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     if not is_valid:
         detail = f"a checkpoint names files to commit that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
-    found: Mapping[str, Any] = committable
-    return found
+    content: Mapping[str, Any] = committable
+    return content
 
 
 def own_committables(committables: Sequence[Any]) -> list[Mapping[str, Any]]:
@@ -92,19 +92,19 @@ def modification_time_ms(path: Path, file: Mapping[str, Any]) -> int:
         EnvironmentFailure: the file is missing, has another size, or is damaged; the error names it.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         raise EnvironmentFailure(f"{path}: the file to commit is neither pending nor committed") from None
     except OSError as error:
         raise EnvironmentFailure(f"{path}: the file to commit cannot be read: {error}") from error
     try:
-        if found.st_size != file["bytes"]:
-            raise EnvironmentFailure(f"{path}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
+        if status.st_size != file["bytes"]:
+            raise EnvironmentFailure(f"{path}: the file to commit has {status.st_size} bytes, not {file['bytes']}")
         check_content(path, descriptor, file["bytes"], file["crc32"])
     finally:
         os.close(descriptor)
-    return int(found.st_mtime * 1000)
+    return int(status.st_mtime * 1000)
 
 
 def newest_numbers(committables: list[Mapping[str, Any]]) -> dict[str, int]:

@@ -127,11 +127,11 @@ class DeltaCommitter(SinkCommitter):
         if not leftovers:
             return 0
         table = load_table(self._folder)
-        kept = {each["owner"] for each in own_committables(keep) if not self._is_committed(table, each)}
+        owners = {each["owner"] for each in own_committables(keep) if not self._is_committed(table, each)}
         doomed: dict[str, int] = {}
         names = []
         for file in leftovers:
-            if file.owner not in kept and file.number > self._committed_number(table, file.owner):
+            if file.owner not in owners and file.number > self._committed_number(table, file.owner):
                 doomed[file.owner] = max(file.number, doomed.get(file.owner, 0))
                 names.append(file.name)
         if doomed and table is not None:

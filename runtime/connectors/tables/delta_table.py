@@ -61,8 +61,8 @@ def delta_schema(schema: pa.Schema) -> tuple[str, pa.Schema]:
             raise JobRejected("unsupported-type", "path", problem) from error
         if pa.types.is_null(field.type):
             raise JobRejected("unsupported-type", "path", f"column {field.name} has no type: cast it before the sink")
-    found = library.Schema.from_arrow(schema)
-    return found.to_json(), pa.schema(found.to_arrow())
+    library_schema = library.Schema.from_arrow(schema)
+    return library_schema.to_json(), pa.schema(library_schema.to_arrow())
 
 
 def check_columns(path: Path, table: Any, columns: str, partition_by: Sequence[str]) -> None:
@@ -71,21 +71,21 @@ def check_columns(path: Path, table: Any, columns: str, partition_by: Sequence[s
     if tuple(metadata.partition_columns) != tuple(partition_by):
         problem = f"{path} is partitioned by {list(metadata.partition_columns)}, the sink by {list(partition_by)}"
         raise JobRejected("schema-mismatch", "partition_by", problem)
-    ours, theirs = _fields(columns), _fields(table.schema().to_json())
-    found = [*metadata.configuration, *(key for field in theirs.values() for key in field["metadata"])]
-    if duties := sorted(key for key in found if key.startswith(_DUTIES)):
+    stream_fields, table_fields = _fields(columns), _fields(table.schema().to_json())
+    keys = [*metadata.configuration, *(key for field in table_fields.values() for key in field["metadata"])]
+    if duties := sorted(key for key in keys if key.startswith(_DUTIES)):
         raise JobRejected("unsupported-table", "path", f"{path} obliges its writers to observe {', '.join(duties)}")
     if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise JobRejected("unsupported-table", "path", f"{path} maps its columns to other names in its files")
     problems = [
-        f"{name} is {_type_name(field)} in the stream and {_type_name(theirs.get(name))} in the table"
-        for name, field in ours.items()
-        if name not in theirs or field["type"] != theirs[name]["type"]
+        f"{name} is {_type_name(field)} in the stream and {_type_name(table_fields.get(name))} in the table"
+        for name, field in stream_fields.items()
+        if name not in table_fields or field["type"] != table_fields[name]["type"]
     ]
     problems += [
         f"{name} is required in the table and missing in the stream"
-        for name, field in theirs.items()
-        if name not in ours and not field["nullable"]
+        for name, field in table_fields.items()
+        if name not in stream_fields and not field["nullable"]
     ]
     if problems:
         raise JobRejected("schema-mismatch", "path", f"{path}: {'; '.join(problems)}")

@@ -154,10 +154,10 @@ class IcebergCommitter(SinkCommitter):
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Refuses commits of older attempts from now on, and removes files that no commit and no manifest names."""
         with open_catalog(*self._address) as catalog:
-            kept = {(each["owner"], each["number"]) for each in own_committables(keep)}
-            return self._clean(catalog, job, uid, token, kept)
+            output_ids = {(each["owner"], each["number"]) for each in own_committables(keep)}
+            return self._clean(catalog, job, uid, token, output_ids)
 
-    def _clean(self, catalog: Any, job: str, uid: str, token: Token, kept: Set[tuple[str, int]]) -> int:
+    def _clean(self, catalog: Any, job: str, uid: str, token: Token, output_ids: Set[tuple[str, int]]) -> int:
         table = load_table(catalog, self._name)
         if table is None:
             return 0
@@ -168,14 +168,14 @@ class IcebergCommitter(SinkCommitter):
             leftovers = [
                 file
                 for file in files_before(folder, job, uid, token)
-                if (file.owner, file.number) not in kept and not record.is_settled(file.owner, file.number)
+                if (file.owner, file.number) not in output_ids and not record.is_settled(file.owner, file.number)
             ]
             if record.token >= token:
                 break
             if not leftovers and not record.token:
                 return 0  # the sink has never written to the table
             # A writer is forgotten once its leftovers are gone: an interrupted clean-up can then be continued.
-            remembered = {owner for owner, _ in kept} | {file.owner for file in leftovers}
+            remembered = {owner for owner, _ in output_ids} | {file.owner for file in leftovers}
             with iceberg_errors(self._name):
                 try:
                     self._append(
@@ -244,9 +244,9 @@ class IcebergCommitter(SinkCommitter):
                 raise JobRejected(
                     "unsupported-table", "table", f"{problem}: set the former partitioning until they are in"
                 )
-        found = [_data_file(table, each, folder, file) for each in due for file in each["files"]]
+        files = [_data_file(table, each, folder, file) for each in due for file in each["files"]]
         sync_path(folder)
-        return found
+        return files
 
 
 def _named_files(table: Any) -> set[str]:
@@ -300,6 +300,6 @@ def _statistics(table: Any, schema: Any, path: Path) -> Any:
 
 def _sink_of(committable: Mapping[str, Any]) -> tuple[str, str]:
     """Job and uid as parts of file names."""
-    found = OWNER.fullmatch(committable["owner"])
-    assert found is not None, "checked before"
-    return found["job"], found["uid"]
+    match = OWNER.fullmatch(committable["owner"])
+    assert match is not None, "checked before"
+    return match["job"], match["uid"]

@@ -179,8 +179,8 @@ def open_catalog(name: str, catalog: Mapping[str, str]) -> Iterator[Any]:
             detail = f"is refused by pyiceberg; it has the properties {', '.join(sorted(catalog))}"
             raise JobRejected("bad-catalog", "catalog", detail) from None
 
-    with closing(create_together(f"catalog {name}", load)) as found:
-        yield found
+    with closing(create_together(f"catalog {name}", load)) as client:
+        yield client
 
 
 def create_together(what: str, create: Callable[[], Any]) -> Any:
@@ -218,9 +218,9 @@ def iceberg_errors(what: str) -> Iterator[None]:
     except WeirError:
         raise
     except Exception as error:
-        if (found := _failure(error, what)) is None:
+        if (failure := _failure(error, what)) is None:
             raise
-        raise found from error
+        raise failure from error
 
 
 def _failure(error: Exception, what: str) -> WeirError | None:
@@ -265,9 +265,9 @@ def _database(uri: str) -> Any:
 
 def _database_address(url: Any, hosts: Collection[str]) -> str:
     """The address of a Postgres with its secrets and with time limits."""
-    given = {name: resolve("catalog.uri", str(value), hosts) for name, value in url.query.items()}
+    parameters = {name: resolve("catalog.uri", str(value), hosts) for name, value in url.query.items()}
     password = resolve("catalog.uri", url.password, hosts) if url.password else None
-    url = url.set(password=password, query=_LIMITS | given)
+    url = url.set(password=password, query=_LIMITS | parameters)
     return str(url.render_as_string(hide_password=False))
 
 

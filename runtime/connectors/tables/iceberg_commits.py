@@ -44,9 +44,9 @@ class CommitRecord:
         if text is None:
             return cls(key)
         try:
-            found = json.loads(text)
-            numbers = {str(owner): int(number) for owner, number in found["numbers"].items()}
-            return cls(key, int(found["token"]), int(found["forgotten"]), numbers)
+            record = json.loads(text)
+            numbers = {str(owner): int(number) for owner, number in record["numbers"].items()}
+            return cls(key, int(record["token"]), int(record["forgotten"]), numbers)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise EnvironmentFailure(f"{'.'.join(table.name())}: the property {key} is damaged: {error}") from error
 
@@ -90,12 +90,12 @@ class CommitRecord:
 
     def without_older(self, token: Token, keep: Collection[str]) -> "CommitRecord":
         """The record without writers of attempts before `token`, except the writers `keep`."""
-        kept = {owner: number for owner, number in self.numbers.items() if owner in keep or token_of(owner) >= token}
-        pending = {owner: 0 for owner in keep if owner not in kept}
-        return CommitRecord(self.key, max(token, self.token), max(token - 1, self.forgotten), {**kept, **pending})
+        numbers = {owner: number for owner, number in self.numbers.items() if owner in keep or token_of(owner) >= token}
+        pending = {owner: 0 for owner in keep if owner not in numbers}
+        return CommitRecord(self.key, max(token, self.token), max(token - 1, self.forgotten), {**numbers, **pending})
 
 
 def token_of(owner: str) -> int:
-    found = OWNER.fullmatch(owner)
-    assert found is not None, "checked before"
-    return int(found["token"])
+    match = OWNER.fullmatch(owner)
+    assert match is not None, "checked before"
+    return int(match["token"])

@@ -36,13 +36,13 @@ def parse_partition(expression: str) -> tuple[str, str]:
     Raises:
         JobRejected: the expression is invalid.
     """
-    found = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
-    if found is None:
+    match = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
+    if match is None:
         detail = f"{expression!r} is neither a column nor years(…), months(…), days(…) or hours(…) of a column"
         raise JobRejected("bad-partition", "partition_by", detail)
-    if found["column"]:
-        return "identity", found["column"]
-    return found["transform"].removesuffix("s"), found["argument"]
+    if match["column"]:
+        return "identity", match["column"]
+    return match["transform"].removesuffix("s"), match["argument"]
 
 
 def iceberg_schema(schema: pa.Schema) -> Any:
@@ -55,13 +55,13 @@ def iceberg_schema(schema: pa.Schema) -> Any:
     unreadable = import_library("pyiceberg.exceptions", "iceberg").ValidationError
     for field in schema:
         try:
-            found = library._pyarrow_to_schema_without_ids(pa.schema([field]))
-            type(found).model_validate_json(found.model_dump_json())  # a decimal of negative scale cannot be read back
+            draft = library._pyarrow_to_schema_without_ids(pa.schema([field]))
+            type(draft).model_validate_json(draft.model_dump_json())  # a decimal of negative scale cannot be read back
         except (library.UnsupportedPyArrowTypeException, unreadable, ValueError) as error:
             problem = f"column {field.name} has type {field.type}, which Iceberg lacks: cast it before the sink"
             raise JobRejected("unsupported-type", "table", problem) from error
-    found = library._pyarrow_to_schema_without_ids(schema)
-    return import_library("pyiceberg.schema", "iceberg").assign_fresh_schema_ids(found)
+    draft = library._pyarrow_to_schema_without_ids(schema)
+    return import_library("pyiceberg.schema", "iceberg").assign_fresh_schema_ids(draft)
 
 
 def partition_spec(schema: Any, partition_by: Sequence[str]) -> Any:
@@ -91,19 +91,19 @@ def partition_spec(schema: Any, partition_by: Sequence[str]) -> Any:
 def check_columns(table: Any, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """Raises JobRejected, naming the columns, unless rows of `schema` may be appended to the table."""
     name = ".".join(table.name())
-    theirs = {field.name: field for field in table.schema().fields}
-    ours = {field.name: field for field in iceberg_schema(schema).fields}
+    table_fields = {field.name: field for field in table.schema().fields}
+    stream_fields = {field.name: field for field in iceberg_schema(schema).fields}
     problems = [
-        f"{column} is {field.field_type} in the stream and {theirs[column].field_type} in the table"
-        if column in theirs
+        f"{column} is {field.field_type} in the stream and {table_fields[column].field_type} in the table"
+        if column in table_fields
         else f"{column} is {field.field_type} in the stream and missing in the table"
-        for column, field in ours.items()
-        if column not in theirs or _arrow_type(field) != _arrow_type(theirs[column])
+        for column, field in stream_fields.items()
+        if column not in table_fields or _arrow_type(field) != _arrow_type(table_fields[column])
     ]
     problems += [
         f"{column} is required in the table and missing in the stream"
-        for column, field in theirs.items()
-        if column not in ours and field.required
+        for column, field in table_fields.items()
+        if column not in stream_fields and field.required
     ]
     if problems:
         raise JobRejected("schema-mismatch", "table", f"{name}: {'; '.join(problems)}")
@@ -118,8 +118,8 @@ def file_columns(table: Any, schema: pa.Schema) -> pa.Schema:
     library = import_library("pyiceberg.io.pyarrow", "iceberg")
     schemas = import_library("pyiceberg.schema", "iceberg")
     present = [field for field in table.schema().fields if field.name in schema.names]
-    found: pa.Schema = library.schema_to_pyarrow(schemas.Schema(*present))
-    return found
+    columns: pa.Schema = library.schema_to_pyarrow(schemas.Schema(*present))
+    return columns
 
 
 def partition_keys(table: Any, columns: pa.Schema) -> list[PartitionKey]:

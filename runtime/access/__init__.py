@@ -1,1 +1,1 @@
-"""What a job may see or name: secrets, hosts, folders and settings of Spark."""
+"""Access of a job: the secrets, hosts, folders and Spark settings that it may see or name."""

@@ -40,12 +40,12 @@ class DataRoots:
     Args:
         allowed: jobs may use paths below these folders. None: no limit, for jobs that an author starts without console.
         reserved: paths below these folders are refused unless a data root lies deeper.
-        own: paths below these folders are always refused.
+        refused: paths below these folders are always refused.
     """
 
     allowed: tuple[Path, ...] | None = None
     reserved: tuple[Path, ...] = ()
-    own: tuple[Path, ...] = ()
+    refused: tuple[Path, ...] = ()
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
@@ -59,7 +59,7 @@ class DataRoots:
         return cls(
             allowed=_resolve_all(part for part in setting.split(os.pathsep) if part),
             reserved=_resolve_all([var] if var else []),
-            own=_resolve_all(folders),
+            refused=_resolve_all(folders),
         )
 
     @classmethod
@@ -81,7 +81,7 @@ class DataRoots:
             real_path = Path(path).resolve()
         except (OSError, RuntimeError, ValueError):  # cyclic links, NUL
             return False
-        if _deepest_match(real_path, self.own) >= 0:
+        if _deepest_match(real_path, self.refused) >= 0:
             return False
         return _deepest_match(real_path, self.allowed) >= max(_deepest_match(real_path, self.reserved), 0)
 

@@ -15,24 +15,24 @@ JOB = "job 1"
 
 def writer(of: Sink, *, job: str = JOB, token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
     """The open writer of a subtask of an attempt."""
-    found = of.writer()
-    found.open(
+    writer = of.writer()
+    writer.open(
         OperatorContext(
             job=job, uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
             state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
         )
     )  # fmt: skip
-    return found
+    return writer
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
 
 
-def prepared(found: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
+def prepared(sink_writer: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
     """The committables of `numbers`, as a manifest returns them."""
-    found.write(rows(*numbers))
-    committables: list[Any] = json.loads(json.dumps(found.prepare(checkpoint)))
+    sink_writer.write(rows(*numbers))
+    committables: list[Any] = json.loads(json.dumps(sink_writer.prepare(checkpoint)))
     return committables
 
 

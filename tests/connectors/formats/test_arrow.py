@@ -44,8 +44,8 @@ def test_rows_are_read_from_any_row_whatever_the_batches(
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_are_cast_to_the_wanted_types_and_metadata_is_dropped(tmp_path: Path, kind: str) -> None:
     table = pa.table({"n": [1], "s": ["x"]}).replace_schema_metadata({"made": "elsewhere"})
-    wanted = pa.schema([pa.field("n", pa.int16(), nullable=False)])
-    assert read(tmp_path, arrow_file(table, kind), wanted) == [{"n": 1}]
+    schema = pa.schema([pa.field("n", pa.int16(), nullable=False)])
+    assert read(tmp_path, arrow_file(table, kind), schema) == [{"n": 1}]
     (chunk,) = ArrowFormat().read(tmp_path / "a.arrow", 0)
     assert chunk.batch.schema.metadata is None
     with pytest.raises(MalformedFile, match="no column 'm'; it has n, s"):

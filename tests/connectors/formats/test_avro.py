@@ -56,8 +56,8 @@ def test_rows_are_read_from_any_row_whatever_the_blocks(
 ) -> None:
     """S1-22: a position within a file resumes at exactly that row."""
     first = data.draw(st.integers(0, len(rows) - 1))
-    found = read(tmp_path, avro_file(rows, sync_interval=block, codec=codec), first_row=first)
-    assert found.to_pylist() == rows[first:]
+    table = read(tmp_path, avro_file(rows, sync_interval=block, codec=codec), first_row=first)
+    assert table.to_pylist() == rows[first:]
 
 
 def test_logical_types_become_arrow_types(tmp_path: Path) -> None:
@@ -84,24 +84,24 @@ def test_logical_types_become_arrow_types(tmp_path: Path) -> None:
         "name": "space.row",
         "fields": [{"name": name, "type": kind} for name, (kind, _, _) in types.items()],
     }
-    found = read(tmp_path, avro_file([{name: value for name, (_, value, _) in types.items()}], schema))
-    assert found.schema.types == [kind for _, _, kind in types.values()]
-    assert found.to_pylist() == [{name: value for name, (_, value, _) in types.items()}]
+    table = read(tmp_path, avro_file([{name: value for name, (_, value, _) in types.items()}], schema))
+    assert table.schema.types == [kind for _, _, kind in types.values()]
+    assert table.to_pylist() == [{name: value for name, (_, value, _) in types.items()}]
 
 
 def test_a_uuid_becomes_text(tmp_path: Path) -> None:
     number = UUID(int=7)
     kind = ["null", {"type": "string", "logicalType": "uuid"}]
     schema = {"type": "record", "name": "row", "fields": [{"name": "u", "type": kind}]}
-    found = read(tmp_path, avro_file([{"u": number}, {"u": None}], schema))
-    assert found["u"].to_pylist() == [str(number), None]
+    table = read(tmp_path, avro_file([{"u": number}, {"u": None}], schema))
+    assert table["u"].to_pylist() == [str(number), None]
 
 
 def test_columns_are_cast_to_the_wanted_types(tmp_path: Path) -> None:
-    wanted = pa.schema([pa.field("n", pa.int16(), nullable=False)])
-    assert read(tmp_path, avro_file([{"n": 1, "s": "x"}]), wanted).to_pylist() == [{"n": 1}]
+    schema = pa.schema([pa.field("n", pa.int16(), nullable=False)])
+    assert read(tmp_path, avro_file([{"n": 1, "s": "x"}]), schema).to_pylist() == [{"n": 1}]
     with pytest.raises(MalformedFile, match="column 'n'"):
-        read(tmp_path, avro_file([{"n": 2**40, "s": None}]), wanted)
+        read(tmp_path, avro_file([{"n": 2**40, "s": None}]), schema)
     with pytest.raises(MalformedFile, match="no column 'm'; it has n, s"):
         read(tmp_path, avro_file([{"n": 1, "s": None}]), pa.schema([("m", pa.int64())]))
 

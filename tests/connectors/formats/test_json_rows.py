@@ -40,7 +40,7 @@ FAULTS = ["\\ud83d", "\\ude00", "\\x", "\t", "\\u12", '"']
 
 
 def escaped(parts: list[str]) -> st.SearchStrategy[str]:
-    return st.lists(st.sampled_from(parts), max_size=20).map(lambda found: '"' + "".join(found) + '"')
+    return st.lists(st.sampled_from(parts), max_size=20).map(lambda texts: '"' + "".join(texts) + '"')
 
 
 def times(months: int, hours: int, fractions: list[str], zones: list[str]) -> st.SearchStrategy[str]:
@@ -95,11 +95,11 @@ GAPS = st.sampled_from(["", "", "", " ", "\t "])
 @st.composite
 def lines(draw: st.DrawFn) -> str:
     by_name = (lambda member: member[0]) if draw(st.integers(0, 9)) else None  # None: a key may occur twice
-    found = draw(st.lists(members(), max_size=8, unique_by=by_name))
-    if draw(st.integers(0, 9)) and all(name != "id" for name, _ in found):
-        found.append(("id", "1"))
+    pairs = draw(st.lists(members(), max_size=8, unique_by=by_name))
+    if draw(st.integers(0, 9)) and all(name != "id" for name, _ in pairs):
+        pairs.append(("id", "1"))
     gap = draw(GAPS)
-    inside = f"{gap},{gap}".join(f'"{name}"{gap}:{gap}{value}' for name, value in found)
+    inside = f"{gap},{gap}".join(f'"{name}"{gap}:{gap}{value}' for name, value in pairs)
     return f"{gap}{{{gap}{inside}{gap}}}{gap}"
 
 
@@ -112,23 +112,23 @@ def rows(parser: Any, data: bytes, count: int) -> list[dict[str, Any]] | None:
     floats = [
         value if value is None else struct.pack("d", value) for value in batch.column("x").to_pylist()
     ]  # -0.0 is not 0.0
-    whole = pa.table(batch).set_column(7, "fine", batch.column("fine").cast(pa.int64()))
-    at = whole.column("at").cast(pa.int64())
-    return [*whole.set_column(6, "at", at).to_pylist(), {"floats": floats}]
+    table = pa.table(batch).set_column(7, "fine", batch.column("fine").cast(pa.int64()))
+    at = table.column("at").cast(pa.int64())
+    return [*table.set_column(6, "at", at).to_pylist(), {"floats": floats}]
 
 
 @settings(max_examples=examples(80))
 @given(st.lists(lines(), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n", "\n\n"]), st.booleans())
-def test_the_kernel_reads_as_arrow_does(found: list[str], end: str, is_ended: bool) -> None:
+def test_the_kernel_reads_as_arrow_does(texts: list[str], end: str, is_ended: bool) -> None:
     """S1-20: the declared columns decide; a malformed row is never dropped."""
     kernel = row_parser(SCHEMA)
-    data = (end.join(found) + (end if is_ended else "")).encode()
+    data = (end.join(texts) + (end if is_ended else "")).encode()
     if end == "\n":  # Arrow alone does not see that an object spans lines
-        assert rows(kernel, data, len(found)) == rows(ArrowRows(SCHEMA), data, len(found))
+        assert rows(kernel, data, len(texts)) == rows(ArrowRows(SCHEMA), data, len(texts))
     else:
-        each = [rows(ArrowRows(SCHEMA), line.encode(), 1) for line in found]
-        whole = rows(kernel, data, len(found))
-        assert (whole is None) == (None in each)
+        each = [rows(ArrowRows(SCHEMA), line.encode(), 1) for line in texts]
+        result = rows(kernel, data, len(texts))
+        assert (result is None) == (None in each)
 
 
 @settings(max_examples=examples(100))
@@ -138,8 +138,8 @@ def test_doubles_are_read_to_the_last_bit(numbers: list[float]) -> None:
     parser = row_parser(pa.schema([pa.field("x", pa.float64())]))
     texts = [repr(number) for number in numbers] + [f"{number:.15e}" for number in numbers if math.isfinite(number)]
     data = "\n".join(f'{{"x": {text}}}' for text in texts).encode()
-    found = parser.parse(data, len(texts)).column(0).to_numpy(zero_copy_only=False)
-    assert found.view(np.int64).tolist() == np.array([float(text) for text in texts]).view(np.int64).tolist()
+    values = parser.parse(data, len(texts)).column(0).to_numpy(zero_copy_only=False)
+    assert values.view(np.int64).tolist() == np.array([float(text) for text in texts]).view(np.int64).tolist()
 
 
 @pytest.mark.parametrize("share", [0, 1, 50])
@@ -169,6 +169,6 @@ def test_rows_that_are_too_long_together_are_read_in_parts(monkeypatch: pytest.M
     """S1-20: messages of 2 GiB in a batch. None is lost, though the first attempt fails."""
     schema = pa.schema([pa.field("n", pa.int64())])
     monkeypatch.setattr(json_rows, "_MAX_TEXT_BYTES", 40)
-    found = KafkaJson(schema).decoder()([f'{{"n": {row}}}'.encode() for row in range(20)])
-    assert (found.rows, found.malformed) == (None, ())
-    assert found.batch.to_pylist() == [{"n": row} for row in range(20)]
+    result = KafkaJson(schema).decoder()([f'{{"n": {row}}}'.encode() for row in range(20)])
+    assert (result.rows, result.malformed) == (None, ())
+    assert result.batch.to_pylist() == [{"n": row} for row in range(20)]

@@ -9,5 +9,5 @@ from tests.kafka import Broker, running_broker
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with running_broker() as found:
-        yield found
+    with running_broker() as broker:
+        yield broker

@@ -12,14 +12,14 @@ def test_committed_transactions_in_a_chain_of_partitions_stay_unresolved_until_a
     topic = broker.topic(2)
     producers = []
     for name, partitions in (("a", [0]), ("b", [0, 1]), ("c", [1])):
-        found = Producer({"bootstrap.servers": broker.servers, "transactional.id": f"{topic}-{name}", **QUIET})
-        found.list_topics(timeout=30)
-        found.init_transactions(30)
-        found.begin_transaction()
+        producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": f"{topic}-{name}", **QUIET})
+        producer.list_topics(timeout=30)
+        producer.init_transactions(30)
+        producer.begin_transaction()
         for partition in partitions:
-            found.produce(topic, b"row", partition=partition)
-        assert found.flush(30) == 0
-        producers.append(found)
+            producer.produce(topic, b"row", partition=partition)
+        assert producer.flush(30) == 0
+        producers.append(producer)
     for each in producers:
         each.commit_transaction(30)
     assert broker.end(topic, 1) == broker.end(topic, 1, stable=False)

@@ -135,10 +135,10 @@ def test_rows_are_held_as_messages(broker: Broker, tmp_path: Path, key: str | No
     replace(of, format=AwayFormat()).committer().commit_epoch(permit, writer.prepare(1))
     writer.close()
     assert [json.loads(value) for value in broker.committed_values(topic)] == [{"n": 1, "k": "a"}, {"n": 2, "k": None}]
-    found = Consumer({"bootstrap.servers": broker.servers, "group.id": "keys", "enable.auto.commit": False})
-    found.assign([TopicPartition(topic, 0, 0)])
-    assert [message.key() for message in found.consume(2, 30)] == [key and b"a", None]
-    found.close()
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "keys", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert [message.key() for message in consumer.consume(2, 30)] == [key and b"a", None]
+    consumer.close()
 
 
 def test_keys_of_fixed_size_are_bytes() -> None:

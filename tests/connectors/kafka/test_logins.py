@@ -92,8 +92,8 @@ def _varint(value: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    with proxied_broker() as found:
-        yield found
+    with proxied_broker() as proxy:
+        yield proxy
 
 
 def options(mechanism: str) -> dict[str, str]:
@@ -113,13 +113,13 @@ def test_both_clients_log_in_and_commit(mechanism: str, proxy: Proxy, monkeypatc
     logins: Any = Logins()
     proxy.rule = logins
     of = sink(proxy.broker, topic, options=options(mechanism))
-    found = writer(of, job=job)
-    found.write(rows(1, 2))
-    (committable,) = found.prepare(1)
+    sink_writer = writer(of, job=job)
+    sink_writer.write(rows(1, 2))
+    (committable,) = sink_writer.prepare(1)
     before = logins.count
     assert before > 0, "librdkafka has logged in"
     assert commit(of, committable, job=job) == 1
-    found.close()
+    sink_writer.close()
     proxy.rule = lambda api, body: None
     assert visible(proxy.broker, topic) == [1, 2]
     assert PASSWORD not in repr(of)
@@ -132,13 +132,15 @@ def test_a_wrong_password_is_refused_by_name(mechanism: str, proxy: Proxy, monke
     monkeypatch.setenv("WEIR_SECRET_KAFKA", "wr0ng-one")
     topic = proxy.broker.topic()
     proxy.rule = Logins()
-    with pytest.raises(JobRejected, match="check the credentials") as found:
+    with pytest.raises(JobRejected, match="check the credentials") as source_error:
         Reading(KafkaSource(proxy.broker.servers, topic, KafkaText(), options=options(mechanism)))
-    with pytest.raises(JobRejected, match=r"the login failed: .*Authentication failed: check the credentials") as own:
+    with pytest.raises(
+        JobRejected, match=r"the login failed: .*Authentication failed: check the credentials"
+    ) as sink_error:
         KafkaConnection(proxy.broker.servers, options(mechanism)).metadata("brokers")
     proxy.rule = lambda api, body: None
-    assert all("wr0ng-one" not in str(each.value) for each in (found, own))
-    assert {each.value.code for each in (found, own)} == {"kafka-refused"}
+    assert all("wr0ng-one" not in str(each.value) for each in (source_error, sink_error))
+    assert {each.value.code for each in (source_error, sink_error)} == {"kafka-refused"}
 
 
 @pytest.fixture
@@ -146,13 +148,13 @@ def certificate(tmp_path: Path) -> Path:
     """A file with a certificate of this machine, which signs itself, and its key."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
     now, host = datetime.now(UTC), x509.IPAddress(ip_address("127.0.0.1"))
-    made = x509.CertificateBuilder(
+    certificate = x509.CertificateBuilder(
         name, name, key.public_key(), x509.random_serial_number(), now - timedelta(1), now + timedelta(1),
         [x509.Extension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, False, x509.SubjectAlternativeName([host]))],
     ).sign(key, hashes.SHA256())  # fmt: skip
     pem = Encoding.PEM
     file = tmp_path / "broker.pem"
-    file.write_bytes(made.public_bytes(pem) + key.private_bytes(pem, PrivateFormat.PKCS8, NoEncryption()))
+    file.write_bytes(certificate.public_bytes(pem) + key.private_bytes(pem, PrivateFormat.PKCS8, NoEncryption()))
     return file
 
 

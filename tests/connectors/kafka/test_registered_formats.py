@@ -26,8 +26,8 @@ from tests.schema_registry import Registry, running_registry
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with running_registry() as found:
-        yield found
+    with running_registry() as registry:
+        yield registry
 
 
 def record(*fields: dict[str, Any], name: str = "Row") -> str:
@@ -41,9 +41,9 @@ OTHER = record({"name": "id", "type": "string"}, {"name": "text", "type": "strin
 
 
 def avro(registry: Registry, schema: str, **options: str) -> KafkaAvro:
-    found = KafkaAvro(SchemaRegistry(registry.url, options), schema)
-    found.check()
-    return found
+    format_ = KafkaAvro(SchemaRegistry(registry.url, options), schema)
+    format_.check()
+    return format_
 
 
 EVERYTHING = record(
@@ -88,8 +88,8 @@ ROW = st.fixed_dictionaries(
 
 def coders(make: Callable[[SchemaRegistry], Any]) -> Iterator[tuple[pa.Schema, Any, Any]]:
     """Columns, encoder and decoder: made once, since a client takes longer than many examples."""
-    with running_registry() as found:
-        format_ = make(SchemaRegistry(found.url))
+    with running_registry() as registry:
+        format_ = make(SchemaRegistry(registry.url))
         format_.check()
         yield format_.columns(), format_.encoder("t"), format_.decoder()
 
@@ -117,8 +117,8 @@ def test_avro_is_read_into_the_schema_of_the_source(registry: Registry) -> None:
     new = avro(registry, NEW).encoder("t")(pa.RecordBatch.from_pydict({**rows, "more": [7, None]}))
     assert registry.subjects["t-value"] == [1, 2]
     decode, before = avro(registry, NEW).decoder(), registry.requests
-    found = decode([*old, *new, *old]).batch.to_pylist()
-    assert [row["more"] for row in found] == [None, None, 7, None, None, None]
+    decoded = decode([*old, *new, *old]).batch.to_pylist()
+    assert [row["more"] for row in decoded] == [None, None, 7, None, None, None]
     assert registry.requests == before + 2
     assert avro(registry, OLD).decoder()(new).batch.schema.names == ["id", "text"]
 
@@ -127,19 +127,19 @@ def test_values_that_do_not_fit_are_malformed_one_by_one(registry: Registry) -> 
     good = avro(registry, OLD).encoder("t")(pa.RecordBatch.from_pydict({"id": [1], "text": ["a"]}))[0]
     other = avro(registry, OTHER).encoder("u")(pa.RecordBatch.from_pydict({"id": ["x"], "text": ["a"]}))[0]
     assert good is not None
-    found = avro(registry, OLD).decoder()([good, b"{}", other, b"\0\0\0\0\x63ab", good[:6], None, good])
-    assert found.batch.column("id").to_pylist() == [1, 1]
-    assert found.rows is not None
-    assert found.rows.tolist() == [0, 6]
-    reasons = [each.reason for each in found.malformed]
-    wanted = [
+    result = avro(registry, OLD).decoder()([good, b"{}", other, b"\0\0\0\0\x63ab", good[:6], None, good])
+    assert result.batch.column("id").to_pylist() == [1, 1]
+    assert result.rows is not None
+    assert result.rows.tolist() == [0, 6]
+    reasons = [each.reason for each in result.malformed]
+    parts = [
         "no frame",
         "schema 2 of the message cannot be read",
         "schema 99: Schema not found",
         "schema 1",
         "tombstone",
     ]
-    assert all(part in reason for part, reason in zip(wanted, reasons, strict=True)), reasons
+    assert all(part in reason for part, reason in zip(parts, reasons, strict=True)), reasons
 
 
 def test_a_row_that_the_avro_schema_cannot_hold_is_named(registry: Registry) -> None:
@@ -158,9 +158,9 @@ def test_a_registry_that_is_down_is_an_outage_and_a_refused_login_is_not(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = KafkaAvro(SchemaRegistry("http://127.0.0.1:1"), OLD)
-    with pytest.raises(EnvironmentFailure, match=r"schema registry http://127\.0\.0\.1:1: subject") as found:
+    with pytest.raises(EnvironmentFailure, match=r"schema registry http://127\.0\.0\.1:1: subject") as error:
         absent.encoder("t")
-    assert is_outage(found.value)
+    assert is_outage(error.value)
     registry.user = "weir:right"
     monkeypatch.setenv("WEIR_SECRET_REGISTRY", "wrong")
     option = {"basic.auth.user.info": "weir:${secret:REGISTRY}"}
@@ -195,9 +195,9 @@ def test_bad_avro_schemas_are_named(schema: str, message: str) -> None:
     ],
 )
 def test_bad_settings_of_a_registry_are_named(url: str, options: dict[str, str], message: str) -> None:
-    with pytest.raises(JobRejected, match=message) as found:
+    with pytest.raises(JobRejected, match=message) as error:
         KafkaAvro(SchemaRegistry(url, options), OLD).check()
-    assert "hunter2" not in str(found.value)
+    assert "hunter2" not in str(error.value)
 
 
 # ---------------------------------------------------------------- Protobuf
@@ -218,7 +218,7 @@ def message_class(name: str = "Row", *, without: str = "") -> Any:
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=9, label=1)
     entry.field.add(name="value", number=2, type=3, label=1)
-    own = f".tests.{name}"
+    type_name = f".tests.{name}"
     row.field.add(name="id", number=1, type=3, label=1)
     row.field.add(name="text", number=2, type=9, label=1, proto3_optional=True, oneof_index=0)
     row.oneof_decl.add(name="_text")
@@ -226,7 +226,7 @@ def message_class(name: str = "Row", *, without: str = "") -> Any:
     row.field.add(name="big", number=4, type=4, label=1)
     row.field.add(name="color", number=5, type=14, label=1, type_name=".tests.Color")
     row.field.add(name="tags", number=6, type=9, label=3)
-    row.field.add(name="counts", number=7, type=11, label=3, type_name=f"{own}.CountsEntry")
+    row.field.add(name="counts", number=7, type=11, label=3, type_name=f"{type_name}.CountsEntry")
     row.field.add(name="inner", number=8, type=11, label=1, type_name=".tests.Inner")
     row.field.add(name="at", number=9, type=11, label=1, type_name=".google.protobuf.Timestamp")
     row.field.add(name="half", number=10, type=2, label=1)
@@ -270,15 +270,15 @@ def test_protobuf_values_of_every_type_come_back(protobuf: Any, rows: list[dict[
 
 
 def test_protobuf_of_an_older_writer_has_default_values_and_rubbish_is_malformed(registry: Registry) -> None:
-    older, newer = (KafkaProtobuf(SchemaRegistry(registry.url), message_class(without=gone)) for gone in ("big", ""))
+    older, newer = (KafkaProtobuf(SchemaRegistry(registry.url), message_class(without=field)) for field in ("big", ""))
     names = [name for name in newer.columns().names if name != "big"]
     batch = pa.RecordBatch.from_pylist([{"id": 5, "color": "RED", "raw": b"", "half": 0.0, "tags": [], "counts": []}])
     (value,) = older.encoder("t")(batch)
-    found = newer.decoder()([value, b"\0\0\0\0\1\0\xff\xff\xff", b"", b"\0\0\0\0\1\x80"])
-    row = found.batch.to_pylist()[0]
+    result = newer.decoder()([value, b"\0\0\0\0\1\0\xff\xff\xff", b"", b"\0\0\0\0\1\x80"])
+    row = result.batch.to_pylist()[0]
     assert (row["id"], row["big"], row["color"], row["inner"]) == (5, 0, "RED", None)
     assert set(names) < set(row)
-    assert [each.row for each in found.malformed] == [1, 2, 3]
+    assert [each.row for each in result.malformed] == [1, 2, 3]
     with pytest.raises(DataRejected, match="topic 't': a row does not fit the message"):
         newer.encoder("t")(pa.RecordBatch.from_pydict({"other": [1]}))
     with pytest.raises(JobRejected, match="must be a message class"):

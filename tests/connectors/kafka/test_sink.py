@@ -35,10 +35,10 @@ def job() -> str:
     return f"job-{os.getpid()}-{next(UNIQUE_JOB)}"
 
 
-def sink(broker: Broker, topic: str, **more: Any) -> KafkaSink:
-    found = KafkaSink(broker.servers, topic, more.pop("format", KafkaText("n")), **more)
-    found.check()
-    return found
+def sink(broker: Broker, topic: str, **arguments: Any) -> KafkaSink:
+    sink = KafkaSink(broker.servers, topic, arguments.pop("format", KafkaText("n")), **arguments)
+    sink.check()
+    return sink
 
 
 def visible(broker: Broker, topic: str, partitions: int = 1) -> list[int]:
@@ -53,11 +53,11 @@ def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(b
     """S1-38, S1-42, S1-43."""
     topic = broker.topic(3)
     of = sink(broker, topic, key="n")
-    one, two = writer(of, job=job), writer(of, index=1, job=job)
-    one.write(rows(1, 2))
-    two.write(rows(3))
+    first_writer, second_writer = writer(of, job=job), writer(of, index=1, job=job)
+    first_writer.write(rows(1, 2))
+    second_writer.write(rows(3))
     assert broker.visible_values(topic, 3) == []
-    committables = [*one.prepare(5), *two.prepare(5)]
+    committables = [*first_writer.prepare(5), *second_writer.prepare(5)]
     assert [each["rows"] for each in committables] == [2, 1]
     assert broker.visible_values(topic, 3) == []
     assert json.loads(json.dumps(committables)) == committables
@@ -66,17 +66,17 @@ def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(b
     for token in (1, 2):
         assert commit(of, *committables, token=token, checkpoint=5, job=job) == 0
     assert visible(broker, topic, 3) == [1, 2, 3]
-    one.close()
-    two.close()
+    first_writer.close()
+    second_writer.close()
 
 
 def test_a_checkpoint_without_rows_has_no_transaction(broker: Broker, job: str) -> None:
     topic = broker.topic()
-    found = writer(sink(broker, topic), job=job)
-    assert found.prepare(1) == ()
-    found.write(rows())
-    assert found.prepare(2) == ()
-    found.close()
+    sink_writer = writer(sink(broker, topic), job=job)
+    assert sink_writer.prepare(1) == ()
+    sink_writer.write(rows())
+    assert sink_writer.prepare(2) == ()
+    sink_writer.close()
     assert broker.end(topic, stable=False) == 0
 
 
@@ -84,25 +84,25 @@ def test_transactions_of_several_checkpoints_may_be_pending_and_ids_are_used_aga
     """S1-25, S1-43: a commit of an id that has been used again since still counts as committed."""
     topic = broker.topic()
     of = sink(broker, topic)
-    found, committer = writer(of, job=job), of.committer()
+    sink_writer, committer = writer(of, job=job), of.committer()
     pending: list[Any] = []
     for checkpoint in (1, 2, 3):
-        found.write(rows(checkpoint))
-        pending += found.prepare(checkpoint)
+        sink_writer.write(rows(checkpoint))
+        pending += sink_writer.prepare(checkpoint)
     assert len({each["id"] for each in pending}) == 3
     assert visible(broker, topic) == []
     assert commit(committer, *pending, checkpoint=3, job=job) == 3
     used, last = {each["id"] for each in pending}, pending
     for checkpoint in (4, 5, 6, 7):
-        found.write(rows(checkpoint))
-        last = list(found.prepare(checkpoint))
+        sink_writer.write(rows(checkpoint))
+        last = list(sink_writer.prepare(checkpoint))
         used |= {each["id"] for each in last}
         assert commit(committer, *pending, checkpoint=checkpoint, job=job) == 0, "it commits no later transaction"
         assert broker.visible_values(topic) == [str(n).encode() for n in range(1, checkpoint)]
         assert commit(committer, *pending, *last, checkpoint=checkpoint, job=job) == 1
     assert len(used) <= 4, "the pool grows with the pending transactions only"
     assert visible(broker, topic) == [1, 2, 3, 4, 5, 6, 7]
-    found.close()
+    sink_writer.close()
 
 
 KILLED = """
@@ -140,8 +140,8 @@ def test_a_transaction_outlives_the_process_of_its_producer(broker: Broker, job:
     of = sink(broker, topic)
     assert commit(of, *committables, token=2, job=job) == 1
     assert visible(broker, topic) == [1, 2, 3]
-    again = run_and_kill(broker, topic, f"{job}-2", "committed")
-    assert commit(of, *again, token=2, job=f"{job}-2") == 0
+    transactions = run_and_kill(broker, topic, f"{job}-2", "committed")
+    assert commit(of, *transactions, token=2, job=f"{job}-2") == 0
     assert visible(broker, topic) == [1, 1, 2, 2, 3, 3]
 
 
@@ -152,12 +152,12 @@ def test_rows_of_a_killed_attempt_without_a_checkpoint_are_aborted_by_the_next(b
     assert len(read_log(broker.address, topic, 0)) == 3
     of = sink(broker, topic)
     assert of.committer().clean(job, "out", Token(2), []) >= 1
-    found = writer(of, token=2, job=job)
-    found.write(rows(7))
-    assert commit(of, *found.prepare(1), token=2, job=job) == 1
+    sink_writer = writer(of, token=2, job=job)
+    sink_writer.write(rows(7))
+    assert commit(of, *sink_writer.prepare(1), token=2, job=job) == 1
     assert visible(broker, topic) == [7]
     assert of.committer().clean(job, "out", Token(2), []) == 0
-    found.close()
+    sink_writer.close()
 
 
 def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Broker, job: str) -> None:
@@ -169,9 +169,9 @@ def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Brok
         "kept": {"index": 0}, "dropped": {"index": 1}, "newer": {"token": 9}, "other sink": {"uid": "other"}
     }  # fmt: skip
     for number, (name, place) in enumerate(places.items()):
-        found = writer(of, **place, job=job)
-        found.write(rows(number))
-        prepared[name] = found, found.prepare(1)[0]
+        sink_writer = writer(of, **place, job=job)
+        sink_writer.write(rows(number))
+        prepared[name] = sink_writer, sink_writer.prepare(1)[0]
     stranger = writer(of, job=f"{job}x")
     stranger.write(rows(100))
     foreign = stranger.prepare(1)
@@ -182,30 +182,30 @@ def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Brok
     with pytest.raises((EnvironmentFailure, JobRejected)):
         commit(of, prepared["dropped"][1], token=9, job=job)
     assert visible(broker, topic, 4) == [0, 2, 3, 100]
-    for found, _ in prepared.values():
-        found.close()
+    for sink_writer, _ in prepared.values():
+        sink_writer.close()
 
 
 def test_a_later_transaction_of_a_kept_id_is_aborted(broker: Broker, job: str) -> None:
     """S1-41: the id of a retained, committed transaction was used again; consumers must not wait for its leftover."""
     topic = broker.topic()
     of = sink(broker, topic)
-    found, retained = writer(of, job=job), list[Any]()
+    sink_writer, retained = writer(of, job=job), list[Any]()
     for checkpoint in range(1, 8):
-        found.write(rows(checkpoint))
-        committables = found.prepare(checkpoint)
+        sink_writer.write(rows(checkpoint))
+        committables = sink_writer.prepare(checkpoint)
         used = {each["id"] for each in retained}
         retained += committables
         if committables[0]["id"] in used:
             break
         assert commit(of, *committables, checkpoint=checkpoint, job=job) == 1
     assert committables[0]["id"] in used, "an id was used again"
-    *kept, leftover = retained
-    assert of.committer().clean(job, "out", Token(2), kept) >= 1
+    *transactions, leftover = retained
+    assert of.committer().clean(job, "out", Token(2), transactions) >= 1
     assert broker.end(topic) == broker.end(topic, stable=False), "no transaction is open"
-    assert commit(of, *kept, token=2, job=job) == 0, "the record of the commits is kept"
+    assert commit(of, *transactions, token=2, job=job) == 0, "the record of the commits is kept"
     assert visible(broker, topic) == list(range(1, leftover["checkpoint"]))
-    found.close()
+    sink_writer.close()
 
 
 @pytest.mark.slow
@@ -216,9 +216,9 @@ def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker,
     zombie = writer(of, job=job)
     zombie.write(rows(1))
     of.committer().clean(job, "out", Token(2), [])
-    found = writer(of, token=2, job=job)
-    found.write(rows(2))
-    committables = found.prepare(1)
+    sink_writer = writer(of, token=2, job=job)
+    sink_writer.write(rows(2))
+    committables = sink_writer.prepare(1)
     zombie.write(rows(3))
     with pytest.raises((EnvironmentFailure, JobRejected)):
         zombie.prepare(1)
@@ -226,22 +226,22 @@ def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker,
     until(lambda: 2 in visible(broker, topic), 30.0)
     assert visible(broker, topic) == [2]
     zombie.close()
-    found.close()
+    sink_writer.close()
 
 
 @pytest.mark.slow
 def test_two_installations_with_equal_jobs_and_tokens_share_a_cluster(broker: Broker, job: str) -> None:
     """S1-41: with prefixes of their own, neither takes the other's commits for its own, nor aborts its rows."""
     topic = broker.topic()
-    one, two = (sink(broker, topic, id_prefix=prefix) for prefix in ("one", "two"))
-    for number, of in enumerate([one, two, one]):
-        found = writer(of, job=job)
-        found.write(rows(number))
-        committables = found.prepare(1)
-        other = two if of is one else one
+    first_sink, second_sink = (sink(broker, topic, id_prefix=prefix) for prefix in ("one", "two"))
+    for number, of in enumerate([first_sink, second_sink, first_sink]):
+        sink_writer = writer(of, job=job)
+        sink_writer.write(rows(number))
+        committables = sink_writer.prepare(1)
+        other = second_sink if of is first_sink else first_sink
         other.committer().clean(job, "out", Token(9), [])
         assert commit(of, *committables, job=job) == 1
-        found.close()
+        sink_writer.close()
     assert visible(broker, topic) == [0, 1, 2]
 
 
@@ -250,8 +250,8 @@ def test_two_installations_with_equal_jobs_and_tokens_share_a_cluster(broker: Br
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    with proxied_broker() as found:
-        yield found
+    with proxied_broker() as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -259,12 +259,12 @@ def prepared(proxy: Proxy, job: str) -> Iterator[tuple[KafkaSink, str, Any]]:
     """A sink, its topic, and a prepared transaction of two rows at checkpoint 4."""
     topic = proxy.broker.topic()
     of = sink(proxy.broker, topic)
-    found = writer(of, job=job)
-    found.write(rows(1, 2))
-    (committable,) = found.prepare(4)
+    sink_writer = writer(of, job=job)
+    sink_writer.write(rows(1, 2))
+    (committable,) = sink_writer.prepare(4)
     yield of, topic, committable
     proxy.rule = lambda api, body: None
-    found.close()
+    sink_writer.close()
 
 
 def answering(*codes: int) -> Any:
@@ -283,9 +283,9 @@ def test_a_transaction_that_the_broker_has_aborted_is_named_with_its_rows(
     of, topic, committable = prepared
     for code, name in LOST.items():
         proxy.rule = answering(code)
-        with pytest.raises(JobRejected, match=rf"2 rows of checkpoint 4 for topic '{topic}' are lost.*{name}") as found:
+        with pytest.raises(JobRejected, match=rf"2 rows of checkpoint 4 for topic '{topic}' are lost.*{name}") as error:
             commit(of, committable, checkpoint=4, job=job)
-        assert (found.value.code, found.value.field) == ("transaction-lost", "transaction_timeout_ms")
+        assert (error.value.code, error.value.field) == ("transaction-lost", "transaction_timeout_ms")
 
 
 def test_a_commit_in_progress_and_a_moved_coordinator_are_waited_for(proxy: Proxy, prepared: Any, job: str) -> None:
@@ -299,9 +299,9 @@ def test_a_commit_whose_answer_is_lost_is_known_as_committed(proxy: Proxy, prepa
     """S1-43: the outcome is unknown to the first committer, and read by the second one."""
     of, topic, committable = prepared
     proxy.rule = lambda api, body: b"" if api == END_TXN else None
-    with pytest.raises(EnvironmentFailure, match="socket disconnected") as found:
+    with pytest.raises(EnvironmentFailure, match="socket disconnected") as error:
         commit(of, committable, checkpoint=4, job=job)
-    assert is_outage(found.value)
+    assert is_outage(error.value)
     proxy.rule = answering(90)
     assert commit(of, committable, checkpoint=4, job=job) == 0
     assert visible(proxy.broker, topic) == [1, 2]
@@ -321,23 +321,23 @@ def test_a_commit_without_rights_and_a_foreign_committable_are_refused(proxy: Pr
 def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: str) -> None:
     topic = broker.topic()
     of = sink(broker, topic)
-    found = writer(of, job=job)
-    found.write(rows(1))
-    (committable,) = found.prepare(1)
+    sink_writer = writer(of, job=job)
+    sink_writer.write(rows(1))
+    (committable,) = sink_writer.prepare(1)
     record = CommitRecord(KafkaConnection(broker.servers, {}))
     assert record.committed_number(committable["id"], topic) == 0
     assert commit(of, committable, job=job) == 1
     until(lambda: record.committed_number(committable["id"], topic) == 1, 30.0)
-    found.close()
+    sink_writer.close()
 
 
 def test_a_pending_transaction_is_committed_after_the_sink_has_got_another_topic(broker: Broker, job: str) -> None:
     """S1-44: a savepoint that is restored with another topic; its rows belong to the former one."""
     former, topic = broker.topic(), broker.topic()
-    found = writer(sink(broker, former), job=job)
-    found.write(rows(1))
-    (committable,) = found.prepare(1)
-    found.close()
+    sink_writer = writer(sink(broker, former), job=job)
+    sink_writer.write(rows(1))
+    (committable,) = sink_writer.prepare(1)
+    sink_writer.close()
     of = sink(broker, topic)
     assert [commit(of, committable, job=job) for _ in range(2)] == [1, 0]
     assert visible(broker, former) == [1]
@@ -359,40 +359,40 @@ def test_a_time_out_above_that_of_the_broker_is_named(proxy: Proxy, job: str) ->
 def test_keys_choose_partitions_and_values_have_all_columns(broker: Broker, job: str) -> None:
     topic = broker.topic(4)
     of = sink(broker, topic, format=KafkaJson(), key="n", commit="immediate")
-    found = writer(of, job=job)
-    found.write(pa.RecordBatch.from_pydict({"n": [1, 2, None, 1], "text": ["a", "b", "c", None]}))
-    assert found.prepare(1) == ()
+    sink_writer = writer(of, job=job)
+    sink_writer.write(pa.RecordBatch.from_pydict({"n": [1, 2, None, 1], "text": ["a", "b", "c", None]}))
+    assert sink_writer.prepare(1) == ()
     values = [json.loads(value) for value in broker.visible_values(topic, 4)]
     assert sorted(values, key=str) == sorted(
         [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": None, "text": "c"}, {"n": 1, "text": None}], key=str
     )
     assert of.guarantee == "at-least-once"
     assert commit(of, job=job) == 0
-    found.close()
+    sink_writer.close()
 
 
 def test_more_rows_than_the_queue_of_the_producer_holds_are_all_written(broker: Broker, job: str) -> None:
     topic = broker.topic()
-    found = writer(sink(broker, topic, options={"queue.buffering.max.messages": "50"}), job=job)
-    found.write(rows(*range(1_000)))
-    (committable,) = found.prepare(1)
+    sink_writer = writer(sink(broker, topic, options={"queue.buffering.max.messages": "50"}), job=job)
+    sink_writer.write(rows(*range(1_000)))
+    (committable,) = sink_writer.prepare(1)
     assert committable["rows"] == 1_000
     assert commit(sink(broker, topic), committable, job=job) == 1
     assert visible(broker, topic) == list(range(1_000))
-    found.close()
+    sink_writer.close()
 
 
 @pytest.mark.parametrize("how", ["transaction", "immediate"])
 def test_bad_input_is_named(how: str, broker: Broker, job: str) -> None:
     topic = broker.topic()
-    found = writer(sink(broker, topic, format=KafkaBytes("n"), commit=how), job=job)
+    sink_writer = writer(sink(broker, topic, format=KafkaBytes("n"), commit=how), job=job)
     with pytest.raises(DataRejected, match=rf"topic '{topic}': .*too large.*raise max\.message\.bytes"):
-        found.write(pa.RecordBatch.from_pydict({"n": [b"x" * 2_000_000]}))
-    found.close()
-    found = writer(sink(broker, topic, key="k", commit=how), index=1, job=job)
+        sink_writer.write(pa.RecordBatch.from_pydict({"n": [b"x" * 2_000_000]}))
+    sink_writer.close()
+    sink_writer = writer(sink(broker, topic, key="k", commit=how), index=1, job=job)
     with pytest.raises(JobRejected, match=r"key: the rows have no column 'k'; they have n"):
-        found.write(rows(1))
-    found.close()
+        sink_writer.write(rows(1))
+    sink_writer.close()
     with pytest.raises(JobRejected, match=r"topic: .* has no topic 'never-made': create the topic"):
         writer(sink(broker, "never-made", commit=how), index=2, job=job)
     absent = KafkaSink("127.0.0.1:1", "t", KafkaText(), commit=how, options={"socket.timeout.ms": "500"})  # type: ignore[arg-type]

@@ -40,24 +40,24 @@ def values(numbers: range, *, at: int | None = None) -> list[bytes | None]:
     return [json.dumps({"id": number, "at": number * 10 if at is None else at}).encode() for number in numbers]
 
 
-def source(broker: Broker, *topics: str, **more: Any) -> KafkaSource:
-    found = KafkaSource(broker.servers, topics, more.pop("format", JSON), **more)
-    found.check()
-    return found
+def source(broker: Broker, *topics: str, **arguments: Any) -> KafkaSource:
+    source = KafkaSource(broker.servers, topics, arguments.pop("format", JSON), **arguments)
+    source.check()
+    return source
 
 
 def read(readings: list[Reading], count: int, max_rows: int = 1_000) -> list[int]:
     """Ids until `count` rows have come."""
-    found: list[int] = []
+    ids: list[int] = []
 
     def has_all() -> bool:
         for reading in readings:
             batch = reading.poll(max_rows)
-            found.extend(batch.column("id").to_pylist() if batch is not None else ())
-        return len(found) >= count
+            ids.extend(batch.column("id").to_pylist() if batch is not None else ())
+        return len(ids) >= count
 
-    until(has_all, 30.0, or_else=lambda: f"but {len(found)} of {count} rows")
-    return found
+    until(has_all, 30.0, or_else=lambda: f"but {len(ids)} of {count} rows")
+    return ids
 
 
 METADATA = 3
@@ -123,12 +123,12 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
     This broker cannot add partitions, so another one with the same messages and more partitions takes its port. It does
     not offer ids of topics, as brokers before Kafka 3.1.
     """
-    clock, port, found = ManualClock(1_000_000), free_port(), list[int]()
-    with broker_without_ids(port) as one:
-        topic = one.topic(1)
-        one.produce(topic, values(range(5)))
-        wanted = source(one, topic, start="latest", discovery_interval_ms=100)
-        reading = Reading(wanted, clock=clock)
+    clock, port, ids = ManualClock(1_000_000), free_port(), list[int]()
+    with broker_without_ids(port) as first_broker:
+        topic = first_broker.topic(1)
+        first_broker.produce(topic, values(range(5)))
+        kafka_source = source(first_broker, topic, start="latest", discovery_interval_ms=100)
+        reading = Reading(kafka_source, clock=clock)
         assert reading.poll() is None
     with broker_without_ids(port) as two:
         two.topic(2, topic)
@@ -138,11 +138,11 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
         def has_all() -> bool:
             clock.advance(100)
             batch = reading.poll()
-            found.extend(batch.column("id").to_pylist() if batch is not None else ())
-            return len(found) >= 5
+            ids.extend(batch.column("id").to_pylist() if batch is not None else ())
+            return len(ids) >= 5
 
-        until(has_all, 30.0, or_else=lambda: f"but {found}")
-        assert sorted(found) == [5, 6, 100, 101, 102]
+        until(has_all, 30.0, or_else=lambda: f"but {ids}")
+        assert sorted(ids) == [5, 6, 100, 101, 102]
         snapshot = reading.snapshot("chk-1")
         closing([reading])
     with broker_without_ids(port) as three:
@@ -150,9 +150,9 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
         three.produce(topic, values(range(7)), 0)
         three.produce(topic, values(range(100, 104)), 1)
         three.produce(topic, values(range(200, 203)), 2)
-        again = Reading(wanted, store=reading.store, snapshots=[snapshot], clock=clock)
-        assert sorted(read([again], 4)) == [103, 200, 201, 202]
-        closing([again])
+        successor = Reading(kafka_source, store=reading.store, snapshots=[snapshot], clock=clock)
+        assert sorted(read([successor], 4)) == [103, 200, 201, 202]
+        closing([successor])
 
 
 def test_a_requested_look_asks_for_new_partitions_before_its_interval_has_passed(broker: Broker) -> None:
@@ -169,8 +169,8 @@ def test_a_requested_look_asks_for_new_partitions_before_its_interval_has_passed
 def test_a_message_of_the_far_future_is_malformed(broker: Broker) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [b'{"id": 1, "at": 5}', b'{"id": 2, "at": 253370764800000}', b'{"id": 3, "at": 6}'])
-    wanted = source(broker, topic, event_time="at", max_future_ms=1_000, on_malformed="skip")
-    reading = Reading(wanted)
+    kafka_source = source(broker, topic, event_time="at", max_future_ms=1_000, on_malformed="skip")
+    reading = Reading(kafka_source)
     assert read([reading], 2) == [1, 3]
     assert reading.reader.watermark() == 5
     closing([reading])
@@ -186,8 +186,8 @@ def test_the_start_is_the_oldest_message_the_newest_or_a_time(broker: Broker) ->
     starts: list[tuple[Any, list[int]]] = [("earliest", [0, 1, 2, 3, 9]), (moment, [2, 3, 9]), ("latest", [9])]
     readings = [Reading(source(broker, topic, start=start)) for start, _ in starts]
     broker.produce(topic, values(range(9, 10)))
-    for reading, (_, wanted) in zip(readings, starts, strict=True):
-        assert read([reading], len(wanted)) == wanted
+    for reading, (_, ids) in zip(readings, starts, strict=True):
+        assert read([reading], len(ids)) == ids
     closing(readings)
 
 
@@ -202,12 +202,12 @@ def test_a_bounded_source_ends_at_the_newest_message_of_its_first_start(broker: 
     reading.reader.close()
     broker.produce(topic, values(range(50, 60)), 0)
     broker.produce(topic, values(range(60, 70)), 2)
-    again = Reading(source(broker, topic, bounded=True), store=reading.store, snapshots=[snapshot])
-    assert sorted(read([again], 14)) == list(range(14))
-    until(lambda: again.poll() is None and again.exhausted(), 30.0)
-    end = again.snapshot("chk-2")
-    closing([again])
-    last = Reading(source(broker, topic, bounded=True), store=again.store, snapshots=[end])
+    successor = Reading(source(broker, topic, bounded=True), store=reading.store, snapshots=[snapshot])
+    assert sorted(read([successor], 14)) == list(range(14))
+    until(lambda: successor.poll() is None and successor.exhausted(), 30.0)
+    end = successor.snapshot("chk-2")
+    closing([successor])
+    last = Reading(source(broker, topic, bounded=True), store=successor.store, snapshots=[end])
     assert last.exhausted()
     closing([last])
 
@@ -221,9 +221,9 @@ def test_an_unbounded_source_reads_past_the_restored_end_of_a_bounded_one(broker
     snapshot = first.snapshot("chk-1")
     broker.produce(topic, values(range(20, 22)), 0)
     broker.produce(topic, values(range(30, 32)), 1)
-    again = Reading(source(broker, topic), store=first.store, snapshots=[snapshot])
-    assert sorted(read([again], 5 + 4))[-4:] == [20, 21, 30, 31]
-    closing([first, again])
+    successor = Reading(source(broker, topic), store=first.store, snapshots=[snapshot])
+    assert sorted(read([successor], 5 + 4))[-4:] == [20, 21, 30, 31]
+    closing([first, successor])
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
@@ -243,28 +243,28 @@ def test_a_bounded_source_ends_if_it_restores_the_state_of_an_unbounded_one(is_l
     assert not second.exhausted()
     end = second.snapshot("chk-2")
     broker.produce(topic, values(range(30, 32)), 0)
-    again = Reading(source(broker, topic, bounded=True), store=second.store, snapshots=[end])
-    for reading in (second, again):
+    successor = Reading(source(broker, topic, bounded=True), store=second.store, snapshots=[end])
+    for reading in (second, successor):
         assert sorted(read([reading], 3)) == [2, 10, 11]
-    until(lambda: all(reading.poll() is None and reading.exhausted() for reading in (second, again)), 30.0)
-    last = Reading(source(broker, topic, bounded=True), store=again.store, snapshots=[again.snapshot("chk-3")])
+    until(lambda: all(reading.poll() is None and reading.exhausted() for reading in (second, successor)), 30.0)
+    last = Reading(source(broker, topic, bounded=True), store=successor.store, snapshots=[successor.snapshot("chk-3")])
     assert last.exhausted()
-    closing([first, second, again, last])
+    closing([first, second, successor, last])
 
 
 def test_the_offsets_of_the_job_master_count_in_every_attempt(broker: Broker) -> None:
     """An attempt that ends before the first checkpoint leaves no state: its rows must be read again."""
     topic = broker.topic(2)
     broker.produce(topic, values(range(5)), 0)
-    wanted: list[tuple[KafkaSource, list[int]]] = [
+    cases: list[tuple[KafkaSource, list[int]]] = [
         (source(broker, topic, start="latest"), [5, 6, 50]),
         (source(broker, topic, bounded=True), [0, 1, 2, 3, 4]),
     ]
-    listings = [of.list_input() for of, _ in wanted]
+    listings = [of.list_input() for of, _ in cases]
     assert source(broker, topic).list_input() is None, "the oldest message is the same for all attempts"
     broker.produce(topic, values(range(5, 7)), 0)
     broker.produce(topic, values(range(50, 51)), 1)
-    for (of, expected), listing in zip(wanted, listings, strict=True):
+    for (of, expected), listing in zip(cases, listings, strict=True):
         for _ in range(2):
             reading = Reading(source_with_input(of, listing))
             assert sorted(read([reading], len(expected))) == expected
@@ -279,16 +279,16 @@ def test_a_partition_that_is_not_listed_is_read_from_its_beginning_or_not_at_all
     topic = broker.topic(2)
     for partition in range(2):
         broker.produce(topic, values(range(partition * 10, partition * 10 + 3)), partition)
-    wanted = source(broker, topic, bounded=bounded)
-    of = source_with_input(wanted, encode_listing({(topic, 0): (1, 3 if bounded else NO_END)}, {}))
+    kafka_source = source(broker, topic, bounded=bounded)
+    of = source_with_input(kafka_source, encode_listing({(topic, 0): (1, 3 if bounded else NO_END)}, {}))
     expected = [1, 2] if bounded else [1, 2, 10, 11, 12]
     first = Reading(of)
     assert sorted(read([first], len(expected))) == expected
     snapshot = first.snapshot("chk-1")
     broker.produce(topic, values(range(20, 21)), 0)
-    again = Reading(of, store=first.store, snapshots=[snapshot])
-    assert again.exhausted() if bounded else read([again], 1) == [20]
-    closing([first, again])
+    successor = Reading(of, store=first.store, snapshots=[snapshot])
+    assert successor.exhausted() if bounded else read([successor], 1) == [20]
+    closing([first, successor])
 
 
 def test_a_task_of_batch_that_is_repeated_reads_the_same_rows_in_the_same_order(broker: Broker) -> None:
@@ -296,23 +296,23 @@ def test_a_task_of_batch_that_is_repeated_reads_the_same_rows_in_the_same_order(
     topic = broker.topic(3)
     for partition in (2, 0, 1):
         broker.produce(topic, values(range(partition * 100, partition * 100 + 30)), partition)
-    wanted = source(broker, topic, bounded=True, event_time="at", idle_after_ms=1)
+    kafka_source = source(broker, topic, bounded=True, event_time="at", idle_after_ms=1)
     stage = BatchStage(
-        number=0, head=ReadSource(uid=OperatorId("in"), source=wanted, parallelism=1), steps=(),
+        number=0, head=ReadSource(uid=OperatorId("in"), source=kafka_source, parallelism=1), steps=(),
         tail=WriteSink(uid=OperatorId("out"), sink=DiscardSink()),
     )  # fmt: skip
     head = _with_input(stage).head
     assert isinstance(head, ReadSource)
-    found = list[list[int]]()
+    attempts = list[list[int]]()
     for _ in range(2):
         reading = Reading(head.source)
         assert isinstance(reading.reader, KafkaReader)
         assert [each.partition for each in reading.reader._consumer.assignment()] == [0], "a partition at a time"
-        found.append(read([reading], 90, max_rows=7))
+        attempts.append(read([reading], 90, max_rows=7))
         until(lambda reading=reading: reading.poll() is None and reading.exhausted(), 30.0)  # type: ignore[misc]
         closing([reading])
         broker.produce(topic, values(range(900, 920)), 0)
-    assert found[0] == found[1] == [partition * 100 + number for partition in range(3) for number in range(30)]
+    assert attempts[0] == attempts[1] == [partition * 100 + number for partition in range(3) for number in range(30)]
 
 
 def test_a_bounded_source_ends_behind_the_marker_of_a_transaction(broker: Broker) -> None:
@@ -364,18 +364,18 @@ def test_the_watermark_is_the_minimum_over_partitions_and_idle_partitions_are_se
 def test_the_event_time_of_a_partition_survives_a_restore(broker: Broker) -> None:
     """S1-58: a partition without a message after the restore holds nothing back; it is known how far it came."""
     topic = broker.topic(2)
-    wanted = source(broker, topic, event_time="at")
+    kafka_source = source(broker, topic, event_time="at")
     broker.produce(topic, values(range(1), at=500), 0)
     broker.produce(topic, values(range(1), at=700), 1)
-    reading = Reading(wanted)
+    reading = Reading(kafka_source)
     read([reading], 2)
     snapshot = reading.snapshot("chk-1")
     closing([reading])
     broker.produce(topic, values(range(1), at=600), 0)
-    again = Reading(wanted, store=reading.store, snapshots=[snapshot])
-    read([again], 1)
-    assert again.reader.watermark() == 599
-    closing([again])
+    successor = Reading(kafka_source, store=reading.store, snapshots=[snapshot])
+    read([successor], 1)
+    assert successor.reader.watermark() == 599
+    closing([successor])
 
 
 def test_messages_of_open_transactions_wait_unless_the_source_reads_uncommitted(broker: Broker) -> None:
@@ -411,10 +411,10 @@ def test_offsets_that_the_broker_does_not_have_fail_loudly(monkeypatch: pytest.M
         ",".join(f"{each.host}:{each.port}" for each in other.list_topics("t", timeout=30).brokers.values())
     )
     emptied.produce("t", values(range(3)))
-    again = Reading(source(emptied, "t"), store=reading.store, snapshots=[snapshot])
+    successor = Reading(source(emptied, "t"), store=reading.store, snapshots=[snapshot])
     with pytest.raises(JobRejected, match=r"partition \d: the messages from offset 10 are gone.*retention"):
-        until(lambda: again.poll() is not None, 30.0)
-    closing([again])
+        until(lambda: successor.poll() is not None, 30.0)
+    closing([successor])
 
 
 def test_a_missing_topic_and_a_missing_partition_are_named(broker: Broker) -> None:
@@ -440,14 +440,14 @@ def test_a_topic_that_was_made_anew_is_refused_at_a_restore(broker: Broker) -> N
     read([reading], 50)
     snapshot = reading.snapshot("chk-1")
     closing([reading])
-    again = Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
-    closing([again])
+    successor = Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
+    closing([successor])
     broker.delete(topic)
     broker.topic(1, topic)
     broker.produce(topic, values(range(1_000, 1_100)))
-    with pytest.raises(JobRejected, match=f"topics: topic '{topic}' was deleted and created anew") as found:
+    with pytest.raises(JobRejected, match=f"topics: topic '{topic}' was deleted and created anew") as error:
         Reading(source(broker, topic), store=reading.store, snapshots=[snapshot])
-    assert found.value.code == "topic-created-anew"
+    assert error.value.code == "topic-created-anew"
 
 
 def test_a_topic_that_is_made_anew_under_a_job_ends_it_by_name(broker: Broker) -> None:
@@ -483,22 +483,22 @@ def test_a_topic_that_was_made_anew_after_the_listing_is_refused(broker: Broker)
 def test_an_absent_broker_is_an_outage() -> None:
     """An outage is retried without end and counts as no failure of the job."""
     absent = KafkaSource("127.0.0.1:1", "t", JSON, options={"socket.timeout.ms": "1000"})
-    with pytest.raises(EnvironmentFailure, match=r"Kafka at 127\.0\.0\.1:1: topic 't'") as found:
+    with pytest.raises(EnvironmentFailure, match=r"Kafka at 127\.0\.0\.1:1: topic 't'") as error:
         Reading(absent)
-    assert is_outage(found.value)
+    assert is_outage(error.value)
 
 
 @pytest.mark.slow
 def test_a_broker_that_goes_away_is_reported_by_the_next_look_for_partitions() -> None:
     clock = ManualClock(1_000_000)
-    with running_broker() as own:
-        topic = own.topic(1)
+    with running_broker() as broker:
+        topic = broker.topic(1)
         timeout = {"socket.timeout.ms": "1000"}
-        reading = Reading(source(own, topic, discovery_interval_ms=100, options=timeout), clock=clock)
+        reading = Reading(source(broker, topic, discovery_interval_ms=100, options=timeout), clock=clock)
     clock.advance(100)
-    with pytest.raises(EnvironmentFailure, match="topic") as found:
+    with pytest.raises(EnvironmentFailure, match="topic") as error:
         until(lambda: reading.poll() is not None, 40.0)
-    assert is_outage(found.value)
+    assert is_outage(error.value)
     closing([reading])
 
 
@@ -526,17 +526,17 @@ def test_malformed_messages_fail_with_their_place_or_are_skipped(broker: Broker)
 def test_facts_of_a_message_become_columns(broker: Broker) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [b"a", None], key=b"k", timestamp=1_234)
-    wanted = source(
+    kafka_source = source(
         broker, topic, format=KafkaBytes(), metadata=["topic", "partition", "offset", "timestamp", "key"],
         event_time="kafka_timestamp",
     )  # fmt: skip
-    reading = Reading(wanted)
+    reading = Reading(kafka_source)
     rows = list[dict[str, Any]]()
 
     def has_all() -> bool:
         batch = reading.poll()
         if batch is not None:
-            assert batch.schema == wanted.output_columns()
+            assert batch.schema == kafka_source.output_columns()
             rows.extend(batch.to_pylist())
         return len(rows) >= 2
 
@@ -557,19 +557,19 @@ def test_a_completed_checkpoint_shows_its_offsets_in_the_group_and_no_start_read
     reading.reader.checkpoint_completed(permit_from_master("job", Token(1), CheckpointId(1)))
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
+    query = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
 
     admin = broker.admin()
 
     def offset() -> int:
-        answer = admin.list_consumer_group_offsets([asked])[group].result(30)
+        answer = admin.list_consumer_group_offsets([query])[group].result(30)
         return int(answer.topic_partitions[0].offset)
 
     until(lambda: offset() == 8, 30.0)
     closing([reading])
-    again = Reading(source(broker, topic, group=group))
-    assert len(read([again], 8)) == 8
-    closing([again])
+    successor = Reading(source(broker, topic, group=group))
+    assert len(read([successor], 8)) == 8
+    closing([successor])
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
@@ -592,6 +592,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
     settings_: dict[str, Any] = {"servers": "h:1", "topics": "t", "format": JSON} | change
-    with pytest.raises(JobRejected, match=message) as found:
+    with pytest.raises(JobRejected, match=message) as error:
         KafkaSource(**settings_).check()
-    assert "hunter2" not in str(found.value)
+    assert "hunter2" not in str(error.value)

@@ -47,11 +47,11 @@ class Database:
         self.run(f"SELECT pg_create_logical_replication_slot('{self.slots[-1]}', 'pgoutput')")
         return self.slots[-1]
 
-    def source(self, slot: str, **more: Any) -> PostgresChanges:
+    def source(self, slot: str, **options: Any) -> PostgresChanges:
         address = address_without_password(self.url)
-        found = PostgresChanges(address, more.pop("publication", self.name), slot, self.name, **more)
-        found.check()
-        return found
+        source = PostgresChanges(address, options.pop("publication", self.name), slot, self.name, **options)
+        source.check()
+        return source
 
     def confirmed(self, slot: str) -> str:
         query = f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{slot}'"
@@ -71,9 +71,9 @@ class Database:
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url)
-    yield made
-    made.close()
+    database = Database(database_url)
+    yield database
+    database.close()
 
 
 @contextmanager
@@ -98,14 +98,14 @@ def complete(reading: Reading, checkpoint: int) -> None:
 
 def folded(changes: Sequence[dict[str, Any]]) -> dict[int, str | None]:
     """The table that the changes leave behind."""
-    found: dict[int, str | None] = {}
+    rows: dict[int, str | None] = {}
     for change in changes:
         if change["op"] in ("delete", "update_before"):
-            del found[change["id"]]
+            del rows[change["id"]]
         else:
-            assert (change["op"] == "insert") == (change["id"] not in found) or change["op"] == "update_after"
-            found[change["id"]] = change["text"]
-    return found
+            assert (change["op"] == "insert") == (change["id"] not in rows) or change["op"] == "update_after"
+            rows[change["id"]] = change["text"]
+    return rows
 
 
 def change_rows(random_: random.Random, database: Database) -> None:
@@ -136,7 +136,7 @@ def test_every_change_comes_once_and_in_order_whatever_crashes(database: Databas
     database.run(f"DELETE FROM {database.name}")
     database.run(f"ALTER TABLE {database.name} REPLICA IDENTITY {'FULL' if is_full else 'DEFAULT'}")
     slot, reference = database.slot(), database.slot()
-    store, clock, taken = MemorySnapshotStore(), ManualClock(1_000_000), list[Any]()
+    store, clock, snapshots = MemorySnapshotStore(), ManualClock(1_000_000), list[Any]()
     emitted: list[dict[str, Any]] = []
     durable = 0  #: rows before the snapshot
     source = database.source(slot)
@@ -152,23 +152,23 @@ def test_every_change_comes_once_and_in_order_whatever_crashes(database: Databas
                 assert not emitted or emitted[-1]["op"] != "update_before", "a barrier may follow"
             case "checkpoint":
                 reading.reader.snapshot(step)
-                taken, durable = [reading.state.capture(False).write(store, f"c{step}")[0]], len(emitted)
+                snapshots, durable = [reading.state.capture(False).write(store, f"c{step}")[0]], len(emitted)
                 if random_.random() < 0.5:
                     complete(reading, step)
             case "crash":
                 reading.reader.close()
-                if taken:
+                if snapshots:
                     del emitted[durable:]
                 else:
                     emitted.clear()
-                reading = Reading(source, store=store, snapshots=taken, clock=clock)
+                reading = Reading(source, store=store, snapshots=snapshots, clock=clock)
     for _ in range(2):  # the rest of an open window, then all that is new
         clock.advance(60_000)
         emitted += reading.rows()
     reading.reader.close()
-    whole = Reading(database.source(reference))
-    assert emitted == whole.rows()
-    whole.reader.close()
+    reference_reading = Reading(database.source(reference))
+    assert emitted == reference_reading.rows()
+    reference_reading.reader.close()
     database.drop_slots()
     assert folded(emitted) == dict(database.run(f"SELECT id, text FROM {database.name}"))
 
@@ -183,12 +183,12 @@ def test_the_slot_does_not_pass_rows_that_are_read_and_not_emitted(database: Dat
     first = reading.poll(3)
     assert first is not None
     assert first.num_rows == 4
-    taken = reading.snapshot("c1")
+    snapshot = reading.snapshot("c1")
     complete(reading, 1)
     reading.reader.close()
-    again = Reading(database.source(slot), store=reading.store, snapshots=[taken])
-    ops = [row["op"] for row in [*first.to_pylist(), *again.rows()]]
-    again.reader.close()
+    successor = Reading(database.source(slot), store=reading.store, snapshots=[snapshot])
+    ops = [row["op"] for row in [*first.to_pylist(), *successor.rows()]]
+    successor.reader.close()
     assert ops == ["update_before", "update_after"] * 3
 
 
@@ -378,7 +378,7 @@ def test_what_the_server_lacks_is_named_with_the_command(database: Database) -> 
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("options", "code"),
     [
         ({"slot": ""}, "bad-name"),
         ({"table": "a.b.c"}, "bad-table"),
@@ -388,8 +388,8 @@ def test_what_the_server_lacks_is_named_with_the_command(database: Database) -> 
         ({"poll_interval_ms": 0}, "bad-interval"),
     ],
 )
-def test_bad_settings_are_refused(more: dict[str, Any], code: str) -> None:
-    arguments = {"url": "postgresql://h/d", "publication": "p", "slot": "s", "table": "t"} | more
+def test_bad_settings_are_refused(options: dict[str, Any], code: str) -> None:
+    arguments = {"url": "postgresql://h/d", "publication": "p", "slot": "s", "table": "t"} | options
     with pytest.raises(JobRejected) as refused:
         PostgresChanges(**arguments).check()
     assert refused.value.code == code

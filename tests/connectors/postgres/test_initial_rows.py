@@ -46,11 +46,11 @@ class Table:
         cursor = self.connection.execute(command)
         return cursor.fetchall() if cursor.description else []
 
-    def source(self, **more: Any) -> PostgresChanges:
-        more = {"initial_snapshot": True, "poll_interval_ms": 1} | more
-        made = PostgresChanges(address_without_password(self.url), self.name, self.name, self.name, **more)
-        made.check()
-        return made
+    def source(self, **options: Any) -> PostgresChanges:
+        options = {"initial_snapshot": True, "poll_interval_ms": 1} | options
+        source = PostgresChanges(address_without_password(self.url), self.name, self.name, self.name, **options)
+        source.check()
+        return source
 
     def new_slot(self) -> None:
         """Drops the former slot."""
@@ -69,25 +69,25 @@ class Table:
 
 @pytest.fixture
 def table(database_url: str) -> Iterator[Table]:
-    made = Table(database_url)
-    yield made
-    made.close()
+    table = Table(database_url)
+    yield table
+    table.close()
 
 
 def folded(changes: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
     """The table that the changes leave behind. Each change must fit the rows before it."""
-    found: dict[tuple[str, int], int] = {}
+    rows: dict[tuple[str, int], int] = {}
     for change in changes:
         key = (change["code"], change["id"])
         match change["op"]:
             case "delete" | "update_before":
-                del found[key]
+                del rows[key]
             case "insert":
-                assert key not in found, change
-                found[key] = change["n"]
+                assert key not in rows, change
+                rows[key] = change["n"]
             case _:
-                found[key] = change["n"]
-    return found
+                rows[key] = change["n"]
+    return rows
 
 
 def change_rows(random_: random.Random, connection: psycopg.Connection[Any], table: str, parity: int) -> None:
@@ -121,7 +121,7 @@ def test_rows_and_changes_are_the_table_whatever_crashes(table: Table, seed: int
     table.new_slot()
     for _ in range(3):
         change_rows(random_, table.connection, table.name, 0)
-    store, clock, taken = MemorySnapshotStore(), ManualClock(1_000_000), list[Any]()
+    store, clock, snapshots = MemorySnapshotStore(), ManualClock(1_000_000), list[Any]()
     emitted: list[dict[str, Any]] = []
     durable = 0  #: rows before the snapshot
     reading = Reading(table.source(), store=store, clock=clock)
@@ -140,13 +140,13 @@ def test_rows_and_changes_are_the_table_whatever_crashes(table: Table, seed: int
                 emitted += [] if batch is None else batch.to_pylist()
             case "checkpoint":
                 reading.reader.snapshot(step)
-                taken, durable = [reading.state.capture(False).write(store, f"c{step}")[0]], len(emitted)
+                snapshots, durable = [reading.state.capture(False).write(store, f"c{step}")[0]], len(emitted)
                 if random_.random() < 0.5:
                     reading.reader.checkpoint_completed(permit_from_master("job", Token(1), CheckpointId(step)))
             case "crash":
                 reading.reader.close()
-                del emitted[durable if taken else 0 :]
-                reading = Reading(table.source(), store=store, snapshots=taken, clock=clock)
+                del emitted[durable if snapshots else 0 :]
+                reading = Reading(table.source(), store=store, snapshots=snapshots, clock=clock)
     table.late.execute("COMMIT")
     for _ in range(4):  # wait for writers, the rest of the rows, an open window, all that is new
         clock.advance(60_000)
@@ -164,8 +164,8 @@ def test_changes_that_the_rows_contain_are_dropped_and_a_late_commit_is_not(tabl
     table.late.execute("BEGIN")
     table.late.execute(f"UPDATE {table.name} SET n = 2")
     table.late.execute("COMMIT")
-    rest = [(row["code"], row["n"], row["op"]) for row in [*reading.rows(), *reading.rows()]]
-    assert rest == [("a", 1, "insert"), ("b", 2, "update_after"), ("a", 2, "update_after")]
+    changes = [(row["code"], row["n"], row["op"]) for row in [*reading.rows(), *reading.rows()]]
+    assert changes == [("a", 1, "insert"), ("b", 2, "update_after"), ("a", 2, "update_after")]
     reading.reader.close()
 
 
@@ -184,15 +184,15 @@ def test_a_locked_table_does_not_hold_up_the_reader(table: Table) -> None:
     table.run(f"INSERT INTO {table.name} VALUES ('b', 0, 1), ('a', 0, 1)")
     reading = Reading(table.source())
     reading.poll(1)
-    taken = reading.snapshot("c1")
+    snapshot = reading.snapshot("c1")
     reading.reader.close()
-    again = Reading(table.source(), store=reading.store, snapshots=[taken])
+    successor = Reading(table.source(), store=reading.store, snapshots=[snapshot])
     table.late.execute("BEGIN")
     table.late.execute(f"LOCK TABLE {table.name} IN ACCESS EXCLUSIVE MODE")
-    assert again.rows() == []
+    assert successor.rows() == []
     table.late.execute("COMMIT")
-    assert [row["code"] for row in again.rows()] == ["a"]
-    again.reader.close()
+    assert [row["code"] for row in successor.rows()] == ["a"]
+    successor.reader.close()
 
 
 def test_the_state_forgets_the_snapshot_once_no_change_can_be_in_it(table: Table) -> None:
@@ -222,16 +222,16 @@ def test_watermarks_follow_commit_times_also_without_changes(table: Table) -> No
     assert first is not None
     assert first >= change["at"].timestamp() * 1_000 - 502
     assert not reading.reader.idle
-    taken = reading.snapshot("c1")
+    snapshot = reading.snapshot("c1")
     table.run("SELECT pg_sleep(0.05)")
     reading.rows()
     later = reading.reader.watermark()
     assert later is not None
     assert later > first
     reading.reader.close()
-    again = Reading(source, store=reading.store, snapshots=[taken])
-    assert again.reader.watermark() == first
-    again.reader.close()
+    successor = Reading(source, store=reading.store, snapshots=[snapshot])
+    assert successor.reader.watermark() == first
+    successor.reader.close()
 
 
 def test_an_event_time_of_the_table_needs_all_values_of_deleted_rows(table: Table) -> None:
@@ -250,11 +250,11 @@ def test_a_table_without_a_key_and_a_changed_column_are_named(table: Table) -> N
     table.run(f"INSERT INTO {table.name} VALUES ('a', 0, 1), ('b', 0, 1)")
     reading = Reading(table.source())
     reading.poll(1)
-    taken = reading.snapshot("c1")
+    snapshot = reading.snapshot("c1")
     reading.reader.close()
     table.run(f"ALTER TABLE {table.name} ALTER n TYPE int4")
     with pytest.raises(JobRejected, match="has another type since the job began"):
-        Reading(table.source(), store=reading.store, snapshots=[taken])
+        Reading(table.source(), store=reading.store, snapshots=[snapshot])
     table.run(f"ALTER TABLE {table.name} DROP CONSTRAINT {table.name}_pkey")
     with pytest.raises(JobRejected, match="no primary key: ALTER TABLE"):
         Reading(table.source())
@@ -282,7 +282,7 @@ def test_a_truncation_before_the_snapshot_does_no_harm(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("options", "code"),
     [
         ({"commit_time": "op"}, "bad-name"),
         ({"commit_time": "code", "columns": ["code"]}, "bad-name"),
@@ -290,9 +290,9 @@ def test_a_truncation_before_the_snapshot_does_no_harm(table: Table) -> None:
         ({"max_disorder_ms": -1}, "bad-disorder"),
     ],
 )
-def test_bad_settings_are_refused(more: dict[str, Any], code: str) -> None:
+def test_bad_settings_are_refused(options: dict[str, Any], code: str) -> None:
     with pytest.raises(JobRejected) as refused:
-        PostgresChanges("postgresql://h/d", "p", "s", "t", **more).check()
+        PostgresChanges("postgresql://h/d", "p", "s", "t", **options).check()
     assert refused.value.code == code
 
 
@@ -317,18 +317,18 @@ def test_a_restart_within_the_snapshot_makes_no_change_late(table: Table) -> Non
     source = table.source(commit_time="at", event_time="at", max_disorder_ms=0)
     reading = Reading(source)
     reading.poll(1)
-    taken = reading.snapshot("c1")
+    snapshot = reading.snapshot("c1")
     reading.reader.close()
     table.run(f"UPDATE {table.name} SET n = 2 WHERE code = 'b'")
     table.run("SELECT pg_sleep(0.05)")
-    again = Reading(source, store=reading.store, snapshots=[taken])
-    (row,) = (again.poll() or pytest.fail("a row is left")).to_pylist()
+    successor = Reading(source, store=reading.store, snapshots=[snapshot])
+    (row,) = (successor.poll() or pytest.fail("a row is left")).to_pylist()
     assert row["code"] == "a"
-    watermark = again.reader.watermark()
-    (change,) = again.rows()
+    watermark = successor.reader.watermark()
+    (change,) = successor.rows()
     assert change["op"] == "update_after"
     assert watermark is None or watermark < change["at"].timestamp() * 1_000
-    again.reader.close()
+    successor.reader.close()
 
 
 def test_a_key_of_a_domain_is_stored_as_text(table: Table) -> None:
@@ -340,11 +340,11 @@ def test_a_key_of_a_domain_is_stored_as_text(table: Table) -> None:
     reading = Reading(source)
     first = reading.poll(2)
     assert first is not None
-    taken = reading.snapshot("c1")
+    snapshot = reading.snapshot("c1")
     reading.reader.close()
-    again = Reading(source, store=reading.store, snapshots=[taken])
-    assert [row["n"] for row in first.to_pylist() + again.rows()] == [1, 2, 3]
-    again.reader.close()
+    successor = Reading(source, store=reading.store, snapshots=[snapshot])
+    assert [row["n"] for row in first.to_pylist() + successor.rows()] == [1, 2, 3]
+    successor.reader.close()
     table.run(f"ALTER TABLE {table.name} DROP k; DROP DOMAIN {table.name}_number")
 
 

@@ -53,8 +53,8 @@ def test_relations(oid: int, schema: str, table: str, columns: list[Any]) -> Non
     data += struct.pack("!h", len(columns))
     for name, kind, modifier in columns:
         data += b"\1" + name.encode() + b"\0" + struct.pack("!Ii", kind, modifier)
-    found = tuple(pgoutput.RelationColumn(*column) for column in columns)
-    assert pgoutput.decode(data) == pgoutput.Relation(oid, schema, table, found)
+    relation_columns = tuple(pgoutput.RelationColumn(*column) for column in columns)
+    assert pgoutput.decode(data) == pgoutput.Relation(oid, schema, table, relation_columns)
 
 
 def test_truncate_and_messages_without_changes() -> None:
@@ -64,9 +64,9 @@ def test_truncate_and_messages_without_changes() -> None:
 
 @given(st.integers(0, 30))
 def test_a_message_that_is_cut_off_is_an_error(size: int) -> None:
-    whole = b"U" + struct.pack("!I", 7) + b"K" + row(("key", None)) + b"N" + row(("key", "text"))
+    message = b"U" + struct.pack("!I", 7) + b"K" + row(("key", None)) + b"N" + row(("key", "text"))
     with pytest.raises(DataRejected, match="cannot be read"):
-        pgoutput.decode(whole[: min(size, len(whole) - 1)])
+        pgoutput.decode(message[: min(size, len(message) - 1)])
 
 
 def test_an_unknown_message_is_an_error() -> None:

@@ -21,8 +21,8 @@ from tests.contracts.test_sinks import context
 
 
 class Prepared(Database):
-    def sink(self, **more: Any) -> PostgresSink:
-        return super().sink(commit="prepared", **more)
+    def sink(self, **arguments: Any) -> PostgresSink:
+        return super().sink(commit="prepared", **arguments)
 
     def prepared(self) -> list[str]:
         """The prepared transactions that have locks on the table."""
@@ -43,11 +43,11 @@ class Prepared(Database):
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Prepared]:
-    made = Prepared(database_url)
-    yield made
-    for name in made.prepared():
-        made.run(f"ROLLBACK PREPARED '{name}'")
-    made.run(f"SET lock_timeout = '10s'; DROP SCHEMA {made.schema} CASCADE")
+    database = Prepared(database_url)
+    yield database
+    for name in database.prepared():
+        database.run(f"ROLLBACK PREPARED '{name}'")
+    database.run(f"SET lock_timeout = '10s'; DROP SCHEMA {database.schema} CASCADE")
 
 
 def prepare(writer: SinkWriter, *ids: int) -> tuple[Any, ...]:
@@ -59,11 +59,11 @@ def test_a_transaction_is_committed_by_name_and_a_repeated_commit_finds_its_mark
     """S1-25, S1-27, S1-42, S1-43: also after the rows are gone, and after the server has lost the session."""
     of = database.sink()
     assert of.guarantee == "exactly-once"
-    one, two = open_writer(of), open_writer(of, index=1)
-    committables = [*prepare(one, 1, 2), *prepare(two, 3)]
-    assert one.prepare(2) == ()
-    one.close()
-    two.close()
+    first_writer, second_writer = open_writer(of), open_writer(of, index=1)
+    committables = [*prepare(first_writer, 1, 2), *prepare(second_writer, 3)]
+    assert first_writer.prepare(2) == ()
+    first_writer.close()
+    second_writer.close()
     assert (database.ids(), len(database.prepared())) == ([], 2)
     assert commit(of, *committables) == 2
     assert (database.ids(), database.prepared(), database.marks()) == ([1, 2, 3], [], 0)
@@ -98,20 +98,20 @@ def test_a_transaction_that_is_gone_is_lost_and_not_taken_for_committed(database
 def test_clean_rolls_back_older_transactions_of_this_job_and_sink_only(database: Prepared) -> None:
     """S1-26, S1-48."""
     of = database.sink()
-    found: list[Any] = []
+    committables: list[Any] = []
     attempts: list[dict[str, Any]] = [{}, {}, {"token": 2}, {"job": "8"}, {"uid": "second"}]
     for number, attempt in enumerate(attempts):
         writer = open_writer(of, **attempt)
-        found += prepare(writer, number)
+        committables += prepare(writer, number)
         writer.close()
-    assert of.committer().clean("7", "out", Token(2), found[:1]) == 1
+    assert of.committer().clean("7", "out", Token(2), committables[:1]) == 1
     assert len(database.prepared()) == 4
-    assert commit(of, found[0], token=2) == 1
+    assert commit(of, committables[0], token=2) == 1
     with pytest.raises(EnvironmentFailure, match="neither prepared nor committed"):
-        commit(of, found[1])  # a zombie
-    assert commit(of, found[2], token=2) == 1
-    assert commit(of, found[3], job="8") == 1
-    assert commit(of, found[4]) == 1
+        commit(of, committables[1])  # a zombie
+    assert commit(of, committables[2], token=2) == 1
+    assert commit(of, committables[3], job="8") == 1
+    assert commit(of, committables[4]) == 1
     assert database.ids() == [0, 2, 3, 4]
     assert of.committer().clean("7", "out", Token(3), []) == 0
     assert len(database.run(f"SELECT 1 FROM {database.schema}.weir_sink_writers")) == 2
@@ -294,6 +294,6 @@ def test_a_server_that_does_not_answer_is_away(database: Prepared) -> None:
 
 def prepare_one(database: Prepared) -> tuple[Any, ...]:
     writer = open_writer(database.sink())
-    found = prepare(writer, 1)
+    committables = prepare(writer, 1)
     writer.close()
-    return found
+    return committables

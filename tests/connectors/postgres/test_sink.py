@@ -49,23 +49,23 @@ class Database:
         )
         return sum(self.run(f"SELECT count(*) FROM {self.schema}.{name}")[0][0] for (name,) in names)
 
-    def sink(self, **more: Any) -> PostgresSink:
-        found = PostgresSink(self.address, self.table, **more)
-        found.check()
-        return found
+    def sink(self, **arguments: Any) -> PostgresSink:
+        sink = PostgresSink(self.address, self.table, **arguments)
+        sink.check()
+        return sink
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url)
-    yield made
-    made.run(f"DROP SCHEMA {made.schema} CASCADE")
+    database = Database(database_url)
+    yield database
+    database.run(f"DROP SCHEMA {database.schema} CASCADE")
 
 
 def open_writer(of: PostgresSink, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
-    found = of.writer()
-    found.open(context(job, token, uid, index))
-    return found
+    writer = of.writer()
+    writer.open(context(job, token, uid, index))
+    return writer
 
 
 def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
@@ -105,10 +105,10 @@ def test_a_view_shows_staged_rows_before_their_checkpoint_is_complete(database: 
     writer.write(rows((4, "d")))
     writer.prepare(3)
     writer.close()
-    again = open_writer(of, token=2)
+    successor = open_writer(of, token=2)
     of.committer().clean("7", "out", Token(2), [])
     assert uncommitted(database) == database.rows(), "the failure has taken the rows back"
-    again.close()
+    successor.close()
 
 
 def test_a_view_of_upserts_shows_the_last_row_of_each_key(database: Database) -> None:
@@ -156,9 +156,9 @@ def test_a_view_leaves_out_rows_of_a_savepoint_that_the_job_has_left_behind(
 
 def test_a_view_never_replaces_the_relation_of_another(database: Database) -> None:
     database.run(f"CREATE VIEW {database.schema}.so_far AS SELECT id, text FROM {database.table}")
-    for taken in ("so_far", "rows"):
-        with pytest.raises(JobRejected, match=rf"uncommitted: .*{taken} exists") as refused:
-            open_writer(database.sink(uncommitted=taken))
+    for relation in ("so_far", "rows"):
+        with pytest.raises(JobRejected, match=rf"uncommitted: .*{relation} exists") as refused:
+            open_writer(database.sink(uncommitted=relation))
         assert refused.value.code == "view-exists"
     with pytest.raises(JobRejected, match="uncommitted: must name a view, with commit='staged'"):
         database.sink(commit="prepared", uncommitted="so_far")
@@ -190,10 +190,10 @@ def test_a_view_with_other_columns_is_not_replaced(database: Database) -> None:
 def test_rows_of_all_subtasks_appear_in_one_transaction_and_a_commit_may_be_repeated(database: Database) -> None:
     """S1-25, S1-38, S1-42, S1-43, S1-55."""
     of = database.sink()
-    one, two = open_writer(of), open_writer(of, index=1)
-    one.write(rows((1, "a"), (2, None)))
-    two.write(rows((3, 'q"\n\\.')))
-    committables = [*one.prepare(5), *two.prepare(5)]
+    first_writer, second_writer = open_writer(of), open_writer(of, index=1)
+    first_writer.write(rows((1, "a"), (2, None)))
+    second_writer.write(rows((3, 'q"\n\\.')))
+    committables = [*first_writer.prepare(5), *second_writer.prepare(5)]
     assert [each["rows"] for each in committables] == [2, 1]
     assert database.rows() == []
     assert commit(of, *committables) == 2
@@ -203,8 +203,8 @@ def test_rows_of_all_subtasks_appear_in_one_transaction_and_a_commit_may_be_repe
         assert commit(of, *committables, token=token) == 0
     assert database.rows() == []
     assert database.staged() == 0
-    one.close()
-    two.close()
+    first_writer.close()
+    second_writer.close()
 
 
 def test_committables_of_several_checkpoints_are_moved_with_old_and_new_ones(database: Database) -> None:
@@ -297,21 +297,21 @@ def test_a_job_that_starts_anew_with_the_same_token_loses_no_row(database: Datab
 
 def test_clean_removes_older_leftovers_of_this_job_and_sink_only(database: Database) -> None:
     of = database.sink()
-    kept, dropped, newer = (open_writer(of, token=token) for token in (1, 1, 2))
-    others = [open_writer(of, job="8"), open_writer(of, uid="second")]
-    found: list[Any] = []
-    for number, writer in enumerate([kept, dropped, newer, *others]):
+    survivor, dropped, newer = (open_writer(of, token=token) for token in (1, 1, 2))
+    strangers = [open_writer(of, job="8"), open_writer(of, uid="second")]
+    committables: list[Any] = []
+    for number, writer in enumerate([survivor, dropped, newer, *strangers]):
         writer.write(rows((number, None)))
-        found += writer.prepare(1)
+        committables += writer.prepare(1)
         writer.close()
-    assert of.committer().clean("7", "out", Token(2), found[:1]) == 1
+    assert of.committer().clean("7", "out", Token(2), committables[:1]) == 1
     assert database.staged() == 4
-    assert commit(of, found[0], token=2) == 1
+    assert commit(of, committables[0], token=2) == 1
     with pytest.raises(EnvironmentFailure, match=r"1 rows of sink 'out', subtask 0.* neither staged"):
-        commit(of, found[1])  # a zombie
-    assert commit(of, found[2], token=2) == 1
-    assert commit(of, found[3], job="8") == 1
-    assert commit(of, found[4]) == 1
+        commit(of, committables[1])  # a zombie
+    assert commit(of, committables[2], token=2) == 1
+    assert commit(of, committables[3], job="8") == 1
+    assert commit(of, committables[4]) == 1
     assert database.rows() == [(0, None), (2, None), (3, None), (4, None)]
     assert of.committer().clean("7", "out", Token(3), []) == 0
     assert database.run(f"SELECT job, sink FROM {database.schema}.weir_sink_writers ORDER BY 1, 2") == [
@@ -365,14 +365,14 @@ OPERATIONS = ("insert", "update_after", "update_before", "delete")
 Change = tuple[int, str | None, str]
 
 
-def changes(*found: Change) -> pa.RecordBatch:
+def changes(*rows: Change) -> pa.RecordBatch:
     schema = pa.schema([("op", pa.string()), ("id", pa.int64()), ("text", pa.string())])
-    return pa.RecordBatch.from_pylist([{"id": id_, "text": text, "op": op} for id_, text, op in found], schema)
+    return pa.RecordBatch.from_pylist([{"id": id_, "text": text, "op": op} for id_, text, op in rows], schema)
 
 
-def apply(table: dict[int, str | None], found: list[Change]) -> None:
+def apply(table: dict[int, str | None], changes: list[Change]) -> None:
     """The oracle: changes one after another."""
-    for id_, text, op in found:
+    for id_, text, op in changes:
         if op in ("delete", "update_before"):
             table.pop(id_, None)
         else:
@@ -409,11 +409,11 @@ def test_deletions_equal_the_oracle_under_repeats_restores_and_zombies(
             of.committer().clean("7", "out", Token(2), pending)
             assert dict(database.rows()) == table
             writers = [open_writer(of, token=2, index=index) for index in range(2)]
-        for index, (writer, found) in enumerate(zip(writers, subtasks, strict=True)):
-            own = [(id_ * 2 + index, text, op) for id_, text, op in found]
-            for part in (own[:3], own[3:]):
+        for index, (writer, sequence) in enumerate(zip(writers, subtasks, strict=True)):
+            writer_changes = [(id_ * 2 + index, text, op) for id_, text, op in sequence]
+            for part in (writer_changes[:3], writer_changes[3:]):
                 writer.write(changes(*part))
-            apply(table, own)
+            apply(table, writer_changes)
             pending += writer.prepare(number)
         for count, is_new in commits if number % 2 else ():
             if is_new:
@@ -541,7 +541,7 @@ def test_a_writer_of_an_older_attempt_overwrites_no_newer_row(database: Database
     """A slot that was stopped, and replaced, writes its batch when it goes on. Another sink and job are left alone."""
     database.run(f"CREATE UNIQUE INDEX ON {database.table} (id)")
     of = database.sink(key=["id"], commit="immediate")
-    others = [open_writer(of, uid="second"), open_writer(of, job="8")]
+    strangers = [open_writer(of, uid="second"), open_writer(of, job="8")]
     zombie, current = open_writer(of), open_writer(of, token=2)
     sibling = open_writer(of, token=2, index=1)
     current.write(rows((1, "old")))
@@ -551,7 +551,7 @@ def test_a_writer_of_an_older_attempt_overwrites_no_newer_row(database: Database
     with pytest.raises(EnvironmentFailure, match="attempt 2 writes already, and this is attempt 1"):
         open_writer(of)
     assert database.rows() == [(1, "new")]
-    for number, writer in enumerate([current, sibling, *others], 2):
+    for number, writer in enumerate([current, sibling, *strangers], 2):
         writer.write(rows((number, "own")))
         writer.close()
     assert database.rows() == [(1, "new"), *((number, "own") for number in range(2, 6))]

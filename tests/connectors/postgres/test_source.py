@@ -46,22 +46,22 @@ class Table:
         command = f"INSERT INTO {self.name} (text) VALUES ('{text}')"
         self.run(command) if connection is None else connection.execute(command)
 
-    def source(self, **more: Any) -> PostgresSource:
-        found = PostgresSource(self.address, self.name, **more)
-        found.check()
-        return found
+    def source(self, **arguments: Any) -> PostgresSource:
+        source = PostgresSource(self.address, self.name, **arguments)
+        source.check()
+        return source
 
 
 @pytest.fixture
 def table(database_url: str) -> Iterator[Table]:
-    made = Table(database_url)
-    yield made
-    made.run(f"DROP SCHEMA {made.schema} CASCADE")
+    table = Table(database_url)
+    yield table
+    table.run(f"DROP SCHEMA {table.schema} CASCADE")
 
 
 def reader(source: PostgresSource, restored: list[Any] | None = None, index: int = 0) -> tuple[PostgresReader, Any]:
     """A reader and its list state. Each look at the clock is a minute later, so no poll is skipped."""
-    found, times = source.reader(), iter(range(0, 10**12, 60_000))
+    reader, times = source.reader(), iter(range(0, 10**12, 60_000))
     of: OperatorContext = context("7", 1, "in", index)
     state = SubtaskState(range(4), 16, None)
     if restored is not None:
@@ -69,8 +69,8 @@ def reader(source: PostgresSource, restored: list[Any] | None = None, index: int
     position = state.list_state("position")
     position.replace(restored or [])
     of.state, of.now_ms = SimpleNamespace(list_state=lambda _: position), lambda: next(times)
-    found.open(of)
-    return found, position
+    reader.open(of)
+    return reader, position
 
 
 def listed(source: PostgresSource) -> PostgresSource:
@@ -101,26 +101,26 @@ def test_a_row_with_a_lower_value_that_commits_later_is_neither_lost_nor_doubled
         assert texts(of) == []
         later.rollback()
         assert texts(of) == ["c"]
-    again, _ = reader(table.source(), restored=state.get())
-    assert texts(again) == ["late", "b", "c"]
+    successor, _ = reader(table.source(), restored=state.get())
+    assert texts(successor) == ["late", "b", "c"]
     of.close()
-    again.close()
+    successor.close()
 
 
 def test_rows_are_read_once_over_any_restore_and_a_bound_stays_where_it_was(table: Table) -> None:
     for number in range(10):
         table.insert(str(number))
-    source, found = table.source(bounded=True), list[str]()
+    source, rows = table.source(bounded=True), list[str]()
     of, state = reader(source)
     other, _ = reader(source, index=1)
     assert other.exhausted
     while not of.exhausted:
-        found += texts(of, max_rows=3, polls=1)
+        rows += texts(of, max_rows=3, polls=1)
         of.snapshot(1)
         of.close()
         table.insert("after the bound")
         of, state = reader(source, restored=state.get(), index=2)
-    assert found == [str(number) for number in range(10)]
+    assert rows == [str(number) for number in range(10)]
     idle, _ = reader(table.source(), restored=[], index=0)
     assert idle.idle
     assert idle.poll(5) is None
@@ -168,10 +168,10 @@ def test_a_restored_end_has_precedence_over_a_newer_listing(table: Table) -> Non
     of.snapshot(1)
     of.close()
     table.insert("after the first listing")
-    again, _ = reader(listed(table.source(bounded=True)), restored=state.get())
-    assert texts(again) == ["3"]
-    assert again.exhausted
-    again.close()
+    successor, _ = reader(listed(table.source(bounded=True)), restored=state.get())
+    assert texts(successor) == ["3"]
+    assert successor.exhausted
+    successor.close()
 
 
 def test_an_unbounded_source_reads_past_the_restored_end_of_a_bounded_one(table: Table) -> None:
@@ -182,10 +182,10 @@ def test_an_unbounded_source_reads_past_the_restored_end_of_a_bounded_one(table:
     of.snapshot(1)
     of.close()
     table.insert("new")
-    again, state = reader(table.source(), restored=state.get())
-    assert texts(again) == ["3", "new"]
-    again.snapshot(2)
-    again.close()
+    successor, state = reader(table.source(), restored=state.get())
+    assert texts(successor) == ["3", "new"]
+    successor.snapshot(2)
+    successor.close()
     assert state.get()[0]["end"] is None
 
 

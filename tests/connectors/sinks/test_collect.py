@@ -23,14 +23,14 @@ from tests.jobs.live import positions_in, running
 
 
 def writer(of: CollectSink, *, token: int = 1, index: int = 0) -> SinkWriter:
-    found = of.writer()
-    found.open(
+    writer = of.writer()
+    writer.open(
         OperatorContext(
             job="job", uid="out", index=index, parallelism=4, max_parallelism=16, token=Token(token),
             state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
         )
     )  # fmt: skip
-    return found
+    return writer
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -39,43 +39,43 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 def commit(of: CollectSink, checkpoint: int, committables: Any, token: int = 1) -> None:
     permit, committer = permit_from_master("job", Token(token), CheckpointId(checkpoint)), of.committer()
-    told = json.loads(json.dumps(committables))
-    committer.commit_epoch(permit, told)
-    committer.commit(permit, told)
+    copies = json.loads(json.dumps(committables))
+    committer.commit_epoch(permit, copies)
+    committer.commit(permit, copies)
 
 
 def test_committables_are_collected_once_whatever_is_repeated() -> None:
     of = CollectSink()
-    one, two = writer(of), writer(of, index=1)
-    assert one.prepare(1) == ()
-    one.write(rows(1, 2))
-    one.write(rows(3).slice(0, 1))
-    two.write(rows(4))
-    first = [*one.prepare(2), *two.prepare(2)]
+    first_writer, second_writer = writer(of), writer(of, index=1)
+    assert first_writer.prepare(1) == ()
+    first_writer.write(rows(1, 2))
+    first_writer.write(rows(3).slice(0, 1))
+    second_writer.write(rows(4))
+    first = [*first_writer.prepare(2), *second_writer.prepare(2)]
     assert of.table().num_rows == 0
     commit(of, 2, first)
-    one.write(rows(5))
+    first_writer.write(rows(5))
     for token in (1, 2):
-        commit(of, 3, [*first, *one.prepare(3)], token)
+        commit(of, 3, [*first, *first_writer.prepare(3)], token)
     assert [row["n"] for row in of.rows()] == [1, 2, 3, 4, 5]
 
 
 def test_columns_may_change_within_a_checkpoint() -> None:
     of = CollectSink()
-    one = writer(of)
-    one.write(rows(1))
-    one.write(pa.RecordBatch.from_pydict({"n": [2], "text": ["a"]}))
-    one.write(pa.RecordBatch.from_pydict({"n": pa.array([3], pa.int32())}))
-    commit(of, 1, one.prepare(1))
+    sink_writer = writer(of)
+    sink_writer.write(rows(1))
+    sink_writer.write(pa.RecordBatch.from_pydict({"n": [2], "text": ["a"]}))
+    sink_writer.write(pa.RecordBatch.from_pydict({"n": pa.array([3], pa.int32())}))
+    commit(of, 1, sink_writer.prepare(1))
     assert of.rows() == [{"n": 1, "text": None}, {"n": 2, "text": "a"}, {"n": 3, "text": None}]
 
 
 def test_a_column_of_two_types_is_named() -> None:
     of = CollectSink()
-    one = writer(of)
-    one.write(rows(1))
-    one.write(pa.RecordBatch.from_pydict({"n": ["a"]}))
-    commit(of, 1, one.prepare(1))
+    sink_writer = writer(of)
+    sink_writer.write(rows(1))
+    sink_writer.write(pa.RecordBatch.from_pydict({"n": ["a"]}))
+    commit(of, 1, sink_writer.prepare(1))
     with pytest.raises(JobRejected, match="Field n has incompatible types"):
         of.table()
 
@@ -87,9 +87,9 @@ def test_windows_after_the_year_9999_are_collected(tmp_path: Path) -> None:
     far = flow.source("numbers", weir.SequenceSource(rows=4)).map_batches("far", partial(_with_times, times))
     far.key_by("id").window("minutes", timedelta(minutes=1), "at", {"rows": weir.Count()}).sink("out", of)
     weir.run_local(flow, parallelism=1, storage=str(tmp_path))
-    found = {row["id"]: (row["window_start"], row["window_end"]) for row in of.rows()}
+    windows = {row["id"]: (row["window_start"], row["window_end"]) for row in of.rows()}
     minute = np.timedelta64(60_000, "ms")
-    assert found == {
+    assert windows == {
         0: (datetime(9999, 12, 31, 23, 59), np.datetime64("10000-01-01", "ms")),  # noqa: DTZ001
         1: (np.datetime64("10000-01-01", "ms"), np.datetime64("10000-01-01", "ms") + minute),
         **{
@@ -114,21 +114,21 @@ def _with_times(times: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_times_that_python_lacks_are_numpy_times(kind: pa.DataType) -> None:
     far = pa.array([2**62, None, 0], pa.int64()).view(kind)
     near = far[2].as_py()
-    whole = pa.array([2**62], pa.int64()).view(kind).to_numpy(zero_copy_only=False)[0]
+    far_time = pa.array([2**62], pa.int64()).view(kind).to_numpy(zero_copy_only=False)[0]
     struct = pa.StructArray.from_arrays([far], ["at"])
     items = pa.array([[0, 1, 2]], pa.list_(pa.int32()))
     lists = pa.ListArray.from_arrays(items.offsets, far)
     maps = pa.MapArray.from_arrays(items.offsets, pa.array(["a", "b", "c"]), far)
     of = CollectSink()
-    one = writer(of)
-    one.write(pa.record_batch({"at": far, "inside": struct}))
-    one.write(pa.record_batch({"lists": lists, "maps": maps}))
-    commit(of, 1, one.prepare(1))
+    sink_writer = writer(of)
+    sink_writer.write(pa.record_batch({"at": far, "inside": struct}))
+    sink_writer.write(pa.record_batch({"lists": lists, "maps": maps}))
+    commit(of, 1, sink_writer.prepare(1))
     first, second, third, last = of.rows()
-    assert [first["at"], second["at"], third["at"]] == [whole, None, near]
-    assert [first["inside"], third["inside"]] == [{"at": whole}, {"at": near}]
-    assert last["lists"] == [whole, None, near]
-    assert last["maps"] == [("a", whole), ("b", None), ("c", near)]
+    assert [first["at"], second["at"], third["at"]] == [far_time, None, near]
+    assert [first["inside"], third["inside"]] == [{"at": far_time}, {"at": near}]
+    assert last["lists"] == [far_time, None, near]
+    assert last["maps"] == [("a", far_time), ("b", None), ("c", near)]
 
 
 def test_output_of_another_sink_is_refused() -> None:
@@ -142,20 +142,20 @@ def test_limits_hold_for_a_subtask_and_for_the_collection() -> None:
         writer(few).write(rows(1, 2, 3, 4))
     with pytest.raises(JobRejected, match="max_bytes"):
         writer(small).write(rows(*range(1_000)))
-    one, two = writer(few), writer(few, index=1)
-    one.write(rows(1, 2))
-    two.write(rows(3, 4))
+    first_writer, second_writer = writer(few), writer(few, index=1)
+    first_writer.write(rows(1, 2))
+    second_writer.write(rows(3, 4))
     with pytest.raises(JobRejected, match="write to a ParquetSink"):
-        commit(few, 1, [*one.prepare(1), *two.prepare(1)])
+        commit(few, 1, [*first_writer.prepare(1), *second_writer.prepare(1)])
     with pytest.raises(JobRejected, match="max_rows"):
         CollectSink(max_rows=0).check()
 
 
 def test_a_copy_in_another_process_is_empty_and_a_job_of_the_console_is_refused() -> None:
     of = CollectSink()
-    found = writer(of)
-    found.write(rows(1))
-    commit(of, 1, found.prepare(1))
+    sink_writer = writer(of)
+    sink_writer.write(rows(1))
+    commit(of, 1, sink_writer.prepare(1))
     assert pickle.loads(pickle.dumps(of)).rows() == []
     assert of.rows() == [{"n": 1}]
     with pytest.raises(JobRejected, match="no caller"):
@@ -164,13 +164,13 @@ def test_a_copy_in_another_process_is_empty_and_a_job_of_the_console_is_refused(
 
 def test_a_local_job_returns_its_rows(tmp_path: Path) -> None:
     """A job without rows returns a table without columns."""
-    found, none = weir.CollectSink(), weir.CollectSink()
+    sink, none = weir.CollectSink(), weir.CollectSink()
     flow = weir.Dataflow("local")
     numbers = flow.source("numbers", weir.SequenceSource(rows=1_000, keys=3, text_keys=True))
-    numbers.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("found", found)
+    numbers.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("found", sink)
     numbers.map_batches("nothing", lambda batch: batch.slice(0, 0)).sink("none", none)
     weir.run_local(flow, parallelism=2, storage=str(tmp_path))
-    last = {row["key"]: row["n"] for row in sorted(found.rows(), key=lambda row: int(row["n"]))}
+    last = {row["key"]: row["n"] for row in sorted(sink.rows(), key=lambda row: int(row["n"]))}
     assert last == {"key-0": 334, "key-1": 333, "key-2": 333}
     assert none.table().num_columns == 0
 
@@ -184,9 +184,9 @@ def test_a_job_with_too_many_rows_fails_by_name(tmp_path: Path) -> None:
 
 def test_failed_attempts_neither_lose_nor_repeat_a_collected_row(tmp_path: Path) -> None:
     """S1-05: two crashes between checkpoints, then a drain."""
-    source, bomb, found = Gated(total=100), Bomb(), weir.CollectSink()
+    source, bomb, sink = Gated(total=100), Bomb(), weir.CollectSink()
     flow = weir.Dataflow("collected")
-    flow.source("numbers", source).map_batches("bomb", bomb).sink("out", found)
+    flow.source("numbers", source).map_batches("bomb", bomb).sink("out", sink)
     with running(flow.compile(2), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=20)) as run:
         for token in (2, 3):
             run.checkpoints(2)
@@ -195,5 +195,7 @@ def test_failed_attempts_neither_lose_nor_repeat_a_collected_row(tmp_path: Path)
             run.wait_for(lambda token=token: run.records.token == token)  # type: ignore[misc]
         run.wait_for(lambda: positions_in(run.manifests[-1], tmp_path / "state", 4) == [source.total] * 4)
         run.end("drain")
-    wanted = sorted(((v * 31 + split) % source.keys, v) for split in range(source.splits) for v in range(source.total))
-    assert sorted((row["key"], row["value"]) for row in found.rows()) == wanted
+    expected = sorted(
+        ((v * 31 + split) % source.keys, v) for split in range(source.splits) for v in range(source.total)
+    )
+    assert sorted((row["key"], row["value"]) for row in sink.rows()) == expected

@@ -19,8 +19,8 @@ from tests.example_counts import examples
 from tests.waiting import until
 
 
-def compacting(folder: Path, **more: Any) -> weir.ParquetSink:
-    return weir.ParquetSink(str(folder), **{"compact_checkpoints": 3} | more)
+def compacting(folder: Path, **arguments: Any) -> weir.ParquetSink:
+    return weir.ParquetSink(str(folder), **{"compact_checkpoints": 3} | arguments)
 
 
 def rows(*numbers: int, day: str = "a") -> pa.RecordBatch:
@@ -28,47 +28,47 @@ def rows(*numbers: int, day: str = "a") -> pa.RecordBatch:
 
 
 def numbers_in(path: Path) -> list[int]:
-    found: list[int] = pq.ParquetFile(path).read(["n"])["n"].to_pylist()
-    return found
+    numbers: list[int] = pq.ParquetFile(path).read(["n"])["n"].to_pylist()
+    return numbers
 
 
 def visible(folder: Path) -> list[list[int]]:
     return sorted(numbers_in(path) for path in folder.rglob("part-*"))
 
 
-def start(sink: Any, entries: Sequence[Any] = (), **more: Any) -> Subtask:
-    return opened(sink, entries, list_state=SMALL_FILES, **more)
+def start(sink: Any, entries: Sequence[Any] = (), **arguments: Any) -> Subtask:
+    return opened(sink, entries, list_state=SMALL_FILES, **arguments)
 
 
-def merged_at(one: Subtask, folder: Path, checkpoint: int) -> tuple[list[Any], list[Any]]:
+def merged_at(subtask: Subtask, folder: Path, checkpoint: int) -> tuple[list[Any], list[Any]]:
     """The snapshot after the merge in the background has ended."""
     until(lambda: any("~" in name and name.endswith(".pending") for name in hidden(folder)))
     until(lambda: not any(name.endswith(".inprogress") for name in hidden(folder)))
-    return until_prepared(one, checkpoint)
+    return until_prepared(subtask, checkpoint)
 
 
-def until_prepared(one: Subtask, checkpoint: int) -> tuple[list[Any], list[Any]]:
+def until_prepared(subtask: Subtask, checkpoint: int) -> tuple[list[Any], list[Any]]:
     """The first snapshot with a committable: a merge may end after its file has its name."""
-    found: list[tuple[list[Any], list[Any]]] = []
+    snapshots: list[tuple[list[Any], list[Any]]] = []
 
     def is_prepared() -> bool:
-        found.append(one.snapshot(checkpoint))
-        return bool(found[-1][0])
+        snapshots.append(subtask.snapshot(checkpoint))
+        return bool(snapshots[-1][0])
 
     until(is_prepared)
-    return found[-1]
+    return snapshots[-1]
 
 
 def test_files_of_three_checkpoints_become_one(tmp_path: Path) -> None:
     """S1-47: the small files go after the merged file is visible."""
     sink = compacting(tmp_path)
-    one = start(sink)
+    subtask = start(sink)
     for checkpoint in (1, 2, 3):
-        one.write(rows(checkpoint))
-        prepared, entries = one.snapshot(checkpoint)
+        subtask.write(rows(checkpoint))
+        prepared, entries = subtask.snapshot(checkpoint)
         assert (prepared, len(entries)) == ([], checkpoint)
     assert sink.committer().missing(entries) == []
-    prepared, entries = merged_at(one, tmp_path, 4)
+    prepared, entries = merged_at(subtask, tmp_path, 4)
     assert ([each["rows"] for each in prepared], entries) == ([3], [])
     assert len(hidden(tmp_path)) == 4
     assert commit(sink, prepared, 4) == 1
@@ -79,10 +79,10 @@ def test_files_of_three_checkpoints_become_one(tmp_path: Path) -> None:
 
 def test_files_that_are_large_enough_do_not_wait(tmp_path: Path) -> None:
     sink = compacting(tmp_path, compact_checkpoints=100, compact_bytes=1)
-    one = start(sink)
-    one.write(rows(1))
-    prepared, entries = one.snapshot(1)
-    prepared, entries = until_prepared(one, 2) if not prepared else (prepared, entries)
+    subtask = start(sink)
+    subtask.write(rows(1))
+    prepared, entries = subtask.snapshot(1)
+    prepared, entries = until_prepared(subtask, 2) if not prepared else (prepared, entries)
     assert (len(prepared), entries) == (1, [])
     assert prepared[0]["merged"] == []
     commit(sink, prepared, 2)
@@ -92,35 +92,35 @@ def test_files_that_are_large_enough_do_not_wait(tmp_path: Path) -> None:
 def test_the_end_of_all_rows_merges_the_rest(tmp_path: Path) -> None:
     """Per partition; files of other columns are not merged."""
     sink = compacting(tmp_path, partition_by=("day",), compact_checkpoints=50)
-    one = start(sink)
+    subtask = start(sink)
     for number in range(6):
-        one.write(rows(number, day="ab"[number % 2]))
-        one.snapshot(number)
-    one.write(pa.RecordBatch.from_pydict({"n": [6], "more": ["x"], "day": ["a"]}))
-    one.finish()
-    prepared, entries = one.snapshot(9)
+        subtask.write(rows(number, day="ab"[number % 2]))
+        subtask.snapshot(number)
+    subtask.write(pa.RecordBatch.from_pydict({"n": [6], "more": ["x"], "day": ["a"]}))
+    subtask.finish()
+    prepared, entries = subtask.snapshot(9)
     assert entries == []
     commit(sink, prepared, 9)
-    found = {path.parent.name: numbers for path in tmp_path.rglob("part-*") if len(numbers := numbers_in(path)) > 1}
-    assert found == {"day=a": [0, 2, 4], "day=b": [1, 3, 5]}
+    files = {path.parent.name: numbers for path in tmp_path.rglob("part-*") if len(numbers := numbers_in(path)) > 1}
+    assert files == {"day=a": [0, 2, 4], "day=b": [1, 3, 5]}
     assert [6] in visible(tmp_path)
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_checkpoint_before_the_merge_can_be_restored(tmp_path: Path, taken: bool) -> None:
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_checkpoint_before_the_merge_can_be_restored(tmp_path: Path, is_taken: bool) -> None:
     """S1-05: before the commit from the small files; after it their rows are visible, or a consumer took them."""
     sink = compacting(tmp_path)
-    one = start(sink)
+    subtask = start(sink)
     for checkpoint in (1, 2, 3):
-        one.write(rows(checkpoint))
-        _, entries = one.snapshot(checkpoint)
-    prepared, _ = merged_at(one, tmp_path, 4)
-    again = start(sink, entries, token=2)
-    again.finish()
-    assert [each["rows"] for each in again.snapshot(5)[0]] == [3], "the merge is not committed"
+        subtask.write(rows(checkpoint))
+        _, entries = subtask.snapshot(checkpoint)
+    prepared, _ = merged_at(subtask, tmp_path, 4)
+    successor = start(sink, entries, token=2)
+    successor.finish()
+    assert [each["rows"] for each in successor.snapshot(5)[0]] == [3], "the merge is not committed"
     commit(sink, prepared, 4)
-    if taken:
+    if is_taken:
         for path in tmp_path.glob("part-*"):
             path.unlink()
     third = start(sink, entries, token=3)
@@ -131,10 +131,10 @@ def test_a_checkpoint_before_the_merge_can_be_restored(tmp_path: Path, taken: bo
 def test_a_refused_merge_keeps_no_claim(tmp_path: Path) -> None:
     """An older attempt has committed one of its files meanwhile. The next restore publishes the other."""
     sink = compacting(tmp_path)
-    one = start(sink)
+    subtask = start(sink)
     for checkpoint in (1, 2):
-        one.write(rows(checkpoint))
-        _, entries = one.snapshot(checkpoint)
+        subtask.write(rows(checkpoint))
+        _, entries = subtask.snapshot(checkpoint)
     zombie, refused = start(sink, entries[1:], token=2), start(sink, entries, token=3)
     for each in (zombie, refused):
         each.finish()
@@ -142,21 +142,21 @@ def test_a_refused_merge_keeps_no_claim(tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match="rows of it are visible in"):
         commit(sink, refused.snapshot(4)[0], 4, 3)
     sink.committer().clean(JOB, UID, Token(4), entries)
-    again = start(sink, entries, token=4)
-    again.finish()
-    commit(sink, again.snapshot(5)[0], 5, 4)
+    successor = start(sink, entries, token=4)
+    successor.finish()
+    commit(sink, successor.snapshot(5)[0], 5, 4)
     assert visible(tmp_path) == [[1], [2]]
 
 
 def test_a_savepoint_is_restored_into_another_folder(tmp_path: Path) -> None:
-    one = start(compacting(tmp_path / "a"))
-    one.write(rows(1))
-    _, entries = one.snapshot(1)
+    subtask = start(compacting(tmp_path / "a"))
+    subtask.write(rows(1))
+    _, entries = subtask.snapshot(1)
     other = compacting(tmp_path / "b")
-    again = start(other, entries, token=2)
-    again.write(rows(2))
-    again.finish()
-    commit(other, again.snapshot(2)[0], 2, 2)
+    successor = start(other, entries, token=2)
+    successor.write(rows(2))
+    successor.finish()
+    commit(other, successor.snapshot(2)[0], 2, 2)
     assert visible(tmp_path / "b") == [[1, 2]]
     assert len(hidden(tmp_path / "a")) == 1, "the savepoint still names it"
 
@@ -164,11 +164,11 @@ def test_a_savepoint_is_restored_into_another_folder(tmp_path: Path) -> None:
 def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path) -> None:
     """S1-47, S1-52: three runs merge the small files of the savepoint with their own; the first to commit wins."""
     sink = compacting(tmp_path)
-    one = start(sink)
-    one.write(rows(1))
-    _, savepoint = one.snapshot(1)
-    one.write(rows(2))
-    runs = [one, *(start(sink, savepoint, token=token) for token in (2, 3))]
+    subtask = start(sink)
+    subtask.write(rows(1))
+    _, savepoint = subtask.snapshot(1)
+    subtask.write(rows(2))
+    runs = [subtask, *(start(sink, savepoint, token=token) for token in (2, 3))]
     for run in runs:
         run.finish()
     prepared = [run.snapshot(2)[0] for run in runs]
@@ -176,19 +176,19 @@ def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path) -> None:
     for late in (0, 2):
         with pytest.raises(JobRejected, match=r"visible in part-7-2-out-0-"):
             commit(sink, prepared[late], 2, late + 1)
-    again = start(sink, savepoint, token=4)
-    again.write(rows(4))
-    again.finish()
-    commit(sink, again.snapshot(3)[0], 3, 4)
+    successor = start(sink, savepoint, token=4)
+    successor.write(rows(4))
+    successor.finish()
+    commit(sink, successor.snapshot(3)[0], 3, 4)
     assert visible(tmp_path) == [[1], [4]]
 
 
 def test_a_lost_or_damaged_file_is_named(tmp_path: Path) -> None:
     sink = compacting(tmp_path)
-    one = start(sink)
+    subtask = start(sink)
     for number in (1, 2):
-        one.write(rows(number))
-        _, entries = one.snapshot(number)
+        subtask.write(rows(number))
+        _, entries = subtask.snapshot(number)
     (first, _) = sorted(tmp_path.glob(".weir-*"))
     content = first.read_bytes()
     first.write_bytes(b"x" * len(content))
@@ -200,25 +200,25 @@ def test_a_lost_or_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
-    one = start(compacting(tmp_path))
-    one.write(rows(*range(10_000)))
-    one.snapshot(1)
+    subtask = start(compacting(tmp_path))
+    subtask.write(rows(*range(10_000)))
+    subtask.snapshot(1)
     (first,) = tmp_path.glob(".weir-*")
     content = first.read_bytes()
     first.write_bytes(content[:60] + b"\xff" * 400 + content[460:])
-    one.write(rows(1))
-    one.finish()
+    subtask.write(rows(1))
+    subtask.finish()
     with pytest.raises(EnvironmentFailure, match=rf"{first.name}: the file is damaged"):
-        one.snapshot(2)
+        subtask.snapshot(2)
 
 
 @pytest.mark.parametrize("merged", ["x", [5], ["../../etc/passwd"], [".weir-7-1-other-0-1.pending"]], ids=str)
 def test_a_committable_deletes_no_other_file(tmp_path: Path, merged: Any) -> None:
     sink = compacting(tmp_path)
-    one = start(sink)
-    one.write(rows(1))
-    one.finish()
-    (prepared,) = one.snapshot(1)[0]
+    subtask = start(sink)
+    subtask.write(rows(1))
+    subtask.finish()
+    (prepared,) = subtask.snapshot(1)[0]
     with pytest.raises(JobRejected, match="has not written"):
         commit(sink, [prepared | {"merged": merged}])
 
@@ -231,12 +231,12 @@ def test_bad_options_are_refused(tmp_path: Path, options: Any) -> None:
 
 def test_a_closed_writer_leaves_only_what_a_checkpoint_names(tmp_path: Path) -> None:
     sink = compacting(tmp_path)
-    one = start(sink)
+    subtask = start(sink)
     for checkpoint in (1, 2, 3):
-        one.write(rows(checkpoint))
-        _, entries = one.snapshot(checkpoint)
-    one.write(rows(99))
-    one.operator.close()
+        subtask.write(rows(checkpoint))
+        _, entries = subtask.snapshot(checkpoint)
+    subtask.write(rows(99))
+    subtask.operator.close()
     assert hidden(tmp_path) == sorted(entry["hidden"] for entry in entries)
 
 

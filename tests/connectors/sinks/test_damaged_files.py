@@ -42,11 +42,11 @@ class Taken:
     def publish(self, *numbers: int) -> None:
         """Commits the output of the checkpoint, as a restore does, and of an attempt that continues it to the end."""
         commit(self.sink, self.committables, 1, 2)
-        again = opened(self.sink, self.entries, token=2, list_state=self.list_state)
+        successor = opened(self.sink, self.entries, token=2, list_state=self.list_state)
         for number in numbers:
-            again.write(rows(number))
-        again.finish()
-        commit(self.sink, again.snapshot(2)[0], 2, 2)
+            successor.write(rows(number))
+        successor.finish()
+        commit(self.sink, successor.snapshot(2)[0], 2, 2)
 
 
 def taken(folder: Path, kind: str) -> Taken:

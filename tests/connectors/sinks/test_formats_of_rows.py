@@ -66,8 +66,8 @@ def read_csv(data: bytes) -> list[dict[str, Any]]:
 
 def in_csv(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def text(name: str, value: Any) -> str:
-        shown = str(value).lower() if name == "b" else str(value)
-        return "" if value is None else shown
+        text = str(value).lower() if name == "b" else str(value)
+        return "" if value is None else text
 
     return [{name: text(name, value) for name, value in row.items()} for row in rows]
 
@@ -76,11 +76,11 @@ def written(sink: RowFileSink, parts: list[list[dict[str, Any]]], schema: pa.Sch
     """Rows with a restore between two parts."""
     entries: list[Any] = []
     for token, part in enumerate(parts, 1):
-        one = opened(sink, entries, token=token)
-        one.write(pa.RecordBatch.from_pylist(part, schema))
-        prepared, entries = one.snapshot(token)
+        subtask = opened(sink, entries, token=token)
+        subtask.write(pa.RecordBatch.from_pylist(part, schema))
+        prepared, entries = subtask.snapshot(token)
         assert prepared == []
-        one.write(pa.RecordBatch.from_pylist(part, schema))  # of no checkpoint
+        subtask.write(pa.RecordBatch.from_pylist(part, schema))  # of no checkpoint
     last = opened(sink, entries, token=len(parts) + 1)
     last.finish()
     commit(sink, last.snapshot(99)[0], 99, len(parts) + 1)
@@ -108,8 +108,8 @@ def test_csv_has_the_values(tmp_path_factory: pytest.TempPathFactory, parts: lis
     options = pa_csv.ConvertOptions(
         column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
-    found = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True), convert_options=options)
-    assert found.to_pylist() == rows
+    table = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True), convert_options=options)
+    assert table.to_pylist() == rows
     plain = [{name: row[name] for name in ("n", "s", "b", "d", "u")} for row in rows]
     assert [{name: row[name] for name in plain[0]} for row in read_csv(path.read_bytes())] == in_csv(plain)
 
@@ -150,10 +150,10 @@ def test_duckdb_reads_the_folder(tmp_path: Path, suffix: str) -> None:
     rows = [dict.fromkeys(FLAT.names) | {"n": number, "s": "xyz"[number % 3]} for number in range(30)]
     written(sink, [rows[:20], rows[20:]])
     read = {"jsonl": "read_json", "csv": "read_csv"}[suffix]
-    found = duckdb.execute(
+    pairs = duckdb.execute(
         f"select n, s from {read}('{tmp_path}/*/part-*', hive_partitioning=true) order by n"
     ).fetchall()
-    assert found == [(row["n"], row["s"]) for row in rows]
+    assert pairs == [(row["n"], row["s"]) for row in rows]
 
 
 @pytest.mark.parametrize("suffix", SINKS)
@@ -187,11 +187,13 @@ def test_a_file_of_another_format_is_rolled_with_its_own_suffix(tmp_path: Path) 
 def test_no_file_exceeds_the_size(tmp_path: Path, suffix: str) -> None:
     """S1-44."""
     sink = SINKS[suffix](str(tmp_path), max_bytes=2_000, roll_after_ms=None, roll_after_idle_ms=None)
-    one = opened(sink)
+    subtask = opened(sink)
     for start in range(0, 600, 60):
-        one.write(pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + 60)), "t": [f"text {start}"] * 60}))
-    one.finish()
-    commit(sink, one.snapshot(1)[0])
+        subtask.write(
+            pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + 60)), "t": [f"text {start}"] * 60})
+        )
+    subtask.finish()
+    commit(sink, subtask.snapshot(1)[0])
     paths = list(tmp_path.glob("part-*"))
     assert all(path.stat().st_size <= 2_000 for path in paths)
     assert len(paths) <= 2 * sum(path.stat().st_size for path in paths) / 2_000
@@ -218,9 +220,9 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_the_start(
 ) -> None:
     flow = weir.Dataflow("job")
     rows = flow.source("numbers", weir.SequenceSource(rows=3)).map("rows", dict, columns)
-    with pytest.raises(JobRejected, match=problem) as found:
+    with pytest.raises(JobRejected, match=problem) as error:
         rows.sink("out", sink)
-    assert found.value.field == "out"
+    assert error.value.field == "out"
 
 
 def test_columns_that_are_known_late_are_refused_with_the_first_rows(tmp_path: Path) -> None:
@@ -247,18 +249,18 @@ def test_avro_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_null_alone_in_a_csv_row_is_refused(tmp_path: Path) -> None:
-    one = opened(weir.CsvSink(str(tmp_path)))
-    one.write(pa.RecordBatch.from_pydict({"a": ["x", None]}))
+    subtask = opened(weir.CsvSink(str(tmp_path)))
+    subtask.write(pa.RecordBatch.from_pydict({"a": ["x", None]}))
     with pytest.raises(DataRejected, match="empty line"):
-        one.snapshot(1)
+        subtask.snapshot(1)
 
 
 def test_a_value_that_avro_cannot_hold_is_refused(tmp_path: Path) -> None:
-    one = opened(weir.AvroSink(str(tmp_path)))
-    one.write(pa.RecordBatch.from_pydict({"q": pa.array([Decimal("1.5")], pa.decimal128(9, 2)), "m": pa.array(
+    subtask = opened(weir.AvroSink(str(tmp_path)))
+    subtask.write(pa.RecordBatch.from_pydict({"q": pa.array([Decimal("1.5")], pa.decimal128(9, 2)), "m": pa.array(
         [[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int8()))}))  # fmt: skip
     with pytest.raises(DataRejected, match="Avro: column 'm': a value cannot be written"):
-        one.snapshot(1)
+        subtask.snapshot(1)
 
 
 def of_bytes(data: bytes) -> pa.Array:
@@ -282,18 +284,18 @@ def of_bytes(data: bytes) -> pa.Array:
 )
 def test_a_value_that_no_text_stands_for_is_refused(tmp_path: Path, suffix: str, values: pa.Array) -> None:
     """S1-52: Arrow writes such a time as `<value out of range: …>`; Python's types raise errors of any kind."""
-    one = opened(SINKS[suffix](str(tmp_path), **NO_LIMITS))
-    one.write(pa.RecordBatch.from_arrays([values, pa.array(range(len(values)))], ["a", "n"]))
+    subtask = opened(SINKS[suffix](str(tmp_path), **NO_LIMITS))
+    subtask.write(pa.RecordBatch.from_arrays([values, pa.array(range(len(values)))], ["a", "n"]))
     with pytest.raises(DataRejected, match=r"^(CSV|Avro|JSON lines): "):
-        one.snapshot(1)
+        subtask.snapshot(1)
 
 
 def test_json_times_of_nanoseconds_are_iso_8601_or_refused(tmp_path: Path) -> None:
     columns = {"t": pa.array([1]).cast(pa.timestamp("ns")), "d": pa.array([1]).cast(pa.duration("ns"))}
-    one = opened(weir.JsonLinesSink(str(tmp_path), **NO_LIMITS))
-    one.write(pa.RecordBatch.from_pydict(columns))
-    one.finish()
-    commit(weir.JsonLinesSink(str(tmp_path)), one.snapshot(1)[0])
+    subtask = opened(weir.JsonLinesSink(str(tmp_path), **NO_LIMITS))
+    subtask.write(pa.RecordBatch.from_pydict(columns))
+    subtask.finish()
+    commit(weir.JsonLinesSink(str(tmp_path)), subtask.snapshot(1)[0])
     (path,) = tmp_path.glob("part-*")
     assert json.loads(path.read_bytes()) == {"t": "1970-01-01T00:00:00.000000001", "d": "P0DT0H0M0.000000001S"}
     with pytest.raises(JobRejected, match=r"'t' is .*cast it to microseconds"):

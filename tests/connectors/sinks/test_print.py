@@ -20,26 +20,26 @@ from runtime.state.backend import SubtaskState
 def test_a_line_is_a_row_after_prefix_and_subtask(
     sink: PrintSink, parallelism: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = sink.writer()
-    found.open(
+    writer = sink.writer()
+    writer.open(
         OperatorContext(
             job="job", uid="out", index=1, parallelism=parallelism, max_parallelism=16, token=Token(1),
             state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
         )
     )  # fmt: skip
-    found.write(pa.RecordBatch.from_pydict({"n": pa.array([1, None], pa.int64())}))
-    assert found.prepare(1) == ()
-    seen = capsys.readouterr()
-    assert (seen.err if sink.to_stderr else seen.out) == text
+    writer.write(pa.RecordBatch.from_pydict({"n": pa.array([1, None], pa.int64())}))
+    assert writer.prepare(1) == ()
+    output = capsys.readouterr()
+    assert (output.err if sink.to_stderr else output.out) == text
 
 
 def test_a_time_after_the_year_9999_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    found = PrintSink().writer()
-    found.open(
+    writer = PrintSink().writer()
+    writer.open(
         OperatorContext(
             job="job", uid="out", index=0, parallelism=1, max_parallelism=16, token=Token(1),
             state=SubtaskState(range(16), 16, None), now_ms=lambda: 0,
         )
     )  # fmt: skip
-    found.write(pa.record_batch({"at": pa.array([253_402_300_800_000], pa.timestamp("ms"))}))
+    writer.write(pa.record_batch({"at": pa.array([253_402_300_800_000], pa.timestamp("ms"))}))
     assert capsys.readouterr().out == '{"at":"10000-01-01T00:00:00.000"}\n'

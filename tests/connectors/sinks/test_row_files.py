@@ -91,14 +91,14 @@ def opened(
     clock: Any = None,
     list_state: str = FILES_IN_PROGRESS,
 ) -> Subtask:
-    made = Subtask(SinkOperator(sink), Lists(list_state, entries), token, clock or Clock())
-    state: Any = made.state
+    subtask = Subtask(SinkOperator(sink), Lists(list_state, entries), token, clock or Clock())
+    state: Any = subtask.state
     context = OperatorContext(
         job=JOB, uid=UID, index=index, parallelism=1, max_parallelism=16, token=Token(token),
-        state=state, now_ms=made.clock,
+        state=state, now_ms=subtask.clock,
     )  # fmt: skip
-    made.operator.open(context)
-    return made
+    subtask.operator.open(context)
+    return subtask
 
 
 def rows(*numbers: int, day: str = "a") -> pa.RecordBatch:
@@ -185,20 +185,20 @@ def test_a_savepoint_is_restored_twice_and_into_another_folder(tmp_path: Path) -
     first.write(rows(3))
     first.snapshot(2)
     for token, sink in enumerate([output, former], 2):
-        again = opened(sink, entries, token=token)
-        again.write(rows(10 * token))
-        again.finish()
-        commit(sink, again.snapshot(3)[0], 3, token)
+        successor = opened(sink, entries, token=token)
+        successor.write(rows(10 * token))
+        successor.finish()
+        commit(sink, successor.snapshot(3)[0], 3, token)
     assert visible(tmp_path / "b") == [1, 2, 20]
     assert visible(tmp_path / "a") == [1, 2, 30]
 
 
 def restored(sink: Any, entries: Sequence[Any], token: int, *numbers: int) -> Subtask:
     """A run that restores `entries` and writes more rows, as another run after it does."""
-    again = opened(sink, entries, token=token)
+    successor = opened(sink, entries, token=token)
     for number in numbers:
-        again.write(rows(number))
-    return again
+        successor.write(rows(number))
+    return successor
 
 
 def publish(run: Subtask, sink: Any, checkpoint: int) -> None:
@@ -206,8 +206,8 @@ def publish(run: Subtask, sink: Any, checkpoint: int) -> None:
     commit(sink, run.snapshot(checkpoint)[0], checkpoint, run.token)
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path, taken: bool) -> None:
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path, is_taken: bool) -> None:
     """S1-52: also if an attempt between has continued the file, and if a consumer has taken the visible file."""
     sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
     first = restored(sink, [], 1, 1, 2)
@@ -218,7 +218,7 @@ def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path, taken: b
     _, last = second.snapshot(3)
     publish(restored(sink, last, 3, 5), sink, 4)
     assert visible(tmp_path) == [1, 2, 3, 4, 5]
-    for path in tmp_path.glob("part-*") if taken else ():
+    for path in tmp_path.glob("part-*") if is_taken else ():
         path.unlink()
     before = visible(tmp_path)
     for token in (4, 5):
@@ -303,10 +303,10 @@ def test_a_zombie_that_claims_after_the_clean_up_takes_no_rows(
 
     def clean_before(claims: Claims, origin: str, claim: Claim) -> Claim:
         sink.committer().clean(JOB, UID, Token(3), savepoint)
-        found = acquire(claims, origin, claim)
+        result = acquire(claims, origin, claim)
         if killed:
             raise KeyboardInterrupt
-        return found
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(Claims, "acquire", clean_before)
@@ -318,8 +318,8 @@ def test_a_zombie_that_claims_after_the_clean_up_takes_no_rows(
     assert visible(tmp_path) == [1, 4]
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_file_that_a_later_checkpoint_committed_is_not_continued(tmp_path: Path, taken: bool) -> None:
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_file_that_a_later_checkpoint_committed_is_not_continued(tmp_path: Path, is_taken: bool) -> None:
     """Its rows are visible, or were until a consumer took them: the commit log knows."""
     sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
     first = opened(sink)
@@ -329,13 +329,13 @@ def test_a_file_that_a_later_checkpoint_committed_is_not_continued(tmp_path: Pat
     first.finish()
     commit(sink, first.snapshot(2)[0], 2)
     (path,) = tmp_path.rglob("part-*")
-    if taken:
+    if is_taken:
         path.unlink()
     second = opened(sink, entries, token=2)
     second.write(rows(2))
     second.finish()
     commit(sink, second.snapshot(3)[0], 3, 2)
-    assert visible(tmp_path) == ([2] if taken else [1, 2, 2]), "rows after the older checkpoint are repeated"
+    assert visible(tmp_path) == ([2] if is_taken else [1, 2, 2]), "rows after the older checkpoint are repeated"
 
 
 def test_a_lost_file_is_named(tmp_path: Path) -> None:
@@ -409,11 +409,11 @@ def test_a_subtask_rolls_the_files_that_it_cannot_continue(tmp_path: Path) -> No
 def test_files_are_rolled_before_they_exceed_the_size(tmp_path: Path) -> None:
     """S1-44: exactly, also within a batch; only a row that alone is larger gets a larger file."""
     sink = JsonLinesSink(str(tmp_path), max_bytes=100, roll_after_ms=None, roll_after_idle_ms=None)
-    one = opened(sink)
+    subtask = opened(sink)
     text = ["x" * (7 * number % 60) for number in range(200)] + ["y" * 300, "z"]
-    one.write(pa.RecordBatch.from_pydict({"n": pa.array(range(202)), "text": text}))
-    one.finish()
-    commit(sink, one.snapshot(1)[0])
+    subtask.write(pa.RecordBatch.from_pydict({"n": pa.array(range(202)), "text": text}))
+    subtask.finish()
+    commit(sink, subtask.snapshot(1)[0])
     files = sorted((path.read_bytes() for path in tmp_path.glob("part-*")), key=first_number)
     lines = [data.splitlines(keepends=True) for data in files]
     assert [json.loads(line)["n"] for each in lines for line in each] == list(range(202))
@@ -425,17 +425,17 @@ def test_files_are_rolled_before_they_exceed_the_size(tmp_path: Path) -> None:
 def test_files_are_rolled_by_age_and_without_new_rows(tmp_path: Path) -> None:
     """S1-45: also after a restore, which keeps both times."""
     sink = JsonLinesSink(str(tmp_path), partition_by=("day",), roll_after_ms=100, roll_after_idle_ms=30)
-    one = opened(sink)
-    assert one.operator.next_processing_timer() is None
-    one.write(rows(1, day="a"))
-    one.write(rows(2, day="b"))
-    one.clock.now += 29
-    one.write(rows(3, day="a"))
-    one.fire_timers()
-    assert one.operator.next_processing_timer() == 1_030
-    prepared, entries = one.snapshot(1)
+    subtask = opened(sink)
+    assert subtask.operator.next_processing_timer() is None
+    subtask.write(rows(1, day="a"))
+    subtask.write(rows(2, day="b"))
+    subtask.clock.now += 29
+    subtask.write(rows(3, day="a"))
+    subtask.fire_timers()
+    assert subtask.operator.next_processing_timer() == 1_030
+    prepared, entries = subtask.snapshot(1)
     assert (prepared, len(entries)) == ([], 2)
-    two = opened(sink, entries, token=2, clock=one.clock)
+    two = opened(sink, entries, token=2, clock=subtask.clock)
     two.clock.now += 1
     two.fire_timers()
     prepared, entries = two.snapshot(2)
@@ -452,23 +452,23 @@ def test_files_are_rolled_by_age_and_without_new_rows(tmp_path: Path) -> None:
 
 def test_a_checkpoint_rolls_all_files_if_wanted(tmp_path: Path) -> None:
     sink = JsonLinesSink(str(tmp_path), roll_on_checkpoint=True, **NO_LIMITS)
-    one = opened(sink)
-    one.write(rows(1))
-    prepared, entries = one.snapshot(1)
+    subtask = opened(sink)
+    subtask.write(rows(1))
+    prepared, entries = subtask.snapshot(1)
     assert (len(prepared), entries) == (1, [])
     commit(sink, prepared)
     assert visible(tmp_path) == [1]
-    assert one.snapshot(2)[0] == prepared, "not known to be committed"
+    assert subtask.snapshot(2)[0] == prepared, "not known to be committed"
 
 
 def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1-41."""
     monkeypatch.setattr(row_files, "MAX_OPEN_FILES", 3)
     sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
-    one = opened(sink)
+    subtask = opened(sink)
     for number in range(40):
-        one.write(rows(number, day=str(number % 5)))
-    prepared, entries = one.snapshot(1)
+        subtask.write(rows(number, day=str(number % 5)))
+    prepared, entries = subtask.snapshot(1)
     assert len(entries) == 3
     two = opened(sink, entries, token=2)
     two.finish()
@@ -488,11 +488,11 @@ def test_bad_options_are_refused(options: Any) -> None:
 
 def test_a_full_disk_is_an_outage_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1-53: the file stays, because checkpoint 1 names it."""
-    one = opened(JsonLinesSink(str(tmp_path), **NO_LIMITS))
-    one.write(rows(1))
-    one.snapshot(1)
+    subtask = opened(JsonLinesSink(str(tmp_path), **NO_LIMITS))
+    subtask.write(rows(1))
+    subtask.snapshot(1)
     (name,) = hidden(tmp_path)
-    one.write(rows(2))
+    subtask.write(rows(2))
 
     def fsync(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -500,16 +500,16 @@ def test_a_full_disk_is_an_outage_that_names_the_file(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         with pytest.raises(EnvironmentFailure, match=f"{name}: .*No space left"):
-            one.snapshot(2)
-    one.operator.close()
+            subtask.snapshot(2)
+    subtask.operator.close()
     assert hidden(tmp_path) == [name]
 
 
 def test_empty_batches_make_no_file(tmp_path: Path) -> None:
-    one = opened(JsonLinesSink(str(tmp_path)))
-    one.write(rows())
-    one.finish()
-    assert one.snapshot(1) == ([], [])
+    subtask = opened(JsonLinesSink(str(tmp_path)))
+    subtask.write(rows())
+    subtask.finish()
+    assert subtask.snapshot(1) == ([], [])
 
 
 def test_partition_columns_must_be_there(tmp_path: Path) -> None:
@@ -580,10 +580,10 @@ class Resuming(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 2), count=st.integers(1, 6), day=st.sampled_from("ab"))
     def write(self, index: int, count: int, day: str) -> None:
-        fresh = list(range(self.written, self.written + count))
+        numbers = list(range(self.written, self.written + count))
         self.written += count
-        self.rows += fresh
-        self.subtasks[index % len(self.subtasks)].write(rows(*fresh, day=day))
+        self.rows += numbers
+        self.subtasks[index % len(self.subtasks)].write(rows(*numbers, day=day))
 
     @rule(passed=st.integers(1, 60))
     def pass_time(self, passed: int) -> None:
@@ -604,12 +604,12 @@ class Resuming(RuleBasedStateMachine):
     @rule(recorded=st.booleans(), notified=st.integers(0, 3))
     def checkpoint(self, recorded: bool, notified: int) -> None:
         self.number += 1
-        found = [subtask.snapshot(self.number) for subtask in self.subtasks]
+        snapshots = [subtask.snapshot(self.number) for subtask in self.subtasks]
         if not recorded:
             return
-        committables, entries = ([each for one in found for each in one[place]] for place in (0, 1))
-        fresh = [each for each in committables if each not in self.retained[-1].committables]
-        assert self.sink.committer().missing([*fresh, *entries]) == []
+        committables, entries = ([each for snapshot in snapshots for each in snapshot[place]] for place in (0, 1))
+        additions = [each for each in committables if each not in self.retained[-1].committables]
+        assert self.sink.committer().missing([*additions, *entries]) == []
         self.retained = [*self.retained[-1:], Record(self.number, list(self.rows), committables, entries)]
         self.recorded |= set(self.rows)
         permit = permit_from_master(JOB, Token(self.token), CheckpointId(self.number))
@@ -672,9 +672,9 @@ class Resuming(RuleBasedStateMachine):
     @invariant()
     def only_committed_rows_are_visible_once(self) -> None:
         if hasattr(self, "folder"):
-            seen = self.visible_rows() + self.taken
-            assert len(set(seen)) == len(seen)
-            assert self.recorded.issuperset(seen)
+            numbers = self.visible_rows() + self.taken
+            assert len(set(numbers)) == len(numbers)
+            assert self.recorded.issuperset(numbers)
 
     def teardown(self) -> None:
         if not hasattr(self, "folder"):
@@ -685,9 +685,9 @@ class Resuming(RuleBasedStateMachine):
         for subtask in self.subtasks:
             subtask.finish()
         self.checkpoint(recorded=True, notified=2)
-        seen = Counter(self.visible_rows() + self.taken)
-        assert set(seen.values()) <= {1}
-        assert seen.keys() >= set(self.rows)
+        counts = Counter(self.visible_rows() + self.taken)
+        assert set(counts.values()) <= {1}
+        assert counts.keys() >= set(self.rows)
         self.sink.committer().clean(JOB, UID, Token(self.token + 1), [])
         assert hidden(self.folder) == []
         logged = [file.name for epoch in CommitLog(self.folder).epochs(JOB, UID) for file in epoch.files]
@@ -721,10 +721,10 @@ def test_values_are_json_of_any_reader(tmp_path: Path) -> None:
     ]  # fmt: skip
     sink = JsonLinesSink(str(tmp_path))
     sink.check_columns(schema)
-    one = opened(sink)
-    one.write(pa.RecordBatch.from_pylist(values, schema))
-    one.finish()
-    commit(sink, one.snapshot(1)[0])
+    subtask = opened(sink)
+    subtask.write(pa.RecordBatch.from_pylist(values, schema))
+    subtask.finish()
+    commit(sink, subtask.snapshot(1)[0])
     (path,) = tmp_path.glob("part-*.jsonl")
     first, second = map(json.loads, path.read_text().split("\n")[:2])
     assert first == {

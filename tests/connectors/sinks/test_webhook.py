@@ -24,14 +24,14 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 @pytest.fixture
 def server() -> Iterator[WebhookServer]:
-    with running_webhook() as found:
-        yield found
+    with running_webhook() as server:
+        yield server
 
 
-def webhook(server: WebhookServer, path: str = "/in", **more: Any) -> Webhook:
-    found = Webhook(server.url + path, **{"batch_rows": 2, "timeout_s": 5.0} | more)
-    found.check()
-    return found
+def webhook(server: WebhookServer, path: str = "/in", **arguments: Any) -> Webhook:
+    webhook = Webhook(server.url + path, **{"batch_rows": 2, "timeout_s": 5.0} | arguments)
+    webhook.check()
+    return webhook
 
 
 @given(st.lists(st.integers(0, 5), max_size=6), st.integers(1, 4))
@@ -39,10 +39,10 @@ def test_rows_are_split_in_order_across_batches(sizes: list[int], count: int) ->
     numbers = list(range(sum(sizes)))
     left = iter(numbers)
     batches = [rows(*(next(left) for _ in range(size))) for size in sizes]
-    found = list(split_rows(batches, count))
-    assert [row["n"] for _, part in found for row in part] == numbers
-    assert [first for first, _ in found] == list(range(0, len(numbers), count))
-    assert all(len(part) == count for _, part in found[:-1])
+    parts = list(split_rows(batches, count))
+    assert [row["n"] for _, part in parts for row in part] == numbers
+    assert [first for first, _ in parts] == list(range(0, len(numbers), count))
+    assert all(len(part) == count for _, part in parts[:-1])
 
 
 def test_a_repeated_epoch_has_the_same_keys_and_batches(server: WebhookServer) -> None:
@@ -68,9 +68,9 @@ def test_a_server_that_ends_the_connection_in_mid_epoch_gets_the_rest_at_the_rep
 def test_a_temporary_status_is_repeated(server: WebhookServer, status: int) -> None:
     """S1-60."""
     server.at("/in").answer = lambda count: status
-    with pytest.raises(EnvironmentFailure, match=rf"Webhook http://\S+/in answers with status {status} \(") as found:
+    with pytest.raises(EnvironmentFailure, match=rf"Webhook http://\S+/in answers with status {status} \(") as error:
         webhook(server).write_epoch(EPOCH, [rows(1)])
-    assert is_outage(found.value) == (status not in (425, 500)), "an overloaded server is waited out"
+    assert is_outage(error.value) == (status not in (425, 500)), "an overloaded server is waited out"
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 422])
@@ -82,8 +82,8 @@ def test_any_other_status_ends_the_job(server: WebhookServer, status: int) -> No
 
 
 def test_a_server_that_is_away_or_silent_is_waited_out(server: WebhookServer) -> None:
-    with running_webhook() as gone:
-        away = webhook(gone)
+    with running_webhook() as closed_server:
+        away = webhook(closed_server)
     with pytest.raises(TargetAway, match="does not answer: Connection refused"):
         away.write_epoch(EPOCH, [rows(1)])
     with server.lock, pytest.raises(TargetAway, match=r"does not answer within 0\.05 s: raise `timeout_s`"):
@@ -118,7 +118,7 @@ def test_values_without_a_json_type_are_text(server: WebhookServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "more"),
+    ("url", "options"),
     [
         ("ftp://host/", {}),
         ("http://", {}),
@@ -131,9 +131,9 @@ def test_values_without_a_json_type_are_text(server: WebhookServer) -> None:
         ("http://h/", {"guarantee": "none"}),
     ],
 )
-def test_bad_settings_are_refused(url: str, more: dict[str, Any]) -> None:
+def test_bad_settings_are_refused(url: str, options: dict[str, Any]) -> None:
     with pytest.raises(JobRejected) as error:
-        Webhook(url, **more).check()
+        Webhook(url, **options).check()
     assert "abc" not in str(error.value)
     assert "password@" not in str(error.value)
 

@@ -60,19 +60,19 @@ def target() -> Table:
 
 
 def writer(of: WriteAheadSink, *, token: int = 1, index: int = 0, uid: str = "out") -> SinkWriter:
-    found = of.writer()
-    found.open(
+    writer = of.writer()
+    writer.open(
         OperatorContext(
             job="job", uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
             state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
         )
     )  # fmt: skip
-    return found
+    return writer
 
 
-def prepared(found: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
-    found.write(pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}))
-    committables: list[Any] = json.loads(json.dumps(found.prepare(checkpoint)))
+def prepared(sink_writer: SinkWriter, checkpoint: int, *numbers: int) -> list[Any]:
+    sink_writer.write(pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}))
+    committables: list[Any] = json.loads(json.dumps(sink_writer.prepare(checkpoint)))
     return committables
 
 
@@ -87,8 +87,8 @@ def held(folder: Path) -> list[str]:
 def test_rows_reach_the_target_with_their_checkpoint_and_once(tmp_path: Path, target: Table) -> None:
     """S1-55: the same identity at each repetition, by slots, masters and restores."""
     sink = WriteAheadSink(target, str(tmp_path))
-    one, two = writer(sink), writer(sink, index=1)
-    committables = prepared(one, 1, 1, 2) + prepared(two, 1, 3)
+    first_writer, second_writer = writer(sink), writer(sink, index=1)
+    committables = prepared(first_writer, 1, 1, 2) + prepared(second_writer, 1, 3)
     assert target.rows == []
     commit_epoch(sink.committer(), 1, *committables)
     assert target.rows == [1, 2, 3]
@@ -96,7 +96,7 @@ def test_rows_reach_the_target_with_their_checkpoint_and_once(tmp_path: Path, ta
     for committer in (sink.committer(), sink.committer()):
         assert committer.commit(permit, committables) == 0
         commit_epoch(committer, 1, *committables, token=2)
-    later = prepared(one, 2, 4)
+    later = prepared(first_writer, 2, 4)
     commit_epoch(sink.committer(), 2, *committables, *later)
     assert target.calls == [1, 2]
     assert target.rows == [1, 2, 3, 4]
@@ -108,13 +108,13 @@ def test_rows_reach_the_target_with_their_checkpoint_and_once(tmp_path: Path, ta
 def test_an_epoch_that_failed_is_written_again_before_later_epochs(tmp_path: Path, target: Table, step: str) -> None:
     """S1-60: a failure of the target drops no row and changes no order."""
 
-    def fail(found: str) -> None:
-        if found == step:
+    def fail(name: str) -> None:
+        if name == step:
             raise EnvironmentFailure("away")
 
     sink = WriteAheadSink(target, str(tmp_path))
-    found = writer(sink)
-    first, second = prepared(found, 1, 1), prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    first, second = prepared(sink_writer, 1, 1), prepared(sink_writer, 2, 2)
     target.trouble = fail
     with pytest.raises(EnvironmentFailure, match="away"):
         commit_epoch(sink.committer(), 1, *first)
@@ -158,8 +158,8 @@ def test_a_lost_file_of_an_epoch_is_named(tmp_path: Path, target: Table) -> None
 
 def test_two_sinks_that_share_a_folder_keep_to_their_targets(tmp_path: Path, target: Table) -> None:
     other = Table()
-    for uid, number, found in (("one", 1, target), ("two", 2, other)):
-        sink = WriteAheadSink(found, str(tmp_path))
+    for uid, number, table in (("one", 1, target), ("two", 2, other)):
+        sink = WriteAheadSink(table, str(tmp_path))
         commit_epoch(sink.committer(), 1, *prepared(writer(sink, uid=uid), 1, number))
     assert (target.rows, other.rows) == ([1], [2])
 
@@ -175,8 +175,8 @@ def test_a_sink_in_a_run_of_the_console_uses_a_folder_of_the_run(tmp_path: Path,
     commit_epoch(bound.committer(), 1, *prepared(writer(bound), 1, 1))
     assert target.rows == [1]
     sink.bind("out", StageFolders(columns="")).check()  # at compile time the folder is not known
-    given = WriteAheadSink(target, str(tmp_path)).bind("out", StageFolders(columns="", streams="/elsewhere"))
-    assert given.folders() == {"folder": str(tmp_path)}
+    bound_sink = WriteAheadSink(target, str(tmp_path)).bind("out", StageFolders(columns="", streams="/elsewhere"))
+    assert bound_sink.folders() == {"folder": str(tmp_path)}
 
 
 def test_bad_settings_are_refused(target: Table) -> None:
@@ -196,8 +196,8 @@ def test_a_job_posts_each_row_once_to_a_server_that_is_away_at_times(tmp_path: P
         hook = weir.Webhook(f"{server.url}/in", batch_rows=64, guarantee="exactly-once")
         flow = weir.Dataflow("hooked")
         flow.source("numbers", Numbers(total=300)).sink("out", WriteAheadSink(hook, str(tmp_path / "held")))
-        again = weir.FixedDelay(attempts=9, delay_ms=20)
-        weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"), restart=again)
+        restart = weir.FixedDelay(attempts=9, delay_ms=20)
+        weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"), restart=restart)
         assert sorted(row["value"] for row in received.rows) == sorted([*range(300)] * 4)
         assert len(received.requests) > 7, "batches were sent again"
     assert held(tmp_path / "held") == []

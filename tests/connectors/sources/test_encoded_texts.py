@@ -47,12 +47,12 @@ def batches(source: DirectorySource) -> list[pa.RecordBatch]:
 
 @pytest.mark.parametrize("schema", [SCHEMA, None], ids=["declared", "of the file"])
 def test_only_texts_of_few_values_are_encoded(tmp_path: Path, schema: pa.Schema | None) -> None:
-    wanted = write(tmp_path / "in", dictionaries=(True, False))
+    rows = write(tmp_path / "in", dictionaries=(True, False))
     plain = DirectorySource(str(tmp_path / "in"), weir.ParquetFormat(schema), bounded=True)
-    found = batches(plain.with_encoded_texts())
-    assert [encoded_columns(batch.schema) for batch in found] == 3 * [["kind"]] + 3 * [[]]
-    assert [row for batch in found for row in batch.to_pylist()] == wanted
-    assert [decode(batch) for batch in found] == batches(plain)
+    parts = batches(plain.with_encoded_texts())
+    assert [encoded_columns(batch.schema) for batch in parts] == 3 * [["kind"]] + 3 * [[]]
+    assert [row for batch in parts for row in batch.to_pylist()] == rows
+    assert [decode(batch) for batch in parts] == batches(plain)
     assert not any(encoded_columns(batch.schema) for batch in batches(plain))
 
 
@@ -71,18 +71,18 @@ def test_large_texts_keep_their_type(tmp_path: Path, kind: pa.DataType) -> None:
     pq.write_table(few, tmp_path / "in" / "0.parquet")
     pq.write_table(pa.table({"kind": pa.array(many, kind)}), tmp_path / "in" / "1.parquet", use_dictionary=False)
     source = DirectorySource(str(tmp_path / "in"), weir.ParquetFormat(), bounded=True)
-    found = batches(source.with_encoded_texts())
-    assert {batch.schema.field("kind").type for batch in found} == {kind}
-    assert sum(batch.num_rows for batch in found) == 2_000
+    parts = batches(source.with_encoded_texts())
+    assert {batch.schema.field("kind").type for batch in parts} == {kind}
+    assert sum(batch.num_rows for batch in parts) == 2_000
 
 
 def test_filters_and_required_values_are_those_of_the_texts(tmp_path: Path) -> None:
-    wanted = write(tmp_path / "in")
+    rows = write(tmp_path / "in")
     source = DirectorySource(
         str(tmp_path / "in"), weir.ParquetFormat(SCHEMA), bounded=True, filter=pc.field("kind") == "view"
     )
-    found = [row for batch in batches(source.with_encoded_texts()) for row in batch.to_pylist()]
-    assert found == [row for row in wanted if row["kind"] == "view"]
+    result = [row for batch in batches(source.with_encoded_texts()) for row in batch.to_pylist()]
+    assert result == [row for row in rows if row["kind"] == "view"]
     strict = SCHEMA.set(0, pa.field("kind", pa.string(), nullable=False))
     source = DirectorySource(str(tmp_path / "in"), weir.ParquetFormat(strict), bounded=True)
     with pytest.raises(DataRejected, match="column 'kind': a value is missing"):
@@ -103,9 +103,9 @@ def test_a_job_on_codes_counts_and_forwards_texts(tmp_path: Path, parallelism: i
     source = DirectorySource(str(tmp_path / "in"), weir.ParquetFormat(SCHEMA), event_time="at", bounded=True)
     source = replace(source, max_disorder_ms=len(rows))
     names = flow.source("names", DirectorySource(str(tmp_path / "names"), weir.ParquetFormat(NAMES), bounded=True))
-    known = flow.source("rows", source).filter("known", pc.field("kind") != "click")
-    known.map_batches("texts", only_texts).sink("all", weir.ParquetSink(str(tmp_path / "all")))
-    joined = known.join_broadcast("joined", names, on=["kind"], take=["name"]).key_by("name")
+    stream = flow.source("rows", source).filter("known", pc.field("kind") != "click")
+    stream.map_batches("texts", only_texts).sink("all", weir.ParquetSink(str(tmp_path / "all")))
+    joined = stream.join_broadcast("joined", names, on=["kind"], take=["name"]).key_by("name")
     counts = joined.window("counts", timedelta(seconds=1), "at", {"n": weir.Count()})
     counts.sink("out", weir.ParquetSink(str(tmp_path / "counts")))
     assert {edge.spec.target for edge in flow.compile(1).edges if edge.is_encoded} == {
@@ -116,10 +116,10 @@ def test_a_job_on_codes_counts_and_forwards_texts(tmp_path: Path, parallelism: i
     run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"))
     views = [row for row in rows if row["kind"] == "view"]
     assert sorted(read(tmp_path / "all"), key=str) == sorted(views, key=str)
-    wanted = Counter(("View", row["at"] // 1_000) for row in views)
+    expected = Counter(("View", row["at"] // 1_000) for row in views)
     epoch, second = datetime(1970, 1, 1), timedelta(seconds=1)  # noqa: DTZ001 - windows have no time zone
-    found = {(row["name"], (row["window_start"] - epoch) // second): row["n"] for row in read(tmp_path / "counts")}
-    assert found == wanted
+    windows = {(row["name"], (row["window_start"] - epoch) // second): row["n"] for row in read(tmp_path / "counts")}
+    assert windows == expected
 
 
 def drop_names(folder: Path) -> None:

@@ -53,9 +53,9 @@ def restored(
 
 
 def rest(readings: list[Reading]) -> list[str]:
-    found = [row["line"] for reading in readings for row in reading.rows()]
+    lines = [row["line"] for reading in readings for row in reading.rows()]
     assert all(reading.exhausted() for reading in readings)
-    return sorted(found)
+    return sorted(lines)
 
 
 def test_files_that_arrive_after_the_listing_are_not_read_after_a_restore(tmp_path: Path) -> None:
@@ -108,13 +108,13 @@ def test_exactly_the_files_of_the_first_listing_are_read_at_any_parallelism(
     for attempt, parallelism in enumerate((3, 7, random_.randrange(1, 5), 1)):
         source = source_with_input(bounded(folder), bounded(folder).list_input())
         readings = restored(source, store, snapshots, parallelism)
-        found = list[str]()
+        attempt_lines = list[str]()
         for _ in range(random_.randrange(6)):
             batch = random_.choice(readings).poll(random_.randrange(1, 9))
-            found += batch["line"].to_pylist() if batch is not None else []
+            attempt_lines += batch["line"].to_pylist() if batch is not None else []
         if not attempt or random_.random() < 0.7:
             snapshots = [reading.snapshot(f"chk-{attempt}") for reading in readings]
-            committed += found
+            committed += attempt_lines
         write(folder, f"{random_.random():.6f}-late")
     assert sorted(committed + rest(restored(bounded(folder), store, snapshots, 2))) == sorted(lines(*sorted(names)))
 
@@ -164,23 +164,25 @@ def test_a_file_that_changed_after_the_listing_is_refused(tmp_path: Path) -> Non
         Reading(source).poll()
 
 
-@pytest.mark.parametrize(("names", "gone", "left"), [((), ["a"], ["b"]), (("day",), ["day=1/a", "day=1"], ["day=2/b"])])
+@pytest.mark.parametrize(
+    ("names", "removals", "left"), [((), ["a"], ["b"]), (("day",), ["day=1/a", "day=1"], ["day=2/b"])]
+)
 def test_a_file_or_subfolder_that_is_deleted_during_the_listing_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], gone: list[str], left: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], removals: list[str], left: list[str]
 ) -> None:
     """A consumer removes files that were read to their end. The folder is there, and so are the other files."""
-    for path in (gone[0], left[0]):
+    for path in (removals[0], left[0]):
         write((tmp_path / path).parent, Path(path).name)
     scan = os.scandir
 
     @contextmanager
     def scan_and_delete(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
         with scan(folder) as entries:
-            found = list(entries)
-            for path in (tmp_path / name for name in gone):
+            items = list(entries)
+            for path in (tmp_path / name for name in removals):
                 if path.exists():
                     path.rmdir() if path.is_dir() else path.unlink()
-            yield iter(found)
+            yield iter(items)
 
     folder = LocalFolder(str(tmp_path), names)
     monkeypatch.setattr(os, "scandir", scan_and_delete)

@@ -27,8 +27,8 @@ from tests.contracts.files import Reading, drop
 DAY = pc.field("day")
 
 
-def lines(folder: Path, **more: Any) -> DirectorySource:
-    return DirectorySource(str(folder), LineFormat(), bounded=True, **more)
+def lines(folder: Path, **arguments: Any) -> DirectorySource:
+    return DirectorySource(str(folder), LineFormat(), bounded=True, **arguments)
 
 
 def rows(source: Any) -> list[dict[str, Any]]:
@@ -45,8 +45,8 @@ def test_types_are_inferred_from_all_folders_and_nulls_and_escapes_are_read(tmp_
     source = lines(tmp_path, partition_by=("day", "n", "t"))
     source.check()
     assert source.output_columns() is None
-    found = rows(source)
-    assert sorted(map(str, found)) == sorted(
+    result = rows(source)
+    assert sorted(map(str, result)) == sorted(
         map(
             str,
             (
@@ -105,13 +105,13 @@ def test_a_filter_skips_folders(tmp_path: Path) -> None:
     (tmp_path / "day=2").mkdir()
     (tmp_path / "day=1" / "a").write_bytes(b"nonsense")
     pq.write_table(pa.table({"id": range(9)}), tmp_path / "day=2" / "b")
-    for schema, chosen in (
+    for schema, condition in (
         (None, DAY == 2),
         (None, DAY > 1),
         (pa.schema([("id", pa.int64())]), (DAY == 2) & (pc.field("id") < 100)),
         (pa.schema([("id", pa.int64())]), (DAY == 2) | ((DAY == 1) & ~DAY.is_valid())),
     ):
-        source = ParquetSource(str(tmp_path), schema, partition_by=("day",), filter=chosen, columns=("id", "day"))
+        source = ParquetSource(str(tmp_path), schema, partition_by=("day",), filter=condition, columns=("id", "day"))
         assert [row["id"] for row in rows(source)] == list(range(9))
     with pytest.raises(DataRejected, match=r"/day=1/a: it is not a readable Parquet file"):
         rows(ParquetSource(str(tmp_path), partition_by=("day",), filter=DAY < 2))
@@ -122,9 +122,9 @@ def test_columns_and_filters_of_partitions_agree_with_arrow(tmp_path: Path) -> N
     ds.write_dataset(
         table, tmp_path, format="parquet", partitioning=ds.partitioning(pa.schema([("day", pa.int64())]), flavor="hive")
     )
-    for chosen in (DAY == 3, (DAY >= 2) & (pc.field("id") < 30), (pc.field("id") < 5) | (DAY == 0), DAY > 9):
-        source = ParquetSource(str(tmp_path), columns=("day", "id"), filter=chosen, partition_by=("day",))
-        expected = table.filter(chosen).select(["day", "id"]).to_pylist()
+    for condition in (DAY == 3, (DAY >= 2) & (pc.field("id") < 30), (pc.field("id") < 5) | (DAY == 0), DAY > 9):
+        source = ParquetSource(str(tmp_path), columns=("day", "id"), filter=condition, partition_by=("day",))
+        expected = table.filter(condition).select(["day", "id"]).to_pylist()
         assert sorted(map(str, rows(source))) == sorted(map(str, expected))
     only = ParquetSource(str(tmp_path), columns=("day",), partition_by=("day",))
     assert sorted(row["day"] for row in rows(only)) == sorted(table["day"].to_pylist())
@@ -185,7 +185,7 @@ def test_only_committed_files_of_a_sink_are_read(tmp_path: Path) -> None:
     flow.source("in", ParquetSource(str(tmp_path / "in"))).sink("out", ParquetSink(str(folder), partition_by=("k",)))
     run_local(flow, parallelism=1, storage=str(state))
     (job, sink), *_ = CommitLog(folder).sinks()
-    (epoch,) = [found for found in CommitLog(folder).epochs(job, sink) if found.files]
+    (epoch,) = [item for item in CommitLog(folder).epochs(job, sink) if item.files]
     name = epoch.files[0].name
     later = name.rpartition("-")[0] + "-999.parquet"
     (folder / later).write_bytes((folder / name).read_bytes())
@@ -195,8 +195,8 @@ def test_only_committed_files_of_a_sink_are_read(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in rows(source)) == expected, "the file of another writer counts"
     watching = Reading(DirectorySource(str(folder), ParquetFormat(), partition_by=pa.schema([("k", pa.int32())])))
     assert len(watching.rows()) == len(expected)
-    again = CommitLog(folder)
-    again.append_epoch(
+    log = CommitLog(folder)
+    log.append_epoch(
         type(epoch)(
             log=epoch.log,
             job=job,
@@ -243,13 +243,13 @@ def test_a_partition_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     snapshot = first.snapshot("chk")
     (tmp_path / "day=2" / "a").unlink()
     (tmp_path / "day=2").rmdir()
-    again = Reading(lines(tmp_path, partition_by=("day",)), store=first.store, snapshots=[snapshot])
+    successor = Reading(lines(tmp_path, partition_by=("day",)), store=first.store, snapshots=[snapshot])
     with pytest.raises(EnvironmentFailure, match=r"/day=2/a: the file is gone"):
-        again.poll()
+        successor.poll()
 
 
 @pytest.mark.parametrize(
-    ("more", "text"),
+    ("options", "text"),
     [
         ({"partition_by": ("day",), "bounded": False}, "an unbounded source sees later folders too"),
         ({"partition_by": "day"}, "must be a tuple of columns"),
@@ -258,8 +258,8 @@ def test_a_partition_folder_that_is_gone_is_named(tmp_path: Path) -> None:
         ({"partition_by": ("_day",)}, "cannot be a partition column"),
     ],
 )
-def test_bad_settings_are_refused(more: Any, text: str) -> None:
-    source = DirectorySource("/in", JsonLinesFormat(pa.schema([("id", pa.int64())])), **({"bounded": True} | more))
+def test_bad_settings_are_refused(options: Any, text: str) -> None:
+    source = DirectorySource("/in", JsonLinesFormat(pa.schema([("id", pa.int64())])), **({"bounded": True} | options))
     with pytest.raises(JobRejected, match=text) as refused:
         source.check()
     assert refused.value.field == "partition_by"
@@ -278,10 +278,10 @@ def test_integers_and_texts_are_inferred_as_by_pyarrow(tmp_path: Path) -> None:
         data = io.BytesIO()
         pq.write_table(pa.table({"id": [1]}), data)
         drop(tmp_path / "n=1" / f"t={value}", "a.parquet", data.getvalue())
-    found = ds.dataset(tmp_path, partitioning="hive").schema
+    schema = ds.dataset(tmp_path, partitioning="hive").schema
     source = ParquetSource(str(tmp_path), partition_by=("n", "t"))
     listed = source.list_input()
     assert listed is not None
     listing = source.with_input(listed).listing
     assert listing is not None
-    assert listing.partition_types == {name: str(found.field(name).type) for name in ("n", "t")}
+    assert listing.partition_types == {name: str(schema.field(name).type) for name in ("n", "t")}

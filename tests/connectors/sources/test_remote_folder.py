@@ -37,8 +37,8 @@ KINDS: dict[str, tuple[Any, Any]] = {
 ROWS = [{"id": number, "text": f"t{number % 7}"} for number in range(400)]
 
 
-def lines(url: str, **more: Any) -> DirectorySource:
-    return DirectorySource(url, LineFormat(), bounded=True, **more)
+def lines(url: str, **arguments: Any) -> DirectorySource:
+    return DirectorySource(url, LineFormat(), bounded=True, **arguments)
 
 
 # ---------------------------------------------------------------- refusals before the start
@@ -209,15 +209,15 @@ def test_files_of_s3_are_read_in_splits_across_a_rescale(kind: str, bucket: tupl
     listing = source.list_input()
     put(system, "later", b"nonsense")
     first = [Reading(source_with_input(source, listing), index=index, parallelism=3) for index in range(3)]
-    store, found = first[0].store, list[dict[str, Any]]()
+    store, rows = first[0].store, list[dict[str, Any]]()
     for index, reading in enumerate(first):
         reading.state._store = store
         batch = reading.poll(40 + index)
-        found += batch.to_pylist() if batch is not None else []
+        rows += batch.to_pylist() if batch is not None else []
     snapshots = [_in(store, reading) for reading in first]
     for index in range(2):
-        found += Reading(source, store=store, snapshots=snapshots, index=index, parallelism=2).rows(50)
-    assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, ROWS))
+        rows += Reading(source, store=store, snapshots=snapshots, index=index, parallelism=2).rows(50)
+    assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, ROWS))
 
 
 def _in(store: Any, reading: Reading) -> Any:
@@ -230,8 +230,8 @@ def test_partitions_and_filters_on_s3(bucket: tuple[str, fs.FileSystem]) -> None
     with system.open_output_stream("day=1/a.parquet") as out:
         pq.write_table(pa.table({"id": range(40)}), out, row_group_size=10)
     put(system, "day=2/b.parquet", b"nonsense")
-    chosen = (pc.field("day") == 1) & (pc.field("id") > 33)
-    source = ParquetSource(url, pa.schema([("id", pa.int64())]), partition_by=("day",), filter=chosen)
+    condition = (pc.field("day") == 1) & (pc.field("id") > 33)
+    source = ParquetSource(url, pa.schema([("id", pa.int64())]), partition_by=("day",), filter=condition)
     assert Reading(source).rows() == [{"id": number, "day": 1} for number in range(34, 40)]
 
 

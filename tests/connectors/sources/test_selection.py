@@ -92,15 +92,15 @@ def test_columns_and_filter_are_exact(kind: str, seed: int, tmp_path_factory: py
     if "json" in kind:  # JSON has no NaN
         table = table.set_column(1, "x", pc.if_else(pc.is_nan(table["x"]), None, table["x"]))
     drop(folder, "a", make(table))
-    chosen = random_.choice(FILTERS)
+    condition = random_.choice(FILTERS)
     columns = tuple(random_.sample(SCHEMA.names, random_.randrange(1, 5))) if random_.random() < 0.7 else None
-    source = DirectorySource(str(folder), format_, bounded=True, columns=columns, filter=chosen, split_bytes=None)
+    source = DirectorySource(str(folder), format_, bounded=True, columns=columns, filter=condition, split_bytes=None)
     source.check()
     first = Reading(source)
-    found = [batch.to_pylist() for _ in range(random_.randrange(5)) if (batch := first.poll(random_.randrange(1, 9)))]
-    rest = Reading(source, store=first.store, snapshots=[first.snapshot("chk")]).rows(5)
-    expected = table.filter(chosen).select(list(columns or SCHEMA.names)).to_pylist()
-    assert repr([*(row for rows in found for row in rows), *rest]) == repr(expected)
+    polls = [batch.to_pylist() for _ in range(random_.randrange(5)) if (batch := first.poll(random_.randrange(1, 9)))]
+    remainder = Reading(source, store=first.store, snapshots=[first.snapshot("chk")]).rows(5)
+    expected = table.filter(condition).select(list(columns or SCHEMA.names)).to_pylist()
+    assert repr([*(row for rows in polls for row in rows), *remainder]) == repr(expected)
 
 
 def test_row_groups_are_skipped_by_statistics(tmp_path: Path) -> None:
@@ -108,11 +108,13 @@ def test_row_groups_are_skipped_by_statistics(tmp_path: Path) -> None:
     table = pa.table({"id": range(40), "x": [float(number) for number in range(40)]})
     data = bytearray(parquet(table, 10))
     metadata = pq.read_metadata(io.BytesIO(bytes(data)))
-    wanted = metadata.row_group(2).column(0).dictionary_page_offset
-    data[4:wanted] = b"\0" * (wanted - 4)
+    offset = metadata.row_group(2).column(0).dictionary_page_offset
+    data[4:offset] = b"\0" * (offset - 4)
     drop(tmp_path, "a", bytes(data))
-    for chosen in ((ID > 21) & (ID < 28), (X > 21) & (X < 28)):
-        assert [row["id"] for row in Reading(ParquetSource(str(tmp_path), filter=chosen)).rows()] == list(range(22, 28))
+    for condition in ((ID > 21) & (ID < 28), (X > 21) & (X < 28)):
+        assert [row["id"] for row in Reading(ParquetSource(str(tmp_path), filter=condition)).rows()] == list(
+            range(22, 28)
+        )
     with pytest.raises(DataRejected, match="it is not a readable Parquet file"):
         Reading(ParquetSource(str(tmp_path), filter=~(X < 22))).rows()  # true for NaN: statistics cannot decide
 
@@ -144,20 +146,20 @@ def test_rows_that_the_filter_drops_may_have_no_event_time(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "format_", [ParquetFormat(), ParquetFormat(pa.schema([("id", pa.int64()), ("b", pa.int64())]))]
 )
-@pytest.mark.parametrize("more", [{"columns": ("b",)}, {"filter": pc.field("b") > 0}])
-def test_a_column_that_one_file_lacks_is_named(format_: Any, more: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"columns": ("b",)}, {"filter": pc.field("b") > 0}])
+def test_a_column_that_one_file_lacks_is_named(format_: Any, options: Any, tmp_path: Path) -> None:
     drop(tmp_path, "a", parquet(pa.table({"id": [1], "b": [2]})))
     drop(tmp_path, "c", parquet(pa.table({"id": [1], "other": [2]})))
-    reading = Reading(DirectorySource(str(tmp_path), format_, bounded=True, **more))
+    reading = Reading(DirectorySource(str(tmp_path), format_, bounded=True, **options))
     assert reading.poll() is not None
     with pytest.raises(DataRejected, match=r"/c: .*'b'.*id, other"):
         reading.poll()
-    skipping = DirectorySource(str(tmp_path), format_, bounded=True, on_malformed="skip", **more)
+    skipping = DirectorySource(str(tmp_path), format_, bounded=True, on_malformed="skip", **options)
     assert len(Reading(skipping).rows()) == 1
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "field"),
+    ("options", "code", "field"),
     [
         ({"columns": ("id", "nope")}, "unknown-column", "columns"),
         ({"columns": ("id", "id")}, "bad-columns", "columns"),
@@ -170,9 +172,9 @@ def test_a_column_that_one_file_lacks_is_named(format_: Any, more: Any, tmp_path
         ({"split_bytes": 0}, "bad-size", "split_bytes"),
     ],
 )
-def test_bad_settings_are_refused_by_name(more: Any, code: str, field: str) -> None:
+def test_bad_settings_are_refused_by_name(options: Any, code: str, field: str) -> None:
     with pytest.raises(JobRejected) as refused:
-        DirectorySource("/in", JsonLinesFormat(SCHEMA), **more).check()
+        DirectorySource("/in", JsonLinesFormat(SCHEMA), **options).check()
     assert (refused.value.code, refused.value.field) == (code, field)
 
 

@@ -37,9 +37,9 @@ def test_each_subtask_gets_its_share_up_to_a_split_at_any_point_of_the_listing(l
 
 @pytest.mark.parametrize(("slots", "later"), [(2, 4), (2, 3), (4, 2), (8, 16), (8, 3), (1, 2)])
 def test_any_rest_of_the_listing_is_spread_at_another_parallelism(slots: int, later: int) -> None:
-    found = owners(assign_groups([1] * 200, slots, MAX_PARALLELISM).tolist(), later)
+    subtasks = owners(assign_groups([1] * 200, slots, MAX_PARALLELISM).tolist(), later)
     for start in range(0, 200, 20):
-        counts = np.bincount(found[start:], minlength=later)
+        counts = np.bincount(subtasks[start:], minlength=later)
         assert max(counts) - min(counts) <= 4, (start, counts)
 
 
@@ -64,9 +64,9 @@ def test_subtasks_read_a_listing_in_turns_and_a_rescale_shares_the_rest(tmp_path
     restored = [
         Reading(source, store=store, snapshots=snapshots, index=index, parallelism=2, token=2) for index in range(2)
     ]
-    rest = [[row["line"] for row in reader.rows()] for reader in restored]
-    assert sorted(rest[0] + rest[1]) == names[12:]
-    assert abs(len(rest[0]) - len(rest[1])) <= 2
+    remainders = [[row["line"] for row in reader.rows()] for reader in restored]
+    assert sorted(remainders[0] + remainders[1]) == names[12:]
+    assert abs(len(remainders[0]) - len(remainders[1])) <= 2
 
 
 def test_a_bounded_source_does_not_become_a_watched_one(tmp_path: Path) -> None:

@@ -117,11 +117,11 @@ def test_the_splits_of_a_file_hold_its_rows_in_order(kind: str, seed: int, tmp_p
     path = tmp_path / "file"
     path.write_bytes(make(rows, random_))
     limit = random_.randrange(1, 400)
-    found: Rows = []
+    result: Rows = []
     size = path.stat().st_size
     for start in range(0, size, limit):
-        found += scanned(format_, path, start, None if start + limit >= size else start + limit)
-    assert found == rows
+        result += scanned(format_, path, start, None if start + limit >= size else start + limit)
+    assert result == rows
 
 
 @SETTINGS
@@ -133,13 +133,13 @@ def test_the_splits_of_a_text_file_hold_its_lines(lines: list[str], limit: int, 
 
     data = ("\n".join(lines) + "\n" * ended).encode()
     expected = data.split(b"\n")[: -1 if data.endswith(b"\n") or not data else None]
-    found = []
+    texts = []
     for start in range(0, len(data), limit):
         file = io.BytesIO(data)
         skip_to_row(file, start)
         blocks = read_blocks(file, blank_rows=True, stop=start + limit, block_bytes=4)
-        found += [block.data(row, row + 1).removesuffix(b"\n") for block in blocks for row in range(len(block))]
-    assert found == expected
+        texts += [block.data(row, row + 1).removesuffix(b"\n") for block in blocks for row in range(len(block))]
+    assert texts == expected
 
 
 def restored(
@@ -153,12 +153,12 @@ def restored(
 
 def rest(reading: Reading) -> Rows:
     """All further rows. A poll without rows is not the end: a split may have none, and a poll reads a few splits."""
-    found, empty_polls = Rows(), 0
+    rows, empty_polls = Rows(), 0
     while empty_polls < 100:
         batch = reading.poll(9)
         empty_polls = empty_polls + 1 if batch is None else 0
-        found += batch.to_pylist() if batch is not None else []
-    return found
+        rows += batch.to_pylist() if batch is not None else []
+    return rows
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -179,13 +179,13 @@ def test_every_row_is_read_once_across_rescales(
     for attempt, parallelism in enumerate((3, 7, 1)):
         source = DirectorySource(str(folder), format_, bounded=bounded, split_bytes=limit * (attempt + 1))
         readings = restored(source, store, snapshots, parallelism)
-        found: Rows = []
+        attempt_rows: Rows = []
         for _ in range(random_.randrange(25)):
             batch = random_.choice(readings).poll(random_.randrange(1, 12))
-            found += batch.to_pylist() if batch is not None else []
+            attempt_rows += batch.to_pylist() if batch is not None else []
         if not attempt or random_.random() < 0.8:
             snapshots = [reading.snapshot(f"chk-{attempt}") for reading in readings]
-            committed += found
+            committed += attempt_rows
     source = DirectorySource(str(folder), format_, bounded=bounded, split_bytes=None)
     for reading in restored(source, store, snapshots, 2):
         committed += rest(reading)

@@ -26,9 +26,9 @@ def table(of: DeltaSink) -> list[int]:
 
 @pytest.fixture
 def sink(tmp_path: Path) -> DeltaSink:
-    found = DeltaSink(str(tmp_path / "table"))
-    found.check()
-    return found
+    sink = DeltaSink(str(tmp_path / "table"))
+    sink.check()
+    return sink
 
 
 # ---------------------------------------------------------------- two phases
@@ -36,8 +36,8 @@ def sink(tmp_path: Path) -> DeltaSink:
 
 def test_all_rows_of_a_checkpoint_appear_by_one_commit_that_may_be_repeated(sink: DeltaSink) -> None:
     """S1-38, S1-42, S1-43."""
-    one, two = writer(sink), writer(sink, index=1)
-    committables = prepared(one, 5, 1, 2) + prepared(two, 5, 3)
+    first_writer, second_writer = writer(sink), writer(sink, index=1)
+    committables = prepared(first_writer, 5, 1, 2) + prepared(second_writer, 5, 3)
     assert not DeltaTable.is_deltatable(sink.path)
     assert [each["rows"] for each in committables] == [2, 1]
     assert commit(sink, *committables, checkpoint=5) == 2
@@ -48,17 +48,17 @@ def test_all_rows_of_a_checkpoint_appear_by_one_commit_that_may_be_repeated(sink
         assert commit(sink, committables[1], token=token, checkpoint=5) == 0
     assert table(sink) == [1, 2, 3]
     assert DeltaTable(sink.path).version() == version
-    assert commit(sink, *prepared(one, 6, 4), *prepared(two, 6, 5), checkpoint=6) == 2
+    assert commit(sink, *prepared(first_writer, 6, 4), *prepared(second_writer, 6, 5), checkpoint=6) == 2
     assert DeltaTable(sink.path).version() == version + 1
-    one.close()
-    two.close()
+    first_writer.close()
+    second_writer.close()
     assert table(sink) == [1, 2, 3, 4, 5]
 
 
 def test_a_checkpoint_without_rows_has_no_commit(sink: DeltaSink) -> None:
-    found = writer(sink)
-    found.write(rows())
-    assert found.prepare(1) == ()
+    sink_writer = writer(sink)
+    sink_writer.write(rows())
+    assert sink_writer.prepare(1) == ()
     assert commit(sink) == 0
     assert not DeltaTable.is_deltatable(sink.path)
 
@@ -72,31 +72,31 @@ def test_any_order_of_prepares_commits_and_repeats_adds_each_row_once(
     of = DeltaSink(str(tmp_path_factory.mktemp("delta") / "t"))
     writers = [writer(of, index=index) for index in range(2)]
     pending: list[list[Any]] = [[], []]
-    done: list[Any] = []
+    commits: list[Any] = []
     expected: Counter[int] = Counter()
     value = 0
     for checkpoint in range(1, data.draw(st.integers(2, 6)) + 1):
-        for index, found in enumerate(writers):
+        for index, sink_writer in enumerate(writers):
             numbers = range(value, value + data.draw(st.integers(0, 3)))
             value = numbers.stop
-            pending[index] += prepared(found, checkpoint, *numbers)
+            pending[index] += prepared(sink_writer, checkpoint, *numbers)
             expected.update(dict.fromkeys(numbers, 1))
         if data.draw(st.booleans()):
-            repeated = data.draw(st.lists(st.sampled_from(done), unique_by=id)) if done else []
+            repeated = data.draw(st.lists(st.sampled_from(commits), unique_by=id)) if commits else []
             commit(of, *repeated, *pending[0], *pending[1], checkpoint=checkpoint)
-            done += pending[0] + pending[1]
+            commits += pending[0] + pending[1]
             pending = [[], []]
     commit(of, *pending[0], *pending[1])
-    commit(of, *done)
+    commit(of, *commits)
     assert expected == Counter(table(of) if expected else [])
 
 
 def test_concurrent_commits_of_the_same_files_add_them_once(sink: DeltaSink) -> None:
     """A zombie commits at the same time as its successor: the log refuses the second commit of an identifier."""
-    found = writer(sink)
-    assert commit(sink, *prepared(found, 1, 0)) == 1
+    sink_writer = writer(sink)
+    assert commit(sink, *prepared(sink_writer, 1, 0)) == 1
     for checkpoint in range(2, 8):
-        committables = prepared(found, checkpoint, checkpoint)
+        committables = prepared(sink_writer, checkpoint, checkpoint)
         barrier = threading.Barrier(4)
         counts: list[int] = []
 
@@ -115,16 +115,16 @@ def test_concurrent_commits_of_the_same_files_add_them_once(sink: DeltaSink) -> 
 
 def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_nothing(sink: DeltaSink) -> None:
     """S1-48: the older attempt is stopped between its check and its commit."""
-    found = writer(sink)
-    commit(sink, *prepared(found, 1, 0))
-    committables = prepared(found, 2, 1)
+    sink_writer = writer(sink)
+    commit(sink, *prepared(sink_writer, 1, 0))
+    committables = prepared(sink_writer, 2, 1)
     zombie: Any = sink.committer()
     append = zombie._append
 
-    def stopped(*given: Any) -> None:
+    def stopped(*arguments: Any) -> None:
         zombie._append = append
         assert commit(sink, *committables, token=2) == 1
-        append(*given)
+        append(*arguments)
 
     zombie._append = stopped
     assert commit(zombie, *committables) == 0
@@ -132,9 +132,9 @@ def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_noth
 
 
 def test_commits_of_foreign_writers_in_between_lose_no_row(sink: DeltaSink) -> None:
-    found = writer(sink)
+    sink_writer = writer(sink)
     for checkpoint in range(3):
-        commit(sink, *prepared(found, checkpoint, checkpoint), checkpoint=checkpoint)
+        commit(sink, *prepared(sink_writer, checkpoint, checkpoint), checkpoint=checkpoint)
         write_deltalake(sink.path, pa.table({"n": pa.array([100], pa.int64())}), mode="append")
     assert table(sink) == [0, 1, 2, 100, 100, 100]
 
@@ -155,16 +155,16 @@ def files(of: DeltaSink) -> set[str]:
 
 def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifests_name(sink: DeltaSink) -> None:
     """S1-50."""
-    own, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
-    committed = prepared(own, 1, 1)
+    sink_writer, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
+    committed = prepared(sink_writer, 1, 1)
     commit(sink, *committed)
-    leftover, kept = prepared(writer(sink, index=1), 2, 2), prepared(writer(sink, index=2), 2, 3)
+    leftover, survivors = prepared(writer(sink, index=1), 2, 2), prepared(writer(sink, index=2), 2, 3)
     foreign, later = prepared(other, 2, 4), prepared(newer, 2, 5)
     before = files(sink)
-    assert sink.committer().clean("job 1", "out", Token(2), [*kept, {"kind": "another sink"}]) == 1
+    assert sink.committer().clean("job 1", "out", Token(2), [*survivors, {"kind": "another sink"}]) == 1
     assert before - files(sink) == {leftover[0]["files"][0]["path"]}
-    assert sink.committer().clean("job 1", "out", Token(2), kept) == 0
-    assert commit(sink, *committed, *kept, *foreign, *later, token=2) == 3
+    assert sink.committer().clean("job 1", "out", Token(2), survivors) == 0
+    assert commit(sink, *committed, *survivors, *foreign, *later, token=2) == 3
     assert table(sink) == [1, 3, 4, 5]
 
 
@@ -175,10 +175,10 @@ def test_a_file_that_the_clean_up_has_removed_can_no_longer_be_committed(sink: D
     zombie: Any = sink.committer()
     append = zombie._append
 
-    def stopped(*given: Any) -> None:
+    def stopped(*arguments: Any) -> None:
         zombie._append = append
         assert sink.committer().clean("job 1", "out", Token(2), ()) == 1
-        append(*given)
+        append(*arguments)
 
     zombie._append = stopped
     assert commit(zombie, *leftover) == 0
@@ -187,8 +187,8 @@ def test_a_file_that_the_clean_up_has_removed_can_no_longer_be_committed(sink: D
 
 def test_files_that_a_reader_has_removed_from_the_table_stay_committed(sink: DeltaSink) -> None:
     """S1-55: OPTIMIZE and DELETE of the table's owner do not bring rows back."""
-    found = writer(sink)
-    committables = prepared(found, 1, 1) + prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    committables = prepared(sink_writer, 1, 1) + prepared(sink_writer, 2, 2)
     commit(sink, *committables)
     DeltaTable(sink.path).optimize.compact()
     DeltaTable(sink.path).delete("n = 1")
@@ -200,16 +200,16 @@ def test_files_that_a_reader_has_removed_from_the_table_stay_committed(sink: Del
 
 
 def test_an_abandoned_file_in_progress_is_deleted(sink: DeltaSink) -> None:
-    found = writer(sink)
-    found.write(rows(1))
-    found.close()
+    sink_writer = writer(sink)
+    sink_writer.write(rows(1))
+    sink_writer.close()
     assert files(sink) == set()
 
 
 def test_pending_files_of_a_savepoint_follow_it_into_another_table(sink: DeltaSink, tmp_path: Path) -> None:
     """S1-47: committed files stay in the former table; the rest is copied and committed in the new table."""
-    found = writer(sink)
-    committed, pending = prepared(found, 1, 1), prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    committed, pending = prepared(sink_writer, 1, 1), prepared(sink_writer, 2, 2)
     commit(sink, *committed)
     for name in ("second", "third"):
         other = DeltaSink(str(tmp_path / name))
@@ -233,16 +233,16 @@ TYPES = {"text": pa.string(), "day": pa.date32(), "flag": pa.bool_(), "number": 
 
 @settings(max_examples=examples(25), deadline=None)
 @given(
-    found=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=12),
+    values=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=12),
     by=st.lists(st.sampled_from(sorted(VALUES)), unique=True),
 )
 def test_rows_of_every_partition_are_read_back(
-    found: list[dict[str, Any]], by: list[str], tmp_path_factory: Any
+    values: list[dict[str, Any]], by: list[str], tmp_path_factory: Any
 ) -> None:
     """Values of partition columns come back from the log, in whatever way it spells them."""
     of = DeltaSink(str(tmp_path_factory.mktemp("delta") / "t"), partition_by=by)
-    batch = pa.RecordBatch.from_pylist([{"n": n} | row for n, row in enumerate(found)]).cast(
-        pa.schema([("n", pa.int64()), *((name, TYPES[name]) for name in found[0])])
+    batch = pa.RecordBatch.from_pylist([{"n": n} | row for n, row in enumerate(values)]).cast(
+        pa.schema([("n", pa.int64()), *((name, TYPES[name]) for name in values[0])])
     )
     each = writer(of)
     each.write(batch)
@@ -250,7 +250,7 @@ def test_rows_of_every_partition_are_read_back(
     read = DeltaTable(of.path)
     assert read.metadata().partition_columns == by
     assert read.to_pyarrow_table().sort_by("n").select(batch.schema.names).to_pylist() == batch.to_pylist()
-    parts = Counter(tuple(row[name] for name in by) for row in found)
+    parts = Counter(tuple(row[name] for name in by) for row in values)
     assert sorted(len(rows) for _, rows in split(batch, [batch.column(name) for name in by])) == sorted(parts.values())
 
 
@@ -265,12 +265,12 @@ def test_more_partitions_than_open_files_keep_every_row(sink: DeltaSink) -> None
 
 
 def test_types_become_those_of_delta(sink: DeltaSink) -> None:
-    found = writer(sink)
+    sink_writer = writer(sink)
     moment = pa.array([1_000], pa.timestamp("ms"))
     columns = {"t": moment, "z": moment.cast(pa.timestamp("ms", "UTC")), "d": pa.array(["x"]).dictionary_encode(),
                "u": pa.array([7], pa.uint32()), "l": pa.array([[1]], pa.list_(pa.int32()))}  # fmt: skip
-    found.write(pa.RecordBatch.from_pydict(columns))
-    commit(sink, *found.prepare(1))
+    sink_writer.write(pa.RecordBatch.from_pydict(columns))
+    commit(sink, *sink_writer.prepare(1))
     read = DeltaTable(sink.path).to_pyarrow_table().to_pylist()
     assert read == pa.table(columns).to_pylist()
 
@@ -327,8 +327,8 @@ def test_columns_that_delta_lacks_and_values_that_do_not_fit_are_named(sink: Del
 
 
 def test_a_lost_or_shortened_file_fails_the_commit_as_a_whole(sink: DeltaSink) -> None:
-    found = writer(sink)
-    committables = prepared(found, 1, 1) + prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    committables = prepared(sink_writer, 1, 1) + prepared(sink_writer, 2, 2)
     path = Path(sink.path) / committables[1]["files"][0]["path"]
     content = path.read_bytes()
     path.write_bytes(content[:-1])
@@ -347,12 +347,12 @@ def test_a_lost_or_shortened_file_fails_the_commit_as_a_whole(sink: DeltaSink) -
 
 
 def test_a_damaged_log_is_named(sink: DeltaSink) -> None:
-    found = writer(sink)
-    commit(sink, *prepared(found, 1, 1))
+    sink_writer = writer(sink)
+    commit(sink, *prepared(sink_writer, 1, 1))
     for path in (Path(sink.path) / "_delta_log").glob("*.json"):
         path.write_text("{")
     with pytest.raises(EnvironmentFailure, match="the Delta table cannot be used"):
-        commit(sink, *prepared(found, 2, 2))
+        commit(sink, *prepared(sink_writer, 2, 2))
 
 
 @pytest.mark.parametrize(

@@ -39,33 +39,33 @@ def files(of: IcebergSink) -> set[str]:
 
 
 def table(of: IcebergSink) -> list[int]:
-    found = opened(of)
-    paths = found.inspect.files()["file_path"].to_pylist()
+    table = opened(of)
+    paths = table.inspect.files()["file_path"].to_pylist()
     plain = [n for path in paths for n in pq.read_table(path.removeprefix("file://"))["n"].to_pylist()]
-    scanned: list[int] = found.scan().to_arrow()["n"].to_pylist()
+    scanned: list[int] = table.scan().to_arrow()["n"].to_pylist()
     assert Counter(plain) == Counter(scanned)
     return sorted(scanned)
 
 
 @pytest.fixture
 def sink(tmp_path: Path) -> IcebergSink:
-    found = IcebergSink("ns.rows", sqlite_catalog(tmp_path))
-    found.check()
-    return found
+    sink = IcebergSink("ns.rows", sqlite_catalog(tmp_path))
+    sink.check()
+    return sink
 
 
 def stopped_before_commit(of: IcebergSink, act: Callable[[], Any]) -> Any:
     """A committer that is stopped once between its check and its commit, while `act` runs."""
-    found: Any = of.committer()
-    append = found._append
+    committer: Any = of.committer()
+    append = committer._append
 
-    def stopped(*given: Any) -> None:
-        found._append = append
+    def stopped(*arguments: Any) -> None:
+        committer._append = append
         act()
-        append(*given)
+        append(*arguments)
 
-    found._append = stopped
-    return found
+    committer._append = stopped
+    return committer
 
 
 # ---------------------------------------------------------------- two phases
@@ -73,8 +73,8 @@ def stopped_before_commit(of: IcebergSink, act: Callable[[], Any]) -> Any:
 
 def test_all_rows_of_a_checkpoint_appear_by_one_snapshot_that_may_be_repeated(sink: IcebergSink) -> None:
     """S1-38, S1-42, S1-43."""
-    one, two = writer(sink), writer(sink, index=1)
-    committables = prepared(one, 5, 1, 2) + prepared(two, 5, 3)
+    first_writer, second_writer = writer(sink), writer(sink, index=1)
+    committables = prepared(first_writer, 5, 1, 2) + prepared(second_writer, 5, 3)
     assert table(sink) == []
     assert [each["rows"] for each in committables] == [2, 1]
     assert commit(sink, *committables, checkpoint=5) == 2
@@ -82,9 +82,9 @@ def test_all_rows_of_a_checkpoint_appear_by_one_snapshot_that_may_be_repeated(si
     for token in (1, 2):
         assert commit(sink, *committables, token=token, checkpoint=5) == 0
         assert commit(sink, committables[1], token=token, checkpoint=5) == 0
-    assert commit(sink, *prepared(one, 6, 4), *prepared(two, 6, 5), checkpoint=6) == 2
-    one.close()
-    two.close()
+    assert commit(sink, *prepared(first_writer, 6, 4), *prepared(second_writer, 6, 5), checkpoint=6) == 2
+    first_writer.close()
+    second_writer.close()
     assert table(sink) == [1, 2, 3, 4, 5]
     summaries = [snapshot.summary.additional_properties for snapshot in opened(sink).snapshots()]
     assert [(each["weir.job"], each["weir.sink"], each["weir.checkpoint"]) for each in summaries] == [
@@ -94,9 +94,9 @@ def test_all_rows_of_a_checkpoint_appear_by_one_snapshot_that_may_be_repeated(si
 
 
 def test_a_checkpoint_without_rows_has_no_commit(sink: IcebergSink) -> None:
-    found = writer(sink)
-    found.write(rows())
-    assert found.prepare(1) == ()
+    sink_writer = writer(sink)
+    sink_writer.write(rows())
+    assert sink_writer.prepare(1) == ()
     assert commit(sink) == 0
     assert not load_catalog("default", **sink.catalog).table_exists(sink.table)
 
@@ -110,45 +110,45 @@ def test_any_order_of_prepares_commits_and_repeats_adds_each_row_once(
     of = IcebergSink("ns.rows", sqlite_catalog(tmp_path_factory.mktemp("iceberg")))
     writers = [writer(of, index=index) for index in range(2)]
     pending: list[Any] = []
-    done: list[Any] = []
+    commits: list[Any] = []
     expected: Counter[int] = Counter()
     value, token = 0, 1
     for checkpoint in range(1, data.draw(st.integers(2, 6)) + 1):
-        for found in writers:
+        for sink_writer in writers:
             numbers = range(value, value + data.draw(st.integers(0, 3)))
             value = numbers.stop
-            pending += prepared(found, checkpoint, *numbers)
+            pending += prepared(sink_writer, checkpoint, *numbers)
             expected.update(dict.fromkeys(numbers, 1))
         if data.draw(st.booleans()):
-            repeated: list[Any] = data.draw(st.lists(st.sampled_from(done), unique_by=id)) if done else []
+            repeated: list[Any] = data.draw(st.lists(st.sampled_from(commits), unique_by=id)) if commits else []
             commit(of, *repeated, *pending, checkpoint=checkpoint, token=token)
-            done += pending
+            commits += pending
             pending = []
         if data.draw(st.booleans()):
             token += 1
-            of.committer().clean("job 1", "out", Token(token), [*pending, *done])
+            of.committer().clean("job 1", "out", Token(token), [*pending, *commits])
             writers = [writer(of, index=index, token=token) for index in range(2)]
-        if data.draw(st.booleans()) and done:
+        if data.draw(st.booleans()) and commits:
             expire_all_but_the_newest(of)
     commit(of, *pending, token=token)
-    commit(of, *done, token=token)
+    commit(of, *commits, token=token)
     assert expected == Counter(table(of) if expected else [])
 
 
 def expire_all_but_the_newest(of: IcebergSink) -> None:
-    found = opened(of)
-    newest = found.current_snapshot().snapshot_id
-    old = [each.snapshot_id for each in found.snapshots() if each.snapshot_id != newest]
+    table = opened(of)
+    newest = table.current_snapshot().snapshot_id
+    old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != newest]
     if old:
-        found.maintenance.expire_snapshots().by_ids(old).commit()
+        table.maintenance.expire_snapshots().by_ids(old).commit()
 
 
 def test_a_commit_whose_snapshot_has_expired_is_not_repeated(sink: IcebergSink) -> None:
     """S1-55: the table's properties record commits, not the summaries of snapshots."""
-    found = writer(sink)
-    committables = prepared(found, 1, 1) + prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    committables = prepared(sink_writer, 1, 1) + prepared(sink_writer, 2, 2)
     commit(sink, *committables)
-    commit(sink, *prepared(found, 3, 3), checkpoint=3)
+    commit(sink, *prepared(sink_writer, 3, 3), checkpoint=3)
     expire_all_but_the_newest(sink)
     assert len(opened(sink).snapshots()) == 1
     assert commit(sink, *committables, token=2) == 0
@@ -157,10 +157,10 @@ def test_a_commit_whose_snapshot_has_expired_is_not_repeated(sink: IcebergSink) 
 
 def test_concurrent_commits_of_the_same_files_add_them_once(sink: IcebergSink) -> None:
     """A zombie commits at the same time as its successor: the catalog refuses the second commit on one snapshot."""
-    found = writer(sink)
-    assert commit(sink, *prepared(found, 1, 0)) == 1
+    sink_writer = writer(sink)
+    assert commit(sink, *prepared(sink_writer, 1, 0)) == 1
     for checkpoint in range(2, 6):
-        committables = prepared(found, checkpoint, checkpoint)
+        committables = prepared(sink_writer, checkpoint, checkpoint)
         barrier = threading.Barrier(4)
         counts: list[int] = []
 
@@ -180,9 +180,9 @@ def test_concurrent_commits_of_the_same_files_add_them_once(sink: IcebergSink) -
 
 def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_nothing(sink: IcebergSink) -> None:
     """S1-48: the older attempt is stopped between its check and its commit."""
-    found = writer(sink)
-    commit(sink, *prepared(found, 1, 0))
-    committables = prepared(found, 2, 1)
+    sink_writer = writer(sink)
+    commit(sink, *prepared(sink_writer, 1, 0))
+    committables = prepared(sink_writer, 2, 1)
     zombie = stopped_before_commit(sink, lambda: commit(sink, *committables, token=2))
     with pytest.raises(JobRejected, match="attempt 1 must not commit: attempt 2 of the job has written"):
         commit(zombie, *committables)
@@ -191,10 +191,10 @@ def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_noth
 
 def test_a_commit_of_an_older_attempt_is_refused_from_the_start_of_its_successor(sink: IcebergSink) -> None:
     """S1-48: also if both attempts have nothing else to commit."""
-    found = writer(sink)
-    first = prepared(found, 1, 1)
+    sink_writer = writer(sink)
+    first = prepared(sink_writer, 1, 1)
     commit(sink, *first)
-    late = prepared(found, 2, 2)
+    late = prepared(sink_writer, 2, 2)
     assert sink.committer().clean("job 1", "out", Token(2), late) == 0
     with pytest.raises(JobRejected, match=r"remove the table's property weir\.commits"):
         commit(sink, *late)
@@ -203,19 +203,19 @@ def test_a_commit_of_an_older_attempt_is_refused_from_the_start_of_its_successor
 
 
 def test_commits_of_foreign_writers_in_between_lose_no_row(sink: IcebergSink) -> None:
-    found = writer(sink)
+    sink_writer = writer(sink)
     for checkpoint in range(3):
-        commit(sink, *prepared(found, checkpoint, checkpoint), checkpoint=checkpoint)
+        commit(sink, *prepared(sink_writer, checkpoint, checkpoint), checkpoint=checkpoint)
         opened(sink).append(pa.table({"n": pa.array([100], pa.int64())}))
     assert table(sink) == [0, 1, 2, 100, 100, 100]
 
 
 def test_a_foreign_commit_between_check_and_commit_is_repeated_on_top(sink: IcebergSink) -> None:
-    found = writer(sink)
-    commit(sink, *prepared(found, 1, 0))
+    sink_writer = writer(sink)
+    commit(sink, *prepared(sink_writer, 1, 0))
     foreign = pa.table({"n": pa.array([100], pa.int64())})
     committer = stopped_before_commit(sink, lambda: opened(sink).append(foreign))
-    assert commit(committer, *prepared(found, 2, 1), checkpoint=2) == 1
+    assert commit(committer, *prepared(sink_writer, 2, 1), checkpoint=2) == 1
     assert table(sink) == [0, 1, 100]
 
 
@@ -230,16 +230,16 @@ def test_two_runs_with_equal_names_and_tokens_both_append(sink: IcebergSink) -> 
 
 def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifests_name(sink: IcebergSink) -> None:
     """S1-50."""
-    own, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
-    committed = prepared(own, 1, 1)
+    sink_writer, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
+    committed = prepared(sink_writer, 1, 1)
     commit(sink, *committed)
-    leftover, kept = prepared(own, 2, 2), prepared(writer(sink, index=2), 2, 3)
+    leftover, survivors = prepared(sink_writer, 2, 2), prepared(writer(sink, index=2), 2, 3)
     foreign, later = prepared(other, 2, 4), prepared(newer, 2, 5)
     before = files(sink)
-    assert sink.committer().clean("job 1", "out", Token(2), [*committed, *kept, {"kind": "another sink"}]) == 1
+    assert sink.committer().clean("job 1", "out", Token(2), [*committed, *survivors, {"kind": "another sink"}]) == 1
     assert before - files(sink) == {leftover[0]["files"][0]["path"]}
-    assert sink.committer().clean("job 1", "out", Token(2), kept) == 0
-    assert commit(sink, *committed, *kept, *later, token=2) == 2
+    assert sink.committer().clean("job 1", "out", Token(2), survivors) == 0
+    assert commit(sink, *committed, *survivors, *later, token=2) == 2
     assert commit(sink, *foreign, token=2) == 1
     assert table(sink) == [1, 3, 4, 5]
 
@@ -256,13 +256,13 @@ def test_writers_of_older_attempts_are_forgotten_unless_a_manifest_names_them(si
     """The record in the table does not grow with each attempt; a forgotten commit is refused, never repeated."""
     old = prepared(writer(sink), 1, 1)
     commit(sink, *old)
-    named = prepared(writer(sink, token=2), 2, 2)
+    survivors = prepared(writer(sink, token=2), 2, 2)
     for token in range(2, 6):
-        sink.committer().clean("job 1", "out", Token(token), named)
+        sink.committer().clean("job 1", "out", Token(token), survivors)
         commit(sink, *prepared(writer(sink, token=token), token, token), token=token)
     record = json.loads(opened(sink).properties[f"weir.commits.{encode_part('job 1')}.out"])
     assert sorted(record["numbers"].values()) == [0, 1]
-    assert commit(sink, *named, token=5) == 1
+    assert commit(sink, *survivors, token=5) == 1
     with pytest.raises(JobRejected, match="no longer records whether output of attempt 1 was committed"):
         commit(sink, *old, token=5)
     assert table(sink) == [1, 2, 2, 3, 4, 5]
@@ -291,17 +291,17 @@ def test_a_file_that_the_clean_up_has_removed_can_no_longer_be_committed(sink: I
 
 
 def test_an_abandoned_file_in_progress_is_deleted(sink: IcebergSink) -> None:
-    found = writer(sink)
-    found.write(rows(1))
+    sink_writer = writer(sink)
+    sink_writer.write(rows(1))
     assert len(files(sink)) == 1
-    found.close()
+    sink_writer.close()
     assert files(sink) == set()
 
 
 def test_a_savepoint_for_another_table_is_refused_unless_its_output_is_committed(sink: IcebergSink) -> None:
     """S1-47."""
-    found = writer(sink)
-    committed, pending = prepared(found, 1, 1), prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    committed, pending = prepared(sink_writer, 1, 1), prepared(sink_writer, 2, 2)
     commit(sink, *committed)
     other = IcebergSink("ns.other", sink.catalog)
     assert commit(other, *committed, token=2) == 0
@@ -330,24 +330,24 @@ PARTITIONS = ["text", "day", "flag", "number", "days(at)", "hours(at)", "months(
 
 @settings(max_examples=8, deadline=None)
 @given(
-    found=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=12),
+    values=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=12),
     by=st.lists(st.sampled_from(PARTITIONS), unique=True, max_size=3),
 )
 def test_rows_of_every_partition_are_read_back(
-    found: list[dict[str, Any]], by: list[str], tmp_path_factory: Any
+    values: list[dict[str, Any]], by: list[str], tmp_path_factory: Any
 ) -> None:
     """A scan with a filter prunes by partition values and statistics, and finds the same rows as Arrow."""
     of = IcebergSink("ns.rows", sqlite_catalog(tmp_path_factory.mktemp("iceberg")), partition_by=by)
     of.check()
-    batch = pa.RecordBatch.from_pylist([{"n": n} | row for n, row in enumerate(found)]).cast(
-        pa.schema([("n", pa.int64()), *((name, TYPES[name]) for name in found[0])])
+    batch = pa.RecordBatch.from_pylist([{"n": n} | row for n, row in enumerate(values)]).cast(
+        pa.schema([("n", pa.int64()), *((name, TYPES[name]) for name in values[0])])
     )
     each = writer(of)
     each.write(batch)
     commit(of, *each.prepare(1))
     read = opened(of)
     assert read.scan().to_arrow().sort_by("n").select(batch.schema.names).to_pylist() == batch.to_pylist()
-    for row in found[:3]:
+    for row in values[:3]:
         for name, value in row.items():
             if value is not None:
                 literal = value.isoformat() if name in ("day", "at") else value
@@ -358,9 +358,9 @@ def test_rows_of_every_partition_are_read_back(
 
 def test_files_have_field_ids_and_statistics(sink: IcebergSink) -> None:
     """Readers find columns by field ids and skip files by bounds."""
-    found = writer(sink)
+    sink_writer = writer(sink)
     for checkpoint in range(1, 4):
-        commit(sink, *prepared(found, checkpoint, checkpoint, checkpoint + 10), checkpoint=checkpoint)
+        commit(sink, *prepared(sink_writer, checkpoint, checkpoint, checkpoint + 10), checkpoint=checkpoint)
     read = opened(sink)
     bounds = sorted(
         (m["n"]["lower_bound"], m["n"]["upper_bound"]) for m in read.inspect.files()["readable_metrics"].to_pylist()
@@ -373,26 +373,26 @@ def test_files_have_field_ids_and_statistics(sink: IcebergSink) -> None:
 
 def test_a_table_that_gets_a_column_and_renames_another_stays_readable(sink: IcebergSink) -> None:
     """Pending files of the former columns are committed; a running writer must be restarted."""
-    found = writer(sink)
-    committables = prepared(found, 1, 1)
+    sink_writer = writer(sink)
+    committables = prepared(sink_writer, 1, 1)
     with opened(sink).update_schema() as change:
         change.add_column("more", StringType())
         change.rename_column("n", "number")
     assert commit(sink, *committables) == 1
     assert opened(sink).scan().to_arrow().to_pylist() == [{"number": 1, "more": None}]
-    assert prepared(found, 2, 2)[0]["schema"] == 0
+    assert prepared(sink_writer, 2, 2)[0]["schema"] == 0
     with pytest.raises(JobRejected, match="n is long in the stream and missing in the table"):
         writer(sink).write(rows(1))
 
 
 def test_types_become_those_of_iceberg(sink: IcebergSink) -> None:
-    found = writer(sink)
+    sink_writer = writer(sink)
     moment = pa.array([1_000], pa.timestamp("ms"))
     columns = {"t": moment, "z": moment.cast(pa.timestamp("ms", "UTC")), "d": pa.array(["x"]).dictionary_encode(),
                "u": pa.array([7], pa.uint32()), "l": pa.array([[1]], pa.list_(pa.int32())),
                "s": pa.array([{"a": 1, "b": "x"}])}  # fmt: skip
-    found.write(pa.RecordBatch.from_pydict(columns))
-    commit(sink, *found.prepare(1))
+    sink_writer.write(pa.RecordBatch.from_pydict(columns))
+    commit(sink, *sink_writer.prepare(1))
     assert opened(sink).scan().to_arrow().to_pylist() == pa.table(columns).to_pylist()
 
 
@@ -448,11 +448,11 @@ def test_times_that_python_does_not_have_are_committed(
     """Their checkpoint is recorded before the commit reads the statistics of the file."""
     of, limit = IcebergSink("ns.times", sink.catalog, partition_by=partition_by), 2 ** (kind.bit_width - 1)
     numbers = pa.array([-limit, 0, None, limit - 1], pa.int32() if kind.bit_width == 32 else pa.int64())
-    one = writer(of)
-    one.write(pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4]), numbers.view(kind)], names=["n", "at"]))
-    assert commit(of, *one.prepare(1)) == 1
-    found = opened(of).scan().to_arrow().sort_by("n")["at"].cast(numbers.type)
-    assert found.to_pylist() == numbers.to_pylist()
+    sink_writer = writer(of)
+    sink_writer.write(pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4]), numbers.view(kind)], names=["n", "at"]))
+    assert commit(of, *sink_writer.prepare(1)) == 1
+    times = opened(of).scan().to_arrow().sort_by("n")["at"].cast(numbers.type)
+    assert times.to_pylist() == numbers.to_pylist()
 
 
 def test_a_decimal_that_iceberg_cannot_read_back_is_named_before_a_table_exists(sink: IcebergSink) -> None:
@@ -477,8 +477,8 @@ def test_columns_that_iceberg_lacks_and_values_that_do_not_fit_are_named(sink: I
 
 
 def test_a_lost_or_shortened_file_fails_the_commit_as_a_whole(sink: IcebergSink) -> None:
-    found = writer(sink)
-    committables = prepared(found, 1, 1) + prepared(found, 2, 2)
+    sink_writer = writer(sink)
+    committables = prepared(sink_writer, 1, 1) + prepared(sink_writer, 2, 2)
     path = Path(committables[1]["folder"]) / committables[1]["files"][0]["path"]
     content = path.read_bytes()
     path.write_bytes(content[:-1])
@@ -498,12 +498,12 @@ def test_a_lost_or_shortened_file_fails_the_commit_as_a_whole(sink: IcebergSink)
 
 
 def test_damaged_metadata_is_named(sink: IcebergSink) -> None:
-    found = writer(sink)
-    commit(sink, *prepared(found, 1, 1))
+    sink_writer = writer(sink)
+    commit(sink, *prepared(sink_writer, 1, 1))
     for path in (Path(sink.catalog["warehouse"]) / "ns" / "rows" / "metadata").glob("*.json"):
         path.write_text("{")
     with pytest.raises(EnvironmentFailure, match=r"Iceberg: ns\.rows: "):
-        commit(sink, *prepared(found, 2, 2))
+        commit(sink, *prepared(sink_writer, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_a_committable_that_this_sink_has_not_written_is_refused(sink: IcebergSi
 
 
 @pytest.mark.parametrize(
-    ("table", "more"),
+    ("table", "options"),
     [
         ("rows", {}),
         ("", {}),
@@ -528,9 +528,9 @@ def test_a_committable_that_this_sink_has_not_written_is_refused(sink: IcebergSi
         ("ns.rows", {"partition_by": ("weeks(a)",)}),
     ],
 )
-def test_bad_settings_are_refused(table: str, more: dict[str, Any], tmp_path: Path) -> None:
+def test_bad_settings_are_refused(table: str, options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(JobRejected) as error:
-        IcebergSink(**{"table": table, "catalog": sqlite_catalog(tmp_path)} | more).check()
+        IcebergSink(**{"table": table, "catalog": sqlite_catalog(tmp_path)} | options).check()
     assert "literal" not in error.value.detail
 
 

@@ -30,10 +30,10 @@ def _under_the_console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 class Catalog(BaseHTTPRequestHandler):
     """A REST catalog of the definer, which keeps the credentials that arrive."""
 
-    seen: list[str]
+    requests: list[str]
 
     def do_GET(self) -> None:
-        self.seen.append(str(self.headers.get("Authorization")))
+        self.requests.append(str(self.headers.get("Authorization")))
         self.send_error(500)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -42,22 +42,22 @@ class Catalog(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, list[str]]]:
-    Catalog.seen = []
+    Catalog.requests = []
     with HTTPServer(("127.0.0.1", 0), Catalog) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"127.0.0.1:{server.server_port}", Catalog.seen
+        yield f"127.0.0.1:{server.server_port}", Catalog.requests
         server.shutdown()
         thread.join()
 
 
 @pytest.mark.parametrize("prefix", ["http://", " http://", "\thttp://", "http://good@", "http://good:80@", "HTTP://"])
 def test_a_server_of_the_definer_receives_no_token(prefix: str, listener: tuple[str, list[str]]) -> None:
-    place, seen = listener
+    place, requests = listener
     catalog = {"type": "rest", "uri": f"{prefix}{place}", "token": REFERENCE}
     with suppress(WeirError, ValueError, OSError), open_catalog("default", catalog):
         pass
-    assert seen == []
+    assert requests == []
     with pytest.raises(JobRejected):
         IcebergSink("ns.rows", catalog).check()
 

@@ -76,9 +76,9 @@ class MemoryNetwork:
         self._made: list[MemoryExchange] = []
 
     def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange:
-        made = MemoryExchange(self._hub, slot, token, listener, secret)
-        self._made.append(made)
-        return made
+        exchange = MemoryExchange(self._hub, slot, token, listener, secret)
+        self._made.append(exchange)
+        return exchange
 
     def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
         target = self._hub.find(address)
@@ -106,9 +106,9 @@ class FlightNetwork:
     def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> Exchange:
         from runtime.io.socket_exchange import SocketExchange
 
-        made = SocketExchange(slot, token, secret, listener, local_streams=self.local_streams)
-        self._made.append(made)
-        return made
+        exchange = SocketExchange(slot, token, secret, listener, local_streams=self.local_streams)
+        self._made.append(exchange)
+        return exchange
 
     def stream(self, address: str, channel: ChannelId) -> Any:
         """A rightly opened stream, to write anything to."""

@@ -52,18 +52,20 @@ class Reading:
     ) -> None:
         self.store = store or MemorySnapshotStore()
         self.clock = clock or ManualClock(1_000_000)
-        mine = key_group_range(index, groups, parallelism)
-        self.state = SubtaskState(mine, groups, self.store)
-        found = tuple(snapshots)
+        key_groups = key_group_range(index, groups, parallelism)
+        self.state = SubtaskState(key_groups, groups, self.store)
+        subtask_snapshots = tuple(snapshots)
         before = OperatorSnapshot(
-            parallelism=max(len(found), 1), finished=FinishedState.RUNNING, subtasks=dict(enumerate(found))
+            parallelism=max(len(subtask_snapshots), 1),
+            finished=FinishedState.RUNNING,
+            subtasks=dict(enumerate(subtask_snapshots)),
         )
         lists = _redistribute_lists(before, index, parallelism)
         self.state.restore(
             SubtaskRestore(
                 subtask=SubtaskId(OperatorId("files"), index),
-                snapshots=found,
-                proofs=keyed_proofs(found, mine),
+                snapshots=subtask_snapshots,
+                proofs=keyed_proofs(subtask_snapshots, key_groups),
                 lists=lists,
                 unions=_union_lists(before),
                 broadcast=_broadcast_snapshot(before),
@@ -78,7 +80,7 @@ class Reading:
             token=Token(token),
             state=self.state,
             now_ms=self.clock.now_ms,
-            restored=bool(found),
+            restored=bool(subtask_snapshots),
         )
         self.reader = source.reader()
         weakref.finalize(self, self.reader.close).atexit = False
@@ -91,11 +93,11 @@ class Reading:
     def rows(self, max_rows: int = 1000) -> list[dict[str, Any]]:
         """Everything that is there now."""
         self.clock.advance(INTERVAL_MS)
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         while (batch := self.reader.poll(max_rows)) is not None:
             assert 0 < batch.num_rows <= max_rows
-            found += batch.to_pylist()
-        return found
+            rows += batch.to_pylist()
+        return rows
 
     def exhausted(self) -> bool:
         return self.reader.exhausted

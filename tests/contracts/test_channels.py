@@ -41,9 +41,9 @@ from tests.contracts.channels import (
 
 @pytest.fixture(params=[MemoryNetwork, FlightNetwork, LocalNetwork], ids=["memory", "flight", "local"])
 def network(request: pytest.FixtureRequest) -> Iterator[Network]:
-    made: Network = request.param()
-    yield made
-    made.close()
+    network: Network = request.param()
+    yield network
+    network.close()
 
 
 # ---------------------------------------------------------------- order
@@ -130,7 +130,7 @@ def test_a_channel_that_is_never_granted_does_not_hold_up_its_neighbour(network:
     pair = Pair(network)
     window = 256 * 1024
     stuck = Credits([CHANNEL], window)
-    batch, heard = numbers(0, 4096), pair.heard[0]
+    batch, recorder = numbers(0, 4096), pair.heard[0]
     pair.heard[1].on_arrival = lambda channel, message: (
         pair.slots[1].grant(channel, batch.nbytes) if channel == NEIGHBOUR else None
     )
@@ -139,7 +139,7 @@ def test_a_channel_that_is_never_granted_does_not_hold_up_its_neighbour(network:
         pair.send(batch)
     for step in range(500):  # 16 MB, many windows
         spent = step * batch.nbytes
-        heard.wait(lambda spent=spent: spent - heard.credits[NEIGHBOUR] < window, "credit")  # type: ignore[misc]
+        recorder.wait(lambda spent=spent: spent - recorder.credits[NEIGHBOUR] < window, "credit")  # type: ignore[misc]
         pair.send(batch, channel=NEIGHBOUR)
     assert len(pair.received(500, NEIGHBOUR)) == 500
     assert pair.heard[0].credits[CHANNEL] == 0
@@ -151,21 +151,21 @@ def test_a_channel_that_is_never_granted_does_not_hold_up_its_neighbour(network:
 
 def test_a_gap_is_a_loss(network: Network) -> None:
     """S1-08."""
-    heard = Recorder()
-    slot = network.exchange(1, heard)
+    recorder = Recorder()
+    slot = network.exchange(1, recorder)
     network.forge(slot.address, CHANNEL, [(0, numbers(0, 1)), (2, numbers(2, 1)), (1, numbers(1, 1))])
-    assert "message 1 is missing: 2 came instead" in heard.wait_for_loss(CHANNEL)
-    assert heard.messages[CHANNEL] == [numbers(0, 1)]
+    assert "message 1 is missing: 2 came instead" in recorder.wait_for_loss(CHANNEL)
+    assert recorder.messages[CHANNEL] == [numbers(0, 1)]
 
 
 def test_a_repeat_is_dropped(network: Network) -> None:
     """S1-08."""
-    heard = Recorder()
-    slot = network.exchange(1, heard)
+    recorder = Recorder()
+    slot = network.exchange(1, recorder)
     forged: list[tuple[int, Message]] = [(0, numbers(0, 1)), (0, numbers(0, 1)), (1, Watermark(5)), (1, Watermark(5))]
     network.forge(slot.address, CHANNEL, [*forged, (2, EndOfPartition())])
-    assert heard.wait_for(CHANNEL, 3) == [numbers(0, 1), Watermark(5), EndOfPartition()]
-    assert not heard.losses
+    assert recorder.wait_for(CHANNEL, 3) == [numbers(0, 1), Watermark(5), EndOfPartition()]
+    assert not recorder.losses
 
 
 def test_a_channel_is_opened_once(network: Network) -> None:
@@ -173,11 +173,11 @@ def test_a_channel_is_opened_once(network: Network) -> None:
     pair = Pair(network)
     pair.send(Watermark(1))
     pair.received(1)
-    heard = Recorder()
-    impostor = network.exchange(0, heard)
+    recorder = Recorder()
+    impostor = network.exchange(0, recorder)
     impostor.connect({1: pair.slots[1].address})
     impostor.send(CHANNEL, 1, Watermark(2))
-    assert "was opened before" in heard.wait_for_loss(CHANNEL)
+    assert "was opened before" in recorder.wait_for_loss(CHANNEL)
     pair.send(Watermark(3))
     assert pair.received(2) == [Watermark(1), Watermark(3)]
 

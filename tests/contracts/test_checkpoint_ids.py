@@ -14,12 +14,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_no_id_is_given_twice_whoever_dies_in_between() -> None:
     """S2-19: the master is lost with an id in hand; its successor gets larger ones, and a zombie none at all."""
     run = make_run()
-    token, given = Token(run.token), list[int]()
+    token, numbers = Token(run.token), list[int]()
     for _ in range(3):
         records = PostgresRunStore(url(), run.pk, token, 128)
         number = records.next_checkpoint_id()
         assert number is not None
-        given.append(number)
+        numbers.append(number)
         newer = records.next_attempt("the master died", {})
         assert newer is not None
         records.close()
@@ -27,9 +27,9 @@ def test_no_id_is_given_twice_whoever_dies_in_between() -> None:
         assert zombie.next_checkpoint_id() is None
         zombie.close()
         token = newer
-    assert given == sorted(set(given))
+    assert numbers == sorted(set(numbers))
     run.job.refresh_from_db()
-    assert run.job.last_checkpoint_id == given[-1]
+    assert run.job.last_checkpoint_id == numbers[-1]
 
 
 def test_the_row_of_a_pending_checkpoint_knows_what_it_waits_for() -> None:

@@ -33,21 +33,21 @@ for each in owed:
 """
 
 
-@pytest.mark.parametrize("shown", [1, FILES // 4, FILES // 2])
-def test_a_commit_that_is_killed_shows_whole_files_only_and_is_done_again(tmp_path: Path, shown: int) -> None:
+@pytest.mark.parametrize("count", [1, FILES // 4, FILES // 2])
+def test_a_commit_that_is_killed_shows_whole_files_only_and_is_done_again(tmp_path: Path, count: int) -> None:
     """S1-48, S1-51: SIGKILL around the rename; a file is visible with all its rows or not at all, and never twice."""
     folder, list_of = tmp_path / "out", tmp_path / "owed.json"
     owed = prepared(folder)
     list_of.write_bytes(msgspec.json.encode(owed))
     process = subprocess.Popen([sys.executable, "-c", COMMITS, str(folder), str(list_of)], stdout=subprocess.DEVNULL)
     try:
-        until(lambda: len(list(folder.glob("part-*"))) >= shown)
+        until(lambda: len(list(folder.glob("part-*"))) >= count)
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.wait(60)
-    seen = sorted(folder.glob("part-*"))
-    assert shown <= len(seen) < FILES, "killed in the middle"
-    assert all(pq.read_table(path)["n"].to_pylist() == [int(path.stem.rsplit("-", 1)[1])] * 3 for path in seen)
+    files = sorted(folder.glob("part-*"))
+    assert count <= len(files) < FILES, "killed in the middle"
+    assert all(pq.read_table(path)["n"].to_pylist() == [int(path.stem.rsplit("-", 1)[1])] * 3 for path in files)
     commit(folder, owed, token=2)
     assert visible(folder) == sorted([number for number in range(1, FILES + 1) for _ in range(3)])
     assert all(name.startswith("part-") for name in names(folder))

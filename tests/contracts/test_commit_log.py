@@ -34,8 +34,8 @@ def epoch(folder: Path, committables: Any, *, checkpoint: int, token: int = 1, j
 
 def logged(folder: Path, sink: str = "out", job: str = "7") -> list[tuple[int, int, list[str]]]:
     """Number, checkpoint and files of each epoch."""
-    found = CommitLog(folder).epochs(job, sink)
-    return [(one.number, one.checkpoint, [file.name for file in one.files]) for one in found]
+    epochs = CommitLog(folder).epochs(job, sink)
+    return [(epoch.number, epoch.checkpoint, [file.name for file in epoch.files]) for epoch in epochs]
 
 
 def prepared(folder: Path, checkpoint: int, *rows: int, **owner: Any) -> list[Any]:
@@ -45,13 +45,13 @@ def prepared(folder: Path, checkpoint: int, *rows: int, **owner: Any) -> list[An
 
 
 def test_an_epoch_holds_the_files_of_all_subtasks(tmp_path: Path) -> None:
-    both = prepared(tmp_path, 5, 1, 2, index=0) + prepared(tmp_path, 5, 3, index=1)
-    epoch(tmp_path, both, checkpoint=5)
+    committables = prepared(tmp_path, 5, 1, 2, index=0) + prepared(tmp_path, 5, 3, index=1)
+    epoch(tmp_path, committables, checkpoint=5)
     assert logged(tmp_path) == [(1, 5, ["part-7-1-out-0-5-1.parquet", "part-7-1-out-1-5-1.parquet"])]
     assert visible(tmp_path) == [1, 2, 3]
-    (found,) = CommitLog(tmp_path).epochs("7", "out", [1])
-    assert found.rows == 3
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == found.file_names
+    (entry,) = CommitLog(tmp_path).epochs("7", "out", [1])
+    assert entry.rows == 3
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == entry.file_names
 
 
 def test_repeats_by_anybody_add_nothing(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_epoch_that_a_crash_cut_off_is_logged_by_the_restore(
         assert logged(folder) == []
         epoch(folder, files, checkpoint=1, token=2)
         clean(folder, 2)
-        assert [(one, len(found)) for one, _, found in logged(folder)] == [(1, 2)]
+        assert [(number, len(files)) for number, _, files in logged(folder)] == [(1, 2)]
         assert not list((folder / commit_log.LOG_FOLDER).glob(".*.tmp"))
 
 
@@ -167,13 +167,13 @@ def test_two_sinks_of_a_job_in_one_folder_have_a_log_each(tmp_path: Path) -> Non
 
 def test_another_folder_has_a_log_of_its_own_with_what_was_owed_there(tmp_path: Path) -> None:
     """A savepoint restored into it: what the former folder has committed is in the former log only."""
-    done, owed = prepared(tmp_path / "blue", 1, 1), prepared(tmp_path / "blue", 1, 2, index=1)
-    epoch(tmp_path / "blue", done, checkpoint=1)
-    epoch(tmp_path / "green", [*done, *owed], checkpoint=1, token=2)
+    committables, owed = prepared(tmp_path / "blue", 1, 1), prepared(tmp_path / "blue", 1, 2, index=1)
+    epoch(tmp_path / "blue", committables, checkpoint=1)
+    epoch(tmp_path / "green", [*committables, *owed], checkpoint=1, token=2)
     assert logged(tmp_path / "green") == [(1, 1, [owed[0]["final"]])]
     blue, green = (CommitLog(tmp_path / name).epochs("7", "out")[0].log for name in ("blue", "green"))
     assert blue != green
-    epoch(tmp_path / "third", done, checkpoint=1, token=2)
+    epoch(tmp_path / "third", committables, checkpoint=1, token=2)
     assert not (tmp_path / "third").exists()
 
 
@@ -227,12 +227,17 @@ def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path)
 def test_damage_and_other_formats_are_named(tmp_path: Path) -> None:
     epoch(tmp_path, prepared(tmp_path, 1, 1), checkpoint=1)
     entry = tmp_path / commit_log.LOG_FOLDER / "7-out-1.json"
-    whole = entry.read_bytes()
-    for damaged in (b"", whole[:-1], whole.replace(b'"number":1', b'"number":2'), whole.replace(b"part-7", b"../../x")):
+    content = entry.read_bytes()
+    for damaged in (
+        b"",
+        content[:-1],
+        content.replace(b'"number":1', b'"number":2'),
+        content.replace(b"part-7", b"../../x"),
+    ):
         entry.write_bytes(damaged)
         with pytest.raises(CorruptState, match=r"7-out-1\.json"):
             CommitLog(tmp_path).epochs("7", "out")
-    entry.write_bytes(json.dumps(json.loads(whole) | {"format": 2}).encode())
+    entry.write_bytes(json.dumps(json.loads(content) | {"format": 2}).encode())
     with pytest.raises(JobRejected, match="has format 2") as refused:
         CommitLog(tmp_path).epochs("7", "out")
     assert refused.value.code == "other-format"

@@ -23,9 +23,9 @@ from tests.contracts.wiring import (
 
 @pytest.fixture
 def wiring() -> Iterator[Wiring]:
-    made = Wiring()
-    yield made
-    made.close()
+    wiring = Wiring()
+    yield wiring
+    wiring.close()
 
 
 # ---------------------------------------------------------------- contract
@@ -46,11 +46,11 @@ def test_strangers_are_refused_and_told(wiring: Wiring, token: int, secret: str,
     """S1-12."""
     client = wiring.client(token=token, secret=secret)
     client.send(Note(1))
-    (told,) = wiring.slots.wait("lost")
-    assert reason in told
+    (loss,) = wiring.slots.wait("lost")
+    assert reason in loss
     wiring.client(slot=2)
     wiring.master.wait("hello", 2)
-    assert not [heard for heard in wiring.master.heard if heard[1] == 1]
+    assert not [event for event in wiring.master.heard if event[1] == 1]
 
 
 def test_a_slot_that_was_there_before_is_refused(wiring: Wiring) -> None:

@@ -35,9 +35,9 @@ from tests.contracts.wiring import (
 
 @pytest.fixture
 def tcp() -> Iterator[Wiring]:
-    made = Wiring()
-    yield made
-    made.close()
+    wiring = Wiring()
+    yield wiring
+    wiring.close()
 
 
 def raw(tcp: Wiring) -> socket.socket:
@@ -145,7 +145,7 @@ def test_whoever_says_something_else_first_is_turned_away(tcp: Wiring, said: byt
         until_closed(connection)
     tcp.client(slot=2)
     tcp.master.wait("hello", 2)
-    assert [heard[1] for heard in tcp.master.heard] == [2]
+    assert [event[1] for event in tcp.master.heard] == [2]
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection_before_it_is_read(tcp: Wiring) -> None:
@@ -182,8 +182,8 @@ def test_close_joins_every_thread(tcp: Wiring) -> None:
 
 
 def test_a_failing_callback_ends_the_connection(tcp: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", seen.append)
+    failures: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
     client: list[ControlClient] = []
 
     def fail(message: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_failing_callback_ends_the_connection(tcp: Wiring, monkeypatch: pytest
     assert lost.wait("lost") == ["the callback failed"]
     tcp.master.wait("lost")
     client[0].close()
-    assert seen[0].exc_type is ZeroDivisionError
+    assert failures[0].exc_type is ZeroDivisionError
 
 
 # ---------------------------------------------------------------- strangers
@@ -236,19 +236,19 @@ def test_who_is_refused_costs_no_threads_either(tcp: Wiring) -> None:
 def test_a_master_without_descriptors_accepts_again_when_it_has_some(tcp: Wiring) -> None:
     """The accept thread died for good at the first EMFILE, and no slot could ever connect again."""
     client = raw(tcp)
-    held: list[int] = []
+    descriptors: list[int] = []
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     waiting = socket.socket()
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 512), before[1]))
-        _take_all_descriptors(held)
+        _take_all_descriptors(descriptors)
         host, _, port = tcp.server.address.rpartition(":")
         waiting.connect((host, int(port)))
         waiting.sendall(frame(Hello(token=TOKEN, secret=SECRET, slot=3, pid=1, host="here", address="none")))
         client.close()  # a descriptor of this process, as the server's end of it is
         time.sleep(0.5)
     finally:
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     tcp.master.wait("hello", 3)
@@ -257,7 +257,7 @@ def test_a_master_without_descriptors_accepts_again_when_it_has_some(tcp: Wiring
     tcp.master.wait("hello", 4)
 
 
-def _take_all_descriptors(held: list[int]) -> None:
+def _take_all_descriptors(descriptors: list[int]) -> None:
     with contextlib.suppress(OSError):
         while True:
-            held.append(os.dup(0))
+            descriptors.append(os.dup(0))

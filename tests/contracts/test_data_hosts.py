@@ -74,9 +74,9 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener()
-    yield made
-    made.close()
+    listener = Listener()
+    yield listener
+    listener.close()
 
 
 @pytest.fixture(autouse=True)
@@ -229,8 +229,8 @@ def test_an_author_without_the_console_has_no_limit(listener: Listener, monkeypa
 # ------------------------------------------------------------ named connections
 
 
-def name_connections(monkeypatch: pytest.MonkeyPatch, **named: dict[str, Any]) -> None:
-    monkeypatch.setenv("WEIR_CONNECTIONS", json.dumps(named))
+def name_connections(monkeypatch: pytest.MonkeyPatch, **connections: dict[str, Any]) -> None:
+    monkeypatch.setenv("WEIR_CONNECTIONS", json.dumps(connections))
     monkeypatch.setenv("WEIR_DATA_HOSTS", "")
 
 
@@ -282,9 +282,9 @@ def test_a_connection_of_another_pipeline_is_refused_before_anything_starts(text
 def test_a_version_is_refused_if_its_pipeline_has_no_such_connection() -> None:
     command = [sys.executable, "-m", "spark_jobs", "compile", "--pipeline", "enrichment", "--parallelism", "1"]
     params = json.dumps({"database_url": "${connection:examples}"})
-    done = subprocess.run(command, input=params, capture_output=True, text=True, check=False)
-    error = json.loads(done.stdout)["error"]
-    assert (done.returncode, error["code"]) == (3, "unknown-connection")
+    process = subprocess.run(command, input=params, capture_output=True, text=True, check=False)
+    error = json.loads(process.stdout)["error"]
+    assert (process.returncode, error["code"]) == (3, "unknown-connection")
     assert "it has: shop" in error["detail"]
 
 

@@ -18,25 +18,25 @@ def roots(var: Path, *allowed: Path) -> DataRoots:
 
 
 def test_only_what_lies_below_a_root_may_be_used(tmp_path: Path) -> None:
-    found = roots(tmp_path / "var", tmp_path / "a", tmp_path / "b")
-    assert found.is_allowed(tmp_path / "a")
-    assert found.is_allowed(tmp_path / "b" / "not" / "there yet")
+    data_roots = roots(tmp_path / "var", tmp_path / "a", tmp_path / "b")
+    assert data_roots.is_allowed(tmp_path / "a")
+    assert data_roots.is_allowed(tmp_path / "b" / "not" / "there yet")
     for other in (tmp_path, tmp_path / "ab", tmp_path / "a" / ".." / "c", Path("/"), Path("relative")):
-        assert not found.is_allowed(other), other
+        assert not data_roots.is_allowed(other), other
 
 
-@pytest.mark.parametrize("own", ["pg/data", "redis", "run/env", "log", "storage/1/chk-1-1", "inputs/1", "spark"])
-def test_folders_of_weir_are_refused_below_any_root(tmp_path: Path, own: str) -> None:
+@pytest.mark.parametrize("folder", ["pg/data", "redis", "run/env", "log", "storage/1/chk-1-1", "inputs/1", "spark"])
+def test_folders_of_weir_are_refused_below_any_root(tmp_path: Path, folder: str) -> None:
     var = tmp_path / "var"
-    for root in (tmp_path, var, Path("/"), var / own):
-        assert not roots(var, root).is_allowed(var / own), root
+    for root in (tmp_path, var, Path("/"), var / folder):
+        assert not roots(var, root).is_allowed(var / folder), root
 
 
 def test_storage_that_lies_elsewhere_is_refused_too(tmp_path: Path) -> None:
     environment = {"WEIR_DATA_ROOTS": str(tmp_path), "WEIR_STORAGE": str(tmp_path / "shared" / "state")}
-    found = DataRoots.of_environment(environment)
-    assert found.is_allowed(tmp_path / "shared" / "statements")
-    assert not found.is_allowed(tmp_path / "shared" / "state" / "1")
+    data_roots = DataRoots.of_environment(environment)
+    assert data_roots.is_allowed(tmp_path / "shared" / "statements")
+    assert not data_roots.is_allowed(tmp_path / "shared" / "state" / "1")
 
 
 def test_a_root_above_the_data_of_weir_does_not_open_it(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (data / "own").symlink_to(var / "run")
     (data / "circle").symlink_to(data / "circle" / "again")
     (tmp_path / "alias").symlink_to(data)
-    found = roots(var, data)
-    assert found.is_allowed(tmp_path / "alias" / "in")
+    data_roots = roots(var, data)
+    assert data_roots.is_allowed(tmp_path / "alias" / "in")
     for path in (data / "out", data / "out" / "passwd", data / "own" / "env", data / "circle"):
-        assert not found.is_allowed(path), path
-    assert not found.is_allowed(f"{data}/nul\0")
+        assert not data_roots.is_allowed(path), path
+    assert not data_roots.is_allowed(f"{data}/nul\0")
 
 
 def test_no_root_at_all_refuses_everything_and_says_so(tmp_path: Path) -> None:

@@ -81,6 +81,6 @@ def test_the_last_manifest_of_a_job_tells_what_was_discarded(tmp_path: Any) -> N
     flow.source("numbers", SequenceSource(rows=rows)).sink("out", DiscardSink())
     records = run_local(flow, parallelism=2, storage=str(tmp_path), settings=CoordinatorSettings(interval_ms=50))
     last = records.completed[-1].manifest.operators["out"].subtasks
-    found, sums = totals(entry for snapshot in last.values() for entry in snapshot.lists[STATE_NAME])
-    assert found == rows
+    count, sums = totals(entry for snapshot in last.values() for entry in snapshot.lists[STATE_NAME])
+    assert count == rows
     assert sums["id"] == rows * (rows - 1) // 2

@@ -54,9 +54,9 @@ def test_an_epoch_appears_whole_and_is_never_overwritten(tmp_path: Path) -> None
     with pytest.raises(FileExistsError):
         write(tmp_path, 0, range(9))
     assert {path.name: path.read_bytes() for path in (epochs.epochs / f"{0:012}").iterdir()} == before
-    found = epochs.find(0)
-    assert found is not None
-    assert (found.rows, found.files) == (3, (("part-00000.parquet", 3),))
+    epoch = epochs.find(0)
+    assert epoch is not None
+    assert (epoch.rows, epoch.files) == (3, (("part-00000.parquet", 3),))
 
 
 def test_what_fails_while_it_is_written_is_no_epoch_and_goes_at_the_next_start(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_subtasks_share_each_epoch(tmp_path: Path) -> None:
 def test_more_subtasks_than_lanes_stand_aside(tmp_path: Path) -> None:
     write(tmp_path, 0, range(500))
     readings = [Reading(source(tmp_path), index=index, parallelism=100) for index in range(100)]
-    assert sorted(itertools.chain(*(ids(one) for one in readings))) == list(range(500))
-    assert [one.reader.idle for one in readings] == [False] * LANE_COUNT + [True] * (100 - LANE_COUNT)
+    assert sorted(itertools.chain(*(ids(reading) for reading in readings))) == list(range(500))
+    assert [reading.reader.idle for reading in readings] == [False] * LANE_COUNT + [True] * (100 - LANE_COUNT)
 
 
 def test_an_epoch_that_is_missing_while_newer_ones_are_there_is_an_error(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_is_unread_is_that_of_the_slowest_subtask_of_the_newest_attempt(tmp
     assert epochs.read_below() == 0
     store = MemorySnapshotStore()
     first, second = (Reading(source(tmp_path), index=index, parallelism=2, store=store, token=4) for index in (0, 1))
-    snapshots = [one.snapshot("chk-1") for one in (first, second)]
+    snapshots = [reading.snapshot("chk-1") for reading in (first, second)]
     ids(first)
     assert epochs.read_below() == 0
     ids(second)
@@ -212,19 +212,19 @@ def test_epochs_that_a_retained_checkpoint_needs_are_kept(tmp_path: Path) -> Non
     stage = tmp_path / "7" / "orders"
     for number in range(4):
         write(stage, number, range(10))
-    reading, ours = Reading(source(stage)), source(stage)
+    reading, epoch_source = Reading(source(stage)), source(stage)
     savepoint = lists(reading, "savepoint-1")
     assert reading.poll(10) is not None
     assert reading.poll(5) is not None
     middle = lists(reading, "chk-2")
     ids(reading)
     newest = lists(reading, "chk-3")
-    assert isinstance(ours, ReleasesInput)
-    assert ours.release([savepoint, middle, newest]) == 0
-    assert ours.release([middle, newest]) == 1, "epoch 1 is read in part"
-    assert ours.release([newest]) == 3
+    assert isinstance(epoch_source, ReleasesInput)
+    assert epoch_source.release([savepoint, middle, newest]) == 0
+    assert epoch_source.release([middle, newest]) == 1, "epoch 1 is read in part"
+    assert epoch_source.release([newest]) == 3
     assert EpochFolder(stage).next_number() == 4
-    assert ours.release([]) == 0
+    assert epoch_source.release([]) == 0
 
 
 def test_checkpoints_of_another_lineage_neither_keep_nor_release(tmp_path: Path) -> None:
@@ -265,12 +265,12 @@ def test_a_pipeline_gives_the_source_its_folder_and_its_columns(tmp_path: Path) 
     columns, streams = tmp_path / "columns", tmp_path / "streams" / "7"
     columns.mkdir()
     schema_file(str(columns), "orders").write_bytes(COLUMNS.serialize().to_pybytes())
-    given = STAGE_FOLDERS.set(StageFolders(str(columns), str(streams)))
+    token = STAGE_FOLDERS.set(StageFolders(str(columns), str(streams)))
     try:
         flow = Dataflow("orders")
         stream = flow.source("orders", EpochSource(make=print))
     finally:
-        STAGE_FOLDERS.reset(given)
+        STAGE_FOLDERS.reset(token)
     bound = flow.sources[stream.uid]
     assert isinstance(bound, EpochSource)
     assert isinstance(bound, HasStandingStage)
@@ -279,17 +279,17 @@ def test_a_pipeline_gives_the_source_its_folder_and_its_columns(tmp_path: Path) 
 
 def test_a_sink_within_a_stream_has_its_stage_too(tmp_path: Path) -> None:
     """The stage gets the folder of the run, and the graph for the console names the stage; BATCH has none."""
-    given = STAGE_FOLDERS.set(StageFolders(str(tmp_path / "columns"), str(tmp_path / "streams" / "7")))
+    token = STAGE_FOLDERS.set(StageFolders(str(tmp_path / "columns"), str(tmp_path / "streams" / "7")))
     try:
         flow = Dataflow("orders")
         numbers = flow.source("numbers", SequenceSource(rows=10))
         numbers.write_through("delivered", EpochStage(print)).sink("out", DiscardSink())
     finally:
-        STAGE_FOLDERS.reset(given)
+        STAGE_FOLDERS.reset(token)
     bound = flow.sinks[OperatorId("delivered")]
     assert isinstance(bound, EpochStage)
     assert bound.folder == str(tmp_path / "streams" / "7" / "delivered")
-    drawn = {one["uid"]: one for one in graph_with_stages(flow, 2, has_stages=True)["operators"]}
+    drawn = {operator["uid"]: operator for operator in graph_with_stages(flow, 2, has_stages=True)["operators"]}
     assert (drawn["delivered"]["stage"], drawn["delivered"]["commits"]) == ("deliver", True)
     assert "stage" not in drawn["out"]
 
@@ -307,7 +307,7 @@ def test_slots_are_not_sent_the_function(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             raise AssertionError("it must not travel")
 
-    made = source(tmp_path)
-    object.__setattr__(made, "make", lambda spark, secret=Secret(): spark)  # noqa: B008
-    copy = cloudpickle.loads(cloudpickle.dumps(made))  # type: ignore[no-untyped-call]
-    assert (copy.make, copy.folder) == (None, made.folder)
+    epoch_source = source(tmp_path)
+    object.__setattr__(epoch_source, "make", lambda spark, secret=Secret(): spark)  # noqa: B008
+    copy = cloudpickle.loads(cloudpickle.dumps(epoch_source))  # type: ignore[no-untyped-call]
+    assert (copy.make, copy.folder) == (None, epoch_source.folder)

@@ -52,12 +52,12 @@ class SlowStore:
 
 
 def rows() -> dict[str, list[Any]]:
-    found = {}
+    contents = {}
     with connection.cursor() as cursor:
         for table in TABLES:
             cursor.execute(f"SELECT * FROM {table} ORDER BY id")
-            found[table] = cursor.fetchall()
-    return found
+            contents[table] = cursor.fetchall()
+    return contents
 
 
 @pytest.mark.django_db(transaction=True)
@@ -81,7 +81,7 @@ def test_a_coordinator_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_p
     until(store.reached.is_set)
     successor = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     assert successor.next_attempt("the master was silent", {}) is not None
-    asked = Operation.objects.create(job=run.job, run=run, kind="savepoint", requested_by=run.job.created_by)
+    operation = Operation.objects.create(job=run.job, run=run, kind="savepoint", requested_by=run.job.created_by)
     before = rows()
     store.go_on.set()
     master.poke()
@@ -90,8 +90,8 @@ def test_a_coordinator_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_p
     assert rows() == before
     assert committed(tmp_path / "out") == [], "it has shown output"
     assert successor.restore_point() is None
-    taken = successor.take_operations(only_cancel=False)
-    assert [request.id for request in taken or ()] == [str(asked.pk)]
+    requests = successor.take_operations(only_cancel=False)
+    assert [request.id for request in requests or ()] == [str(operation.pk)]
     for connected in (records, successor):
         connected.close()
 

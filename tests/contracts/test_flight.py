@@ -36,9 +36,9 @@ SOON_S = 8.0  #: below every heartbeat's timeout; generous, for this machine may
 
 @pytest.fixture(params=[FlightNetwork, LocalNetwork], ids=["flight", "local"])
 def flight(request: pytest.FixtureRequest) -> Iterator[FlightNetwork]:
-    made: FlightNetwork = request.param()
-    yield made
-    made.close()
+    flight: FlightNetwork = request.param()
+    yield flight
+    flight.close()
 
 
 def test_a_batch_of_another_schema_is_cast_to_that_of_its_stream(flight: FlightNetwork) -> None:
@@ -74,8 +74,8 @@ def test_a_payload_that_is_no_batch_is_a_loss_not_a_silence(flight: FlightNetwor
     ids=["none", "short", "kind", "body", "no batch"],
 )
 def test_a_message_that_cannot_be_read_is_a_loss(flight: FlightNetwork, metadata: bytes) -> None:
-    heard = Recorder()
-    slot = flight.exchange(1, heard)
+    recorder = Recorder()
+    slot = flight.exchange(1, recorder)
     writer = flight.stream(slot.address, CHANNEL)
     if metadata:
         writer.write_metadata(metadata)
@@ -83,8 +83,8 @@ def test_a_message_that_cannot_be_read_is_a_loss(flight: FlightNetwork, metadata
         batch = numbers(0, 1).payload
         writer.begin(batch.schema)
         writer.write_with_metadata(batch, metadata)
-    assert "broken" in heard.wait_for_loss(CHANNEL)
-    assert not heard.messages
+    assert "broken" in recorder.wait_for_loss(CHANNEL)
+    assert not recorder.messages
 
 
 def test_a_listener_that_fails_loses_the_channel_on_both_sides(flight: FlightNetwork) -> None:
@@ -130,13 +130,13 @@ def test_a_receiver_that_vanishes_is_a_loss_only_before_the_end(
             reader.read_chunk()
             raise fl.FlightUnavailableError("socket closed")
 
-    heard = Recorder()
-    slot = flight.exchange(0, heard)
+    recorder = Recorder()
+    slot = flight.exchange(0, recorder)
     with Vanishing("grpc://127.0.0.1:0") as receiver:
         slot.connect({1: f"grpc://127.0.0.1:{receiver.port}"})
         slot.send(CHANNEL, 1, EndOfPartition() if ended else Watermark(1))
         wait_until_sent(CHANNEL)
-    assert len(heard.losses) == losses
+    assert len(recorder.losses) == losses
 
 
 def test_many_channels_are_open_at_once(flight: FlightNetwork) -> None:
@@ -193,27 +193,27 @@ def other_process(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", st
 
 def test_a_sender_process_that_is_killed_is_a_loss_at_once(flight: FlightNetwork) -> None:
     """S1-07."""
-    heard = Recorder()
-    slot = flight.exchange(0, heard)
+    recorder = Recorder()
+    slot = flight.exchange(0, recorder)
     channel = ChannelId(0, 1, 0)
     with other_process("send", SECRET, slot.address) as (process, _):
-        heard.wait_for(channel, 1)
+        recorder.wait_for(channel, 1)
         killed_at = time.monotonic()
         process.send_signal(signal.SIGKILL)
-        heard.wait_for_loss(channel)
+        recorder.wait_for_loss(channel)
         assert time.monotonic() - killed_at < SOON_S, "no heartbeat is needed for this"
-    assert len(heard.losses) == 1
+    assert len(recorder.losses) == 1
 
 
 def test_a_receiver_process_that_is_killed_is_a_loss_at_once(flight: FlightNetwork) -> None:
-    heard = Recorder()
+    recorder = Recorder()
     with other_process("listen", SECRET) as (process, address):
-        slot = flight.exchange(0, heard)
+        slot = flight.exchange(0, recorder)
         slot.connect({1: address})
         slot.send(CHANNEL, 1, Watermark(1))
         killed_at = time.monotonic()
         process.send_signal(signal.SIGKILL)
-        heard.wait_for_loss(CHANNEL)
+        recorder.wait_for_loss(CHANNEL)
         assert time.monotonic() - killed_at < SOON_S, "no heartbeat is needed for this"
 
 
@@ -253,13 +253,13 @@ def test_close_ends_open_exchanges_in_time_and_leaves_no_thread(flight: FlightNe
 @pytest.mark.parametrize("when", ["before it is connected", "while it receives", "while it sends"])
 def test_close_does_not_wait_for_a_peer_that_hangs(flight: FlightNetwork, when: str) -> None:
     before = own_threads()
-    heard = Recorder()
-    slot = flight.exchange(0, heard)
+    recorder = Recorder()
+    slot = flight.exchange(0, recorder)
     role: tuple[Any, ...] = ("send", SECRET, slot.address) if when == "while it sends" else ("listen", SECRET)
     with other_process(*role) as (process, address):
         slot.connect({1: address})
         if when == "while it sends":
-            heard.wait_for(ChannelId(0, 1, 0), 1)
+            recorder.wait_for(ChannelId(0, 1, 0), 1)
         if when == "while it receives":
             slot.send(CHANNEL, 1, Watermark(1))
             slot.grant(ChannelId(0, 1, 0), 1)

@@ -30,11 +30,11 @@ def lines_of(data: bytes) -> list[bytes]:
 def test_blocks_hold_whole_rows_and_number_them(rows: list[bytes], ends: bool, size: int) -> None:
     data = b"\n".join(rows) + (b"\n" if ends and rows else b"")
     for blank_rows in (True, False):
-        found = list[bytes]()
+        texts = list[bytes]()
         for block in read_blocks(io.BytesIO(data), blank_rows=blank_rows, block_bytes=size):
-            assert block.first_row == len(found)
-            found += [block.data(i, i + 1).removesuffix(b"\n") for i in range(len(block))]
-        assert found == [line for line in lines_of(data) if blank_rows or line not in (b"", b"\r")]
+            assert block.first_row == len(texts)
+            texts += [block.data(i, i + 1).removesuffix(b"\n") for i in range(len(block))]
+        assert texts == [line for line in lines_of(data) if blank_rows or line not in (b"", b"\r")]
 
 
 @given(st.lists(TEXT, max_size=20), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.data())

@@ -31,16 +31,16 @@ BY_SETTINGS: dict[type, list[Any]] = {
 
 def shipped() -> list[type]:
     """Every source and sink class below `runtime.connectors`: those that make readers or writers."""
-    modules = [importlib.import_module(one.name) for one in pkgutil.walk_packages(connectors.__path__, PREFIX)]
+    modules = [importlib.import_module(info.name) for info in pkgutil.walk_packages(connectors.__path__, PREFIX)]
     classes = {name: value for module in modules for name, value in vars(module).items() if isinstance(value, type)}
-    return [one for _, one in sorted(classes.items()) if hasattr(one, "reader") or hasattr(one, "writer")]
+    return [kind for _, kind in sorted(classes.items()) if hasattr(kind, "reader") or hasattr(kind, "writer")]
 
 
 def test_they_are_found() -> None:
-    assert {"ParquetSink", "PrintSink", "ParquetSource", "DirectorySource"} <= {one.__name__ for one in shipped()}
+    assert {"ParquetSink", "PrintSink", "ParquetSource", "DirectorySource"} <= {kind.__name__ for kind in shipped()}
 
 
-@pytest.mark.parametrize("connector", shipped(), ids=lambda one: one.__name__)
+@pytest.mark.parametrize("connector", shipped(), ids=lambda connector: connector.__name__)
 def test_every_connector_declares_its_guarantee(connector: Any) -> None:
     """S1-01."""
     for variant in BY_SETTINGS.get(connector, [connector]):

@@ -44,7 +44,7 @@ def rows_of(chunks: list[Chunk]) -> list[dict[str, Any]]:
 
 
 def verdicts(chunks: list[Chunk]) -> list[str]:
-    return [str(found) for chunk in chunks for found in chunk.malformed]
+    return [str(bad_row) for chunk in chunks for bad_row in chunk.malformed]
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -66,8 +66,8 @@ def test_rows_come_back_from_every_row_on(
     tmp_path_factory: Any, lines: list[Any], ascii_only: bool, last: bool, size: int, data: st.DataObject
 ) -> None:
     """Unknown fields are passed over, missing ones are null; the last line may lack its end."""
-    text = "".join(json.dumps(found, ensure_ascii=ascii_only) + end for found, end in lines)
-    expected = [{item.name: found.get(item.name) for item in SCHEMA} for found, _ in lines]
+    text = "".join(json.dumps(record, ensure_ascii=ascii_only) + end for record, end in lines)
+    expected = [{item.name: record.get(item.name) for item in SCHEMA} for record, _ in lines]
     start = data.draw(st.integers(0, len(expected)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bisect_malformed, "read_blocks", partial(read_blocks, block_bytes=size))
@@ -174,14 +174,14 @@ def test_an_object_over_several_lines_is_not_made_up_for_by_two_in_one(tmp_path:
     """As many objects as lines, and yet no object is the row that its line says."""
     (chunk,) = read(b'{"n": 1}{"n": 2}\n{"n":\n3}\n{"n": 4}\n', tmp_path)
     assert (chunk.batch["n"].to_pylist(), chunk.rows.tolist()) == ([4], [3])
-    assert [found.row for found in chunk.malformed] == [0, 1, 2]
+    assert [bad_row.row for bad_row in chunk.malformed] == [0, 1, 2]
 
 
 def test_many_bad_lines_in_a_large_file_are_all_found(tmp_path: Path) -> None:
     bad = {number for number in range(60_000) if number % 997 == 3}
     lines = (b'{"n": "?"}\n' if number in bad else b'{"n": %d}\n' % number for number in range(60_000))
     chunks = read(b"".join(lines), tmp_path, 1_000)
-    assert [found.row for chunk in chunks for found in chunk.malformed] == sorted(n for n in bad if n >= 1_000)
+    assert [bad_row.row for chunk in chunks for bad_row in chunk.malformed] == sorted(n for n in bad if n >= 1_000)
     assert [row["n"] for row in rows_of(chunks)] == [n for n in range(1_000, 60_000) if n not in bad]
 
 
@@ -213,8 +213,8 @@ def test_the_policies_hold_for_lines_as_for_other_rows(tmp_path: Path) -> None:
     keeping = Reading(source(folder, "dead_letter", letters))
     assert [row["n"] for row in keeping.rows()] == [1, 4]
     keeping.snapshot("chk-1")
-    found = [(letter["row"], letter["column"], letter["reason"]) for letter in letters_in(letters)]
-    assert found == [(2, "n", "a string, number expected"), (3, "at", "the event time is missing")]
+    rejections = [(letter["row"], letter["column"], letter["reason"]) for letter in letters_in(letters)]
+    assert rejections == [(2, "n", "a string, number expected"), (3, "at", "the event time is missing")]
 
 
 def test_a_restore_in_the_middle_of_a_file_goes_on_behind_the_malformed_lines(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_a_restore_in_the_middle_of_a_file_goes_on_behind_the_malformed_lines(tm
     drop(tmp_path, "a.jsonl", LINES)
     first = Reading(source(tmp_path, "skip"))
     assert first.poll(1) is not None
-    again = Reading(source(tmp_path, "skip"), store=first.store, snapshots=[first.snapshot("chk-1")])
-    assert [row["n"] for row in again.rows()] == [4]
-    assert MALFORMED_RECORDS not in again.context.counters, "they were counted with the row before them"
+    successor = Reading(source(tmp_path, "skip"), store=first.store, snapshots=[first.snapshot("chk-1")])
+    assert [row["n"] for row in successor.rows()] == [4]
+    assert MALFORMED_RECORDS not in successor.context.counters, "they were counted with the row before them"
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import JobRejected
 
 
-def read(folder: Path, table: pa.Table, *wanted: Any) -> list[dict[str, Any]]:
+def read(folder: Path, table: pa.Table, *fields: Any) -> list[dict[str, Any]]:
     pq.write_table(table, folder / "a.parquet")
-    chunks = ParquetFormat(pa.schema(wanted)).read(folder / "a.parquet", 0)
+    chunks = ParquetFormat(pa.schema(fields)).read(folder / "a.parquet", 0)
     return [row for chunk in chunks for row in chunk.batch.to_pylist()]
 
 
 def test_columns_are_brought_to_the_types_wanted(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, 2], pa.int64()), "a.b": ["x", None], "other": [0.5, 1.5]})
-    wanted = [pa.field("a.b", pa.string()), pa.field("n", pa.int16(), nullable=False)]
-    assert read(tmp_path, table, *wanted) == [{"a.b": "x", "n": 1}, {"a.b": None, "n": 2}]
+    fields = [pa.field("a.b", pa.string()), pa.field("n", pa.int16(), nullable=False)]
+    assert read(tmp_path, table, *fields) == [{"a.b": "x", "n": 1}, {"a.b": None, "n": 2}]
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,12 @@ def read(kind: Any, data: bytes, folder: Path, start: int = 0) -> list[Chunk]:
 
 def told(chunks: list[Chunk]) -> dict[int, Any]:
     """By row, what is said of it."""
-    found: dict[int, Any] = {}
+    texts: dict[int, Any] = {}
     for chunk in chunks:
-        found.update(zip(chunk.rows.tolist(), map(str, chunk.batch.to_pylist()), strict=True))
-        found.update((bad.row, str(bad)) for bad in chunk.malformed if bad.row is not None)
-    assert sorted(found) == list(range(chunks[-1].next_row if chunks else 0))[-len(found) :]
-    return found
+        texts.update(zip(chunk.rows.tolist(), map(str, chunk.batch.to_pylist()), strict=True))
+        texts.update((bad.row, str(bad)) for bad in chunk.malformed if bad.row is not None)
+    assert sorted(texts) == list(range(chunks[-1].next_row if chunks else 0))[-len(texts) :]
+    return texts
 
 
 MARK = b"\xef\xbb\xbf"
@@ -62,15 +62,15 @@ def test_what_a_row_says_does_not_depend_on_where_the_file_is_cut(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], kind: Any, data: st.DataObject | None
 ) -> None:
     folder, content = tmp_path_factory.mktemp("in"), b"".join(pieces)
-    whole = told(read(kind, content, folder))
+    texts = told(read(kind, content, folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bisect_malformed, "read_blocks", partial(read_blocks, block_bytes=1))
-        assert told(read(kind, content, folder)) == whole
-    start = data.draw(st.integers(0, len(whole))) if data else len(whole) // 2
-    assert told(read(kind, content, folder, start)) == {row: text for row, text in whole.items() if row >= start}
+        assert told(read(kind, content, folder)) == texts
+    start = data.draw(st.integers(0, len(texts))) if data else len(texts) // 2
+    assert told(read(kind, content, folder, start)) == {row: text for row, text in texts.items() if row >= start}
     blank = () if isinstance(kind, LineFormat) else (b"", b"\r")
     rows = content.removeprefix(MARK).split(b"\n")
-    assert len(whole) == len([row for row in (rows if rows[-1] else rows[:-1]) if row not in blank])
+    assert len(texts) == len([row for row in (rows if rows[-1] else rows[:-1]) if row not in blank])
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_rows_that_are_all_malformed_come_in_small_chunks(kind: Any, line: bytes
     assert [row for chunk in chunks for row in chunk.rows.tolist()] == [good]
     assert [bad.row for chunk in chunks for bad in chunk.malformed] == [row for row in range(1_001) if row != good]
     assert sorted(chunk.next_row for chunk in chunks) == [chunk.next_row for chunk in chunks]
-    again = told(list(kind.read(tmp_path / "a.txt", 500)))
-    assert again == {row: text for row, text in told(chunks).items() if row >= 500}
+    texts = told(list(kind.read(tmp_path / "a.txt", 500)))
+    assert texts == {row: text for row, text in told(chunks).items() if row >= 500}
 
 
 @pytest.mark.parametrize(

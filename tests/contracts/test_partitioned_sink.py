@@ -44,10 +44,10 @@ def context(clock: Clock) -> OperatorContext:
     )  # fmt: skip
 
 
-def opened(folder: Path, *by: str, clock: Clock | None = None, **more: Any) -> Any:
-    found = ParquetSink(str(folder), partition_by=by, **more).writer()
-    found.open(context(clock or Clock()))
-    return found
+def opened(folder: Path, *by: str, clock: Clock | None = None, **arguments: Any) -> Any:
+    sink_writer = ParquetSink(str(folder), partition_by=by, **arguments).writer()
+    sink_writer.open(context(clock or Clock()))
+    return sink_writer
 
 
 def rows(days: list[Any], start: int = 0) -> pa.RecordBatch:
@@ -95,16 +95,16 @@ def test_a_split_has_every_row_once_in_the_folder_of_its_values(values: list[tup
             "number": pa.array([number for _, number in values], pa.int8()),
         }
     )
-    found: dict[int, tuple[str | None, str | None]] = {}
+    folders: dict[int, tuple[str | None, str | None]] = {}
     for folder, part in split_by_partition(batch, ["number", "text"]):
         assert folder.count("/") == 1
         assert part.schema.names == ["row"]
         given_back = partition_values(f"{folder}/part")
         numbers = part["row"].to_pylist()
         assert numbers == sorted(numbers)
-        found |= dict.fromkeys(numbers, (given_back["text"], given_back["number"]))
-    wanted = [(text or None, None if number is None else str(number)) for text, number in values]
-    assert found == dict(enumerate(wanted))
+        folders |= dict.fromkeys(numbers, (given_back["text"], given_back["number"]))
+    expected = [(text or None, None if number is None else str(number)) for text, number in values]
+    assert folders == dict(enumerate(expected))
 
 
 @pytest.mark.parametrize("value", ["..", "../../x", "/etc", ".", "a\x00b", "a=b", "%2F"])
@@ -219,8 +219,8 @@ def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert len(list(tmp_path.glob("*.inprogress"))) <= 3
     prepared = sink.prepare(1)
     assert ParquetSink(str(tmp_path)).committer().commit(PERMIT, prepared) == len(prepared) > 5
-    found = Counter((folder, number) for folder, numbers in committed(tmp_path) for number in numbers)
-    assert found == Counter((f"day={number % 5}", number) for number in range(40))
+    counts = Counter((folder, number) for folder, numbers in committed(tmp_path) for number in numbers)
+    assert counts == Counter((f"day={number % 5}", number) for number in range(40))
 
 
 # ---------------------------------------------------------------- rolling

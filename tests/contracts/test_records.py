@@ -179,9 +179,9 @@ def test_requests_are_told_until_settled_and_given_back_to_the_next_attempt(worl
     world.records.next_attempt("the master died", {})
     world.records.requeue_operations()
     world.ask(ids[1], "cancel")
-    taken = world.records.take_operations(only_cancel=False)
-    assert taken is not None
-    assert [request.id for request in taken] == ids
+    requests = world.records.take_operations(only_cancel=False)
+    assert requests is not None
+    assert [request.id for request in requests] == ids
     world.records.complete_operation(ids[0], {"checkpoint": 4}, None)
     world.records.complete_operation(ids[1], None, {"code": "late", "message": "too late"})
     assert world.records.take_operations(only_cancel=False) == []
@@ -211,9 +211,9 @@ def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
 
 def test_checkpoints_of_the_last_hours_are_kept(world: World) -> None:
     for number, hour in ((1, 1), (2, 2), (3, 9)):
-        made = completed(number)
-        triggered = structs.replace(made.manifest, triggered_at=hour * 3_600_000)
-        world.records.record_checkpoint(replace(made, manifest=triggered))
+        checkpoint = completed(number)
+        triggered = structs.replace(checkpoint.manifest, triggered_at=hour * 3_600_000)
+        world.records.record_checkpoint(replace(checkpoint, manifest=triggered))
     assert world.records.discard_older(RetentionPolicy(1, hours=8)) == ["checkpoint-1"]
     assert world.records.discard_older(RetentionPolicy(1)) == ["checkpoint-2"]
 
@@ -314,8 +314,8 @@ def test_a_savepoint_gets_the_name_note_and_pin_of_its_operation() -> None:
         error = {"code": "expired", "message": "too slow"} if at == 3 else None
         records.complete_operation(str(row.pk), None if error else {"checkpoint": at}, error)
     records.close()
-    found = Checkpoint.objects.order_by("number")
-    assert [(row.name, row.note, row.pinned_by, row.is_pinned) for row in found] == [
+    checkpoints = Checkpoint.objects.order_by("number")
+    assert [(row.name, row.note, row.pinned_by, row.is_pinned) for row in checkpoints] == [
         ("before the upgrade", "asked by Ada", user, True), ("", "", None, False), ("", "", None, False),
     ]  # fmt: skip
 
@@ -359,8 +359,10 @@ def progress(*times_ms: int | None) -> tuple[SubtaskProgress, ...]:
 
 
 def report(reason: FailureReason | None = None) -> ReportCheckpoint:
-    found = progress(400, None, None, None)
-    return ReportCheckpoint(CheckpointId(3), CheckpointKind.CHECKPOINT, 1_000, 2_000, 1, 4, reason, "", found)
+    checkpoint_progress = progress(400, None, None, None)
+    return ReportCheckpoint(
+        CheckpointId(3), CheckpointKind.CHECKPOINT, 1_000, 2_000, 1, 4, reason, "", checkpoint_progress
+    )
 
 
 def test_a_checkpoint_row_tells_how_it_stands() -> None:

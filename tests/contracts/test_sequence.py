@@ -50,15 +50,15 @@ def test_every_number_is_given_once_across_restores_at_any_parallelism(seed: int
         while (batch := reader.poll(65_536)) is not None:
             committed.append(batch.column("id").to_numpy())
         assert reader.exhausted()
-    found = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *committed]))
-    assert np.array_equal(found, np.arange(source.rows or 0))
+    ids = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *committed]))
+    assert np.array_equal(ids, np.arange(source.rows or 0))
 
 
 @pytest.mark.parametrize("keys", [1, 7, 1_000, 100_003])
 def test_an_even_spread_follows_the_formula(keys: int) -> None:
-    found = everything(SequenceSource(rows=200_000, keys=keys), max_rows=5_000)
-    wanted = [number * KEY_MULTIPLIER % keys for number in found["id"].to_pylist()]
-    assert found["key"].to_pylist() == wanted
+    table = everything(SequenceSource(rows=200_000, keys=keys), max_rows=5_000)
+    expected = [number * KEY_MULTIPLIER % keys for number in table["id"].to_pylist()]
+    assert table["key"].to_pylist() == expected
 
 
 def test_times_follow_the_numbers_and_no_row_is_late() -> None:
@@ -94,15 +94,15 @@ def test_a_rate_bounds_the_rows_of_all_subtasks_together(rate: float, parallelis
     source, clock = SequenceSource(rows_per_second=rate), ManualClock(1_000_000)
     readers = [Reading(source, index=index, parallelism=parallelism, clock=clock) for index in range(parallelism)]
     assert all(reader.poll(1) is None for reader in readers), "the budget begins with the first poll"
-    found, passed = 0, 0
+    count, passed = 0, 0
     for step in steps:
         clock.advance(step)
         passed += step
         for reader in readers:
             while (batch := reader.poll(65_536)) is not None:
-                found += batch.num_rows
-    assert found <= rate * passed / 1_000 + 1e-6
-    assert found > rate * passed / 1_000 - parallelism - 1e-6
+                count += batch.num_rows
+    assert count <= rate * passed / 1_000 + 1e-6
+    assert count > rate * passed / 1_000 - parallelism - 1e-6
     assert not any(reader.exhausted() for reader in readers)
 
 
@@ -116,10 +116,10 @@ def test_a_pause_is_made_up_for_by_the_rows_of_a_second_at_most_and_a_restore_st
     assert first.num_rows == 100
     assert reader.poll(65_536) is None
     clock.advance(500)
-    again = Reading(source, clock=clock, store=store, snapshots=[reader.snapshot("chk-1")])
-    assert again.poll(65_536) is None
+    successor = Reading(source, clock=clock, store=store, snapshots=[reader.snapshot("chk-1")])
+    assert successor.poll(65_536) is None
     clock.advance(100)
-    rows = again.poll(65_536)
+    rows = successor.poll(65_536)
     assert rows is not None
     assert rows["id"].to_pylist() == list(range(100, 110)), "a rate changes no row"
 
@@ -129,14 +129,14 @@ def test_subtasks_with_a_rate_end_together_and_stay_close_to_each_other(rows: in
     """The whole rate is used also by a short sequence, which is in the splits of few subtasks."""
     source, clock = SequenceSource(rows=rows, rows_per_second=rows / 4), ManualClock(1_000_000)
     readers = [Reading(source, index=index, parallelism=2, clock=clock) for index in range(2)]
-    found = list[int]()
+    ids = list[int]()
     for _ in range(6):  # a second more than needed, for parts of rows
         for reader in readers:
             while (batch := reader.poll(65_536)) is not None:
-                found += batch["id"].to_pylist()
-        assert max(found, default=0) <= len(found) + 16 * 16
+                ids += batch["id"].to_pylist()
+        assert max(ids, default=0) <= len(ids) + 16 * 16
         clock.advance(1_000)
-    assert sorted(found) == list(range(rows))
+    assert sorted(ids) == list(range(rows))
     assert all(reader.exhausted() for reader in readers)
 
 
@@ -184,14 +184,14 @@ def test_a_duration_ends_each_subtask_and_counts_from_the_first_start() -> None:
     clock.advance(3_000)
     assert first.poll(10) is not None
     snapshot = first.snapshot("chk-1")
-    again = Reading(source, store=first.store, snapshots=[snapshot], clock=clock)
+    successor = Reading(source, store=first.store, snapshots=[snapshot], clock=clock)
     clock.advance(1_999)
-    batch = again.poll(10)
+    batch = successor.poll(10)
     assert batch is not None
     assert batch.column("id").to_pylist() == list(range(10, 20))
     clock.advance(1)
-    assert again.exhausted()
-    assert again.poll(10) is None
+    assert successor.exhausted()
+    assert successor.poll(10) is None
 
 
 @pytest.mark.parametrize(

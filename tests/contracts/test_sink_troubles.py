@@ -81,10 +81,10 @@ def cut_off(patch: pytest.MonkeyPatch, step: int, after: bool) -> None:
             left[0] -= 1
             if left[0] == 0 and not after:
                 raise Cut
-            found = real(*args, **settings)
+            result = real(*args, **settings)
             if left[0] == 0:
                 raise Cut
-            return found
+            return result
 
         return call
 

@@ -30,9 +30,9 @@ from tests.example_counts import examples
 
 
 def writer(folder: Path, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
-    found = ParquetSink(str(folder)).writer()
-    found.open(context(job, token, uid, index))
-    return found
+    writer = ParquetSink(str(folder)).writer()
+    writer.open(context(job, token, uid, index))
+    return writer
 
 
 def context(job: str, token: int, uid: str, index: int) -> OperatorContext:
@@ -172,15 +172,15 @@ def test_what_a_crash_left_is_cleaned_by_a_newer_attempt_and_by_nobody_else(tmp_
     """S1-51, S1-53, S1-54, S1-39."""
     crashed = writer(tmp_path, token=3)
     crashed.write(batch(1))
-    kept = crashed.prepare(1)
+    committables = crashed.prepare(1)
     crashed.write(batch(2))
     crashed.prepare(2)
     crashed.write(batch(3))
     assert clean(tmp_path, 3) == 0
-    assert clean(tmp_path, 4, *kept, job="8") == 0
+    assert clean(tmp_path, 4, *committables, job="8") == 0
     assert len(names(tmp_path)) == 3
-    assert clean(tmp_path, 4, *kept, {"kind": "another sink"}) == 2
-    assert commit(tmp_path, kept, token=4) == 1
+    assert clean(tmp_path, 4, *committables, {"kind": "another sink"}) == 2
+    assert commit(tmp_path, committables, token=4) == 1
     assert visible(tmp_path) == [1]
     assert clean(tmp_path, 5) == 0
 
@@ -227,8 +227,11 @@ def test_a_writer_that_is_closed_in_the_middle_of_a_file_leaves_nothing_behind(
 
 def test_two_jobs_whose_names_look_alike_do_not_touch_each_other(tmp_path: Path) -> None:
     """S1-54."""
-    ours, theirs = writer(tmp_path, job="a", token=5, uid="b-5-c"), writer(tmp_path, job="a-5-b", token=5, uid="c")
-    for sink in (ours, theirs):
+    first_writer, second_writer = (
+        writer(tmp_path, job="a", token=5, uid="b-5-c"),
+        writer(tmp_path, job="a-5-b", token=5, uid="c"),
+    )
+    for sink in (first_writer, second_writer):
         sink.write(batch(1))
         sink.prepare(1)
     assert clean(tmp_path, 6, job="a", uid="b-5-c") == 1
@@ -240,11 +243,11 @@ def test_two_sinks_of_one_job_in_one_folder_clean_their_own_leftovers_only(tmp_p
     out, copies = writer(tmp_path, uid="out"), writer(tmp_path, uid="copies")
     for sink in (out, copies):
         sink.write(batch(1))
-    kept = copies.prepare(1)
+    committables = copies.prepare(1)
     out.prepare(1)
     assert clean(tmp_path, 2, uid="out") == 1
-    assert clean(tmp_path, 2, *kept, uid="copies") == 0
-    assert commit(tmp_path, kept, token=2) == 1
+    assert clean(tmp_path, 2, *committables, uid="copies") == 0
+    assert commit(tmp_path, committables, token=2) == 1
 
 
 def test_a_zombie_cannot_overwrite_or_remove_what_the_next_attempt_writes(tmp_path: Path) -> None:
@@ -272,8 +275,8 @@ def test_a_file_that_is_neither_pending_nor_committed_is_named(tmp_path: Path) -
         commit(tmp_path, [committable])
 
 
-@pytest.mark.parametrize("again", [1, 3])
-def test_a_committed_file_that_a_consumer_took_away_is_not_owed_any_more(tmp_path: Path, again: int) -> None:
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_committed_file_that_a_consumer_took_away_is_not_owed_any_more(tmp_path: Path, attempts: int) -> None:
     """Every attempt commits again what its checkpoint holds; nothing may fail then, and nothing come back."""
     sink, committables = writer(tmp_path), list[Any]()
     for checkpoint in (1, 2):
@@ -285,7 +288,7 @@ def test_a_committed_file_that_a_consumer_took_away_is_not_owed_any_more(tmp_pat
     commit(tmp_path, committables, checkpoint=2)
     for path in tmp_path.glob("part-*"):
         path.unlink()
-    for token in range(2, 2 + again):
+    for token in range(2, 2 + attempts):
         assert commit(tmp_path, committables, token=token, checkpoint=2) == 0
         clean(tmp_path, token, *committables, *later)
     assert visible(tmp_path) == []
@@ -469,9 +472,9 @@ def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
                 if checkpoint % 2:  # the notice may be lost: then a later one, or the restore, commits
                     commit(folder, prepared, token=token, checkpoint=checkpoint)
                     prepared = []
-        seen = visible(folder)
-        assert len(seen) == len(set(seen))
-        assert all(row < durable for row in seen)
+        rows = visible(folder)
+        assert len(rows) == len(set(rows))
+        assert all(row < durable for row in rows)
     assert visible(folder) == list(range(durable))
     assert all(name.startswith("part-") for name in names(folder))
 
@@ -571,8 +574,8 @@ def test_spark_sees_committed_files_only(tmp_path: Path) -> None:
     sink.prepare(2)
     sink.write(batch(4))
     command = [sys.executable, "-c", SPARK_READS, str(tmp_path)]  # a process of its own: sessions are per process
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines()[-1] == "[1, 2]"
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert process.stdout.splitlines()[-1] == "[1, 2]"
 
 
 # ---------------------------------------------------------------- the rest

@@ -122,22 +122,22 @@ def test_a_disk_that_refuses_is_an_environment_failure_with_the_path(tmp_path: P
 def test_the_data_is_durable_before_the_name_and_the_name_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
+    calls: list[str] = []
     real_fsync, real_replace = os.fsync, Path.replace
 
     def fsync(descriptor: int) -> None:
-        seen.append("sync " + Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        calls.append("sync " + Path(f"/proc/self/fd/{descriptor}").readlink().name)
         real_fsync(descriptor)
 
     def replace(self: Path, target: Path) -> Path:
-        seen.append(f"rename to {target.name}")
+        calls.append(f"rename to {target.name}")
         return real_replace(self, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
     FileStore(tmp_path / "root").put("chk-1/a", [b"x"])
     name = f".tmp-{os.getpid()}-0-a"
-    assert seen == [f"sync {name}", "sync root", f"sync {tmp_path.name}", "rename to a", "sync chk-1"]
+    assert calls == [f"sync {name}", "sync root", f"sync {tmp_path.name}", "rename to a", "sync chk-1"]
 
 
 def test_nobody_else_may_look_into_a_store_on_disk(tmp_path: Path) -> None:

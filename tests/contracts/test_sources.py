@@ -175,10 +175,10 @@ def test_a_file_that_was_finished_is_never_opened_again(tmp_path: Path) -> None:
     first.rows()
     snapshot = first.snapshot("chk-1")
     (tmp_path / "a.csv").write_text("something else entirely")
-    again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
-    assert again.rows() == []
+    successor = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    assert successor.rows() == []
     drop(tmp_path, "b.csv", csv(range(5, 7)))
-    assert ids(again.rows()) == [5, 6]
+    assert ids(successor.rows()) == [5, 6]
 
 
 def test_a_file_that_changed_after_it_was_read_in_part_is_refused(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_a_file_that_changed_after_it_was_read_in_part_is_refused(tmp_path: Path
     first.poll(10)
     snapshot = first.snapshot("chk-1")
     drop(tmp_path, "a.csv", csv(range(49)))
-    again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    successor = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
     with pytest.raises(DataRejected, match=r"a\.csv: the file has changed since row 10"):
-        again.poll()
+        successor.poll()
 
 
 def test_a_file_that_vanished_before_its_end_is_named(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_file_that_vanished_before_its_end_is_named(tmp_path: Path) -> None:
     first = Reading(DirectorySource(str(tmp_path), CSV))
     first.poll(10)
     snapshot = first.snapshot("chk-1")
-    again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
-    again.poll(5)
+    successor = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    successor.poll(5)
     drop(tmp_path, "b.csv", csv(range(3)))
     third = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
     third.poll(5)  # lists both files
@@ -281,10 +281,14 @@ def test_the_watermark_trails_the_largest_time_by_the_disorder(tmp_path: Path) -
     reading = Reading(DirectorySource(str(tmp_path), CSV, event_time="at", max_disorder_ms=50))
     assert reading.reader.watermark() is None
     assert reading.reader.max_disorder_ms == 50
-    found = []
+    watermarks = []
     while reading.poll(1) is not None:
-        found.append(reading.reader.watermark())
-    assert found == [49, 249, 249]  # a row at 250 may still come, and a watermark says that none at or below it will
+        watermarks.append(reading.reader.watermark())
+    assert watermarks == [
+        49,
+        249,
+        249,
+    ]  # a row at 250 may still come, and a watermark says that none at or below it will
 
 
 def test_a_source_without_event_time_has_no_watermark(tmp_path: Path) -> None:
@@ -308,9 +312,9 @@ def test_after_a_restore_the_watermark_starts_from_the_files_taken_over(tmp_path
     before = -1
     while (batch := merged.poll(3)) is not None:
         assert batch["at"].to_pylist()[0] > before
-        found = merged.reader.watermark()
-        assert found is not None
-        before = found
+        watermark = merged.reader.watermark()
+        assert watermark is not None
+        before = watermark
 
 
 # ---------------------------------------------------------------- idleness
@@ -322,11 +326,11 @@ def test_a_subtask_without_a_file_of_its_own_is_idle(tmp_path: Path) -> None:
     first, second = (Reading(source, index=index, parallelism=2) for index in range(2))
     owner, other = (first, second) if first.poll() is not None else (second, first)
     assert (other.poll(), owner.poll()) == (None, None)
-    assert [one.reader.idle for one in (other, owner)] == [True, False], "the owner may get more"
+    assert [reading.reader.idle for reading in (other, owner)] == [True, False], "the owner may get more"
     for number in range(20):
         drop(tmp_path, f"{number:02}.csv", csv(range(3)))
     assert len(other.rows()) > 0
-    assert [one.reader.idle for one in (other, owner)] == [False, False], "both have had files"
+    assert [reading.reader.idle for reading in (other, owner)] == [False, False], "both have had files"
 
 
 def test_a_subtask_that_was_restored_with_a_file_is_not_idle(tmp_path: Path) -> None:
@@ -343,14 +347,14 @@ def test_a_subtask_that_has_read_everything_is_idle_after_the_time_that_was_aske
     drop(tmp_path, "a.csv", csv(range(3)))
     reading = Reading(DirectorySource(str(tmp_path), CSV, event_time="at", idle_after_ms=1_000))
     assert len(reading.rows()) == 3
-    found = []
+    polls = []
     for step_ms in (999, 1):
         reading.clock.advance(step_ms)
-        found.append((reading.poll() is None, reading.reader.idle))
+        polls.append((reading.poll() is None, reading.reader.idle))
     drop(tmp_path, "b.csv", csv(range(3)))
     reading.clock.advance(INTERVAL_MS)
-    found += [(reading.poll() is None, reading.reader.idle) for _ in range(2)]
-    assert found == [(True, False), (True, True), (False, False), (True, False)], "the time begins anew"
+    polls += [(reading.poll() is None, reading.reader.idle) for _ in range(2)]
+    assert polls == [(True, False), (True, True), (False, False), (True, False)], "the time begins anew"
 
 
 # ---------------------------------------------------------------- malformed rows
@@ -414,10 +418,10 @@ def test_dead_letters_keep_what_was_there(tmp_path: Path) -> None:
     reading = Reading(malformed(source, "dead_letter", letters))
     assert ids(reading.rows()) == [10, 15, 17]
     reading.snapshot("chk-1")
-    found = letters_in(letters)
-    assert [(letter["row"], letter["column"], letter["reason"]) for letter in found] == REASONS
-    assert {letter["file"] for letter in found} == {str(source / "a.csv")}
-    assert [letter["text"] for letter in found][:3] == ["noon,11,x", "3,12", "4,13,x,y"]
+    dead_letters = letters_in(letters)
+    assert [(letter["row"], letter["column"], letter["reason"]) for letter in dead_letters] == REASONS
+    assert {letter["file"] for letter in dead_letters} == {str(source / "a.csv")}
+    assert [letter["text"] for letter in dead_letters][:3] == ["noon,11,x", "3,12", "4,13,x,y"]
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 100])
@@ -426,18 +430,18 @@ def test_dead_letters_are_durable_with_the_position_behind_them_and_repeated_onl
 ) -> None:
     source, letters = tmp_path / "in", tmp_path / "letters"
     drop(source, "a.csv", BAD)
-    wanted = malformed(source, "dead_letter", letters)
-    first = Reading(wanted, token=1)
+    letter_source = malformed(source, "dead_letter", letters)
+    first = Reading(letter_source, token=1)
     first.poll(max_rows)
     snapshot = first.snapshot("chk-1")
-    kept = letters_in(letters)
+    dead_letters = letters_in(letters)
     first.rows(max_rows)
-    again = Reading(wanted, store=first.store, snapshots=[snapshot], token=2)
-    again.rows(max_rows)
-    again.snapshot("chk-2")
+    successor = Reading(letter_source, store=first.store, snapshots=[snapshot], token=2)
+    successor.rows(max_rows)
+    successor.snapshot("chk-2")
     by_attempt = {path.name: path for path in letters.iterdir()}
     replayed = by_attempt.pop("job-2-files-0.jsonl", None)
-    rows = [letter["row"] for letter in kept]
+    rows = [letter["row"] for letter in dead_letters]
     rows += [json.loads(line)["row"] for line in replayed.read_text().splitlines()] if replayed else []
     assert rows == [row for row, _, _ in REASONS]
     assert set(by_attempt) <= {"job-1-files-0.jsonl"}
@@ -472,14 +476,14 @@ def test_a_file_that_cannot_be_opened_now_is_not_given_up(kind: str, policy: OnM
     source = dataclasses.replace(make(str(folder)), on_malformed=policy, dead_letter_path=str(letters))
     reading = Reading(source)
     write(folder, "part-1", range(5, 9))
-    found = reading.poll()  # its folder has been looked at, the second file is yet to be opened
+    batch = reading.poll()  # its folder has been looked at, the second file is yet to be opened
     with no_descriptor_left(), pytest.raises(OSError, match="Too many open files") as refused:
         reading.poll()
     assert refused.value.errno == errno.EMFILE
     assert MALFORMED_RECORDS not in reading.context.counters
-    again = Reading(source, store=reading.store, snapshots=[reading.snapshot("chk-1")])
-    assert found is not None
-    assert [number_of(row) for row in found.to_pylist() + again.rows()] == list(range(9))
+    successor = Reading(source, store=reading.store, snapshots=[reading.snapshot("chk-1")])
+    assert batch is not None
+    assert [number_of(row) for row in batch.to_pylist() + successor.rows()] == list(range(9))
 
 
 @contextmanager

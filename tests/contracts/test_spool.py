@@ -75,8 +75,8 @@ def test_its_batches_may_be_read_while_more_is_pushed() -> None:
     queue = Spool(memory_bytes=100)
     for n in range(10):
         queue.append(records(n))
-    seen = queue.batches()
+    batches = queue.batches()
     queue.append(records(10))
-    assert [batch.to_pylist() for batch in seen] == [told(records(n)) for n in range(10)]
+    assert [batch.to_pylist() for batch in batches] == [told(records(n)) for n in range(10)]
     assert len(queue) == 11
     queue.close()

@@ -52,10 +52,10 @@ def test_a_watched_folder_that_becomes_a_link_is_not_listed(data: Path, existed:
     folder = data / "in"
     if existed:
         drop(folder, "a.jsonl", ROW)
-    found = reading(folder)
-    assert len(found.rows()) == int(existed)
+    folder_reading = reading(folder)
+    assert len(folder_reading.rows()) == int(existed)
     swap(folder)
-    refuses(folder, found.rows)
+    refuses(folder, folder_reading.rows)
 
 
 def test_a_folder_that_becomes_a_link_after_it_was_listed_is_not_read(
@@ -129,15 +129,15 @@ def test_dead_letters_go_through_no_link(data: Path, planted: str) -> None:
     source = DirectorySource(
         str(folder), JsonLinesFormat(SCHEMA), on_malformed="dead_letter", dead_letter_path=str(letters)
     )
-    found = Reading(source)
+    reading = Reading(source)
     if planted == "folder":
         swap(letters)
-        refuses(letters, found.rows)
+        refuses(letters, reading.rows)
     else:
         letters.mkdir()
         (letters / "job-1-files-0.jsonl").symlink_to(victim)
         with pytest.raises(EnvironmentFailure, match=r"job-1-files-0\.jsonl"):
-            found.rows()
+            reading.rows()
     assert victim.read_text() == SECRET
     assert names(victim.parent) == ["a.jsonl"]
 
@@ -163,7 +163,7 @@ def test_a_folder_is_not_made_behind_a_link_out_of_the_roots(tmp_path: Path) -> 
     with pytest.raises(JobRejected, match=f"{data / 'out'} is not a folder that jobs may use"):
         CheckedFolder.of("path", data / "out" / ".commit-log", roots).make()
     assert list(foreign.iterdir()) == []
-    made = CheckedFolder.of("path", data / "new", roots)
-    made.make()
-    made.make()
-    assert made.path.is_dir()
+    folder = CheckedFolder.of("path", data / "new", roots)
+    folder.make()
+    folder.make()
+    assert folder.path.is_dir()

@@ -45,12 +45,12 @@ class Ear:
 
     def of(self, kind: str, slot: int) -> list[Any]:
         with self.changed:
-            return [value for heard, whose, value in self.heard if (heard, whose) == (kind, slot)]
+            return [value for event, whose, value in self.heard if (event, whose) == (kind, slot)]
 
     def wait(self, kind: str, slot: int = 1, count: int = 1) -> list[Any]:
         with self.changed:
-            done = self.changed.wait_for(lambda: len(self.of(kind, slot)) >= count, PATIENCE_S)
-            assert done, f"waited in vain for {count} {kind} of slot {slot}; heard {self.heard[-5:]}"
+            is_complete = self.changed.wait_for(lambda: len(self.of(kind, slot)) >= count, PATIENCE_S)
+            assert is_complete, f"waited in vain for {count} {kind} of slot {slot}; heard {self.heard[-5:]}"
         return self.of(kind, slot)
 
 
@@ -71,15 +71,15 @@ class Wiring:
         )
 
     def client(self, slot: int = 1, token: int = TOKEN, secret: str = SECRET) -> ControlClient:
-        made = ControlClient(
+        client = ControlClient(
             self.server.address,
             Hello(token=token, secret=secret, slot=slot, pid=os.getpid(), host="here", address=f"grpc://here:{slot}"),
             ToSlot,
             on_message=lambda message: self.slots.hear("message", slot, message),
             on_lost=lambda reason: self.slots.hear("lost", slot, reason),
         )
-        self.made.append(made)
-        return made
+        self.made.append(client)
+        return client
 
     def close(self) -> None:
         for client in self.made:

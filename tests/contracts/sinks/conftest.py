@@ -22,8 +22,8 @@ def kafka_broker() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def webhook_server() -> Iterator[Server]:
-    with running_webhook() as found, stalling_proxy(*found.server_address) as (port, stall):
-        yield Server(f"http://127.0.0.1:{port}", stall, found)
+    with running_webhook() as webhook, stalling_proxy(*webhook.server_address) as (port, stall):
+        yield Server(f"http://127.0.0.1:{port}", stall, webhook)
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +40,9 @@ def new_target(request: pytest.FixtureRequest, tmp_path: Path) -> NewTarget:
 
     def make(kind: type[Target], folder: Path) -> Target:
         servers = {name: request.getfixturevalue(name) for name in kind.servers}
-        made = kind(Place(folder, f"t{os.getpid()}_{time.monotonic_ns()}", servers, tmp_path))
-        made.create()
-        return made
+        target = kind(Place(folder, f"t{os.getpid()}_{time.monotonic_ns()}", servers, tmp_path))
+        target.create()
+        return target
 
     return make
 

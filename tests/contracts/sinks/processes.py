@@ -31,8 +31,8 @@ class JobProcess:
 
     def __init__(self, spec: JobSpec) -> None:
         pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
-        given = (pickled, spec.folder / "log", dict(os.environ))
-        self._process: BaseProcess = _FORKS.Process(target=_run, args=given)
+        arguments = (pickled, spec.folder / "log", dict(os.environ))
+        self._process: BaseProcess = _FORKS.Process(target=_run, args=arguments)
         self._process.start()
 
     def wait(self) -> int:
@@ -72,17 +72,17 @@ class JobProcess:
 @contextmanager
 def running(spec: JobSpec) -> Iterator[JobProcess]:
     """A process that ends with the block."""
-    found = JobProcess(spec)
+    process = JobProcess(spec)
     try:
-        yield found
+        yield process
     finally:
-        found.end()
+        process.end()
 
 
 def run(spec: JobSpec) -> int:
     """Runs a process to its end. Returns its exit code, negative for a signal."""
-    with running(spec) as found:
-        return found.wait()
+    with running(spec) as process:
+        return process.wait()
 
 
 def _run(pickled: bytes, log: Path, environment: dict[str, str]) -> None:

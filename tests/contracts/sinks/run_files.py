@@ -36,9 +36,9 @@ class FileRunStore(MemoryRunStore):
     @classmethod
     def take_over(cls, path: Path, kill: Kill) -> FileRunStore:
         with _locked(path) as row:
-            taken = _Row(row.token + 1, row.next_id, row.completed)
-            _write(path, taken)
-        return cls(path=path, kill=kill, token=Token(taken.token), completed=list(taken.completed))
+            new_row = _Row(row.token + 1, row.next_id, row.completed)
+            _write(path, new_row)
+        return cls(path=path, kill=kill, token=Token(new_row.token), completed=list(new_row.completed))
 
     def next_checkpoint_id(self) -> int | None:
         with _locked(self.path) as row:
@@ -69,9 +69,9 @@ class FileRunStore(MemoryRunStore):
         with _locked(self.path) as row:
             if not self._is_current(row):
                 return []
-            found = super().discard_older(policy)
+            paths = super().discard_older(policy)
             _write(self.path, _Row(row.token, row.next_id, self._kept))
-            return found
+            return paths
 
     @property
     def _kept(self) -> tuple[CompletedCheckpoint, ...]:
@@ -121,10 +121,10 @@ def failed_checkpoints_in(path: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def restore_point(path: Path, taken: bytes) -> None:
-    """Makes the next process restore the newest checkpoint of `taken`, an earlier content of the file."""
+def restore_point(path: Path, content: bytes) -> None:
+    """Makes the next process restore the newest checkpoint of `content`, an earlier content of the file."""
     with _locked(path) as row:
-        _write(path, replace(row, completed=pickle.loads(taken).completed))
+        _write(path, replace(row, completed=pickle.loads(content).completed))
 
 
 @contextmanager

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_own = threading.Lock()  #: taken before the lock of a run
+_thread_lock = threading.Lock()  #: taken before the lock of a run
 
 
 @contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    with _own, path.open("w") as lock:
+    with _thread_lock, path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -19,5 +19,5 @@ def run_lock(path: Path) -> Iterator[None]:
 @contextmanager
 def without_run_lock() -> Iterator[None]:
     """No thread of this process holds the lock of a run meanwhile."""
-    with _own:
+    with _thread_lock:
         yield

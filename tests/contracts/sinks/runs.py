@@ -22,10 +22,10 @@ def check(target: Target) -> None:
     """Every row is there, once; nothing is left behind. A server may show a commit a moment after it was answered."""
     target.settle()
     until(lambda: len(target.ids()) >= TOTAL, or_else=lambda: f"{len(target.ids())} rows; {log_of(target)}")
-    found = sorted(target.ids())
-    assert sorted(set(found)) == list(range(TOTAL)), f"{TOTAL - len(set(found))} rows are lost; {log_of(target)}"
+    ids = sorted(target.ids())
+    assert sorted(set(ids)) == list(range(TOTAL)), f"{TOTAL - len(set(ids))} rows are lost; {log_of(target)}"
     if not target.repeats:
-        assert len(found) == TOTAL, f"{len(found) - TOTAL} rows are repeated; {log_of(target)}"
+        assert len(ids) == TOTAL, f"{len(ids) - TOTAL} rows are repeated; {log_of(target)}"
     until(lambda: target.leftovers() == [], or_else=lambda: f"{target.leftovers()} stays")
 
 
@@ -36,12 +36,12 @@ def release(target: Target) -> None:
 
 def await_checkpoints(target: Target, job: JobProcess, count: int) -> None:
     """Waits until the running job has recorded `count` more checkpoints."""
-    seen = {_newest(target)}
+    checkpoints = {_newest(target)}
 
     def are_seen() -> bool:
         assert job.is_alive, log_of(target)
-        seen.add(_newest(target))
-        return len(seen) > count
+        checkpoints.add(_newest(target))
+        return len(checkpoints) > count
 
     until(are_seen, or_else=lambda: log_of(target))
 

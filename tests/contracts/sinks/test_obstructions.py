@@ -22,8 +22,8 @@ DELETIONS = [kind for kind in TARGETS if kind.on_deletion]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path / "disk") as found:
-        yield found
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize(("kind", "obstruction"), OBSTRUCTIONS, ids=lambda each: getattr(each, "__name__", each))

@@ -24,15 +24,15 @@ def test_a_savepoint_restored_twice_shows_its_rows_once(target: Target) -> None:
     assert run(spec_of(target, "after-record")) == -signal.SIGKILL, log_of(target)
     job = target.place.job
     shutil.copytree(job / "storage", job / "savepoint")
-    taken = (job / "run").read_bytes()
-    shown = []
+    content = (job / "run").read_bytes()
+    results = []
     for parallelism in (3, 1):
         assert run(replace(spec_of(target, parallelism=parallelism), drops_rows=True)) == 0, log_of(target)
         target.settle()
-        shown.append(sorted(target.ids()))
+        results.append(sorted(target.ids()))
         shutil.rmtree(job / "storage")
         shutil.copytree(job / "savepoint", job / "storage")
-        restore_point(job / "run", taken)
-    assert shown[0]
-    assert len(set(shown[0])) == len(shown[0])
-    assert shown[1] == shown[0]
+        restore_point(job / "run", content)
+    assert results[0]
+    assert len(set(results[0])) == len(results[0])
+    assert results[1] == results[0]

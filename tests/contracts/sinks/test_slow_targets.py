@@ -33,8 +33,8 @@ RAW_ERROR: Final = re.compile(r"Traceback|TimeoutError|KafkaException|psycopg\.|
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    with freezable_disk(tmp_path / "disk") as found:
-        yield found
+    with freezable_disk(tmp_path / "disk") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("kind", SLOW, ids=lambda kind: kind.__name__)

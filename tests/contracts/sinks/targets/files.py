@@ -41,8 +41,8 @@ class ParquetFolder(Target):
         folder = self.place.folder / "out"
         if not any(folder.glob("part-*")):
             return []
-        found: list[int] = ds.dataset(folder, format="parquet").to_table(columns=["id"])["id"].to_pylist()
-        return found
+        ids: list[int] = ds.dataset(folder, format="parquet").to_table(columns=["id"])["id"].to_pylist()
+        return ids
 
     def leftovers(self) -> list[str]:
         return [path.name for path in (self.place.folder / "out").glob(".weir-*")]

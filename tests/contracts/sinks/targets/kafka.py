@@ -88,19 +88,19 @@ class KafkaTopic(Target):
     def expire(self, name: str) -> None:
         """The transaction ends before the request of the sink that would add its last offset, or commit it."""
         request = {"open transaction": ADD_OFFSETS_TO_TXN, "prepared transaction": END_TXN}[name]
-        done = threading.Event()
+        expiry = threading.Event()
 
         def rule(api: int, body: bytes) -> bytes | None:
-            found = transactional_id(body) if api == request else ""
-            if done.is_set() or not found.startswith(f"{self.place.name}-"):
+            transaction = transactional_id(body) if api == request else ""
+            if expiry.is_set() or not transaction.startswith(f"{self.place.name}-"):
                 return None
-            self._abort(found)
-            done.set()
+            self._abort(transaction)
+            expiry.set()
             return struct.pack(">ih", 0, _INVALID_PRODUCER_EPOCH)
 
         self._proxy.rule = rule
         try:
-            until(done.is_set)
+            until(expiry.is_set)
         finally:
             self._proxy.rule = lambda api, body: None
 
@@ -111,8 +111,8 @@ class KafkaTopic(Target):
 
     @property
     def _proxy(self) -> Proxy:
-        found: Proxy = self.place.servers["kafka_broker"].controls
-        return found
+        proxy: Proxy = self.place.servers["kafka_broker"].controls
+        return proxy
 
     @property
     def _broker(self) -> Broker:

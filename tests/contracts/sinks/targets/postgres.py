@@ -59,10 +59,10 @@ class PostgresStaged(Target):
         return self._run(f"{ended} AND datname = current_database() {condition}")
 
     def leftovers(self) -> list[str]:
-        found = f"SELECT tablename FROM pg_tables WHERE schemaname = '{self.place.name}' AND tablename LIKE 'weir_st%'"
+        query = f"SELECT tablename FROM pg_tables WHERE schemaname = '{self.place.name}' AND tablename LIKE 'weir_st%'"
         return [
             f"{count} staged rows"
-            for (name,) in self._run(found)
+            for (name,) in self._run(query)
             for (count,) in self._run(f"SELECT count(*) FROM {self.place.name}.{name}")
             if count
         ]
@@ -104,9 +104,9 @@ class PostgresPrepared(PostgresStaged):
 
     def _roll_back_prepared(self) -> None:
         query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'weir:%'"
-        found = self._run(query)
-        assert found, "the transactions of the checkpoint are prepared"
-        for (name,) in found:
+        rows = self._run(query)
+        assert rows, "the transactions of the checkpoint are prepared"
+        for (name,) in rows:
             self._run(f"ROLLBACK PREPARED '{name}'")
 
     def sink(self) -> Sink:

@@ -37,13 +37,13 @@ class DeltaFolder(Target):
         return weir.DeltaSink(str(self.place.folder / "table"), partition_by=("day",))
 
     def ids(self) -> list[int]:
-        found: list[int] = DeltaTable(self.place.folder / "table").to_pyarrow_table(columns=["id"])["id"].to_pylist()
-        return found
+        ids: list[int] = DeltaTable(self.place.folder / "table").to_pyarrow_table(columns=["id"])["id"].to_pylist()
+        return ids
 
     def leftovers(self) -> list[str]:
         table = DeltaTable(self.place.folder / "table")
-        named = {Path(uri).name for uri in table.file_uris()}
-        return [path.name for path in (self.place.folder / "table").glob("part-*") if path.name not in named]
+        names = {Path(uri).name for uri in table.file_uris()}
+        return [path.name for path in (self.place.folder / "table").glob("part-*") if path.name not in names]
 
 
 class IcebergTable(Target):
@@ -81,16 +81,16 @@ class IcebergTable(Target):
         return weir.IcebergSink("shop.rows", catalog, partition_by=("day",))
 
     def ids(self) -> list[int]:
-        found: list[int] = self._table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
+        ids: list[int] = self._table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()
         paths = self._table().inspect.files()["file_path"].to_pylist()
         plain = [number for path in paths for number in pq.read_table(path.removeprefix("file://"))["id"].to_pylist()]
-        assert sorted(plain) == sorted(found)
-        return found
+        assert sorted(plain) == sorted(ids)
+        return ids
 
     def leftovers(self) -> list[str]:
-        named = {Path(path).name for path in self._table().inspect.files()["file_path"].to_pylist()}
+        names = {Path(path).name for path in self._table().inspect.files()["file_path"].to_pylist()}
         folder = self.place.folder / "warehouse" / "shop" / "rows" / "data"
-        return [path.name for path in folder.glob("part-*") if path.name not in named]
+        return [path.name for path in folder.glob("part-*") if path.name not in names]
 
     def _table(self) -> Any:
         with self._catalog() as catalog:
@@ -100,8 +100,8 @@ class IcebergTable(Target):
     def _catalog(self) -> Iterator[Any]:
         catalog = postgres_catalog_in(self._url, self.place.name, self.place.folder)
         properties = {name: resolve(name, value, ()) for name, value in catalog.items()}
-        with closing(load_catalog("default", **properties)) as found:
-            yield found
+        with closing(load_catalog("default", **properties)) as iceberg:
+            yield iceberg
 
     @property
     def _url(self) -> str:

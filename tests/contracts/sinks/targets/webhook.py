@@ -72,8 +72,8 @@ class HeldWebhook(Target):
 
     @property
     def _received(self) -> Received:
-        found: Received = self._server.controls.at(f"/{self.place.name}")
-        return found
+        endpoint: Received = self._server.controls.at(f"/{self.place.name}")
+        return endpoint
 
     @property
     def _folder(self) -> Path:

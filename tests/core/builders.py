@@ -84,8 +84,8 @@ def segment(path: str) -> Segment:
 
 
 def operator_snapshot(subtasks: list[SubtaskSnapshot]) -> OperatorSnapshot:
-    done = sum(snapshot.finished for snapshot in subtasks)
-    state: FinishedState = finished_state(len(subtasks), done)
+    finished_count = sum(snapshot.finished for snapshot in subtasks)
+    state: FinishedState = finished_state(len(subtasks), finished_count)
     return OperatorSnapshot(parallelism=len(subtasks), finished=state, subtasks=dict(enumerate(subtasks)))
 
 

@@ -55,8 +55,8 @@ class Job:
     """A coordinator and short words for what happens to it."""
 
     def __init__(self, graph: JobGraph = GRAPH, start: bool = True, **settings: Any) -> None:
-        chosen = {"interval_ms": None, "timeout_ms": 1_000, "min_pause_ms": 0} | settings
-        self.machine = Coordinator("job", Token(5), graph, CoordinatorSettings(**chosen))
+        values = {"interval_ms": None, "timeout_ms": 1_000, "min_pause_ms": 0} | settings
+        self.machine = Coordinator("job", Token(5), graph, CoordinatorSettings(**values))
         self.graph = graph
         self.at = 100
         if start:
@@ -70,9 +70,9 @@ class Job:
 
     def ack(self, checkpoint: int, *subtasks: SubtaskId, snapshot: SubtaskSnapshot = SNAPSHOT) -> Effects:
         effects: Effects = []
-        for one in subtasks or self.graph.subtasks:
+        for subtask in subtasks or self.graph.subtasks:
             effects += self.machine.handle(
-                SubtaskReported(self.at, one, Acknowledgement(CheckpointId(checkpoint), snapshot, TIMINGS))
+                SubtaskReported(self.at, subtask, Acknowledgement(CheckpointId(checkpoint), snapshot, TIMINGS))
             )
         return effects
 
@@ -96,12 +96,14 @@ class Job:
         """Of every subtask."""
         return [
             e
-            for one in self.graph.subtasks
-            for e in self.machine.handle(SubtaskReported(self.at, one, LogicFinished()))
+            for subtask in self.graph.subtasks
+            for e in self.machine.handle(SubtaskReported(self.at, subtask, LogicFinished()))
         ]
 
     def end(self, *subtasks: SubtaskId) -> Effects:
-        return [e for one in subtasks for e in self.machine.handle(SubtaskReported(self.at, one, SubtaskEnded()))]
+        return [
+            e for subtask in subtasks for e in self.machine.handle(SubtaskReported(self.at, subtask, SubtaskEnded()))
+        ]
 
     def suspend(self) -> Effects:
         return self.machine.handle(CoordinatorSuspended(self.at))
@@ -113,8 +115,8 @@ def of(kind: type, effects: Effects) -> list[Any]:
 
 def manifest_in(effects: Effects) -> Manifest:
     (store,) = of(StoreManifest, effects)
-    found: Manifest = store.manifest
-    return found
+    manifest: Manifest = store.manifest
+    return manifest
 
 
 # ---------------------------------------------------------------- the life of one checkpoint
@@ -334,7 +336,7 @@ def test_a_declined_checkpoint_is_removed_with_its_snapshots_and_remembered_by_i
     job.ask(operation="two")
     job.issue(2)
     manifest = manifest_in(job.ack(2, snapshot=later))
-    assert {one.path for one in manifest.segments()} == {"chk-2/later"}
+    assert {file.path for file in manifest.segments()} == {"chk-2/later"}
     assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, CheckpointStatus.FAILED, Why.ASYNC_FAILED)]
 
 
@@ -483,8 +485,8 @@ def test_one_that_takes_too_long_expires_and_names_who_is_late() -> None:
 
 def test_details_name_operators_as_the_console_does() -> None:
     """They had the uids. Operators with the same name are told apart by them."""
-    named = {"a": "orders", "b": "count", "c": "count"}
-    graph = replace(GRAPH, operators=tuple(replace(each, name=named[each.uid]) for each in GRAPH.operators))
+    names = {"a": "orders", "b": "count", "c": "count"}
+    graph = replace(GRAPH, operators=tuple(replace(each, name=names[each.uid]) for each in GRAPH.operators))
     job = Job(graph)
     job.ask()
     job.issue(1)
@@ -596,9 +598,9 @@ def test_a_savepoint_is_planned_anew_when_a_subtask_ends_before_its_snapshot() -
     assert [report.reason for report in of(ReportCheckpoint, effects)] == [Why.TASK_FINISHED_WHILE_TRIGGERED]
     assert of(IssueId, effects)
     assert not of(CompleteOperation, effects)
-    gone = job.machine.handle(IdUnavailable(100, "the database is away"))
-    assert [done.operation for done in of(CompleteOperation, gone)] == ["move"]
-    assert not of(FailAttempt, gone), "a stop has begun to end the job, a savepoint has not"
+    outcome = job.machine.handle(IdUnavailable(100, "the database is away"))
+    assert [completion.operation for completion in of(CompleteOperation, outcome)] == ["move"]
+    assert not of(FailAttempt, outcome), "a stop has begun to end the job, a savepoint has not"
 
 
 def test_a_request_that_a_savepoint_planned_anew_displaces_is_answered() -> None:
@@ -610,7 +612,7 @@ def test_a_request_that_a_savepoint_planned_anew_displaces_is_answered() -> None
         job.at += 1
         assert job.ask(operation=f"{number}") == []
     displaced = of(CompleteOperation, job.end(A))
-    assert [done.operation for done in displaced] == [f"{QUEUE_CAPACITY - 1}"]
+    assert [completion.operation for completion in displaced] == [f"{QUEUE_CAPACITY - 1}"]
 
 
 def test_a_savepoint_that_is_planned_anew_completes_its_operation() -> None:
@@ -620,7 +622,9 @@ def test_a_savepoint_that_is_planned_anew_completes_its_operation() -> None:
     job.end(A)
     assert [e.subtask for e in of(TriggerSubtask, job.issue(3))] == [B]
     job.ack(3, B, C)
-    assert [(done.operation, done.checkpoint) for done in of(CompleteOperation, job.record(3))] == [("move", 3)]
+    assert [(completion.operation, completion.checkpoint) for completion in of(CompleteOperation, job.record(3))] == [
+        ("move", 3)
+    ]
 
 
 def _with_finished_source(**settings: Any) -> Job:
@@ -914,7 +918,7 @@ UNION = SubtaskSnapshot(unions={"parts": ("a",)})
 UNION_DONE = SubtaskSnapshot(finished=True, unions={"parts": ("a",)})
 WIDE = chain(parallelism=2)
 FIRST, SECOND = SubtaskId(OperatorId("b"), 0), SubtaskId(OperatorId("b"), 1)
-OTHERS = [one for one in WIDE.subtasks if one.operator != "b"]
+OTHERS = [subtask_id for subtask_id in WIDE.subtasks if subtask_id.operator != "b"]
 
 
 def acknowledge(job: Job, checkpoint: int, first: SubtaskSnapshot, second: SubtaskSnapshot) -> Effects:

@@ -11,5 +11,5 @@ def test_any_number_is_borne_when_none_is_set() -> None:
 
 def test_one_more_than_tolerable_fails_the_attempt_and_then_counting_starts_again() -> None:
     tolerance = CheckpointFailureManager(1)
-    told = "more than 1 checkpoints in a row failed, the last one: expired: slow"
-    assert [tolerance.on_failed(Why.EXPIRED, "slow") for _ in range(4)] == [None, told, None, told]
+    message = "more than 1 checkpoints in a row failed, the last one: expired: slow"
+    assert [tolerance.on_failed(Why.EXPIRED, "slow") for _ in range(4)] == [None, message, None, message]

@@ -38,5 +38,5 @@ def test_many_late_operators_are_counted_but_never_a_single_one() -> None:
 
 
 def test_operators_on_a_cycle_of_edges_are_all_first() -> None:
-    found = missing_subtasks(subtasks(a=1, b=1), {"a": ("b",), "b": ("a",)}, str)
-    assert (found.operators, found.behind) == (("a", "b"), "")
+    result = missing_subtasks(subtasks(a=1, b=1), {"a": ("b",), "b": ("a",)}, str)
+    assert (result.operators, result.behind) == (("a", "b"), "")

@@ -19,30 +19,30 @@ def pending(ended: set[str] | None = None) -> PendingCheckpoint:
     return PendingCheckpoint(barrier, plan_checkpoint(GRAPH, {subtask(name) for name in ended or ()}), None, 500)
 
 
-def acknowledge(made: PendingCheckpoint, subtask: SubtaskId, snapshot: SubtaskSnapshot) -> bool:
-    return made.acknowledge(140, subtask, Acknowledgement(CheckpointId(7), snapshot, TIMINGS))
+def acknowledge(checkpoint: PendingCheckpoint, subtask: SubtaskId, snapshot: SubtaskSnapshot) -> bool:
+    return checkpoint.acknowledge(140, subtask, Acknowledgement(CheckpointId(7), snapshot, TIMINGS))
 
 
 def test_repeats_count_once_and_strangers_not_at_all() -> None:
     """S2-46."""
-    made = pending(ended={"a/0"})
-    assert acknowledge(made, B, SNAPSHOT)
-    assert not acknowledge(made, B, DONE), "a repeat"
-    assert not acknowledge(made, A, SNAPSHOT), "it takes no part"
-    complete = [made.complete]
-    assert acknowledge(made, C, SNAPSHOT)
-    complete.append(made.complete)
+    checkpoint = pending(ended={"a/0"})
+    assert acknowledge(checkpoint, B, SNAPSHOT)
+    assert not acknowledge(checkpoint, B, DONE), "a repeat"
+    assert not acknowledge(checkpoint, A, SNAPSHOT), "it takes no part"
+    complete = [checkpoint.complete]
+    assert acknowledge(checkpoint, C, SNAPSHOT)
+    complete.append(checkpoint.complete)
     assert complete == [False, True]
-    assert made.acks[B].snapshot == SNAPSHOT
+    assert checkpoint.acks[B].snapshot == SNAPSHOT
 
 
 def test_the_manifest_takes_the_last_snapshot_of_what_has_ended() -> None:
     """S0-15, S0-20: ended and done subtasks both count as finished."""
-    made = pending(ended={"a/0"})
-    acknowledge(made, B, DONE)
-    acknowledge(made, C, SNAPSHOT)
+    checkpoint = pending(ended={"a/0"})
+    acknowledge(checkpoint, B, DONE)
+    acknowledge(checkpoint, C, SNAPSHOT)
     last = SubtaskSnapshot(finished=True, watermark=9)
-    manifest = made.manifest("job", Token(3), GRAPH, {A: last})
+    manifest = checkpoint.manifest("job", Token(3), GRAPH, {A: last})
     assert manifest.operators["a"].subtasks == {0: last}
     assert {uid: o.finished for uid, o in manifest.operators.items()} == {
         "a": FinishedState.FINISHED,
@@ -53,12 +53,12 @@ def test_the_manifest_takes_the_last_snapshot_of_what_has_ended() -> None:
 
 
 def test_it_releases_all_only_when_every_snapshot_was_taken_after_the_end() -> None:
-    made = pending()
-    for one, snapshot in ((A, DONE), (B, DONE), (C, SNAPSHOT)):
-        acknowledge(made, one, snapshot)
-    assert not made.releases_all
-    made.acks[C] = Acknowledgement(CheckpointId(7), DONE, TIMINGS)
-    assert made.releases_all
+    checkpoint = pending()
+    for member, snapshot in ((A, DONE), (B, DONE), (C, SNAPSHOT)):
+        acknowledge(checkpoint, member, snapshot)
+    assert not checkpoint.releases_all
+    checkpoint.acks[C] = Acknowledgement(CheckpointId(7), DONE, TIMINGS)
+    assert checkpoint.releases_all
 
 
 def test_there_is_no_partial_manifest() -> None:

@@ -18,10 +18,10 @@ GRAPH = chain()
 )
 def test_running_subtasks_whose_predecessors_have_ended_are_triggered(ended: list[str], trigger: list[str]) -> None:
     """S0-19, S3-52: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
-    made = plan_checkpoint(GRAPH, {subtask(name) for name in ended})
-    assert made.trigger == {subtask(name) for name in trigger}
-    assert made.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}
-    assert made.notify == made.wait_for
+    plan = plan_checkpoint(GRAPH, {subtask(name) for name in ended})
+    assert plan.trigger == {subtask(name) for name in trigger}
+    assert plan.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}
+    assert plan.notify == plan.wait_for
 
 
 def test_every_plan_reaches_every_running_subtask() -> None:
@@ -32,19 +32,21 @@ def test_every_plan_reaches_every_running_subtask() -> None:
     )
     for count in range(len(graph.subtasks) + 1):
         for ended in itertools.combinations(graph.subtasks, count):
-            made = plan_checkpoint(graph, set(ended))
-            reached = set(made.trigger)
-            for one in graph.subtasks:
-                if one in made.wait_for and any(graph.source(channel) in reached for channel in graph.inputs[one]):
-                    reached.add(one)
-            assert reached == made.wait_for
+            plan = plan_checkpoint(graph, set(ended))
+            reached = set(plan.trigger)
+            for member in graph.subtasks:
+                if member in plan.wait_for and any(
+                    graph.source(channel) in reached for channel in graph.inputs[member]
+                ):
+                    reached.add(member)
+            assert reached == plan.wait_for
 
 
 @pytest.mark.parametrize(("ended", "trigger"), [([], ["a/0"]), (["a/0"], ["h/0", "h/1"]), (["a/0", "h/0"], ["h/1"])])
 def test_the_head_of_a_loop_is_triggered_whatever_runs_in_the_loop(ended: list[str], trigger: list[str]) -> None:
     """S4-41: once what feeds it from outside has ended."""
-    made = plan_checkpoint(looped(heads=2), {subtask(name) for name in ended})
-    assert made.trigger == {subtask(name) for name in trigger}
+    plan = plan_checkpoint(looped(heads=2), {subtask(name) for name in ended})
+    assert plan.trigger == {subtask(name) for name in trigger}
 
 
 @pytest.mark.parametrize(

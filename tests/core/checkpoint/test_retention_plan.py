@@ -32,11 +32,11 @@ def test_the_newest_stay_and_the_rest_goes() -> None:
 
 
 def test_the_origin_of_a_run_stays_until_the_run_has_a_checkpoint_and_a_savepoint_is_none() -> None:
-    own = RetainedCheckpoint(number=8, run=2, is_savepoint=True)
-    plan = plan_retention([*plain(1, 2, 3), own], RetentionPolicy(1), run=2, restored=1)
+    savepoint = RetainedCheckpoint(number=8, run=2, is_savepoint=True)
+    plan = plan_retention([*plain(1, 2, 3), savepoint], RetentionPolicy(1), run=2, restored=1)
     assert plan.discarded == (2,)
     assert plan.kept[1] == (KeepReason.RESTORED,)
-    with_own = [*plain(1, 2, 3), own, *plain(9, run=2)]
+    with_own = [*plain(1, 2, 3), savepoint, *plain(9, run=2)]
     assert plan_retention(with_own, RetentionPolicy(1), run=2, restored=1).discarded == (1, 2, 3)
 
 

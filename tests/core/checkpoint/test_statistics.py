@@ -18,15 +18,15 @@ def test_percentiles_are_interpolated_and_do_not_depend_on_order() -> None:
 
 def test_each_measure_is_summed_up_by_itself() -> None:
     """S2-53."""
-    one = CheckpointMeasurement(duration_ms=300, state_bytes=1_000, written_bytes=10, alignment_ms=0)
-    two = CheckpointMeasurement(duration_ms=100, state_bytes=3_000, written_bytes=20, alignment_ms=2.5)
-    found = summarize([one, two])
-    assert found is not None
-    assert found.checkpoints == 2
-    assert found.duration_ms == distribution([100, 300])
-    assert found.state_bytes == distribution([1_000, 3_000])
-    assert found.written_bytes == distribution([10, 20])
-    assert found.alignment_ms == distribution([0, 2.5])
+    first_measurement = CheckpointMeasurement(duration_ms=300, state_bytes=1_000, written_bytes=10, alignment_ms=0)
+    second_measurement = CheckpointMeasurement(duration_ms=100, state_bytes=3_000, written_bytes=20, alignment_ms=2.5)
+    summary = summarize([first_measurement, second_measurement])
+    assert summary is not None
+    assert summary.checkpoints == 2
+    assert summary.duration_ms == distribution([100, 300])
+    assert summary.state_bytes == distribution([1_000, 3_000])
+    assert summary.written_bytes == distribution([10, 20])
+    assert summary.alignment_ms == distribution([0, 2.5])
 
 
 def test_without_checkpoints_there_is_no_summary() -> None:

@@ -74,12 +74,12 @@ def test_subtasks_to_trigger_to_wait_for_and_to_notify_are_three_lists() -> None
 
 def others(at: int, checkpoint: int) -> list[CoordinatorEvent]:
     """Every kind of event that is neither the start nor the end of the job, nor the clock."""
-    one = CheckpointId(checkpoint)
+    checkpoint_id = CheckpointId(checkpoint)
     return [
         CheckpointRequested(at, Kind.SAVEPOINT, "op"),
         IdUnavailable(at, "away"),
-        SubtaskReported(at, A, Acknowledgement(one, SNAPSHOT, TIMINGS)),
-        SubtaskReported(at, B, Decline(one, Why.ASYNC_FAILED, "disk full")),
+        SubtaskReported(at, A, Acknowledgement(checkpoint_id, SNAPSHOT, TIMINGS)),
+        SubtaskReported(at, B, Decline(checkpoint_id, Why.ASYNC_FAILED, "disk full")),
         SubtaskReported(at, A, LogicFinished()),
         SubtaskReported(at, A, SubtaskEnded()),
     ]
@@ -106,12 +106,14 @@ def test_checkpoints_go_on_with_ended_subtasks_in_a_job_that_nobody_has_configur
     assert settings == CoordinatorSettings()
     machine = Coordinator("job", Token(1), GRAPH, settings)
     machine.handle(JobStarted(0))
-    done = {A: DONE}
+    snapshots = {A: DONE}
     assert settings.interval_ms is not None
     machine.handle(Ticked(settings.interval_ms))
     machine.handle(IdIssued(settings.interval_ms, CheckpointId(1)))
-    for one in GRAPH.subtasks:
-        machine.handle(SubtaskReported(5_100, one, Acknowledgement(CheckpointId(1), done.get(one, SNAPSHOT), TIMINGS)))
+    for subtask in GRAPH.subtasks:
+        machine.handle(
+            SubtaskReported(5_100, subtask, Acknowledgement(CheckpointId(1), snapshots.get(subtask, SNAPSHOT), TIMINGS))
+        )
     machine.handle(ManifestRecorded(5_200, CheckpointId(1)))
     machine.handle(SubtaskReported(5_300, A, SubtaskEnded()))
     assert of(IssueId, machine.handle(Ticked(2 * settings.interval_ms)))
@@ -246,8 +248,8 @@ class Schedule:
                 self.issuing = 0
                 self.tell(IdUnavailable(self.at, "away"))
             case 5 | 6 | 7 | 8:
-                one = GRAPH.subtasks[which % 3]
-                self.tell(SubtaskReported(self.at, one, Acknowledgement(checkpoint, SNAPSHOT, TIMINGS)))
+                subtask = GRAPH.subtasks[which % 3]
+                self.tell(SubtaskReported(self.at, subtask, Acknowledgement(checkpoint, SNAPSHOT, TIMINGS)))
             case 9:
                 self.tell(SubtaskReported(self.at, B, Decline(checkpoint, Why.ASYNC_FAILED, "disk full")))
             case 10 | 11 if storing:
@@ -267,12 +269,12 @@ def test_under_any_schedule_a_checkpoint_ends_once_and_the_journal_replays(
     for number, which in acts:
         schedule.act(number, which)
     failed = [e.checkpoint for e in schedule.all(ReportCheckpoint) if e.reason is not None]  # type: ignore[union-attr]
-    done = [e.permit.checkpoint for e in schedule.all(NotifyCompleted)]  # type: ignore[union-attr]
-    assert max(Counter(failed + done).values(), default=0) <= 1
+    completions = [e.permit.checkpoint for e in schedule.all(NotifyCompleted)]  # type: ignore[union-attr]
+    assert max(Counter(failed + completions).values(), default=0) <= 1
     assert [e.checkpoint for e in schedule.all(NotifyAborted)] == failed  # type: ignore[union-attr]
     stored = [e.manifest.checkpoint for e in schedule.all(StoreManifest)]  # type: ignore[union-attr]
     settled = [e.operation for e in schedule.all(CompleteOperation)]  # type: ignore[union-attr]
     assert len(set(stored)) == len(stored)
     assert len(set(settled)) == len(settled)
-    again = schedule.fresh()
-    assert [again.handle(event) for event in schedule.journal] == schedule.effects
+    replay = schedule.fresh()
+    assert [replay.handle(event) for event in schedule.journal] == schedule.effects

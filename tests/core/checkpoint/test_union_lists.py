@@ -27,8 +27,8 @@ def done(snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
 )
 def test_a_partly_finished_operator_with_a_union_list_is_named(subtasks: list[SubtaskSnapshot]) -> None:
     """S0-59, S0-60."""
-    told = partly_finished_union(manifest({"a": [PLAIN], "b": subtasks}), NAMES)
-    assert told == f"count has union lists (parts), and 1 of its {len(subtasks)} subtasks have finished"
+    message = partly_finished_union(manifest({"a": [PLAIN], "b": subtasks}), NAMES)
+    assert message == f"count has union lists (parts), and 1 of its {len(subtasks)} subtasks have finished"
 
 
 @pytest.mark.parametrize(

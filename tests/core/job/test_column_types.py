@@ -38,16 +38,16 @@ SAMPLES: dict[str, list[Any]] = {
 
 
 def pairs(kinds: list[pa.DataType]) -> list[tuple[str, str]]:
-    return [(str(one), str(other)) for one, other in itertools.product(kinds, repeat=2)]
+    return [(str(kind), str(other)) for kind, other in itertools.product(kinds, repeat=2)]
 
 
 def test_every_pair_has_one_verdict_whichever_is_in_the_state() -> None:
-    for one, other in pairs(EVERY):
+    for kind, other in pairs(EVERY):
         for rule in (key_rule, value_rule):
-            found = rule(one, other)
-            assert found == rule(other, one), (one, other)
-            assert (found.common is None) == (found.verdict is Compatibility.REFUSED), (one, other)
-            assert found.verdict is not Compatibility.SAME or one == other, (one, other)
+            result = rule(kind, other)
+            assert result == rule(other, kind), (kind, other)
+            assert (result.common is None) == (result.verdict is Compatibility.REFUSED), (kind, other)
+            assert result.verdict is not Compatibility.SAME or kind == other, (kind, other)
 
 
 def test_a_type_goes_with_itself_unless_it_cannot_be_a_key() -> None:
@@ -62,14 +62,14 @@ def test_the_common_type_holds_every_value_of_both_types() -> None:
     """Arrow casts the extremes of each type to the common one and back, checked, without a loss."""
     checked = 0
     by_name = {str(kind): kind for kind in EVERY}
-    for one, other in pairs([kind for kind in EVERY if str(kind) in SAMPLES]):
-        common = value_rule(one, other).common
+    for kind, other in pairs([kind for kind in EVERY if str(kind) in SAMPLES]):
+        common = value_rule(kind, other).common
         if common is None:
             continue
-        for name in (one, other):
+        for name in (kind, other):
             values = pa.array(SAMPLES[name], by_name[name])
             wide = values.cast(by_name.get(common) or pa.type_for_alias(common))
-            assert wide.cast(by_name[name]).equals(values), (one, other, common)
+            assert wide.cast(by_name[name]).equals(values), (kind, other, common)
             checked += 1
     assert checked > 100
 
@@ -78,12 +78,12 @@ def test_the_common_type_holds_every_value_of_both_types() -> None:
 WIDENED = [[*SIGNED, *UNSIGNED[:3]], UNSIGNED, TEXT, BINARY, [*BINARY, FIXED[0]], [*BINARY, FIXED[1]], DECIMALS[:2]]
 
 
-@pytest.mark.parametrize(("rule", "more"), [(key_rule, []), (value_rule, [FLOATS, [pa.float16(), *FLOATS]])])
-def test_the_whole_table(rule: Any, more: list[list[pa.DataType]]) -> None:
+@pytest.mark.parametrize(("rule", "families"), [(key_rule, []), (value_rule, [FLOATS, [pa.float16(), *FLOATS]])])
+def test_the_whole_table(rule: Any, families: list[list[pa.DataType]]) -> None:
     """float is no key beside double, and no integer type holds both -1 and 2**64-1."""
-    widened = {pair for family in [*WIDENED, *more] for pair in pairs(family)}
+    widened = {pair for family in [*WIDENED, *families] for pair in pairs(family)}
     nulls = {pair for kind in (KEYS if rule is key_rule else EVERY) for pair in pairs([kind, pa.null()])}
-    for one, other in pairs(EVERY):
-        expected = (one, other) in widened | nulls
-        if one != other:
-            assert (rule(one, other).verdict is Compatibility.WIDENED) == expected, (one, other)
+    for kind, other in pairs(EVERY):
+        expected = (kind, other) in widened | nulls
+        if kind != other:
+            assert (rule(kind, other).verdict is Compatibility.WIDENED) == expected, (kind, other)

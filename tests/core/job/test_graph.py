@@ -126,7 +126,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "times": [],
         "exclusive": False,
     }
-    assert [one["commits"] for one in drawn["operators"]] == [False, False, True]
+    assert [entry["commits"] for entry in drawn["operators"]] == [False, False, True]
     assert drawn["edges"][1] == {
         "source": "b",
         "target": "c",

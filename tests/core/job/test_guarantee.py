@@ -21,7 +21,7 @@ def test_exactly_once_needs_the_mode_and_every_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "ends", "found", "why"),
+    ("mode", "ends", "expected", "why"),
     [
         (Mode.AT_LEAST_ONCE, [LINES, WORDS], AT_LEAST, ["mode is at least once"]),
         (Mode.EXACTLY_ONCE, [LINES, PRINT], AT_LEAST, ["Sink print publishes records before their checkpoint"]),
@@ -33,10 +33,10 @@ def test_exactly_once_needs_the_mode_and_every_end() -> None:
     ],
 )
 def test_the_weakest_decides_and_each_weak_one_says_why(
-    mode: Mode, ends: list[ConnectorGuarantee], found: Guarantee, why: list[str]
+    mode: Mode, ends: list[ConnectorGuarantee], expected: Guarantee, why: list[str]
 ) -> None:
     """S1-01, S1-23, S4-47: exactly once is not claimed over a source that cannot go back."""
-    made = end_to_end_guarantee(mode, ends)
-    assert made.guarantee is found
-    assert len(made.reasons) == len(why)
-    assert all(part in sentence for part, sentence in zip(why, made.reasons, strict=True))
+    result = end_to_end_guarantee(mode, ends)
+    assert result.guarantee is expected
+    assert len(result.reasons) == len(why)
+    assert all(part in sentence for part, sentence in zip(why, result.reasons, strict=True))

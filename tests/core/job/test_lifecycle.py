@@ -37,13 +37,13 @@ def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
 
 
 def _terminal_within_reach(start: RunState) -> bool:
-    seen, waiting = {start}, [start]
+    states, waiting = {start}, [start]
     while waiting:
         state = waiting.pop()
         following = {target for (origin, _), target in TRANSITIONS.items() if origin is state}
-        waiting += following - seen
-        seen |= following
-    return bool(seen & TERMINAL_STATES)
+        waiting += following - states
+        states |= following
+    return bool(states & TERMINAL_STATES)
 
 
 @pytest.mark.parametrize(

@@ -36,23 +36,23 @@ def test_an_edge_to_a_vertex_on_the_way_closes_a_cycle(edges: list[Edge], back: 
 def test_without_its_back_edges_a_graph_is_acyclic_and_holds_every_vertex(edges: list[Edge]) -> None:
     """S4-31, S4-32: and each of them lies on a cycle."""
     back = back_edges(VERTICES, edges)
-    rest = nx.MultiDiGraph([edge for index, edge in enumerate(edges) if index not in back])
-    rest.add_nodes_from(VERTICES)
-    assert nx.is_directed_acyclic_graph(rest)
-    assert set(rest) == set(VERTICES)
-    whole = nx.DiGraph(edges)
-    assert all(nx.has_path(whole, target, source) for source, target in (edges[index] for index in back))
+    remainder = nx.MultiDiGraph([edge for index, edge in enumerate(edges) if index not in back])
+    remainder.add_nodes_from(VERTICES)
+    assert nx.is_directed_acyclic_graph(remainder)
+    assert set(remainder) == set(VERTICES)
+    graph = nx.DiGraph(edges)
+    assert all(nx.has_path(graph, target, source) for source, target in (edges[index] for index in back))
 
 
 @given(EDGES)
 @settings(max_examples=examples(300), deadline=None)
 def test_components_are_the_strongly_connected_ones(edges: list[Edge]) -> None:
-    whole = nx.DiGraph(edges)
-    whole.add_nodes_from(VERTICES)
+    graph = nx.DiGraph(edges)
+    graph.add_nodes_from(VERTICES)
     groups: dict[str, set[str]] = {}
     for vertex, root in components(VERTICES, edges).items():
         groups.setdefault(root, set()).add(vertex)
-    assert sorted(map(sorted, groups.values())) == sorted(map(sorted, nx.strongly_connected_components(whole)))
+    assert sorted(map(sorted, groups.values())) == sorted(map(sorted, nx.strongly_connected_components(graph)))
 
 
 def test_a_long_chain_is_no_deep_recursion() -> None:

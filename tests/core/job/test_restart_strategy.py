@@ -21,12 +21,12 @@ def failure(ran_ms: int = 0, progressed: bool = False, draw: float = 0.5) -> Att
 
 def delays(strategy: RestartStrategy, *failures: AttemptFailure) -> list[int | None]:
     """What a master waits that keeps count, failure by failure."""
-    found, count = [], 0
+    delays, count = [], 0
     for each in failures:
         verdict = strategy.decide(each, count)
         count = verdict.failures
-        found.append(verdict.delay_ms)
-    return found
+        delays.append(verdict.delay_ms)
+    return delays
 
 
 def test_none_gives_up_at_once() -> None:

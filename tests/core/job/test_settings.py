@@ -71,7 +71,7 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
 
 
 @pytest.mark.parametrize(
-    ("raw", "named"),
+    ("raw", "message"),
     [
         ({"checkpoint_interval_ms": 99}, "checkpoint_interval_ms"),
         ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
@@ -91,8 +91,8 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], named: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match=named):
+def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
         msgspec.convert(raw, JobSettings)
 
 

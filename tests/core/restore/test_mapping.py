@@ -23,12 +23,15 @@ HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
 OWING = SubtaskSnapshot(committables=("file",))
 
 
-def mapped(made: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMapping]:
-    return {one.uid: one for one in mapping_report(made, RestoreTarget.of(graph or chain()), "job").operators}
+def mapped(manifest: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMapping]:
+    return {
+        mapping.uid: mapping
+        for mapping in mapping_report(manifest, RestoreTarget.of(graph or chain()), "job").operators
+    }
 
 
-def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMatch]:
-    return {uid: one.fate for uid, one in mapped(made, graph).items()}
+def fates(manifest: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMatch]:
+    return {uid: mapping.fate for uid, mapping in mapped(manifest, graph).items()}
 
 
 # ---------------------------------------------------------------- the report
@@ -36,22 +39,22 @@ def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMa
 
 def test_each_operator_has_a_fate_and_a_reason() -> None:
     """S0-49, S0-50: by uid, whatever their order in either."""
-    made = manifest({"gone": [SNAPSHOT], "b": [HELD], "a": [DONE]})
-    assert fates(made) == {
+    savepoint = manifest({"gone": [SNAPSHOT], "b": [HELD], "a": [DONE]})
+    assert fates(savepoint) == {
         "a": OperatorMatch.FINISHED,
         "b": OperatorMatch.MATCHED,
         "c": OperatorMatch.NEW,
         "gone": OperatorMatch.DROPPED,
     }
-    assert all(one.reason for one in mapped(made).values())
-    assert not mapping_report(made, RestoreTarget.of(chain()), "job").all_problems
+    assert all(mapping.reason for mapping in mapped(savepoint).values())
+    assert not mapping_report(savepoint, RestoreTarget.of(chain()), "job").all_problems
 
 
 def test_parallelism_is_told_before_and_after() -> None:
-    found = mapped(manifest({"a": [HELD, HELD], "gone": [SNAPSHOT]}), chain(parallelism=3))
-    assert (found["a"].parallelism_before, found["a"].parallelism_after) == (2, 3)
-    assert (found["b"].parallelism_before, found["b"].parallelism_after) == (None, 3)
-    assert (found["gone"].parallelism_before, found["gone"].parallelism_after) == (1, None)
+    mappings = mapped(manifest({"a": [HELD, HELD], "gone": [SNAPSHOT]}), chain(parallelism=3))
+    assert (mappings["a"].parallelism_before, mappings["a"].parallelism_after) == (2, 3)
+    assert (mappings["b"].parallelism_before, mappings["b"].parallelism_after) == (None, 3)
+    assert (mappings["gone"].parallelism_before, mappings["gone"].parallelism_after) == (1, None)
 
 
 def test_the_report_prints_a_line_per_operator() -> None:
@@ -65,30 +68,30 @@ def test_the_report_prints_a_line_per_operator() -> None:
 
 def test_a_partly_finished_operator_is_matched_and_said_to_be_so() -> None:
     """S0-51."""
-    found = mapped(manifest({"a": [DONE, HELD]}))["a"]
-    assert (found.fate, found.partly_finished) == (OperatorMatch.MATCHED, True)
-    assert "some of its subtasks had finished" in found.reason
+    mapping = mapped(manifest({"a": [DONE, HELD]}))["a"]
+    assert (mapping.fate, mapping.partly_finished) == (OperatorMatch.MATCHED, True)
+    assert "some of its subtasks had finished" in mapping.reason
     assert not mapped(manifest({"a": [HELD]}))["a"].partly_finished
 
 
 def test_state_that_no_job_made_is_said_to_be_so() -> None:
-    made = manifest({"a": [HELD]})
-    operators = {"a": msgspec.structs.replace(made.operators["a"], origin="bootstrapped from rows")}
-    found = mapped(msgspec.structs.replace(made, operators=operators))["a"]
-    assert found.reason == "its state is restored (bootstrapped from rows)"
+    savepoint = manifest({"a": [HELD]})
+    operators = {"a": msgspec.structs.replace(savepoint.operators["a"], origin="bootstrapped from rows")}
+    mapping = mapped(msgspec.structs.replace(savepoint, operators=operators))["a"]
+    assert mapping.reason == "its state is restored (bootstrapped from rows)"
 
 
 def test_the_bytes_of_state_are_those_of_all_segments() -> None:
-    both = SubtaskSnapshot(keyed={"k": (segment("1"), segment("2"))}, broadcast={"r": (segment("3"),)})
-    assert mapped(manifest({"a": [both, HELD]}))["a"].state_bytes == 40
+    snapshot = SubtaskSnapshot(keyed={"k": (segment("1"), segment("2"))}, broadcast={"r": (segment("3"),)})
+    assert mapped(manifest({"a": [snapshot, HELD]}))["a"].state_bytes == 40
 
 
 def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
     """The same report before the restore as in the job master."""
-    made = manifest({"a": [HELD], "gone": [HELD]})
+    savepoint = manifest({"a": [HELD], "gone": [HELD]})
     stored = msgspec.json.decode(msgspec.json.encode(chain().to_json()))
-    assert mapping_report(made, msgspec.convert(stored, RestoreTarget), "job") == mapping_report(
-        made, RestoreTarget.of(chain()), "job"
+    assert mapping_report(savepoint, msgspec.convert(stored, RestoreTarget), "job") == mapping_report(
+        savepoint, RestoreTarget.of(chain()), "job"
     )
 
 
@@ -98,19 +101,19 @@ def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
 )
 def test_a_graph_at_another_parallelism(compiled: int, most: int, now: int, after: int) -> None:
     """An author's own number may be more than the job had, or just as many."""
-    made = TargetOperator(
+    target_operator = TargetOperator(
         uid="a", role=Role.SOURCE, parallelism=compiled, commits=False, durations={}, aggregates=(), times=(), most=most
     )
-    target = RestoreTarget(max_parallelism=128, operators=(made,), edges=())
-    (found,) = target.for_parallelism(now).operators
-    assert (found.uid, found.parallelism) == ("a", after)
+    target = RestoreTarget(max_parallelism=128, operators=(target_operator,), edges=())
+    (result,) = target.for_parallelism(now).operators
+    assert (result.uid, result.parallelism) == ("a", after)
 
 
 # ---------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
-    ("made", "code", "field"),
+    ("savepoint", "code", "field"),
     [
         (manifest({"a": [SNAPSHOT]}, format=FORMAT_VERSION + 1), "other-format", "checkpoint"),
         (manifest({"a": [SNAPSHOT]}, max_parallelism=16), "max-parallelism-changed", "max_parallelism"),
@@ -123,10 +126,10 @@ def test_a_graph_at_another_parallelism(compiled: int, most: int, now: int, afte
         (manifest({"b": [DONE]}), "operator-before-finished", "a"),
     ],
 )
-def test_what_would_lose_or_misplace_state_is_refused_by_name(made: Manifest, code: str, field: str) -> None:
+def test_what_would_lose_or_misplace_state_is_refused_by_name(savepoint: Manifest, code: str, field: str) -> None:
     """S0-24, S0-63, S3-23."""
     with pytest.raises(JobRejected) as refused:
-        check_restorable(made, chain(), "job")
+        check_restorable(savepoint, chain(), "job")
     assert (refused.value.code, refused.value.field) == (code, field)
 
 
@@ -139,7 +142,7 @@ def test_output_of_a_committing_step_in_mid_stream_is_restored() -> None:
     )
     check_restorable(manifest({"b": [OWING], "c": [OWING]}), committing, "job")
     stored = committing.to_json()
-    assert [one["commits"] for one in stored["operators"]] == [False, True, True]
+    assert [entry["commits"] for entry in stored["operators"]] == [False, True, True]
     assert not mapping_report(manifest({"b": [OWING]}), msgspec.convert(stored, RestoreTarget), "job").all_problems
 
 
@@ -156,13 +159,13 @@ def test_a_new_operator_before_a_finished_one_is_incompatible_and_one_behind_it_
         (edge("a", "before"), edge("before", "b"), edge("b", "behind"), edge("behind", "c")),
         max_parallelism=8,
     )
-    found = mapped(manifest({"a": [DONE], "b": [DONE], "c": [HELD]}), graph)
-    assert (found["before"].fate, found["before"].problem and found["before"].problem.code) == (
+    mappings = mapped(manifest({"a": [DONE], "b": [DONE], "c": [HELD]}), graph)
+    assert (mappings["before"].fate, mappings["before"].problem and mappings["before"].problem.code) == (
         OperatorMatch.INCOMPATIBLE,
         "operator-before-finished",
     )
-    assert "feeds 'b'" in found["before"].reason
-    assert (found["behind"].fate, found["behind"].problem) == (OperatorMatch.NEW, None)
+    assert "feeds 'b'" in mappings["before"].reason
+    assert (mappings["behind"].fate, mappings["behind"].problem) == (OperatorMatch.NEW, None)
 
 
 def test_new_operators_behind_finished_ones_and_dropped_ones_without_state_are_allowed() -> None:
@@ -183,14 +186,14 @@ def keyed(*key_types: str) -> JobGraph:
 @pytest.mark.parametrize(("before", "now"), [("float", "double"), ("int64", "uint64"), ("int64", "string")])
 def test_a_key_column_of_another_type_is_refused_before_the_start(before: str, now: str) -> None:
     """By operator, column and both types; letting state go does not help, since the operator is there."""
-    made = manifest({"b": [SNAPSHOT, SubtaskSnapshot(key_types={"key": before})]})
-    found = mapped(made, keyed(now))["b"]
-    assert found.fate is OperatorMatch.INCOMPATIBLE
-    assert found.problem is not None
-    assert (found.problem.code, found.problem.field) == ("key-type-changed", "b")
-    assert found.problem.detail.startswith(f"key column 'key' is {before} in the checkpoint and {now} in the job")
+    savepoint = manifest({"b": [SNAPSHOT, SubtaskSnapshot(key_types={"key": before})]})
+    mapping = mapped(savepoint, keyed(now))["b"]
+    assert mapping.fate is OperatorMatch.INCOMPATIBLE
+    assert mapping.problem is not None
+    assert (mapping.problem.code, mapping.problem.field) == ("key-type-changed", "b")
+    assert mapping.problem.detail.startswith(f"key column 'key' is {before} in the checkpoint and {now} in the job")
     with pytest.raises(JobRejected):
-        check_restorable(made, keyed(now), "job", allow_unmapped=True)
+        check_restorable(savepoint, keyed(now), "job", allow_unmapped=True)
 
 
 def test_a_key_column_may_become_wider_and_types_may_be_unknown_on_either_side() -> None:
@@ -209,10 +212,10 @@ def timed(durations: dict[str, int]) -> JobGraph:
     return JobGraph((source("a"), step, sink("c")), (to_b, edge("b", "c")), max_parallelism=8)
 
 
-def timed_manifest(durations: dict[str, int], held: SubtaskSnapshot = SNAPSHOT) -> Manifest:
-    made = manifest({"a": [held], "b": [held]})
-    changed = msgspec.structs.replace(made.operators["b"], durations=durations)
-    return msgspec.structs.replace(made, operators=made.operators | {"b": changed})
+def timed_manifest(durations: dict[str, int], snapshot: SubtaskSnapshot = SNAPSHOT) -> Manifest:
+    savepoint = manifest({"a": [snapshot], "b": [snapshot]})
+    changed = msgspec.structs.replace(savepoint.operators["b"], durations=durations)
+    return msgspec.structs.replace(savepoint, operators=savepoint.operators | {"b": changed})
 
 
 @pytest.mark.parametrize(
@@ -229,11 +232,11 @@ def test_state_of_other_durations_is_refused_before_the_start(
     before: dict[str, int], now: dict[str, int], changed: str
 ) -> None:
     """By operator, with both values; letting state go does not help, since the operator is there."""
-    found = mapped(timed_manifest(before), timed(now))["b"]
-    assert found.fate is OperatorMatch.INCOMPATIBLE
-    assert found.problem is not None
-    assert (found.problem.code, found.problem.field) == ("window-changed", "b")
-    assert found.problem.detail.startswith(changed)
+    mapping = mapped(timed_manifest(before), timed(now))["b"]
+    assert mapping.fate is OperatorMatch.INCOMPATIBLE
+    assert mapping.problem is not None
+    assert (mapping.problem.code, mapping.problem.field) == ("window-changed", "b")
+    assert mapping.problem.detail.startswith(changed)
     with pytest.raises(JobRejected):
         check_restorable(timed_manifest(before), timed(now), "job", allow_unmapped=True)
     check_restorable(timed_manifest(before, DONE), timed(now), "job")
@@ -249,14 +252,14 @@ def test_an_interval_may_become_narrower_and_durations_may_be_unknown_on_either_
 # ---------------------------------------------------------------- keys and aggregates
 
 
-def keyed_manifest(held: SubtaskSnapshot, **more: object) -> Manifest:
-    made = manifest({"a": [SNAPSHOT], "b": [held]})
-    changed = msgspec.structs.replace(made.operators["b"], **more)
-    return msgspec.structs.replace(made, operators=made.operators | {"b": changed})
+def keyed_manifest(snapshot: SubtaskSnapshot, **changes: object) -> Manifest:
+    savepoint = manifest({"a": [SNAPSHOT], "b": [snapshot]})
+    changed = msgspec.structs.replace(savepoint.operators["b"], **changes)
+    return msgspec.structs.replace(savepoint, operators=savepoint.operators | {"b": changed})
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("changes", "code"),
     [
         ({"keys": (("other",),)}, "keys-changed"),
         ({"keys": ()}, "keys-changed"),
@@ -264,39 +267,40 @@ def keyed_manifest(held: SubtaskSnapshot, **more: object) -> Manifest:
         ({"keys": (("key",),), "times": ("at",)}, "times-changed"),
     ],
 )
-def test_other_declarations_are_refused_if_there_is_keyed_state(more: dict[str, object], code: str) -> None:
+def test_other_declarations_are_refused_if_there_is_keyed_state(changes: dict[str, object], code: str) -> None:
     """`tests/jobs/test_changed_steps.py` has the changes of whole jobs."""
-    found = mapped(keyed_manifest(HELD, **more), timed({}))["b"]
-    assert found.problem is not None
-    assert found.problem.code == code
+    mapping = mapped(keyed_manifest(HELD, **changes), timed({}))["b"]
+    assert mapping.problem is not None
+    assert mapping.problem.code == code
     with pytest.raises(JobRejected):
-        check_restorable(keyed_manifest(HELD, **more), timed({}), "job", allow_unmapped=True)
-    for held in (SNAPSHOT, DONE):
-        assert mapped(keyed_manifest(held, **more), timed({}))["b"].problem is None
+        check_restorable(keyed_manifest(HELD, **changes), timed({}), "job", allow_unmapped=True)
+    for snapshot in (SNAPSHOT, DONE):
+        assert mapped(keyed_manifest(snapshot, **changes), timed({}))["b"].problem is None
 
 
 def test_declarations_that_one_side_does_not_know_are_not_compared() -> None:
     assert mapped(keyed_manifest(HELD), timed({}))["b"].problem is None
-    known = keyed_manifest(HELD, keys=(("key",),), aggregates=(("n", "Count()"),), times=("at",))
+    savepoint = keyed_manifest(HELD, keys=(("key",),), aggregates=(("n", "Count()"),), times=("at",))
     target = RestoreTarget.of(timed({}))
     old = msgspec.structs.replace(
-        target, operators=tuple(msgspec.structs.replace(one, aggregates=None, times=None) for one in target.operators)
+        target,
+        operators=tuple(msgspec.structs.replace(entry, aggregates=None, times=None) for entry in target.operators),
     )
-    assert not mapping_report(known, old, "job").all_problems
+    assert not mapping_report(savepoint, old, "job").all_problems
 
 
 def test_the_report_declares_that_the_first_rows_decide_about_a_type() -> None:
-    held = SubtaskSnapshot(keyed={"k": (segment("1"),)}, key_types={"key": "int64"})
+    snapshot = SubtaskSnapshot(keyed={"k": (segment("1"),)}, key_types={"key": "int64"})
     note = "the first rows decide whether the type of its key 'key' (int64 in the checkpoint) is the same"
-    assert note in mapped(keyed_manifest(held), timed({}))["b"].reason
-    assert note not in mapped(keyed_manifest(held), keyed("int64"))["b"].reason
+    assert note in mapped(keyed_manifest(snapshot), timed({}))["b"].reason
+    assert note not in mapped(keyed_manifest(snapshot), keyed("int64"))["b"].reason
 
 
 # ---------------------------------------------------------------- types of state columns
 
 
 def summed(*types: str) -> JobGraph:
-    to_b = replace(edge("a", "b", Partitioning.HASH), value_types=tuple(("windows.total:max", one) for one in types))
+    to_b = replace(edge("a", "b", Partitioning.HASH), value_types=tuple(("windows.total:max", kind) for kind in types))
     return JobGraph((source("a"), operator("b"), sink("c")), (to_b, edge("b", "c")), max_parallelism=8)
 
 
@@ -306,12 +310,12 @@ def holding(before: str) -> Manifest:
 
 @pytest.mark.parametrize(("before", "now"), [("int64", "double"), ("timestamp[ms]", "int64"), ("int8", "uint64")])
 def test_a_state_column_of_another_type_is_refused_before_the_start(before: str, now: str) -> None:
-    found = mapped(holding(before), summed(now))["b"]
-    assert found.fate is OperatorMatch.INCOMPATIBLE
-    assert found.problem is not None
-    assert (found.problem.code, found.problem.field) == ("state-type-changed", "b")
+    mapping = mapped(holding(before), summed(now))["b"]
+    assert mapping.fate is OperatorMatch.INCOMPATIBLE
+    assert mapping.problem is not None
+    assert (mapping.problem.code, mapping.problem.field) == ("state-type-changed", "b")
     text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job"
-    assert found.problem.detail.startswith(text)
+    assert mapping.problem.detail.startswith(text)
     with pytest.raises(JobRejected):
         check_restorable(holding(before), summed(now), "job", allow_unmapped=True)
 
@@ -319,35 +323,35 @@ def test_a_state_column_of_another_type_is_refused_before_the_start(before: str,
 @pytest.mark.parametrize(("before", "now", "common"), [("int32", "int64", "int64"), ("double", "float", "double")])
 def test_a_widened_column_is_named_in_the_report(before: str, now: str, common: str) -> None:
     """A state column has a wider type on either side; a key column too, where that keeps its hash."""
-    found = mapped(holding(before), summed(now))["b"]
-    assert (found.fate, found.problem) == (OperatorMatch.MATCHED, None)
+    mapping = mapped(holding(before), summed(now))["b"]
+    assert (mapping.fate, mapping.problem) == (OperatorMatch.MATCHED, None)
     text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job: widened to {common}"
-    assert found.reason == f"its state is restored; {text}"
+    assert mapping.reason == f"its state is restored; {text}"
     narrow = manifest({"b": [SubtaskSnapshot(key_types={"key": "int32"})]})
     assert "key column 'key' is int32" in mapped(narrow, keyed("int64"))["b"].reason
 
 
 def test_equal_and_unknown_types_of_state_columns_are_not_mentioned() -> None:
-    for made, graph in [
+    for savepoint, graph in [
         (holding("int64"), summed("int64")),
         (holding("int64"), summed()),
         (manifest({"b": [HELD]}), summed("int8")),
     ]:
-        found = mapped(made, graph)["b"]
-        assert (found.fate, found.reason) == (OperatorMatch.MATCHED, "its state is restored")
+        mapping = mapped(savepoint, graph)["b"]
+        assert (mapping.fate, mapping.reason) == (OperatorMatch.MATCHED, "its state is restored")
 
 
 # ---------------------------------------------------------------- letting state go
 
 
 def test_state_of_a_dropped_operator_may_be_let_go() -> None:
-    made = manifest({"a": [HELD], "gone": [HELD]})
-    check_restorable(made, chain(), "job", allow_unmapped=True)
-    assert mapping_report(made, RestoreTarget.of(chain()), "job").loses == ("gone",)
+    savepoint = manifest({"a": [HELD], "gone": [HELD]})
+    check_restorable(savepoint, chain(), "job", allow_unmapped=True)
+    assert mapping_report(savepoint, RestoreTarget.of(chain()), "job").loses == ("gone",)
 
 
 @pytest.mark.parametrize(
-    ("made", "code"),
+    ("savepoint", "code"),
     [
         (manifest({"gone": [HELD], "sink": [OWING]}), "unmapped-output"),
         (manifest({"gone": [HELD], "b": [DONE]}), "operator-before-finished"),
@@ -355,9 +359,9 @@ def test_state_of_a_dropped_operator_may_be_let_go() -> None:
     ],
 )
 @pytest.mark.parametrize("allow", [False, True])
-def test_nothing_else_may(made: Manifest, code: str, allow: bool) -> None:
+def test_nothing_else_may(savepoint: Manifest, code: str, allow: bool) -> None:
     """Output that is owed would be lost; so it is refused first, before one is asked to let state go."""
-    refusal = mapping_report(made, RestoreTarget.of(chain()), "job").refusal(allow_unmapped=allow)
+    refusal = mapping_report(savepoint, RestoreTarget.of(chain()), "job").refusal(allow_unmapped=allow)
     assert refusal is not None
     assert refusal.code == code
 

@@ -31,9 +31,9 @@ LISTED = [SubtaskSnapshot(watermark=900, lists={"l": (1,)}), SubtaskSnapshot(wat
         (LISTED, 2, [900, 10]),
         (LISTED, 3, [10, 10, 10]),
         (LISTED, 1, [10]),
-        ([replace(one, lists={}) for one in LISTED], 3, [10, 10, 10]),
-        ([replace(one, lists={}, unions={"u": (1,)}) for one in LISTED], 2, [10, 10]),
-        ([replace(one, lists={}, keyed={"k": ()}) for one in LISTED], 3, [900, 10, 10]),
+        ([replace(snapshot, lists={}) for snapshot in LISTED], 3, [10, 10, 10]),
+        ([replace(snapshot, lists={}, unions={"u": (1,)}) for snapshot in LISTED], 2, [10, 10]),
+        ([replace(snapshot, lists={}, keyed={"k": ()}) for snapshot in LISTED], 3, [900, 10, 10]),
     ],
     ids=["lists stay", "lists move", "one subtask", "no state", "union list", "by key group"],
 )
@@ -74,22 +74,22 @@ def test_event_time_is_not_that_of_a_finished_subtask_of_a_source() -> None:
     """It emits no further rows, so its unknown event time does not take that of its receivers."""
     old = {"a": partly_finished(), "b": [SubtaskSnapshot(watermark=1_000)] * 2}
     assigned = assign_state(manifest(old), chain(parallelism=2))
-    assert [assigned[subtask(one)].watermark for one in ("a/0", "a/1", "b/0", "b/1")] == [None, 1_200, 1_000, 1_000]
+    assert [assigned[subtask(name)].watermark for name in ("a/0", "a/1", "b/0", "b/1")] == [None, 1_200, 1_000, 1_000]
 
 
-@pytest.mark.parametrize("known", [1_200, None])
+@pytest.mark.parametrize("watermark", [1_200, None])
 def test_finished_subtasks_that_get_rows_of_running_ones_after_a_rescale_take_their_event_time(
-    known: int | None,
+    watermark: int | None,
 ) -> None:
     """The edges were forward, so the first subtasks of "b" and "c" had seen the end of event time."""
     over = [
         SubtaskSnapshot(watermark=MAX_WATERMARK, keyed={"k": ()}),
-        SubtaskSnapshot(watermark=known, keyed={"k": ()}),
+        SubtaskSnapshot(watermark=watermark, keyed={"k": ()}),
     ]
     assigned = assign_state(
-        manifest({"a": partly_finished(known), "b": partly_finished(known), "c": over}), chain(parallelism=4)
+        manifest({"a": partly_finished(watermark), "b": partly_finished(watermark), "c": over}), chain(parallelism=4)
     )
-    assert [assigned[subtask(f"{uid}/0")].watermark for uid in "abc"] == [None, known, known]
+    assert [assigned[subtask(f"{uid}/0")].watermark for uid in "abc"] == [None, watermark, watermark]
 
 
 # ---------------------------------------------------------------- assignment
@@ -98,7 +98,7 @@ def test_finished_subtasks_that_get_rows_of_running_ones_after_a_rescale_take_th
 def test_a_finished_operator_is_skipped() -> None:
     """S0-15, S0-50, S0-53: the others run."""
     assigned = assign_state(manifest({"a": [DONE], "b": [SNAPSHOT], "c": [SNAPSHOT]}), chain())
-    finished = {str(one): restored.finished for one, restored in assigned.items()}
+    finished = {str(subtask_id): restored.finished for subtask_id, restored in assigned.items()}
     assert finished == {"a/0": True, "b/0": False, "c/0": False}
 
 
@@ -113,8 +113,8 @@ def test_every_new_subtask_gets_the_snapshots_that_overlap_its_key_groups() -> N
     """S3-21: and no others."""
     old = [SubtaskSnapshot(keyed={"k": (segment(str(index)),)}, watermark=10 + index) for index in range(2)]
     assigned = assign_state(manifest({"a": old}), chain(parallelism=3))
-    found = [[s.path for t in assigned[subtask(f"a/{i}")].snapshots for s in t.segments()] for i in range(3)]
-    assert found == [["0"], ["0", "1"], ["1"]]
+    paths = [[s.path for t in assigned[subtask(f"a/{i}")].snapshots for s in t.segments()] for i in range(3)]
+    assert paths == [["0"], ["0", "1"], ["1"]]
     assert [assigned[subtask(f"a/{i}")].watermark for i in range(3)] == [10, 10, 11]
 
 
@@ -150,16 +150,16 @@ def test_keyed_state_of_finished_subtasks_still_moves_with_its_key_groups() -> N
 def test_broadcast_state_comes_from_a_running_subtask() -> None:
     """S0-57, S0-58: one that ended early may hold an older copy."""
     stale = SubtaskSnapshot(finished=True, broadcast={"rules": (segment("old"),)})
-    fresh = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
-    for order in ([stale, fresh], [fresh, stale]):
+    snapshot = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
+    for order in ([stale, snapshot], [snapshot, stale]):
         assigned = assign_state(manifest({"a": order}), chain(parallelism=2))
-        assert all(assigned[subtask(f"a/{i}")].broadcast is fresh for i in range(2))
+        assert all(assigned[subtask(f"a/{i}")].broadcast is snapshot for i in range(2))
 
 
 def test_broadcast_state_survives_an_empty_subtask_zero() -> None:
     """S0-57."""
-    fresh = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
-    assert assign_state(manifest({"a": [SNAPSHOT, fresh]}), chain())[subtask("a/0")].broadcast is fresh
+    snapshot = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
+    assert assign_state(manifest({"a": [SNAPSHOT, snapshot]}), chain())[subtask("a/0")].broadcast is snapshot
     assert assign_state(manifest({"a": [SNAPSHOT]}), chain())[subtask("a/0")].broadcast is None
 
 
@@ -191,5 +191,5 @@ def test_the_logs_of_a_loop_are_assigned_in_turn_and_replayed(heads: int, assign
 
 
 def test_a_log_that_was_let_go_is_not_replayed_into_an_operator_without_a_loop() -> None:
-    made = manifest({"b": [SubtaskSnapshot(feedback=(segment("l"),))]})
-    assert assign_state(made, chain())[subtask("b/0")].feedback == ()
+    savepoint = manifest({"b": [SubtaskSnapshot(feedback=(segment("l"),))]})
+    assert assign_state(savepoint, chain())[subtask("b/0")].feedback == ()

@@ -29,14 +29,14 @@ def test_nobody_gets_a_permit_for_the_manifest_of_a_newer_attempt() -> None:
 
 def test_every_committable_is_owed_also_of_finished_operators() -> None:
     """S0-21: a skipped operator's pending commits are not skipped."""
-    made = manifest(
+    savepoint = manifest(
         {
             "done": [SubtaskSnapshot(finished=True, committables=("x",))],
             "none": [SNAPSHOT],
             "two": [SubtaskSnapshot(committables=("y",)), SubtaskSnapshot(committables=("z",))],
         }
     )
-    assert pending_committables(made) == {"done": ("x",), "two": ("y", "z")}
+    assert pending_committables(savepoint) == {"done": ("x",), "two": ("y", "z")}
 
 
 def test_a_slot_gets_its_permit_from_the_word_of_its_own_master() -> None:

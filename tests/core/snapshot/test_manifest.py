@@ -34,25 +34,25 @@ def test_the_log_of_a_loop_is_part_of_the_snapshot() -> None:
 
 
 def test_every_segment_may_be_exchanged_in_its_place() -> None:
-    held = SubtaskSnapshot(
+    snapshot = SubtaskSnapshot(
         keyed={"k": (segment("1"), segment("2"))}, broadcast={"b": (segment("3"),)}, feedback=(segment("4"),),
         lists={"l": (1,)},
     )  # fmt: skip
-    made = manifest({"a": [SNAPSHOT, held]}, checkpoint=9)
-    changed = made.with_segments(lambda one: msgspec.structs.replace(one, path=f"x/{one.path}"))
-    assert [one.path for one in changed.segments()] == ["x/1", "x/2", "x/3", "x/4"]
-    assert changed.with_segments(lambda one: msgspec.structs.replace(one, path=one.path[2:])) == made
+    savepoint = manifest({"a": [SNAPSHOT, snapshot]}, checkpoint=9)
+    changed = savepoint.with_segments(lambda part: msgspec.structs.replace(part, path=f"x/{part.path}"))
+    assert [part.path for part in changed.segments()] == ["x/1", "x/2", "x/3", "x/4"]
+    assert changed.with_segments(lambda part: msgspec.structs.replace(part, path=part.path[2:])) == savepoint
 
 
 def test_finished_operators_are_those_with_every_subtask_done() -> None:
     """S0-16, S0-17, S0-49: entries stand by operator, then subtask; the mark sits on the operator."""
-    made = manifest({"a": [DONE, DONE], "b": [DONE, SNAPSHOT], "c": [SNAPSHOT]})
-    assert made.finished_operators() == ("a",)
+    savepoint = manifest({"a": [DONE, DONE], "b": [DONE, SNAPSHOT], "c": [SNAPSHOT]})
+    assert savepoint.finished_operators() == ("a",)
 
 
 def test_a_manifest_survives_json() -> None:
-    made = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment("1"),)}, lists={"l": (1, "x")}, watermark=5)]})
-    assert msgspec.json.decode(msgspec.json.encode(made), type=Manifest) == made
+    savepoint = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment("1"),)}, lists={"l": (1, "x")}, watermark=5)]})
+    assert msgspec.json.decode(msgspec.json.encode(savepoint), type=Manifest) == savepoint
 
 
 def test_the_folder_of_a_checkpoint_is_unique_to_the_attempt_that_writes_it() -> None:

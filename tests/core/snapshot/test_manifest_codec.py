@@ -50,10 +50,10 @@ def test_another_format_is_refused_by_its_number_although_it_cannot_be_read(othe
     """Nothing but its format is looked at: the rest may have any form."""
     body = msgspec.json.encode({"format": other, "operators": "elsewhere"})
     checksum = msgspec.json.decode(encode_manifest(MADE))["checksum"]
-    whole = b'{"checksum":"%s","manifest":%s}' % (_checksum_of(body).encode(), body)
-    assert checksum not in whole.decode()
+    content = b'{"checksum":"%s","manifest":%s}' % (_checksum_of(body).encode(), body)
+    assert checksum not in content.decode()
     with pytest.raises(JobRejected) as refused:
-        decode_manifest(whole, "m.json")
+        decode_manifest(content, "m.json")
     assert (refused.value.code, refused.value.field) == ("other-format", "m.json")
     assert f"format {other}, this version reads format {FORMAT_VERSION}" in str(refused.value)
 
@@ -68,20 +68,20 @@ def _checksum_of(body: bytes) -> str:
 
 
 def savepoint(*paths: str, kind: CheckpointKind = CheckpointKind.SAVEPOINT) -> Manifest:
-    held = SubtaskSnapshot(keyed={"k": tuple(segment(path) for path in paths)})
-    return manifest({"a": [held]}, checkpoint=7, token=3, kind=kind)
+    snapshot = SubtaskSnapshot(keyed={"k": tuple(segment(path) for path in paths)})
+    return manifest({"a": [snapshot]}, checkpoint=7, token=3, kind=kind)
 
 
 @pytest.mark.parametrize("kind", [CheckpointKind.SAVEPOINT, CheckpointKind.STOP, CheckpointKind.DRAIN])
 def test_the_files_of_a_savepoint_lie_in_its_own_folder_whatever_that_is_called(kind: CheckpointKind) -> None:
-    made = savepoint("savepoint-7-3/a-0/k-1.arrow", kind=kind)
-    assert manifest_folder(made) == "savepoint-7-3"
-    assert relative_paths(made, "m.json") == {"savepoint-7-3/a-0/k-1.arrow": "a-0/k-1.arrow"}
+    manifest = savepoint("savepoint-7-3/a-0/k-1.arrow", kind=kind)
+    assert manifest_folder(manifest) == "savepoint-7-3"
+    assert relative_paths(manifest, "m.json") == {"savepoint-7-3/a-0/k-1.arrow": "a-0/k-1.arrow"}
 
 
 def test_what_ended_subtasks_left_with_older_checkpoints_is_gathered_into_the_folder() -> None:
-    made = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow")
-    gathered, origins = self_contained_manifest(made)
+    manifest = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow")
+    gathered, origins = self_contained_manifest(manifest)
     assert {new: old.path for new, old in origins.items()} == {
         "savepoint-7-3/chk-5-3/a-1/k.arrow": "chk-5-3/a-1/k.arrow"
     }
@@ -90,12 +90,12 @@ def test_what_ended_subtasks_left_with_older_checkpoints_is_gathered_into_the_fo
 
 
 def test_an_inline_segment_is_no_file_and_becomes_one_in_a_savepoint() -> None:
-    made = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow").with_segments(
-        lambda one: msgspec.structs.replace(one, content=b"rows") if one.path.startswith("chk-5") else one
+    manifest = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow").with_segments(
+        lambda part: msgspec.structs.replace(part, content=b"rows") if part.path.startswith("chk-5") else part
     )
-    assert decode_manifest(encode_manifest(made), "m.json") == made
-    assert files_of(made) == {"savepoint-7-3/a-0/k.arrow", "savepoint-7-3/manifest.json"}
-    gathered, origins = self_contained_manifest(made)
+    assert decode_manifest(encode_manifest(manifest), "m.json") == manifest
+    assert files_of(manifest) == {"savepoint-7-3/a-0/k.arrow", "savepoint-7-3/manifest.json"}
+    gathered, origins = self_contained_manifest(manifest)
     assert [origin.content for origin in origins.values()] == [b"rows"]
     assert len(gathered.files()) == len(gathered.segments()) == 2
 
@@ -153,18 +153,20 @@ def test_keys_are_separated_by_commas_and_long_enough() -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../victim.txt", "a-0/../../victim.txt", "a//b", "", "a\0b"])
 def test_a_manifest_that_names_files_outside_the_storage_is_refused(path: str) -> None:
-    held = SubtaskSnapshot(keyed={"k": (segment(path),)})
+    snapshot = SubtaskSnapshot(keyed={"k": (segment(path),)})
     with pytest.raises(JobRejected, match="path that no checkpoint has") as refused:
-        decode_manifest(encode_manifest(manifest({"a": [held]}, checkpoint=7, token=3)), "m.json")
+        decode_manifest(encode_manifest(manifest({"a": [snapshot]}, checkpoint=7, token=3)), "m.json")
     assert refused.value.code == "bad-path"
 
 
 def test_a_savepoint_written_outside_of_a_job_has_a_folder_of_its_own() -> None:
     """Two of them may have the same numbers, and both may lie in the storage of one job."""
-    made = msgspec.structs.replace(manifest({"a": [SNAPSHOT]}), kind=CheckpointKind.SAVEPOINT, token=0, variant="1f0c")
-    assert manifest_folder(made) == f"savepoint-{made.checkpoint}-0-1f0c"
-    assert parse_folder(manifest_folder(made)) == (made.checkpoint, 0)
-    assert decode_manifest(encode_manifest(made), "it") == made
+    stored_manifest = msgspec.structs.replace(
+        manifest({"a": [SNAPSHOT]}), kind=CheckpointKind.SAVEPOINT, token=0, variant="1f0c"
+    )
+    assert manifest_folder(stored_manifest) == f"savepoint-{stored_manifest.checkpoint}-0-1f0c"
+    assert parse_folder(manifest_folder(stored_manifest)) == (stored_manifest.checkpoint, 0)
+    assert decode_manifest(encode_manifest(stored_manifest), "it") == stored_manifest
     assert folder_of(CheckpointKind.SAVEPOINT, 1, 2) == "savepoint-1-2"
 
 
@@ -175,6 +177,8 @@ def test_other_folders_are_not_ours(folder: str) -> None:
 
 @pytest.mark.parametrize("variant", ["..", "a/b", "a-b", "ä"])
 def test_a_variant_that_is_no_name_is_refused(variant: str) -> None:
-    made = msgspec.structs.replace(manifest({"a": [SNAPSHOT]}), kind=CheckpointKind.SAVEPOINT, variant=variant)
+    stored_manifest = msgspec.structs.replace(
+        manifest({"a": [SNAPSHOT]}), kind=CheckpointKind.SAVEPOINT, variant=variant
+    )
     with pytest.raises(JobRejected, match="no savepoint has a folder with"):
-        decode_manifest(encode_manifest(made), "it")
+        decode_manifest(encode_manifest(stored_manifest), "it")

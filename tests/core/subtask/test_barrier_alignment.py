@@ -55,11 +55,11 @@ def test_a_newer_barrier_overtakes_one_that_was_given_up_upstream() -> None:
 def test_two_overlapping_checkpoints_are_both_taken_in_order() -> None:
     """S3-49."""
     now = fresh()
-    taken = []
+    results = []
     for channel, checkpoint in ((ONE, 1), (TWO, 1), (TWO, 2), (ONE, 2)):
         now, verdicts = now.on_barrier(channel, barrier(checkpoint))
-        taken += verdicts
-    assert taken == [Aligned(barrier(1)), Aligned(barrier(2))]
+        results += verdicts
+    assert results == [Aligned(barrier(1)), Aligned(barrier(2))]
 
 
 def test_a_straggler_of_a_checkpoint_that_is_over_changes_nothing() -> None:
@@ -153,15 +153,15 @@ def test_random_schedules_snapshot_each_checkpoint_at_most_once_and_in_order() -
     for _ in range(2_000):
         now = BarrierAlignment(live=frozenset((ONE, TWO, THREE)))
         scripts = {channel: [n for n in range(1, 6) if rng.random() < 0.8] for channel in now.live}
-        taken: list[int] = []
+        checkpoints: list[int] = []
         while any(scripts[channel] for channel in now.live - now.blocked):
             channel = rng.choice(sorted(c for c in now.live - now.blocked if scripts[c]))
             now, verdicts = now.on_barrier(channel, barrier(scripts[channel].pop(0)))
             if rng.random() < 0.1:
                 now = now.on_abort(CheckpointId(rng.randint(1, 6)))
-            taken += [v.barrier.checkpoint for v in verdicts if isinstance(v, Aligned)]
+            checkpoints += [v.barrier.checkpoint for v in verdicts if isinstance(v, Aligned)]
             assert now.pending is not None or not now.blocked
-        assert taken == sorted(set(taken))
+        assert checkpoints == sorted(set(checkpoints))
 
 
 def test_ids_of_aborted_checkpoints_are_kept_within_a_bound_and_the_newest_stay() -> None:

@@ -20,13 +20,13 @@ BARRIER = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
 class Read:
     """A source that gives a row each event millisecond, and ten in one of wall time."""
 
-    heard: WindowStub = field(default_factory=lambda: WindowStub(WatermarkValve([OWN, OTHER])))
+    window: WindowStub = field(default_factory=lambda: WindowStub(WatermarkValve([OWN, OTHER])))
     event_ms_per_ms: float = 10.0
     disorder_ms: int = 0
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.placement = BarrierDelay([ChannelDrift(self.heard, OWN, PANE_MS)])
+        self.placement = BarrierDelay([ChannelDrift(self.window, OWN, PANE_MS)])
         self.at = 0  #: of the next row
 
     def to(self, at: int) -> "Read":
@@ -49,8 +49,8 @@ def fast() -> Read:
 def test_it_waits_for_the_end_of_the_pane() -> None:
     source = fast()
     assert source.keeps()
-    found = [source.to(at).due() for at in (2_900, 2_999, 3_000)]
-    assert found == [False, False, True]
+    results = [source.to(at).due() for at in (2_900, 2_999, 3_000)]
+    assert results == [False, False, True]
     assert source.placement.release() == BARRIER
     assert source.placement.release() is None
     assert source.placement.due_in(source.now) is None
@@ -59,22 +59,22 @@ def test_it_waits_for_the_end_of_the_pane() -> None:
 def test_it_waits_for_the_end_of_the_pane_of_the_newest_rows_not_of_the_watermark() -> None:
     source = Read(disorder_ms=1_400).to(500).to(1_100).to(2_100)
     assert source.keeps()
-    found = [source.to(at).due() for at in (2_400, 2_900, 3_000)]
-    assert found == [False, False, True]
+    results = [source.to(at).due() for at in (2_400, 2_900, 3_000)]
+    assert results == [False, False, True]
 
 
 def test_a_small_disorder_leaves_the_barrier_at_the_pane_end_of_the_watermark() -> None:
     """Few rows lie behind that end, so the windows are nearly empty there."""
     source = Read(disorder_ms=499).to(500).to(1_600).to(2_600)
     assert source.keeps()
-    found = [source.to(at).due() for at in (3_000, 3_400, 3_499)]
-    assert found == [False, False, True]
+    results = [source.to(at).due() for at in (3_000, 3_400, 3_499)]
+    assert results == [False, False, True]
 
 
 def test_it_goes_as_far_as_a_sibling_of_the_same_disorder_that_is_ahead() -> None:
     """The sibling has forwarded the pane end 1,999, so its newest row is at 3,000 at least."""
     source = Read(disorder_ms=1_000).to(500).to(1_100).to(2_100)
-    source.heard.watermarks.advance(OTHER, 1_999)
+    source.window.watermarks.advance(OTHER, 1_999)
     assert source.keeps()
     assert [source.to(at).due() for at in (3_000, 3_999, 4_000)] == [False, False, True]
 
@@ -125,7 +125,7 @@ def test_without_windows_it_never_waits() -> None:
 
 def test_it_goes_as_far_as_a_sibling_that_is_ahead() -> None:
     source = fast()
-    source.heard.watermarks.advance(OTHER, 2_999)
+    source.window.watermarks.advance(OTHER, 2_999)
     assert source.keeps()
     assert [source.to(at).due() for at in (3_000, 3_999, 4_000)] == [False, False, True]
 
@@ -134,17 +134,17 @@ def test_what_a_sibling_says_too_late_moves_the_end_once() -> None:
     """It had passed the end when both were triggered, and its word was on its way."""
     source = fast()
     assert source.keeps()
-    source.heard.watermarks.advance(OTHER, 2_999)
+    source.window.watermarks.advance(OTHER, 2_999)
     assert not source.to(3_000).due()
-    source.heard.watermarks.advance(OTHER, 3_999)
+    source.window.watermarks.advance(OTHER, 3_999)
     assert source.to(4_000).due()
 
 
 def test_a_sibling_whose_barrier_is_here_has_ended_there() -> None:
     source = fast()
     assert source.keeps()
-    source.heard.watermarks.advance(OTHER, 2_999)
-    source.heard.blocked_channels.add(OTHER)
+    source.window.watermarks.advance(OTHER, 2_999)
+    source.window.blocked_channels.add(OTHER)
     assert source.to(3_000).due()
 
 

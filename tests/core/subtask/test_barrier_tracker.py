@@ -25,12 +25,12 @@ def fresh(*channels: ChannelId) -> BarrierTracker:
     return BarrierTracker(live=frozenset(channels or (ONE, TWO)))
 
 
-def hear(now: BarrierTracker, *heard: tuple[ChannelId, int]) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
-    """The barriers of `heard`, one after another."""
+def hear(now: BarrierTracker, *barriers: tuple[ChannelId, int]) -> tuple[BarrierTracker, list[AlignmentOutcome]]:
+    """The barriers of `barriers`, one after another."""
     verdicts: list[AlignmentOutcome] = []
-    for channel, checkpoint in heard:
-        now, more = now.on_barrier(channel, barrier(checkpoint))
-        verdicts += more
+    for channel, checkpoint in barriers:
+        now, outcomes = now.on_barrier(channel, barrier(checkpoint))
+        verdicts += outcomes
     return now, verdicts
 
 
@@ -48,7 +48,7 @@ def test_several_checkpoints_are_awaited_at_once_and_all_are_taken() -> None:
     """A quick channel is three barriers ahead of a slow one."""
     now, verdicts = hear(fresh(), (ONE, 1), (ONE, 2), (ONE, 3))
     assert verdicts == []
-    assert [one.checkpoint for one in now.awaited] == [1, 2, 3]
+    assert [entry.checkpoint for entry in now.awaited] == [1, 2, 3]
     now, verdicts = hear(now, (TWO, 1), (TWO, 2), (TWO, 3))
     assert verdicts == [Aligned(barrier(1)), Aligned(barrier(2)), Aligned(barrier(3))]
 
@@ -142,18 +142,18 @@ def test_random_schedules_snapshot_each_checkpoint_at_most_once_and_in_order() -
     for _ in range(2_000):
         now = fresh(ONE, TWO, THREE)
         scripts = {channel: [n for n in range(1, 6) if rng.random() < 0.9] for channel in now.live}
-        whole = set.intersection(*(set(script) for script in scripts.values()))
-        taken: list[int] = []
+        intersection = set.intersection(*(set(script) for script in scripts.values()))
+        checkpoints: list[int] = []
         aborted: set[int] = set()
         while any(scripts.values()):
             channel = rng.choice(sorted(c for c in scripts if scripts[c]))
             now, verdicts = hear(now, (channel, scripts[channel].pop(0)))
-            taken += [v.barrier.checkpoint for v in verdicts if isinstance(v, Aligned)]
+            checkpoints += [v.barrier.checkpoint for v in verdicts if isinstance(v, Aligned)]
             if rng.random() < 0.05:
                 aborted.add(rng.randint(1, 6))
                 now = now.on_abort(CheckpointId(max(aborted)))
-        assert taken == sorted(set(taken))
-        assert whole - aborted <= set(taken) <= whole
+        assert checkpoints == sorted(set(checkpoints))
+        assert intersection - aborted <= set(checkpoints) <= intersection
 
 
 def test_ids_of_aborted_checkpoints_are_kept_within_a_bound() -> None:

@@ -47,14 +47,14 @@ def test_in_between_they_grow_little_by_little() -> None:
 @pytest.mark.parametrize("beside_ms", [0, 5, 15, 30, 45])
 def test_batches_that_take_long_once_a_second_do_not_stay_small(beside_ms: float) -> None:
     """Where a slot's other work alone takes a while, no batch comes so soon that the size doubled again."""
-    size, now, taken, captured = BatchSize(), 0.0, 0, 0.0
+    size, now, rows, captured = BatchSize(), 0.0, 0, 0.0
     while now < 60_000:
         size.on_batch(size.rows, now)
-        taken += size.rows
+        rows += size.rows
         now += beside_ms + size.rows * 0.001
         if now // 1_000 > captured:
             captured, now = now // 1_000, now + 100
-    assert taken / now > 0.5 * (SLOW_BATCH_MS - beside_ms) / SLOW_BATCH_MS / 0.001 / 2
+    assert rows / now > 0.5 * (SLOW_BATCH_MS - beside_ms) / SLOW_BATCH_MS / 0.001 / 2
 
 
 def test_a_source_that_gives_less_than_it_may_is_not_asked_for_more() -> None:

@@ -60,9 +60,9 @@ class Reader:
         self.credit[channel] -= nbytes
         self.grants.on_busy(self.now)
         self.now += takes_ms
-        for one, credit in self.grants.on_consumed(channel, nbytes, self.now):
+        for other, credit in self.grants.on_consumed(channel, nbytes, self.now):
             assert credit > 0
-            self.credit[one] += credit
+            self.credit[other] += credit
 
     def starves(self, for_ms: float) -> None:
         self.grants.on_starved()

@@ -27,12 +27,12 @@ def test_the_story_of_the_last_events_is_kept_and_bounded() -> None:
 def test_the_story_keeps_no_records_and_no_state() -> None:
     """It outlives the batches by far, and people read it."""
     story, payload = EventLog(), Payload()
-    gone = weakref.ref(payload)
+    reference = weakref.ref(payload)
     story.append(SubtaskStarted())
     story.append(FeedbackReplayed(Records(payload, 2, 20)))
     story.append(MessageArrived(LEFT, Records(payload, 3, 30)))
     del payload
-    assert gone() is None
+    assert reference() is None
     story.append(Acknowledgement(CheckpointId(1), SubtaskSnapshot(lists={"l": ("a value",)}), TIMINGS))
     assert list(story) == [
         SubtaskStarted(),

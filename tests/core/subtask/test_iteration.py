@@ -199,8 +199,8 @@ def test_time_comes_from_outside_only() -> None:
 def test_an_idle_head_counts_while_records_come_round() -> None:
     machine = head()
     hear_both(machine, Watermark(5), Idle())
-    heard = [Broadcast(Watermark(5)), ProcessRecords(ROUND, ROWS), Broadcast(Idle(5))]
-    assert hear(machine, ROUND, ROWS) == heard
+    effects = [Broadcast(Watermark(5)), ProcessRecords(ROUND, ROWS), Broadcast(Idle(5))]
+    assert hear(machine, ROUND, ROWS) == effects
     hear_both(machine, Idle(), STOPPED, barrier(1, Kind.STOP))
     assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST,), ROWS)]
 

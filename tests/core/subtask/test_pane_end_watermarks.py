@@ -7,8 +7,8 @@ from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
 
 def test_a_watermark_is_forwarded_as_the_last_pane_end_once() -> None:
     edge = PaneEndWatermarks(10)
-    found = [edge.forwarded(Watermark(time)) for time in (3, 8, 9, 15, 38)]
-    assert found == [Watermark(-1), None, Watermark(9), None, Watermark(29)]
+    watermarks = [edge.forwarded(Watermark(time)) for time in (3, 8, 9, 15, 38)]
+    assert watermarks == [Watermark(-1), None, Watermark(9), None, Watermark(29)]
 
 
 def test_the_first_and_the_last_watermark_stay_as_they_are() -> None:

@@ -53,8 +53,8 @@ def test_a_source_with_few_rows_rests_and_is_then_polled_after_as_long_as_it_has
 
 def test_a_source_with_more_rows_at_hand_does_not_rest() -> None:
     policy = PollPolicy()
-    for polled, asked in (([8_192], 8_192), ([FEW_ROWS], 8_192), ([64], 64), ([10, 5], 8_192), ([10], 8_192)):
-        policy.on_batch(polled, asked, began=0, now=0.5)
+    for polled, limit in (([8_192], 8_192), ([FEW_ROWS], 8_192), ([64], 64), ([10, 5], 8_192), ([10], 8_192)):
+        policy.on_batch(polled, limit, began=0, now=0.5)
         assert not policy.rests(0.5)
 
 

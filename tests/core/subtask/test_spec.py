@@ -24,7 +24,7 @@ def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
     assert spec_of(graph, subtask("t/0")).reads_to_end, "it feeds the build side through another operator"
     assert not spec_of(graph, subtask("s/0")).reads_to_end
     assert feeds_build_side(graph, OperatorId("m"))
-    opens_after = {str(one): spec_of(graph, one).opens_after for one in graph.subtasks}
+    opens_after = {str(subtask_id): spec_of(graph, subtask_id).opens_after for subtask_id in graph.subtasks}
     assert {uid for uid, joins in opens_after.items() if joins} == {"s/0"}
     assert opens_after["s/0"] == {OperatorId("j")}
     assert spec_of(graph, subtask("m/0"), finished=True).finished_on_restore
@@ -36,7 +36,10 @@ def test_a_build_side_is_aligned_in_at_least_once_mode_too() -> None:
         (source("s"), source("t", bounded=True), operator("m"), operator("j"), sink("k")),
         (edge("s", "j"), edge("t", "m"), edge("m", "j", input=1, build=True), edge("j", "k")),
     )
-    modes = {str(one): spec_of(graph, one, mode=CheckpointMode.AT_LEAST_ONCE).mode for one in graph.subtasks}
+    modes = {
+        str(subtask_id): spec_of(graph, subtask_id, mode=CheckpointMode.AT_LEAST_ONCE).mode
+        for subtask_id in graph.subtasks
+    }
     assert {uid for uid, mode in modes.items() if mode is CheckpointMode.EXACTLY_ONCE} == {"t/0", "m/0", "j/0"}
 
 
@@ -68,5 +71,5 @@ def test_only_sources_of_a_build_side_read_to_its_end_at_a_drain() -> None:
     operators = (source("a", bounded=True), operator("h"), operator("b"), source("p"), operator("j"), sink("k"))
     loop = (edge("a", "h"), edge("h", "b"), back("b", "h"), edge("b", "j", input=1, build=True))
     graph = JobGraph(operators, (*loop, edge("p", "j"), edge("j", "k")))
-    completes = {str(one): spec_of(graph, one).reads_to_end for one in graph.subtasks}
+    completes = {str(subtask_id): spec_of(graph, subtask_id).reads_to_end for subtask_id in graph.subtasks}
     assert [uid for uid, complete in completes.items() if complete] == ["a/0"]

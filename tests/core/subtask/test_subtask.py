@@ -162,8 +162,8 @@ def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
     machine = one_input()
     hear(machine, LEFT, Watermark(9), Idle())
     assert machine.is_idle
-    again = [Broadcast(Watermark(9)), AdvanceWatermark(12), Broadcast(Watermark(12))]
-    assert hear(machine, LEFT, Watermark(12)) == again
+    effects = [Broadcast(Watermark(9)), AdvanceWatermark(12), Broadcast(Watermark(12))]
+    assert hear(machine, LEFT, Watermark(12)) == effects
     assert not machine.is_idle
 
 
@@ -676,6 +676,6 @@ def test_timers_fire_between_the_start_and_the_end_of_the_logic() -> None:
     """And never in an operator that is skipped, or behind its own end of data."""
     waiting = Subtask(SubtaskSpec(id=subtask("b/0"), inputs={LEFT: 0}))
     machine, skipped = one_input(), one_input(finished_on_restore=True)
-    assert [one.may_fire for one in (waiting, machine, skipped)] == [False, True, False]
+    assert [candidate.may_fire for candidate in (waiting, machine, skipped)] == [False, True, False]
     hear(machine, LEFT, EndOfData(drain=True))
     assert not machine.may_fire

@@ -21,11 +21,11 @@ OWN, OTHER, THIRD = ChannelId(0, 0, 0), ChannelId(0, 1, 0), ChannelId(0, 2, 0)
 PANE_MS = 10
 
 
-def heard(own: int, **others: int) -> ChannelDrift:
+def heard(position: int, **times: int) -> ChannelDrift:
     watermarks = WatermarkValve([OWN, OTHER, THIRD])
     hearing = ChannelDrift(WindowStub(watermarks), OWN, PANE_MS)
-    read_on(hearing, own)
-    for name, time in others.items():
+    read_on(hearing, position)
+    for name, time in times.items():
         watermarks.advance({"other": OTHER, "third": THIRD}[name], time)
     return hearing
 
@@ -37,9 +37,9 @@ def read_on(hearing: ChannelDrift, time: int) -> None:
         hearing.on_batch()
 
 
-@pytest.mark.parametrize(("own", "too_far"), [(0, False), (60, False), (61, True)])
-def test_it_may_be_a_pane_ahead_of_the_last_of_the_others(own: int, too_far: bool) -> None:
-    assert WatermarkAlignment([heard(own, other=50, third=80)]).exceeds_drift is too_far
+@pytest.mark.parametrize(("position", "too_far"), [(0, False), (60, False), (61, True)])
+def test_it_may_be_a_pane_ahead_of_the_last_of_the_others(position: int, too_far: bool) -> None:
+    assert WatermarkAlignment([heard(position, other=50, third=80)]).exceeds_drift is too_far
 
 
 def test_it_may_be_some_batches_ahead_however_long_these_are() -> None:
@@ -58,14 +58,14 @@ def test_it_may_be_some_batches_ahead_however_long_these_are() -> None:
 
 def test_who_is_idle_or_at_its_end_holds_nobody_up() -> None:
     hearing = heard(500, other=50, third=400)
-    found = [hearing.exceeds_drift]
+    results = [hearing.exceeds_drift]
     hearing.meeting.watermarks.mark_idle(OTHER)
-    found.append(hearing.exceeds_drift)
+    results.append(hearing.exceeds_drift)
     hearing.meeting.watermarks.advance(THIRD, MAX_WATERMARK)
-    found.append(hearing.exceeds_drift)
+    results.append(hearing.exceeds_drift)
     hearing.meeting.watermarks.advance(OTHER, 60)
-    found.append(hearing.exceeds_drift)
-    assert found == [True, True, False, True]
+    results.append(hearing.exceeds_drift)
+    assert results == [True, True, False, True]
 
 
 def test_one_that_has_not_spoken_yet_is_waited_for() -> None:
@@ -100,7 +100,7 @@ def graph(*edges: tuple[str, str, Partitioning]) -> JobGraph:
     dangling = dict.fromkeys(end for _, end, _ in edges if end not in starts and end != "out")
     every = [*edges, *((uid, "end", REBALANCE) for uid in dangling)]
     uids = dict.fromkeys(uid for start, end, _ in every for uid in (start, end))
-    return JobGraph(tuple(make.get(uid, operator)(uid) for uid in uids), tuple(edge(*one) for one in every), 4)
+    return JobGraph(tuple(make.get(uid, operator)(uid) for uid in uids), tuple(edge(*parts) for parts in every), 4)
 
 
 FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
@@ -121,8 +121,8 @@ FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning
 def test_all_that_it_reads_must_wait_for_windows(
     edges: list[tuple[str, str, Partitioning]], into_windows: set[int], ways: tuple[int, ...]
 ) -> None:
-    found = waiting_edges(graph(*edges), OperatorId("s"), dict.fromkeys(into_windows, PANE_MS))
-    assert found == dict.fromkeys(ways, PANE_MS)
+    result = waiting_edges(graph(*edges), OperatorId("s"), dict.fromkeys(into_windows, PANE_MS))
+    assert result == dict.fromkeys(ways, PANE_MS)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,8 @@ def test_it_is_heard_by_the_windows_of_its_own_slot() -> None:
     """The second of two windows has no subtask in slot 1."""
     several = graph(("s", "map", FORWARD), ("map", "window", HASH), ("map", "other", HASH))
     window, other = SubtaskId(OperatorId("window"), 1), SubtaskId(OperatorId("other"), 0)
-    heard = {window: WindowStub(WatermarkValve([])), other: WindowStub(WatermarkValve([]))}
-    found = channel_drifts(several, SubtaskId(OperatorId("s"), 1), {1: 10, 2: 20}, heard)
-    assert [(one.meeting, one.channel, one.max_drift_ms) for one in found] == [(heard[window], ChannelId(1, 1, 1), 10)]
+    windows = {window: WindowStub(WatermarkValve([])), other: WindowStub(WatermarkValve([]))}
+    drifts = channel_drifts(several, SubtaskId(OperatorId("s"), 1), {1: 10, 2: 20}, windows)
+    assert [(drift.meeting, drift.channel, drift.max_drift_ms) for drift in drifts] == [
+        (windows[window], ChannelId(1, 1, 1), 10)
+    ]

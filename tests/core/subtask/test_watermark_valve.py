@@ -101,13 +101,13 @@ def test_the_end_of_one_channel_does_not_speak_for_another_that_is_idle() -> Non
     watermarks.advance(LEFT, 10)
     watermarks.mark_idle(RIGHT)
     assert watermarks.advance(LEFT, MAX_WATERMARK) is None
-    seen = [(watermarks.current, watermarks.all_idle)]  # its last words may still be records
+    states = [(watermarks.current, watermarks.all_idle)]  # its last words may still be records
     watermarks.end_channel(LEFT)
-    seen.append((watermarks.current, watermarks.all_idle))
+    states.append((watermarks.current, watermarks.all_idle))
     for time in (30, MAX_WATERMARK):
         watermarks.advance(RIGHT, time)
-        seen.append((watermarks.current, watermarks.all_idle))
-    assert seen == [(10, False), (10, True), (30, False), (MAX_WATERMARK, False)]
+        states.append((watermarks.current, watermarks.all_idle))
+    assert states == [(10, False), (10, True), (30, False), (MAX_WATERMARK, False)]
 
 
 def test_the_restored_watermark_is_a_floor() -> None:
@@ -127,12 +127,12 @@ def test_a_source_has_only_its_own() -> None:
 def test_a_channel_is_compared_with_those_that_may_still_bring_something() -> None:
     """Whatever time was restored: only what has been heard tells who is behind."""
     watermarks = WatermarkValve([LEFT, RIGHT, THIRD], restored=50)
-    seen = [(watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT))]
+    states = [(watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT))]
     for channel, time in ((LEFT, 70), (RIGHT, 60), (THIRD, 80), (RIGHT, MAX_WATERMARK)):
         watermarks.advance(channel, time)
-        seen.append((watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT)))
+        states.append((watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT)))
     watermarks.mark_idle(THIRD)
-    seen.append((watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT)))
+    states.append((watermarks.watermark_of(LEFT), watermarks.active_watermarks(LEFT)))
     never = MIN_WATERMARK
-    heard = [[never, never], [60, never], [60, 80], [80], []]
-    assert seen == [(never, [never, never]), *((70, others) for others in heard)]
+    cases = [[never, never], [60, never], [60, 80], [80], []]
+    assert states == [(never, [never, never]), *((70, values) for values in cases)]

@@ -50,14 +50,14 @@ def virtual_keys(parallelism: int, groups: int, candidates: int = CANDIDATES) ->
     Raises:
         ValueError: none of the candidates is sent to a subtask.
     """
-    found: dict[int, int] = {}
+    keys: dict[int, int] = {}
     numbers = pa.record_batch({"virtual": pa.array(range(parallelism * candidates), pa.int64())})
     for number, group in enumerate(key_groups(numbers, ["virtual"], groups).tolist()):
-        found[key_group_owner(group, groups, parallelism)] = number
+        keys[key_group_owner(group, groups, parallelism)] = number
     for subtask in range(parallelism):
-        if subtask not in found:
+        if subtask not in keys:
             raise ValueError(f"no virtual key for subtask {subtask} among {parallelism * candidates} candidates")
-    return [found[subtask] for subtask in range(parallelism)]
+    return [keys[subtask] for subtask in range(parallelism)]
 
 
 class VirtualKeySelector:

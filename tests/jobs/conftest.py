@@ -26,15 +26,17 @@ class Jobs:
     settings: CoordinatorSettings = live.FAST
 
     def running(
-        self, job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any
+        self, job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **options: Any
     ) -> AbstractContextManager[live.Run]:
-        return live.running(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
+        return live.running(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | options)
 
     def run_to_end(
-        self, job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any
+        self, job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **options: Any
     ) -> MemoryRunStore:
         """A job that ends by itself."""
-        return live.run_to_end(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
+        return live.run_to_end(
+            job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | options
+        )
 
 
 @pytest.fixture

@@ -55,14 +55,14 @@ class Run:
 
         until(is_reached, PATIENCE_S, or_else=lambda: f"but {self.records.state}, {self.records.live}")
 
-    def checkpoints(self, more: int = 1) -> None:
-        """Waits for `more` completed checkpoints that begin from now on."""
+    def checkpoints(self, count: int = 1) -> None:
+        """Waits for `count` completed checkpoints that begin from now on."""
         newest = max((report.checkpoint for report in self.records.reports), default=0)
-        self.wait_for(lambda: sum(m.checkpoint > newest for m in self.manifests) >= more)
+        self.wait_for(lambda: sum(m.checkpoint > newest for m in self.manifests) >= count)
 
     def operator(self, uid: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.records.live.get("operators", {}).get(uid, {})
-        return found
+        report: Mapping[str, Any] = self.records.live.get("operators", {}).get(uid, {})
+        return report
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -99,21 +99,23 @@ def running(
     launcher: Launcher | None = None,
     retained: int = 1_000,
     store: FileStore | None = None,
-    **more: Any,
+    **options: Any,
 ) -> Iterator[Run]:
-    """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `more` goes to the master.
+    """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `options` goes to the master.
 
     `store`: `storage` as the master sees it.
     """
     records = records or MemoryRunStore()
     config = MasterConfig(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
-        restart=restart or FixedDelay(attempts=0), retention=RetentionPolicy(retained), **more,
+        restart=restart or FixedDelay(attempts=0), retention=RetentionPolicy(retained), **options,
     )  # fmt: skip
     store = store or FileStore(str(storage))
     master = JobMaster(config, records, store, launcher or LocalLauncher(), SystemClock())
-    done: list[MasterExitCode] = []
-    run = Run(master, records, threading.Thread(target=lambda: done.append(master.run()), daemon=True), done)
+    exit_codes: list[MasterExitCode] = []
+    run = Run(
+        master, records, threading.Thread(target=lambda: exit_codes.append(master.run()), daemon=True), exit_codes
+    )
     run.thread.start()
     try:
         yield run
@@ -123,9 +125,11 @@ def running(
             run.thread.join(PATIENCE_S)
 
 
-def run_to_end(job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **more: Any) -> MemoryRunStore:
+def run_to_end(
+    job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **options: Any
+) -> MemoryRunStore:
     """A job that ends by itself. Arguments as of `running`."""
-    with running(job, storage, records, **more) as run:
+    with running(job, storage, records, **options) as run:
         assert run.join() is MasterExitCode.DONE
     assert run.records.failure is None, run.records.failure
     return run.records

@@ -61,10 +61,10 @@ class NumbersReader(weir.spi.SourceReader):
         )
         splits = pa.array(range(self._source.splits), pa.int64())
         groups = weir.spi.key_groups(pa.record_batch({"split": splits}), ["split"], context.max_parallelism)
-        mine = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
-        self._mine = mine
+        numbers = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
+        self._mine = numbers
         self._turn = self._polls = 0
-        self._slots = self._table.upsert([pa.array(mine, pa.int64())]) if mine else []
+        self._slots = self._table.upsert([pa.array(numbers, pa.int64())]) if numbers else []
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         self._polls += 1
@@ -114,13 +114,13 @@ def counts(
 
 def final_counts(output: Path) -> dict[int, tuple[int, int]]:
     """The last update of each key in the committed output; counts only rise, so no update may stand there twice."""
-    found: dict[int, tuple[int, int]] = {}
+    counts: dict[int, tuple[int, int]] = {}
     rows = committed(output)
     assert len({(row["key"], row["n"]) for row in rows}) == len(rows), "an update was written twice"
     for row in rows:
-        if row["key"] not in found or row["n"] > found[row["key"]][0]:
-            found[row["key"]] = (row["n"], row["total"])
-    return found
+        if row["key"] not in counts or row["n"] > counts[row["key"]][0]:
+            counts[row["key"]] = (row["n"], row["total"])
+    return counts
 
 
 def committed(output: Path) -> Sequence[dict[str, Any]]:
@@ -143,10 +143,10 @@ def _by_number(path: Path) -> list[str | int]:
 
 @functools.cache
 def expected_counts(source: Numbers) -> dict[int, tuple[int, int]]:
-    found: dict[int, tuple[int, int]] = {}
+    counts: dict[int, tuple[int, int]] = {}
     for split in range(source.splits):
         for value in range(source.total):
             key = (value * 31 + split) % source.keys
-            n, total = found.get(key, (0, 0))
-            found[key] = (n + 1, total + value)
-    return found
+            n, total = counts.get(key, (0, 0))
+            counts[key] = (n + 1, total + value)
+    return counts

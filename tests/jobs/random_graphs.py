@@ -219,9 +219,11 @@ class PairedParts(weir.KeyedCoProcessFunction):
         context.register_event_timer(end)
 
     def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
-        seen = list(self._seen.get())
-        out.emit({"k": context.current_key, "t": timestamp_ms, "v": sum(v for end, v in seen if end == timestamp_ms)})
-        self._seen.replace([entry for entry in seen if entry[0] != timestamp_ms])
+        entries = list(self._seen.get())
+        out.emit(
+            {"k": context.current_key, "t": timestamp_ms, "v": sum(v for end, v in entries if end == timestamp_ms)}
+        )
+        self._seen.replace([entry for entry in entries if entry[0] != timestamp_ms])
 
 
 class Numbered(weir.KeyedProcessFunction):
@@ -349,12 +351,12 @@ def visible_rows(folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def difference(expected: Rows, actual: Rows) -> str:
-    missing, more = expected - actual, actual - expected
-    if not missing and not more:
+    missing, surplus = expected - actual, actual - expected
+    if not missing and not surplus:
         return ""
-    shown = [f"{sign}{row}" for sign, rows in (("-", missing), ("+", more)) for row in sorted(rows, key=str)[:4]]
-    counts = f"{missing.total()} of {expected.total()} rows missing, {more.total()} more"
-    return f"{counts}: {' '.join(shown)}"
+    lines = [f"{sign}{row}" for sign, rows in (("-", missing), ("+", surplus)) for row in sorted(rows, key=str)[:4]]
+    counts = f"{missing.total()} of {expected.total()} rows missing, {surplus.total()} more"
+    return f"{counts}: {' '.join(lines)}"
 
 
 def updates_problem(expected: Rows, actual: Rows) -> str:
@@ -464,8 +466,8 @@ class Graph:
         uid = self._uid(kind)
         self._used.update(node.name for node in inputs)
         self._texts.append(f"{uid} = {kind}({', '.join([*(node.name for node in inputs), text])})")
-        made = make(uid)
-        outputs = [(made, rows)] if isinstance(made, weir.Stream) else made
+        result = make(uid)
+        outputs = [(result, rows)] if isinstance(result, weir.Stream) else result
         for number, (stream, of) in enumerate(outputs):
             self._add(f"{uid}{'.side' * number}", partial(expected, of), stream)
 
@@ -524,8 +526,8 @@ class Graph:
 
         def make(uid: str) -> weir.Stream:
             table = self.flow.source(f"{uid}_table", table_feed(f"{uid}_table", self.columns, self._keys))
-            made = node.stream.join_broadcast(uid, table, on=["k"], take=["w"])
-            return self._normal(made, uid, pc.field("t"), pc.field("v") + pc.field("w"))
+            stream = node.stream.join_broadcast(uid, table, on=["k"], take=["w"])
+            return self._normal(stream, uid, pc.field("t"), pc.field("v") + pc.field("w"))
 
         self._step(
             "look_up",
@@ -541,7 +543,7 @@ class Graph:
             "union",
             nodes,
             "",
-            lambda one, other: one + other,
+            lambda rows, other: rows + other,
             lambda uid: nodes[0].stream.union(uid, nodes[1].stream),
         )
 
@@ -553,8 +555,8 @@ class Graph:
             return _multiset((row, n) for row, n in rows.items() if row[2] % 2 == 0)
 
         def make(uid: str) -> Sequence[tuple[weir.Stream, Callable[..., Rows]]]:
-            made = node.stream.process(uid, partial(SortsOut, tag), self.columns, side_outputs=[tag])
-            return [(made, even), (made.side_output(tag), lambda rows: rows - even(rows))]
+            stream = node.stream.process(uid, partial(SortsOut, tag), self.columns, side_outputs=[tag])
+            return [(stream, even), (stream.side_output(tag), lambda rows: rows - even(rows))]
 
         self._step("sort_out", [node], "odd values", even, make)
 
@@ -574,7 +576,7 @@ class Graph:
             return Multiset((k, end, total) for (k, end), total in sums.items())
 
         def make(uid: str) -> weir.Stream:
-            made = node.stream.key_by("k").window(
+            stream = node.stream.key_by("k").window(
                 uid,
                 milliseconds(size),
                 "t",
@@ -584,8 +586,8 @@ class Graph:
                 parallelism=parallelism,
             )
             if late is not None:
-                self._sink(f"{uid}_late", made.side_output(late), lambda read: Multiset(), difference)
-            return self._normal(made, uid, WINDOW_END, FOLDED)
+                self._sink(f"{uid}_late", stream.side_output(late), lambda read: Multiset(), difference)
+            return self._normal(stream, uid, WINDOW_END, FOLDED)
 
         self._step("window", [node], f"{size}/{slide} ms{', late' if late else ''}", rows, make)
 
@@ -609,8 +611,8 @@ class Graph:
 
         def make(uid: str) -> weir.Stream:
             keyed, length = node.stream.key_by("k"), milliseconds(gap)
-            made = keyed.session_window(uid, length, "t", AGGREGATES, parallelism=parallelism)
-            return self._normal(made, uid, WINDOW_END, FOLDED)
+            stream = keyed.session_window(uid, length, "t", AGGREGATES, parallelism=parallelism)
+            return self._normal(stream, uid, WINDOW_END, FOLDED)
 
         self._step(
             "session",
@@ -634,16 +636,16 @@ class Graph:
         lower, upper = rng.choice([(-6, 3), (0, 12), (-40, -2), (-100, 100)])
         parallelism = self._parallelism()
 
-        def rows(one: Rows, other: Rows) -> Rows:
+        def rows(left: Rows, right: Rows) -> Rows:
             pairs = Multiset[Row]()
-            for (k, t, v), n, (_, at, w), m in _pairs(one, other):
+            for (k, t, v), n, (_, at, w), m in _pairs(left, right):
                 if lower <= at - t <= upper:
                     pairs[k, max(t, at), 2 * v + w] += n * m
             return pairs
 
         def make(uid: str) -> weir.Stream:
             keyed = [node.stream.key_by("k") for node in nodes]
-            made = (
+            stream = (
                 keyed[0]
                 .interval_join(keyed[1])
                 .between(
@@ -657,7 +659,7 @@ class Graph:
                 )
             )
             when = pc.field("when").cast(pa.int64())
-            return self._normal(made, uid, when, pc.field("v") * 2 + pc.field("v_2"))
+            return self._normal(stream, uid, when, pc.field("v") * 2 + pc.field("v_2"))
 
         self._step("interval_join", nodes, f"{lower} to {upper} ms", rows, make)
 
@@ -665,9 +667,9 @@ class Graph:
         nodes = [self._input(), self._input()]
         size, slide = self._rng.choice([(15, 15), (60, 60), (40, 20), (300, 300)])
 
-        def rows(one: Rows, other: Rows) -> Rows:
+        def rows(left: Rows, right: Rows) -> Rows:
             pairs = Multiset[Row]()
-            for (k, t, v), n, (_, at, w), m in _pairs(one, other):
+            for (k, t, v), n, (_, at, w), m in _pairs(left, right):
                 for start in {*windows_of(t, size, slide)} & {*windows_of(at, size, slide)}:
                     pairs[k, start + size, 2 * v + w] += n * m
             return pairs
@@ -675,8 +677,8 @@ class Graph:
         def make(uid: str) -> weir.Stream:
             joined = nodes[0].stream.key_by("k").join(nodes[1].stream.key_by("k"))
             slides = milliseconds(slide)
-            made = joined.window(uid, milliseconds(size), time=("t", "t"), slide=slides, suffixes=("", "_2"))
-            return self._normal(made, uid, WINDOW_END, pc.field("v") * 2 + pc.field("v_2"))
+            stream = joined.window(uid, milliseconds(size), time=("t", "t"), slide=slides, suffixes=("", "_2"))
+            return self._normal(stream, uid, WINDOW_END, pc.field("v") * 2 + pc.field("v_2"))
 
         self._step("window_join", nodes, f"{size}/{slide} ms", rows, make)
 
@@ -699,8 +701,8 @@ class Graph:
     def paired_parts(self) -> None:
         nodes, size = [self._input(), self._input()], self._rng.choice([15, 70])
 
-        def rows(one: Rows, other: Rows) -> Rows:
-            return _part_sums(size, one, other)
+        def rows(left: Rows, right: Rows) -> Rows:
+            return _part_sums(size, left, right)
 
         def make(uid: str) -> weir.Stream:
             connected = nodes[0].stream.key_by("k").connect(nodes[1].stream.key_by("k"))
@@ -749,8 +751,8 @@ class Graph:
             return Multiset((k, n, totals[k]) for k, n in counts.items())
 
         uid = self._uid("aggregate")
-        made = node.stream.key_by("k").aggregate(uid, AGGREGATES)
-        self._sink(f"{uid} of {node.name}", made, expected, updates_problem)
+        stream = node.stream.key_by("k").aggregate(uid, AGGREGATES)
+        self._sink(f"{uid} of {node.name}", stream, expected, updates_problem)
 
     def _end_in_latest(self, node: Node) -> None:
         uid = self._uid("latest")
@@ -764,8 +766,8 @@ class Graph:
             return Multiset((k, 0, number) for k, n in counts.items() for number in range(1, n + 1))
 
         uid = self._uid("numbered")
-        made = node.stream.key_by("k").process(uid, Numbered, self.columns)
-        self._sink(f"{uid} of {node.name}", made, expected, difference)
+        stream = node.stream.key_by("k").process(uid, Numbered, self.columns)
+        self._sink(f"{uid} of {node.name}", stream, expected, difference)
 
     def _end_in_list(self, node: Node) -> None:
         """No other step may follow: it holds rows over watermarks."""
@@ -814,12 +816,12 @@ def _rows_of_feed(feed: Feed, read: Read) -> Rows:
     return rows
 
 
-def _pairs(one: Rows, other: Rows) -> Iterator[tuple[Row, int, Row, int]]:
+def _pairs(left: Rows, right: Rows) -> Iterator[tuple[Row, int, Row, int]]:
     """Rows with equal keys, with their multiplicities."""
     by_key = defaultdict[Any, list[tuple[Row, int]]](list)
-    for row, n in other.items():
+    for row, n in right.items():
         by_key[row[0]].append((row, n))
-    for row, n in one.items():
+    for row, n in left.items():
         for second, m in by_key[row[0]]:
             yield row, n, second, m
 

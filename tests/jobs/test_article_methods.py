@@ -46,10 +46,10 @@ def source(total: int, splits: int = 1) -> Gated:
 
 
 def by_key(rows: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    found = defaultdict[int, list[int]](list)
+    values = defaultdict[int, list[int]](list)
     for row in rows:
-        found[row["key"]].append(row["value"])
-    return dict(found)
+        values[row["key"]].append(row["value"])
+    return dict(values)
 
 
 def expected(total: int) -> dict[int, list[int]]:
@@ -63,8 +63,8 @@ def has_read(run: Run, storage: Path, total: int) -> bool:
 
 def overtaken(rows: Sequence[dict[str, Any]], total: int) -> set[int]:
     """Keys of which a value is out although an earlier value is not, or came later."""
-    whole = expected(total)
-    return {key for key, values in by_key(rows).items() if values != whole[key][: len(values)]}
+    answer = expected(total)
+    return {key for key, values in by_key(rows).items() if values != answer[key][: len(values)]}
 
 
 # ---------------------------------------------------------------- method 1: virtual keys
@@ -74,14 +74,14 @@ def overtaken(rows: Sequence[dict[str, Any]], total: int) -> set[int]:
 def test_each_subtask_has_a_virtual_key_that_is_sent_to_it(parallelism: int) -> None:
     """S3-08, S3-09, S3-10: twelve candidates a subtask are enough; the same rows have the same virtual key."""
     groups = default_max_parallelism(parallelism)
-    found = virtual_keys(parallelism, groups)
-    homes = key_groups(pa.record_batch({"virtual": pa.array(found, pa.int64())}), ["virtual"], groups)
+    keys = virtual_keys(parallelism, groups)
+    homes = key_groups(pa.record_batch({"virtual": pa.array(keys, pa.int64())}), ["virtual"], groups)
     assert [key_group_owner(int(group), groups, parallelism) for group in homes] == list(range(parallelism))
-    assert max(found) < parallelism * CANDIDATES
+    assert max(keys) < parallelism * CANDIDATES
     rows = pa.record_batch({"key": pa.array(range(1_000)), "value": pa.array(range(1_000))})
-    made = [VirtualKeySelector(parallelism, groups)(rows).column("virtual") for _ in range(2)]
-    assert made[0].equals(made[1])
-    assert set(made[0].to_pylist()) <= set(found)
+    columns = [VirtualKeySelector(parallelism, groups)(rows).column("virtual") for _ in range(2)]
+    assert columns[0].equals(columns[1])
+    assert set(columns[0].to_pylist()) <= set(keys)
 
 
 def test_a_subtask_without_a_virtual_key_is_an_error_before_the_start() -> None:
@@ -103,35 +103,35 @@ class Located(weir.spi.Operator):
 @pytest.mark.parametrize(("default", "groups"), [(3, 128), (100, 256)])
 def test_the_engine_sends_a_virtual_key_to_its_subtask(default: int, groups: int, jobs: Jobs, tmp_path: Path) -> None:
     """S3-08, S3-09, S3-10, S3-11: by the key groups that derive from the parallelism of the job, here 1.5 times."""
-    given, output, parallelism = source(400), tmp_path / "out", 3
+    numbers, output, parallelism = source(400), tmp_path / "out", 3
     flow = weir.Dataflow("located")
-    rows = flow.source("numbers", given, parallelism=1)
-    chosen = rows.map_batches("selector", VirtualKeySelector(parallelism, groups), parallelism=1)
-    located = chosen.key_by("virtual").transform("located", Located, parallelism=parallelism)
+    rows = flow.source("numbers", numbers, parallelism=1)
+    virtual_rows = rows.map_batches("selector", VirtualKeySelector(parallelism, groups), parallelism=1)
+    located = virtual_rows.key_by("virtual").transform("located", Located, parallelism=parallelism)
     located.sink("out", weir.ParquetSink(str(output)), parallelism=parallelism)
     with jobs.running(flow.compile(default), tmp_path / "state") as run:
         run.wait_for(lambda: len(committed(output)) == 400)
         run.end("stop")
     assert {manifest.max_parallelism for manifest in run.manifests} == {groups}
-    wanted = set(zip(virtual_keys(parallelism, groups), range(parallelism), strict=True))
-    assert {(row["virtual"], row["subtask"]) for row in committed(output)} == wanted
+    pairs = set(zip(virtual_keys(parallelism, groups), range(parallelism), strict=True))
+    assert {(row["virtual"], row["subtask"]) for row in committed(output)} == pairs
 
 
-def virtual(given: Gated, output: Path, watch: Watch, parallelism: int) -> CompiledJob:
+def virtual(numbers: Gated, output: Path, watch: Watch, parallelism: int) -> CompiledJob:
     flow = weir.Dataflow("virtual")
-    rows = flow.source("numbers", given).map_batches("selector", VirtualKeySelector(parallelism, GROUPS))
+    rows = flow.source("numbers", numbers).map_batches("selector", VirtualKeySelector(parallelism, GROUPS))
     batches = rows.key_by("virtual").process("bulk", lambda: VirtualBatches(watch, MAX_ROWS, NEVER_MS), SCHEMA)
     batches.sink("out", weir.ParquetSink(str(output)))
     return flow.compile(parallelism)
 
 
-def ours(given: Gated, output: Path, watch: Watch, parallelism: int) -> CompiledJob:
+def ours(numbers: Gated, output: Path, watch: Watch, parallelism: int) -> CompiledJob:
     def bulk(batch: pa.RecordBatch) -> pa.RecordBatch:
         watch.on_flush(batch.column("value").to_pylist())
         return batch
 
     flow = weir.Dataflow("ours")
-    rows = flow.source("numbers", given).key_by("key")
+    rows = flow.source("numbers", numbers).key_by("key")
     rows.batches("bulk", bulk, max_rows=MAX_ROWS).sink("out", weir.ParquetSink(str(output)))
     return flow.compile(parallelism)
 
@@ -145,14 +145,14 @@ def test_virtual_keys_break_the_order_of_a_key_at_a_rescale(
     The old virtual keys get no more rows, so their rows still wait when later rows of the same keys are out.
     """
     assert not set(virtual_keys(2, GROUPS)) & set(virtual_keys(3, GROUPS))
-    given, output, storage = source(20), tmp_path / "out", tmp_path / "state"
-    with jobs.running(build(given, output, Watch(), 2), storage) as run:
+    numbers, output, storage = source(20), tmp_path / "out", tmp_path / "state"
+    with jobs.running(build(numbers, output, Watch(), 2), storage) as run:
         run.wait_for(lambda: has_read(run, storage, 20))
         savepoint = run.end("stop")
     assert committed(output) == []
-    given.total = 400
-    again = MemoryRunStore(token=Token(10), restore_from=savepoint)
-    with jobs.running(build(given, output, Watch(), 3), storage, again) as run:
+    numbers.total = 400
+    records = MemoryRunStore(token=Token(10), restore_from=savepoint)
+    with jobs.running(build(numbers, output, Watch(), 3), storage, records) as run:
         run.wait_for(lambda: has_read(run, storage, 400))
         run.end("stop")
     assert len(committed(output)) >= 250, "full batches have left"
@@ -162,17 +162,17 @@ def test_virtual_keys_break_the_order_of_a_key_at_a_rescale(
 # ---------------------------------------------------------------- method 2: operator state
 
 
-def dealt(given: Gated, output: Path, watch: Watch, parallelism: int, wait_ms: int) -> CompiledJob:
+def dealt(numbers: Gated, output: Path, watch: Watch, parallelism: int, wait_ms: int) -> CompiledJob:
     flow = weir.Dataflow("dealt")
-    rows = flow.source("numbers", given).partition_custom(deal, "key")
+    rows = flow.source("numbers", numbers).partition_custom(deal, "key")
     batches = rows.process("bulk", lambda: ListBatches(watch, MAX_ROWS, wait_ms), SCHEMA)
     batches.sink("out", weir.ParquetSink(str(output)))
     return flow.compile(parallelism)
 
 
-def timed(given: Gated, output: Path, watch: Watch, parallelism: int, wait_ms: int) -> CompiledJob:
+def timed(numbers: Gated, output: Path, watch: Watch, parallelism: int, wait_ms: int) -> CompiledJob:
     flow = weir.Dataflow("timed")
-    rows = flow.source("numbers", given).key_by("key")
+    rows = flow.source("numbers", numbers).key_by("key")
     batches = rows.batches("bulk", lambda batch: batch, max_rows=MAX_ROWS, max_wait_ms=wait_ms)
     batches.sink("out", weir.ParquetSink(str(output)))
     return flow.compile(parallelism)
@@ -183,13 +183,13 @@ def test_a_restored_buffer_without_timers_is_stuck_while_no_row_comes(
     build: Any, breaks: bool, tmp_path: Path, jobs: Jobs
 ) -> None:
     """S3-35, S3-37, S3-38: its time is up and checkpoints complete, but rows leave only where the clock drives them."""
-    given, output, storage = source(20), tmp_path / "out", tmp_path / "state"
-    with jobs.running(build(given, output, Watch(), 2, NEVER_MS), storage) as run:
+    numbers, output, storage = source(20), tmp_path / "out", tmp_path / "state"
+    with jobs.running(build(numbers, output, Watch(), 2, NEVER_MS), storage) as run:
         run.wait_for(lambda: has_read(run, storage, 20))
         savepoint = run.end("stop")
     assert committed(output) == []
-    again = MemoryRunStore(token=Token(10), restore_from=savepoint)
-    with jobs.running(build(given, output, Watch(), 1, 10), storage, again) as run:
+    records = MemoryRunStore(token=Token(10), restore_from=savepoint)
+    with jobs.running(build(numbers, output, Watch(), 1, 10), storage, records) as run:
         if breaks:
             run.checkpoints(4)
             assert committed(output) == []
@@ -214,16 +214,16 @@ class Fatal(weir.spi.Operator):
         self._mortal.at("completed")
 
 
-def emptied(given: Gated, output: Path, deaths: Deaths) -> CompiledJob:
+def emptied(numbers: Gated, output: Path, deaths: Deaths) -> CompiledJob:
     flow = weir.Dataflow("emptied")
-    rows = flow.source("numbers", given).transform("bulk", lambda: EmptiedInSnapshot(Watch()), SCHEMA)
+    rows = flow.source("numbers", numbers).transform("bulk", lambda: EmptiedInSnapshot(Watch()), SCHEMA)
     rows.transform("fatal", lambda: Fatal(Mortal(deaths, "fatal"))).sink("out", weir.ParquetSink(str(output)))
     return flow.compile(1)
 
 
-def flushed(given: Gated, output: Path, deaths: Deaths) -> CompiledJob:
+def flushed(numbers: Gated, output: Path, deaths: Deaths) -> CompiledJob:
     flow = weir.Dataflow("flushed")
-    rows = flow.source("numbers", given).key_by("key")
+    rows = flow.source("numbers", numbers).key_by("key")
     batches = rows.batches("bulk", lambda batch: batch, max_rows=10_000, flush_on_barrier=True)
     batches.transform("fatal", lambda: Fatal(Mortal(deaths, "fatal"))).sink("out", weir.ParquetSink(str(output)))
     return flow.compile(1)
@@ -234,12 +234,12 @@ def test_rows_that_leave_in_the_snapshot_are_lost_with_their_receiver(
     build: Any, breaks: bool, tmp_path: Path, jobs: Jobs
 ) -> None:
     """S3-40, S3-59, S3-62: in a healthy run all rows arrive; an end right behind the barrier loses a whole buffer."""
-    given, output, deaths = source(30), tmp_path / "out", Deaths("fatal: completed")
-    with jobs.running(build(given, output, deaths), tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
+    numbers, output, deaths = source(30), tmp_path / "out", Deaths("fatal: completed")
+    with jobs.running(build(numbers, output, deaths), tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
         run.wait_for(lambda: run.operator("bulk").get("records_in") == 30)
         run.ask("checkpoint")
         run.wait_for(lambda: run.records.token == 2)
-        given.total = 75
+        numbers.total = 75
         run.wait_for(lambda: run.operator("bulk").get("records_in") == 45)
         run.end("drain")
     assert run.manifests[0].token == 1, "the checkpoint has completed"
@@ -253,34 +253,34 @@ def test_rows_that_leave_in_the_snapshot_are_lost_with_their_receiver(
 @pytest.mark.parametrize("flush_on_barrier", [False, True])
 def test_batches_keep_order_and_rows_from_2_to_3_to_1(flush_on_barrier: bool, tmp_path: Path, jobs: Jobs) -> None:
     """S3-17, S3-19, S3-25, S3-41, S3-42: a slot ends between buffer and flush at each parallelism."""
-    given, output, storage, sizes = source(200), tmp_path / "out", tmp_path / "state", Notes()
+    numbers, output, storage, sizes = source(200), tmp_path / "out", tmp_path / "state", Notes()
     savepoint: str | None = None
     for number, parallelism in enumerate((2, 3, 1)):
         deaths = Deaths()
-        job = dying(given, output, Mortal(deaths, "bulk"), sizes, flush_on_barrier).compile(parallelism)
+        job = dying(numbers, output, Mortal(deaths, "bulk"), sizes, flush_on_barrier).compile(parallelism)
         records = MemoryRunStore(token=Token(10 * number + 1), restore_from=savepoint)
         with jobs.running(job, storage, records, restart=AGAIN) as run:
             run.checkpoints(1)
             before = records.token
             deaths.add("bulk: flush")
-            given.total += 150
+            numbers.total += 150
             run.wait_for(lambda before=before: run.records.token > before)  # type: ignore[misc]
-            run.wait_for(lambda: has_read(run, storage, given.total))
+            run.wait_for(lambda: has_read(run, storage, numbers.total))
             savepoint = run.end("drain" if number == 2 else "stop")
         assert deaths.waiting == []
-        assert not overtaken(committed(output), given.total)
-    assert by_key(committed(output)) == expected(given.total)
+        assert not overtaken(committed(output), numbers.total)
+    assert by_key(committed(output)) == expected(numbers.total)
     assert all(0 < size <= MAX_ROWS for size in sizes.values)
 
 
-def dying(given: Gated, output: Path, mortal: Mortal, sizes: Notes, flush_on_barrier: bool) -> weir.Dataflow:
+def dying(numbers: Gated, output: Path, mortal: Mortal, sizes: Notes, flush_on_barrier: bool) -> weir.Dataflow:
     def bulk(batch: pa.RecordBatch) -> pa.RecordBatch:
         mortal.at("flush")
         sizes.add(batch.num_rows)
         return batch
 
     flow = weir.Dataflow("dying")
-    rows = flow.source("numbers", given).key_by("key")
+    rows = flow.source("numbers", numbers).key_by("key")
     batches = rows.batches("bulk", bulk, max_rows=MAX_ROWS, max_wait_ms=40, flush_on_barrier=flush_on_barrier)
     batches.sink("out", weir.ParquetSink(str(output)))
     return flow

@@ -13,9 +13,9 @@ from tests.jobs.live import Run, running
 
 
 def flow(source: Gated, stage: EpochStage) -> Dataflow:
-    made = Dataflow("backlog")
-    made.source("numbers", source).sink("out", stage)
-    return made
+    flow = Dataflow("backlog")
+    flow.source("numbers", source).sink("out", stage)
+    return flow
 
 
 def a_stage(folder: Path, max_backlog: int) -> EpochStage:
@@ -24,17 +24,17 @@ def a_stage(folder: Path, max_backlog: int) -> EpochStage:
 
 def deliver(stage: EpochStage, upto: int | None = None) -> list[int]:
     """Takes what waits, up to an epoch, as the stage of a run does. Returns the values."""
-    log, found = stage.commit_log(), list[int]()
+    log, values = stage.commit_log(), list[int]()
     for job, sink in log.sinks():
         for epoch in log.epochs(job, sink, [n for n in log.backlog(job, sink) if upto is None or n <= upto]):
             for file in epoch.files:
-                found += pq.read_table(log.output / file.name)["value"].to_pylist()
+                values += pq.read_table(log.output / file.name)["value"].to_pylist()
             log.release(job, sink, epoch.number)
-    return found
+    return values
 
 
 def newest_checkpoint(run: Run) -> CheckpointId:
-    return max((CheckpointId(one.checkpoint) for one in run.manifests), default=CheckpointId(0))
+    return max((CheckpointId(manifest.checkpoint) for manifest in run.manifests), default=CheckpointId(0))
 
 
 def test_a_backlog_holds_the_sources_and_no_checkpoint(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_a_backlog_holds_the_sources_and_no_checkpoint(tmp_path: Path) -> None:
             source.total += 10
         run.wait_for(lambda: run.operator("numbers").get("state") == "waits for a sink's stage")
         source.total += 100
-        before, held = newest_checkpoint(run), stage.backlog()
+        before, backlog = newest_checkpoint(run), stage.backlog()
         run.wait_for(lambda: newest_checkpoint(run) >= before + 5)
-        assert stage.backlog() == held, "checkpoints complete, and no rows come"
+        assert stage.backlog() == backlog, "checkpoints complete, and no rows come"
         rows += deliver(stage)
         run.wait_for(lambda: run.operator("numbers").get("records_out", 0) >= source.total * source.splits)
         run.ask("drain")

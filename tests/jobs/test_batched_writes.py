@@ -71,11 +71,11 @@ def test_batched_writes_take_fewer_statements_and_less_time(
         jobs.run_to_end(flow.compile(2), tmp_path / str(max_rows))
         with psycopg.connect(database_url, autocommit=True) as connection:
             counts = f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM {table}_statements)"
-            found = connection.execute(counts).fetchone()
+            row = connection.execute(counts).fetchone()
             connection.execute(f"TRUNCATE {table}, {table}_statements")
-        assert found is not None
-        assert found[0] == ROWS
-        return found[1], sum(seconds.values)
+        assert row is not None
+        assert row[0] == ROWS
+        return row[1], sum(seconds.values)
 
     single, batched = write(1), write(100)
     assert single[0] == ROWS

@@ -171,28 +171,28 @@ def stopped(tmp_path: Path, step: Step) -> tuple[str, Any]:
 def test_a_changed_step_is_refused_in_the_report_and_before_any_slot_starts(tmp_path: Path, change: str) -> None:
     before, after, code, text = CHANGES[change]
     savepoint, manifest = stopped(tmp_path, before)
-    again = job(Gated(total=40), after, weir.CollectSink())
-    (found,) = [each for each in mapping_report(manifest, RestoreTarget.of(again.graph), "changed").operators
+    new_job = job(Gated(total=40), after, weir.CollectSink())
+    (mapping,) = [each for each in mapping_report(manifest, RestoreTarget.of(new_job.graph), "changed").operators
                 if each.uid == "step"]  # fmt: skip
-    assert found.fate is OperatorMatch.INCOMPATIBLE
-    assert found.problem is not None
-    assert (found.problem.code, found.problem.waivable) == (code, False)
-    assert text in found.reason
+    assert mapping.fate is OperatorMatch.INCOMPATIBLE
+    assert mapping.problem is not None
+    assert (mapping.problem.code, mapping.problem.waivable) == (code, False)
+    assert text in mapping.reason
     records = MemoryRunStore(token=Token(2), restore_from=savepoint)
-    with running(again, tmp_path, records) as run:
+    with running(new_job, tmp_path, records) as run:
         run.join()
     assert records.failure is not None
     assert records.failure["code"] == code
-    assert f"step: {found.reason}" in records.failure["message"]
+    assert f"step: {mapping.reason}" in records.failure["message"]
     assert records.live == {}, "no slot was started"
 
 
 @pytest.mark.parametrize("step", [counted("key"), connected("key", "key"), summed(**SUM_ID), sliding(**SUM_ID)])
 def test_an_unchanged_step_goes_on(tmp_path: Path, step: Step) -> None:
     savepoint, manifest = stopped(tmp_path, step)
-    again = job(Gated(total=40), step, weir.CollectSink())
-    assert not mapping_report(manifest, RestoreTarget.of(again.graph), "changed").all_problems
+    new_job = job(Gated(total=40), step, weir.CollectSink())
+    assert not mapping_report(manifest, RestoreTarget.of(new_job.graph), "changed").all_problems
     records = MemoryRunStore(token=Token(2), restore_from=savepoint)
-    with running(again, tmp_path, records) as run:
+    with running(new_job, tmp_path, records) as run:
         run.checkpoints(2)
         run.end("cancel")

@@ -31,8 +31,8 @@ def folded(output: Path) -> dict[int, tuple[int, int]]:
     """The table that the committed rows leave behind, whatever their order; a row lost or doubled would stay over."""
     rows: Counter[tuple[int, int, int]] = Counter()
     for change in committed(output):
-        gone = change["op"] in ("update_before", "delete")
-        rows[change["key"], change["n"], change["total"]] += -1 if gone else 1
+        is_retraction = change["op"] in ("update_before", "delete")
+        rows[change["key"], change["n"], change["total"]] += -1 if is_retraction else 1
     left = {row: count for row, count in rows.items() if count}
     assert set(left.values()) <= {1}, f"not a table: {left}"
     assert len({key for key, _, _ in left}) == len(left), f"two rows of one key: {left}"
@@ -66,7 +66,7 @@ def test_the_committed_changes_are_exact_after_a_crash_and_a_rescale(tmp_path: P
         savepoint = run.end("stop")
         assert sum(outcome == "failed" for _, outcome, _ in run.records.attempts) == 2
     records = MemoryRunStore(token=Token(9), restore_from=savepoint)
-    more = Numbers(total=200)
-    run_local(changes(more, output), parallelism=3, storage=str(storage), settings=FAST, records=records)
+    numbers = Numbers(total=200)
+    run_local(changes(numbers, output), parallelism=3, storage=str(storage), settings=FAST, records=records)
     assert records.state is RunState.FINISHED
-    assert folded(output) == expected_counts(more)
+    assert folded(output) == expected_counts(numbers)

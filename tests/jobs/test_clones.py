@@ -32,7 +32,7 @@ def test_a_clone_goes_on_from_the_state_and_touches_no_output(tmp_path: Path) ->
         folder = tmp_path / "state" / run.records.completed[-1].folder
         before = files_below(tmp_path / "out")
         manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes(), "manifest")
-        assert any(held.committables for held in manifest.operators["out"].subtasks.values()), "output is owed"
+        assert any(snapshot.committables for snapshot in manifest.operators["out"].subtasks.values()), "output is owed"
 
         clone, origins = clone_manifest(manifest, "counts", {"out"})
         storage = tmp_path / "clone"
@@ -47,13 +47,15 @@ def test_a_clone_goes_on_from_the_state_and_touches_no_output(tmp_path: Path) ->
         beside.isolate(DiscardSink())
         records = MemoryRunStore(token=Token(9), restore_from=manifest_folder(clone))
         with jobs.running(beside.compile(3), storage, records, settings=ON_REQUEST) as drill:
-            rest = (WHOLE.total - HALF.total) * WHOLE.splits
-            drill.wait_for(lambda: drill.operator("numbers").get("records_out", 0) >= rest)
+            row_count = (WHOLE.total - HALF.total) * WHOLE.splits
+            drill.wait_for(lambda: drill.operator("numbers").get("records_out", 0) >= row_count)
             drill.ask("stop")
             drill.wait_for(lambda: "stop" in drill.records.settled)
             drill.join()
         last = drill.records.completed[-1].manifest
         assert counts_in(last, storage, WHOLE.keys) == expected_counts(WHOLE)
-        discarded = [entry for held in last.operators["out"].subtasks.values() for entry in held.lists[STATE_NAME]]
+        discarded = [
+            entry for snapshot in last.operators["out"].subtasks.values() for entry in snapshot.lists[STATE_NAME]
+        ]
         assert sum(entry["rows"] for entry in discarded) > 0
         assert files_below(tmp_path / "out") == before, "the clone has committed and cleaned nothing"

@@ -49,8 +49,8 @@ class Pairs(weir.KeyedCoProcessFunction):
         bucket = value // BUCKET_MS
         context.register_event_timer(bucket * BUCKET_MS + BUCKET_MS - 1)
         self.sides[side][bucket] = [*self.sides[side].get(bucket, []), value]
-        found: list[int] = self.sides[1 - side].get(bucket, [])
-        return found
+        values: list[int] = self.sides[1 - side].get(bucket, [])
+        return values
 
     def _row(self, context: weir.ProcessContext, left: int, right: int) -> dict[str, int]:
         return {"key": int(context.current_key), "bucket": left // BUCKET_MS, "left": left, "right": right}
@@ -66,31 +66,31 @@ def renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def job(left: Clocked, right: Clocked, bomb: Bomb, folder: Path, parallelism: int) -> CompiledJob:
     flow = weir.Dataflow("pairs")
-    one = flow.source("numbers", left).map_batches("text", as_text).map_batches("bomb", bomb)
+    numbers = flow.source("numbers", left).map_batches("text", as_text).map_batches("bomb", bomb)
     other = flow.source("others", right).map_batches("renamed", renamed)
-    pairs = one.key_by("key").connect(other.key_by("name"))
-    made = pairs.process("pairs", Pairs, OUT, time=("value", "at"), side_outputs=[TOTALS])
-    made.sink("out", weir.ParquetSink(str(folder / "out")))
-    made.side_output(TOTALS).sink("totals", weir.ParquetSink(str(folder / "totals")))
+    pairs = numbers.key_by("key").connect(other.key_by("name"))
+    results = pairs.process("pairs", Pairs, OUT, time=("value", "at"), side_outputs=[TOTALS])
+    results.sink("out", weir.ParquetSink(str(folder / "out")))
+    results.side_output(TOTALS).sink("totals", weir.ParquetSink(str(folder / "totals")))
     return flow.compile(parallelism)
 
 
 def rows_by_bucket(total: int) -> dict[tuple[int, int], list[int]]:
-    found: dict[tuple[int, int], list[int]] = {}
+    rows: dict[tuple[int, int], list[int]] = {}
     for value in range(total):
         for split in range(4):
-            found.setdefault(((value * 31 + split) % 7, value // BUCKET_MS), []).append(value)
-    return found
+            rows.setdefault(((value * 31 + split) % 7, value // BUCKET_MS), []).append(value)
+    return rows
 
 
 def test_two_streams_share_state_and_timers(tmp_path: Path, jobs: Jobs) -> None:
     """S1-02, S3-20: keys of both sides meet in one subtask; a timer waits for the event time of the slower stream."""
     left, right, bomb, storage = Clocked(total=100), Clocked(total=40), Bomb(), tmp_path / "state"
-    again = weir.FixedDelay(attempts=9, delay_ms=20)
+    restart = weir.FixedDelay(attempts=9, delay_ms=20)
     savepoint: str | None = None
     for attempt, parallelism in enumerate((3, 7 if jobs.launcher is None else 4, 1)):
         records = MemoryRunStore(token=Token(10 * attempt + 1), restore_from=savepoint)
-        with jobs.running(job(left, right, bomb, tmp_path, parallelism), storage, records, restart=again) as run:
+        with jobs.running(job(left, right, bomb, tmp_path, parallelism), storage, records, restart=restart) as run:
             before = records.token
             run.checkpoints(1)
             bomb.arm()
@@ -104,16 +104,18 @@ def test_two_streams_share_state_and_timers(tmp_path: Path, jobs: Jobs) -> None:
                     )
                 )
             savepoint = run.end("drain" if attempt == 2 else "stop")
-    one, other = rows_by_bucket(left.total), rows_by_bucket(right.total)
+    left_rows, right_rows = rows_by_bucket(left.total), rows_by_bucket(right.total)
     pairs = Multiset(
         (key, left_value, right_value)
-        for (key, bucket), rows in one.items()
+        for (key, bucket), rows in left_rows.items()
         for left_value in rows
-        for right_value in other.get((key, bucket), ())
+        for right_value in right_rows.get((key, bucket), ())
     )
     assert Multiset((row["key"], row["left"], row["right"]) for row in committed(tmp_path / "out")) == pairs
     totals = sorted((row["key"], row["bucket"], row["left"], row["right"]) for row in committed(tmp_path / "totals"))
-    assert totals == sorted((*at, len(one.get(at, ())), len(other.get(at, ()))) for at in one.keys() | other.keys())
+    assert totals == sorted(
+        (*at, len(left_rows.get(at, ())), len(right_rows.get(at, ()))) for at in left_rows.keys() | right_rows.keys()
+    )
 
 
 class Counts(weir.CoProcessFunction):
@@ -139,8 +141,10 @@ class Counts(weir.CoProcessFunction):
 def test_a_function_without_keys_reads_two_streams(tmp_path: Path, jobs: Jobs) -> None:
     """S0-79: it finishes when both have ended."""
     flow = weir.Dataflow("counts")
-    one, other = flow.source("one", Numbers(total=50)), flow.source("other", Numbers(total=700))
-    counted = one.connect(other).process("counts", Counts, pa.schema([("left", pa.int64()), ("right", pa.int64())]))
+    left_stream, right_stream = flow.source("one", Numbers(total=50)), flow.source("other", Numbers(total=700))
+    counted = left_stream.connect(right_stream).process(
+        "counts", Counts, pa.schema([("left", pa.int64()), ("right", pa.int64())])
+    )
     counted.sink("out", weir.ParquetSink(str(tmp_path / "out")))
     jobs.run_to_end(flow.compile(2), tmp_path / "state")
     rows = committed(tmp_path / "out")
@@ -168,8 +172,8 @@ def test_what_cannot_be_connected_is_refused_when_the_job_is_built() -> None:
         numbers.connect(texts).process("pairs", Pairs, OUT)  # type: ignore[arg-type]
     with pytest.raises(weir.JobRejected, match="tuple of two"):
         by_key.connect(by_key).process("pairs", Pairs, OUT, time="value")  # type: ignore[arg-type]
-    made = by_key.connect(texts.key_by("small")).process("pairs", Pairs, OUT)
-    made.sink("out", weir.DiscardSink())
+    stream = by_key.connect(texts.key_by("small")).process("pairs", Pairs, OUT)
+    stream.sink("out", weir.DiscardSink())
     with pytest.raises(weir.JobRejected, match="STREAMING") as refused:
         check_batch(flow.compile(1))
     assert (refused.value.code, refused.value.field) == ("connect-in-batch", "pairs")

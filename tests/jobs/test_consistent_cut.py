@@ -24,13 +24,13 @@ SOURCE = Numbers(total=20_000, splits=5, batch=20, unbounded=True, slow_until="/
 
 def folded(positions: list[int]) -> dict[int, tuple[int, int]]:
     """The counts of the rows before `positions`."""
-    found: dict[int, tuple[int, int]] = {}
+    counts: dict[int, tuple[int, int]] = {}
     for split, position in enumerate(positions):
         for value in range(position):
             key = (value * 31 + split) % SOURCE.keys
-            n, total = found.get(key, (0, 0))
-            found[key] = (n + 1, total + value)
-    return found
+            n, total = counts.get(key, (0, 0))
+            counts[key] = (n + 1, total + value)
+    return counts
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, jobs: Jobs) -> tuple[P
 def test_state_and_position_are_of_one_instant(checkpoints: tuple[Path, list[Manifest]]) -> None:
     """S1-20, S3-46, S4-16: in every checkpoint the counts are those of exactly the rows before its barriers."""
     root, manifests = checkpoints
-    seen = [positions_in(manifest, root, SOURCE.splits) for manifest in manifests]
-    assert len({tuple(positions) for positions in seen}) > 2, "taken while records flowed"
-    for manifest, positions in zip(manifests, seen, strict=True):
+    cuts = [positions_in(manifest, root, SOURCE.splits) for manifest in manifests]
+    assert len({tuple(positions) for positions in cuts}) > 2, "taken while records flowed"
+    for manifest, positions in zip(manifests, cuts, strict=True):
         assert counts_in(manifest, root, SOURCE.keys) == folded(positions)
 
 
@@ -82,9 +82,9 @@ def test_state_goes_to_storage_as_arrow_with_checksums(checkpoints: tuple[Path, 
             assert kind == "blake2b"
             assert hashlib.blake2b(data, digest_size=len(digest) // 2).hexdigest() == digest
             assert pa.ipc.open_stream(data).read_all().num_rows == segment.rows
-    named = {segment.path for manifest in manifests for segment in manifest.files()}
+    paths = {segment.path for manifest in manifests for segment in manifest.files()}
     files = {str(path.relative_to(root)) for path in root.rglob("*.arrow")}
-    assert named <= files
+    assert paths <= files
     assert {path.suffix for path in root.rglob("*") if path.is_file()} <= {".arrow", ".json"}
 
 
@@ -97,9 +97,9 @@ def test_a_restore_needs_nothing_but_the_storage(tmp_path: Path, jobs: Jobs) -> 
         savepoint = run.end("stop")
     shutil.move(first, second)
     saved = positions_in(read_manifest(FileStore(str(second)), savepoint), second, source.splits)
-    whole = Numbers(total=1_500, splits=5, batch=20)
+    numbers = Numbers(total=1_500, splits=5, batch=20)
     records = MemoryRunStore(token=Token(7), restore_from=savepoint)
-    jobs.run_to_end(counts(whole, tmp_path / "out").compile(3), second, records)
+    jobs.run_to_end(counts(numbers, tmp_path / "out").compile(3), second, records)
     assert records.state is RunState.FINISHED
     assert sum(saved) > 0
-    assert final_counts(tmp_path / "out") == expected_counts(whole)
+    assert final_counts(tmp_path / "out") == expected_counts(numbers)

@@ -39,8 +39,8 @@ def test_sums_of_money_are_exact_after_a_failure(tmp_path: Path, jobs: Jobs) -> 
         bomb.arm()
         source.total = 200
         run.wait_for(lambda: run.records.token > 1)
-        done = [source.total] * source.splits
-        run.wait_for(lambda: positions_in(run.manifests[-1], tmp_path / "state", source.splits) == done)
+        ends = [source.total] * source.splits
+        run.wait_for(lambda: positions_in(run.manifests[-1], tmp_path / "state", source.splits) == ends)
         run.end("drain")
     by_key, by_window = defaultdict[int, list[Decimal]](list), defaultdict[tuple[int, int], list[Decimal]](list)
     for split in range(source.splits):
@@ -51,10 +51,10 @@ def test_sums_of_money_are_exact_after_a_failure(tmp_path: Path, jobs: Jobs) -> 
                 by_window[key, start].append(price(value))
     newest = {row["key"]: row["total"] for row in running.rows()}
     assert newest == {key: sum(prices) for key, prices in by_key.items()}
-    found = {
+    sums = {
         (row["key"], int(row["window_start"].replace(tzinfo=UTC).timestamp())): (row["total"], row["mean"])
         for row in windows.rows()
     }
-    assert found == {
+    assert sums == {
         window: (sum(prices), float(sum(prices) * 100) / (len(prices) * 100)) for window, prices in by_window.items()
     }

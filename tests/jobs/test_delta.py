@@ -28,5 +28,5 @@ def test_a_job_whose_slots_end_at_each_phase_appends_every_row_once(jobs: Jobs, 
         go.touch()
         run.wait_for(is_complete)
         run.end("drain")
-    found = sorted(DeltaTable(table).to_pyarrow_table()["value"].to_pylist())
-    assert found == sorted([*range(400)] * source.splits)
+    values = sorted(DeltaTable(table).to_pyarrow_table()["value"].to_pylist())
+    assert values == sorted([*range(400)] * source.splits)

@@ -28,8 +28,8 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
     code = "\n".join(re.findall(r"(?ms)^```python\n(.*?)^```", PAGE.read_text()))
     for folder in ("in", "state"):
         code = code.replace(f'"/{folder}', f'"{tmp_path}/{folder}')
-    found: dict[str, Any] = {"__name__": "steps"}
-    exec(compile(code, str(PAGE), "exec"), found)  # the page of this repository
+    names: dict[str, Any] = {"__name__": "steps"}
+    exec(compile(code, str(PAGE), "exec"), names)  # the page of this repository
 
     def answer(query: str) -> list[Any]:
         return (
@@ -46,7 +46,7 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
         )
 
     def collected(name: str, *columns: str) -> list[Any]:
-        return sorted(tuple(row[column] for column in columns) for row in found[name].rows())
+        return sorted(tuple(row[column] for column in columns) for row in names[name].rows())
 
     pairs = 'from orders join payments on order_id = payments."order"'
     assert collected("paid_rows", "order_id", "paid_at", "settled_at", "amount", "paid") == answer(
@@ -57,18 +57,18 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
         f"""select order_id, paid_at, date_trunc('hour', paid_at) {pairs}
         where date_trunc('hour', paid_at) = date_trunc('hour', ordered_at) order by all"""
     )
-    newest = {row["payments"]: row["orders"] for row in found["orders_with_rows"].rows()}
+    newest = {row["payments"]: row["orders"] for row in names["orders_with_rows"].rows()}
     assert sorted(newest.items()) == answer(
         """select payments, count(*) from (select count(*) payments from payments group by "order") group by all
         order by all"""
     )
-    assert sum(row["orders"] for row in found["visit_rows"].rows()) == len(ORDERS)
+    assert sum(row["orders"] for row in names["visit_rows"].rows()) == len(ORDERS)
     once = collected("once_rows", "ordered_at", "amount")
     assert len(once) == len(set(once))
     assert set(once) <= set(answer("select ordered_at, amount from orders"))
     assert collected("current_rows", "amount") == answer("select amount from orders order by all"), "an order has a row"
-    settled, unpaid = {row["order_id"] for row in found["settled_rows"].rows()}, collected("unpaid_rows", "amount")
+    settled, unpaid = {row["order_id"] for row in names["settled_rows"].rows()}, collected("unpaid_rows", "amount")
     assert settled == {order for (order,) in answer(f"select distinct order_id {pairs}")}
     assert len(settled) + len(unpaid) == len(ORDERS)
-    late = len(found["late_rows"].rows())
-    assert sum(row["orders"] for row in found["total_rows"].rows()) + late == len(ORDERS)
+    late = len(names["late_rows"].rows())
+    assert sum(row["orders"] for row in names["total_rows"].rows()) + late == len(ORDERS)

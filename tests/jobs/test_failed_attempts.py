@@ -54,8 +54,8 @@ def test_recovery_starts_from_the_newest_checkpoint_after_a_bounded_source_has_e
 ) -> None:
     """S0-12, S3-50: checkpoints go on, and nothing is read again from before the newest of them."""
     source, bomb, storage, output = Gated(total=100), Bomb(), tmp_path / "state", tmp_path / "out"
-    made = job(source, bomb, 2, out=ParquetSink(str(output)), table=ParquetSink(str(tmp_path / "table")))
-    with jobs.running(made, storage, restart=AGAIN) as run:
+    compiled_job = job(source, bomb, 2, out=ParquetSink(str(output)), table=ParquetSink(str(tmp_path / "table")))
+    with jobs.running(compiled_job, storage, restart=AGAIN) as run:
         run.wait_for(lambda: run.manifests and "table" in run.manifests[-1].finished_operators())
         for total in (200, 300, 400):
             source.total = total
@@ -65,8 +65,10 @@ def test_recovery_starts_from_the_newest_checkpoint_after_a_bounded_source_has_e
         source.total = 500
         run.wait_for(lambda: any(m.token == 2 for m in run.manifests) and exact(source, output))
         run.end("drain")
-    again = [opening for opening in source.opened if opening.token == 2]
-    assert {split: at for opening in again for split, at in opening.positions.items()} == dict.fromkeys(range(4), 400)
+    openings = [opening for opening in source.opened if opening.token == 2]
+    assert {split: at for opening in openings for split, at in opening.positions.items()} == dict.fromkeys(
+        range(4), 400
+    )
     assert all(m.checkpoint > newest for m in run.manifests if m.token == 2)
     assert exact(source, output)
 
@@ -236,16 +238,16 @@ def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path, jobs: Jobs) -
     passed = flow.source("numbers", source).map_batches("passes", lambda batch: batch)
     passed.sink("out", ParquetSink(str(output)))
     failures = Notes()
-    made = with_operator(flow.compile(2), "passes", lambda: FailsInSnapshot(output, failures))
-    with jobs.running(made, tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
+    compiled_job = with_operator(flow.compile(2), "passes", lambda: FailsInSnapshot(output, failures))
+    with jobs.running(compiled_job, tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
         run.wait_for(lambda: run.operator("out").get("records_in") == 4 * 200)
         run.ask("checkpoint")
         run.wait_for(lambda: any(opening.token == 2 for opening in source.opened))
         assert not run.manifests, "that checkpoint never came to be"
         run.wait_for(lambda: run.records.live["restarts"] == 1 and run.operator("out").get("records_in") == 4 * 200)
         run.end("drain")
-    again = [opening for opening in source.opened if opening.token == 2]
-    assert [opening.noted for opening in again] == [set()] * 2
+    openings = [opening for opening in source.opened if opening.token == 2]
+    assert [opening.noted for opening in openings] == [set()] * 2
     assert sorted(row["value"] for row in committed(output)) == sorted(list(range(200)) * 4)
 
 
@@ -280,18 +282,20 @@ def test_an_operator_is_called_at_the_snapshot_and_told_what_it_was_given_back(t
     folder = ""
     for attempt, parallelism in enumerate((2, 3, 1)):
         records = MemoryRunStore(token=Token(10 * attempt + 1), restore_from=folder or None)
-        made = with_operator(flow.compile(parallelism), "seen", lambda: Remembering(lives))
-        with jobs.running(made, tmp_path / "state", records, settings=ASKED) as run:
+        compiled_job = with_operator(flow.compile(parallelism), "seen", lambda: Remembering(lives))
+        with jobs.running(compiled_job, tmp_path / "state", records, settings=ASKED) as run:
             goal = 4 * 40 if attempt == 0 else 4 * 20
             run.wait_for(lambda goal=goal: run.operator("out").get("records_in", 0) == goal)  # type: ignore[misc]
             folder = run.end("stop")
         operators = run.manifests[-1].operators
         assert operators["numbers"].subtasks[0].keyed
         assert operators["seen"].subtasks[0].lists
-        own = [life for life in lives.values if life[0] == records.token]
-        assert sorted((index, of) for _, index, of, _, _ in own) == [(i, parallelism) for i in range(parallelism)]
-        assert {restored for _, _, _, restored, _ in own} == {attempt > 0}
-        given = sorted(value for life in own for value in life[4])
+        attempt_lives = [life for life in lives.values if life[0] == records.token]
+        assert sorted((index, of) for _, index, of, _, _ in attempt_lives) == [
+            (i, parallelism) for i in range(parallelism)
+        ]
+        assert {restored for _, _, _, restored, _ in attempt_lives} == {attempt > 0}
+        values = sorted(value for life in attempt_lives for value in life[4])
         before = [] if attempt == 0 else sorted(list(range(source.total - 20)) * 4)
-        assert given == before, "each entry once, and none of an older snapshot"
+        assert values == before, "each entry once, and none of an older snapshot"
         source.total += 20

@@ -94,8 +94,8 @@ def test_a_bounded_job_over_cut_files_survives_a_kill(tmp_path: Path, jobs: Jobs
     assert len(records.attempts) > 1
     assert (folder / "day=2024-01-01" / "later.jsonl").exists()
     back = ParquetSource(str(output), pa.schema([("id", pa.int64())]), partition_by=DAYS)
-    found = sorted((row["id"], row["day"]) for row in Reading(back).rows())
-    assert found == [(row, date(2024, 1, row // ROWS)) for row in range(ROWS, 3 * ROWS) if row != ROWS + 1]
+    rows = sorted((row["id"], row["day"]) for row in Reading(back).rows())
+    assert rows == [(row, date(2024, 1, row // ROWS)) for row in range(ROWS, 3 * ROWS) if row != ROWS + 1]
 
 
 def test_files_of_writers_that_differ_in_nullability_are_copied_together(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def compiled(sink: Any, source: Gated, bomb: Bomb, parallelism: int) -> Compiled
 
 def values_in(path: Path) -> list[int]:
     if path.suffix == ".parquet":
-        found: list[int] = pq.read_table(path)["value"].to_pylist()
-        return found
+        values: list[int] = pq.read_table(path)["value"].to_pylist()
+        return values
     return [json.loads(line)["value"] for line in path.read_bytes().splitlines()]
 
 
@@ -57,8 +57,8 @@ def test_files_in_progress_survive_failures_stops_and_rescales(tmp_path: Path, j
         job = compiled(sinks[kind], source, bomb, parallelism)
         records = MemoryRunStore(token=Token(10 * number + 1), restore_from=savepoint or None)
         records.reserve_ids_above(1_000 * number, 1)
-        again = FixedDelay(attempts=5, delay_ms=30)
-        with jobs.running(job, tmp_path / "state", records, restart=again, retained=2) as run:
+        restart = FixedDelay(attempts=5, delay_ms=30)
+        with jobs.running(job, tmp_path / "state", records, restart=restart, retained=2) as run:
             fail_once(run, source, bomb)
             if number == 0:  # later runs keep what the savepoint names
                 run.wait_for(lambda: not list(out.glob(".weir-files-1-*")))

@@ -41,9 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def module(folder: Path, name: str) -> dict[str, Any]:
     """The names of a module of the package."""
-    found: dict[str, Any] = {"__name__": f"my_jobs.{name}"}
-    exec(compile((folder / f"my-jobs/my_jobs/{name}.py").read_text(), name, "exec"), found)  # the page's own code
-    return found
+    names: dict[str, Any] = {"__name__": f"my_jobs.{name}"}
+    exec(compile((folder / f"my-jobs/my_jobs/{name}.py").read_text(), name, "exec"), names)  # the page's own code
+    return names
 
 
 def write(orders: Path, name: str, lines: Sequence[str]) -> None:
@@ -62,22 +62,22 @@ FIRST_SUMS = [("10:00", "north", 30, 1), ("10:00", "south", 12, 1)]
 
 
 def test_the_trial_prints_the_result_of_the_page(folder: Path) -> None:
-    (shown,) = re.findall(r"(?ms)^```text\n(.*?)^```", PAGE)
-    done = subprocess.run(
+    (text,) = re.findall(r"(?ms)^```text\n(.*?)^```", PAGE)
+    process = subprocess.run(
         [sys.executable, "my-jobs/try_revenue.py"], cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(["my-jobs", str(ROOT)])},
     )  # fmt: skip
-    assert done.stdout.endswith(f"\n{shown}"), done.stderr
+    assert process.stdout.endswith(f"\n{text}"), process.stderr
 
 
 def test_the_installed_package_offers_its_pipelines(folder: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(tmp_path), "./my-jobs"], cwd=folder, check=True, capture_output=True)
-    done = subprocess.run(
+    process = subprocess.run(
         [Path(sys.executable).with_name("weir"), "pipelines", "--json"], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
     )  # fmt: skip
-    offered = {one["name"]: one["error"] for one in json.loads(done.stdout)}
+    offered = {pipeline["name"]: pipeline["error"] for pipeline in json.loads(process.stdout)}
     assert (offered["revenue"], offered["revenue_kafka"]) == ("", "")
 
 

@@ -34,10 +34,10 @@ class Service:
 
     up: bool = True
     open: int = 0
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
 
     async def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        self.asked.append(row)
+        self.requests.append(row)
         self.open += 1
         while not self.up:  # noqa: ASYNC110  # told from another thread
             await asyncio.sleep(0.002)
@@ -47,8 +47,8 @@ class Service:
 
 def lookups(source: Any, service: Service, output: Path, bomb: Any = None) -> Dataflow:
     flow = Dataflow("lookups")
-    found = flow.source("numbers", source).async_map("ask", service, SCHEMA, capacity=50, timeout_ms=60_000)
-    (found if bomb is None else found.map_batches("bomb", bomb)).sink("out", ParquetSink(str(output)))
+    stream = flow.source("numbers", source).async_map("ask", service, SCHEMA, capacity=50, timeout_ms=60_000)
+    (stream if bomb is None else stream.map_batches("bomb", bomb)).sink("out", ParquetSink(str(output)))
     return flow
 
 
@@ -119,9 +119,9 @@ def test_open_requests_are_in_the_savepoint_of_a_stop_and_asked_again(tmp_path: 
         run.wait_for(lambda: service.open == 40)
         savepoint = run.end("stop")
     assert committed(output) == []
-    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     flow = lookups(Numbers(total=30), Service(), output)
-    run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST, records=again)
+    run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST, records=records)
     assert found(output) == rows_of(Numbers(total=30))
 
 
@@ -162,9 +162,9 @@ def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bou
     """S3-16: a window behind them fires with the rows that left at the end of the input, or at a drain."""
     output, source = tmp_path / "out", Numbers(total=30, splits=2) if bounded else Gated(total=30, splits=2)
     flow = Dataflow("windows")
-    held = flow.source("numbers", source).key_by("key")
-    held = held.batches("bulk", lambda batch: batch, max_rows=1_000, max_wait_ms=60_000).key_by("key")
-    windows = held.window("windows", timedelta(milliseconds=10), "value", {"n": Count()})
+    batches = flow.source("numbers", source).key_by("key")
+    batches = batches.batches("bulk", lambda batch: batch, max_rows=1_000, max_wait_ms=60_000).key_by("key")
+    windows = batches.window("windows", timedelta(milliseconds=10), "value", {"n": Count()})
     windows.sink("out", ParquetSink(str(output)))
     with jobs.running(flow.compile(2), tmp_path / "state") as run:
         if not bounded:
@@ -192,9 +192,9 @@ def test_rows_that_wait_move_with_their_keys_over_a_rescale(tmp_path: Path, old:
         run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 30)
         savepoint = run.end("stop")
     assert sizes.values == []
-    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     flow = batched(Numbers(total=60, splits=1), output, sizes, max_rows=8, max_wait_ms=60_000)
-    jobs.run_to_end(flow.compile(new), tmp_path / "state", again)
+    jobs.run_to_end(flow.compile(new), tmp_path / "state", records)
     assert found(output) == rows_of(Numbers(total=60, splits=1))
     assert keys_rise(committed(output))
 
@@ -234,9 +234,9 @@ def test_a_stop_takes_rows_that_are_flushed_towards_a_step_without_capacity(tmp_
         run.wait_for(lambda: service.open == 1 and run.operator("bulk").get("records_in", 0) == 40)
         savepoint = run.end("stop")
     assert committed(output) == []
-    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     flow = job(Numbers(total=30), Service())
-    run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST, records=again)
+    run_local(flow, parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST, records=records)
     assert found(output) == rows_of(Numbers(total=30))
 
 
@@ -253,8 +253,8 @@ class Ahead(Operator):
         self._held.append(batch)
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
-        held, self._held = self._held, []
-        for batch in held:
+        batches, self._held = self._held, []
+        for batch in batches:
             out.emit(batch)
 
     def snapshot(self, checkpoint: int) -> None:
@@ -278,5 +278,5 @@ def test_who_flushes_ahead_of_the_barrier_needs_no_state(tmp_path: Path, jobs: J
         run.wait_for(lambda: len(found(output)) == 160)
         run.end("drain")
     assert found(output) == rows_of(source.numbers)
-    kept = [s for m in run.manifests for s in m.operators["ahead"].subtasks.values()]
-    assert not any(snapshot.segments() or snapshot.lists for snapshot in kept)
+    snapshots = [s for m in run.manifests for s in m.operators["ahead"].subtasks.values()]
+    assert not any(snapshot.segments() or snapshot.lists for snapshot in snapshots)

@@ -50,8 +50,8 @@ def test_each_checkpoint_of_a_join_holds_every_row_that_was_read(tmp_path: Path,
     flow = weir.Dataflow("joins")
     first = flow.source("left", left).map_batches("dies", Dies(deaths)).key_by("key")
     join(first, flow.source("right", right).key_by("key")).sink("out", weir.ParquetSink(str(tmp_path / "out")))
-    again = weir.FixedDelay(attempts=1, delay_ms=20)
-    with jobs.running(flow.compile(1), storage, restart=again) as run:
+    restart = weir.FixedDelay(attempts=1, delay_ms=20)
+    with jobs.running(flow.compile(1), storage, restart=restart) as run:
         token = run.records.token
         for _ in range(ROUNDS):
             left.total += ROWS_PER_ROUND

@@ -57,10 +57,10 @@ class Dies:
 
 def job(left: Clocked, right: Clocked, deaths: Deaths, folder: Path, parallelism: int) -> CompiledJob:
     flow = weir.Dataflow("joins")
-    one = flow.source("numbers", left).map_batches("left", left_rows).map_batches("dies", Dies(deaths))
+    left_stream = flow.source("numbers", left).map_batches("left", left_rows).map_batches("dies", Dies(deaths))
     other = flow.source("others", right).map_batches("right", right_rows)
     pairs = (
-        one.key_by("key")
+        left_stream.key_by("key")
         .interval_join(other.key_by("name"))
         .between(
             "pairs",
@@ -80,11 +80,11 @@ def job(left: Clocked, right: Clocked, deaths: Deaths, folder: Path, parallelism
 
 
 def records(total: int) -> Multiset[Record]:
-    found: Multiset[Record] = Multiset()
+    records: Multiset[Record] = Multiset()
     for value in range(total):
         for split in range(4):
-            found[(value * 31 + split) % 7, value - is_behind(value)] += 1
-    return found
+            records[(value * 31 + split) % 7, value - is_behind(value)] += 1
+    return records
 
 
 def late_records(folder: Path) -> Iterator[Multiset[Record]]:
@@ -110,12 +110,12 @@ def pairs_of(left: Multiset[Record], right: Multiset[Record]) -> Multiset[tuple[
 def test_an_interval_join_is_exact(tmp_path: Path, jobs: Jobs) -> None:
     """S1-02, S3-20: through a SIGKILL on Spark at each parallelism; 3 → 7 → 1 with state (on Spark 3 → 4 → 1)."""
     left, right, deaths, storage = Clocked(total=200), Clocked(total=120), Deaths(), tmp_path / "state"
-    again = weir.FixedDelay(attempts=9, delay_ms=20)
+    restart = weir.FixedDelay(attempts=9, delay_ms=20)
     savepoint: str | None = None
     for attempt, parallelism in enumerate((3, 7 if jobs.launcher is None else 4, 1)):
-        found = MemoryRunStore(token=Token(10 * attempt + 1), restore_from=savepoint)
-        with jobs.running(job(left, right, deaths, tmp_path, parallelism), storage, found, restart=again) as run:
-            before = found.token
+        store = MemoryRunStore(token=Token(10 * attempt + 1), restore_from=savepoint)
+        with jobs.running(job(left, right, deaths, tmp_path, parallelism), storage, store, restart=restart) as run:
+            before = store.token
             run.checkpoints(1)
             deaths.add("rows: batch")
             left.total += 50
@@ -144,13 +144,13 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
     flow = weir.Dataflow("wrong")
     rows = flow.source("rows", weir.SequenceSource(rows=10))
     numbers, texts = rows.map("numbers", dict, SCHEMA), rows.map("texts", dict, LEFT)
-    both = numbers.key_by("key").interval_join(numbers.key_by("key"))
+    join = numbers.key_by("key").interval_join(numbers.key_by("key"))
     zero, second = timedelta(0), timedelta(seconds=1)
     time = ("value", "value")
 
-    def wrong(other: Any = None, *, upper: Any = second, **more: Any) -> None:
-        streams = both if other is None else numbers.key_by("key").interval_join(other)
-        streams.between("j", zero, upper, **{"time": time, **more})
+    def wrong(other: Any = None, *, upper: Any = second, **arguments: Any) -> None:
+        streams = join if other is None else numbers.key_by("key").interval_join(other)
+        streams.between("j", zero, upper, **{"time": time, **arguments})
 
     for arguments, message in (
         ({"upper": -second}, "no time lies between 0 ms and -1000 ms"),
@@ -168,10 +168,10 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
         with pytest.raises(weir.JobRejected, match=message) as refused:
             wrong(**arguments)
         assert refused.value.field == "j"
-    made = both.between("j", zero, second, time=time, suffixes=("", "_2"), result_time="when")
-    assert made.columns is not None
-    assert made.columns.names == ["key", "value", "value_2", "when"]
-    made.sink("out", weir.DiscardSink())
+    stream = join.between("j", zero, second, time=time, suffixes=("", "_2"), result_time="when")
+    assert stream.columns is not None
+    assert stream.columns.names == ["key", "value", "value_2", "when"]
+    stream.sink("out", weir.DiscardSink())
     texts.sink("texts_out", weir.DiscardSink())
     with pytest.raises(weir.JobRejected, match="STREAMING") as refused:
         check_batch(flow.compile(1))

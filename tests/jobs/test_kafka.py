@@ -42,8 +42,8 @@ PHASES = ("prepare", "prepared", "commit", "committed")
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with serial_broker() as found:
-        yield found.broker
+    with serial_broker() as server:
+        yield server.broker
 
 
 class MortalWriter(SinkWriter):
@@ -150,8 +150,8 @@ class Topics:
 
     def wait(self, run: Run) -> None:
         """Until every window that must be closed is committed."""
-        wanted = self.answer(closed_only=True)
-        run.wait_for(lambda: not wanted - self.committed())
+        rows = self.answer(closed_only=True)
+        run.wait_for(lambda: not rows - self.committed())
 
 
 def _window(start: str) -> int:
@@ -173,9 +173,9 @@ def test_windows_from_kafka_to_kafka_are_exact(tmp_path: Path, jobs: Jobs, broke
             topics.wait(run)
         savepoint = run.end("stop")
     for parallelism, kind in ((3, "stop"), (1, "drain")):
-        again = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
+        records = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
         topics.add(60)
-        with jobs.running(topics.job(parallelism), tmp_path / "state", again, restart=AGAIN) as run:
+        with jobs.running(topics.job(parallelism), tmp_path / "state", records, restart=AGAIN) as run:
             topics.wait(run)
             savepoint = run.end(kind)
     assert deaths.waiting == []

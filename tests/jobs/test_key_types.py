@@ -53,25 +53,27 @@ def stopped(source: Keyed, tmp_path: Path, records: MemoryRunStore) -> str:
 def test_a_job_whose_key_column_became_wider_goes_on(tmp_path: Path) -> None:
     """Every snapshot failed in the background, for ever, and nothing was committed."""
     savepoint = stopped(Keyed(total=20, kind=pa.int32()), tmp_path, MemoryRunStore())
-    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     source = Keyed(total=40, kind=pa.int64())
-    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", records) as run:
         run.wait_for(lambda: max((row["n"] for row in committed(tmp_path / "out")), default=0) >= 22)
         manifest = run.manifests[-1]
         run.end("cancel")
-    assert all(one.key_types == {"key": "int64"} for one in manifest.operators["counts"].subtasks.values())
+    assert all(snapshot.key_types == {"key": "int64"} for snapshot in manifest.operators["counts"].subtasks.values())
 
 
 @pytest.mark.parametrize("make", [Keyed, Described])
 def test_a_job_whose_key_column_became_another_is_refused_by_name(tmp_path: Path, make: type[Keyed]) -> None:
     """Where a step declares its columns before anything starts; else with the first batch, and for good."""
     savepoint = stopped(make(total=20, kind=pa.float32()), tmp_path, MemoryRunStore())
-    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
-    with running(job(make(total=40, kind=pa.float64()), tmp_path / "out").compile(2), tmp_path / "state", again) as run:
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    with running(
+        job(make(total=40, kind=pa.float64()), tmp_path / "out").compile(2), tmp_path / "state", records
+    ) as run:
         run.join()
-    assert again.failure is not None
-    assert again.failure["code"] == "key-type-changed"
+    assert records.failure is not None
+    assert records.failure["code"] == "key-type-changed"
     where = "checkpoint" if make is Described else "state"
-    assert f"key column 'key' is float in the {where} and double in the" in again.failure["message"]
-    assert "counts" in again.failure["message"]
-    assert again.live == {} or make is Keyed, "no slot was started"
+    assert f"key column 'key' is float in the {where} and double in the" in records.failure["message"]
+    assert "counts" in records.failure["message"]
+    assert records.live == {} or make is Keyed, "no slot was started"

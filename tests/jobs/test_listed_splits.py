@@ -93,10 +93,10 @@ def expected(rows: int) -> Multiset[tuple[int, int]]:
 
 def counted(output: Path) -> Multiset[tuple[int, int]]:
     epoch = pa.scalar(0, pa.timestamp("ms")).as_py()
-    found: Multiset[tuple[int, int]] = Multiset()
+    counts: Multiset[tuple[int, int]] = Multiset()
     for row in committed(output):
-        found[row["key"], round((row["window_start"] - epoch).total_seconds() * 1_000)] += row["n"]
-    return found
+        counts[row["key"], round((row["window_start"] - epoch).total_seconds() * 1_000)] += row["n"]
+    return counts
 
 
 def late_records(run: Any) -> int:

@@ -44,8 +44,8 @@ def looping(source: Any, output: Path, bomb: Any = lambda batch: batch, hop: Any
     loop = flow.source("numbers", source).iterate("loop")
     hopped = loop.key_by("key").process("hop", hop, SCHEMA).map_batches("bomb", bomb)
     loop.close_with(hopped.map_batches("again", lambda batch: batch.filter(_left(batch))))
-    done = hopped.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
-    done.sink("out", ParquetSink(str(output)))
+    results = hopped.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
+    results.sink("out", ParquetSink(str(output)))
     return flow
 
 
@@ -104,8 +104,8 @@ def test_a_stopped_loop_goes_on_at_another_parallelism(tmp_path: Path, before: i
     with jobs.running(looping(source, output).compile(before), tmp_path / "state") as run:
         run.wait_for(lambda: any(logged(m) for m in run.manifests))
         savepoint = run.end("stop")
-    again = MemoryRunStore(token=Token(7), restore_from=savepoint)
-    with jobs.running(looping(source, output).compile(after), tmp_path / "state", again) as run:
+    records = MemoryRunStore(token=Token(7), restore_from=savepoint)
+    with jobs.running(looping(source, output).compile(after), tmp_path / "state", records) as run:
         run.wait_for(lambda: written(output) == expected(source))
         run.end("drain")
     assert written(output) == expected(source)
@@ -131,11 +131,11 @@ def test_the_end_of_a_loop_waits_for_what_its_operators_have_inside(tmp_path: Pa
     """S4-41: requests that are not answered, and rows that would wait a minute for their batch to be full."""
     source, flow = Numbers(total=60, batch=10), Dataflow("inside")
     hopped = (loop := flow.source("numbers", source).iterate("loop")).key_by("key").process("hop", Hop, SCHEMA)
-    asked = hopped.async_map("ask", ask, SCHEMA)
-    packed = asked.key_by("key").batches("pack", lambda batch: batch, max_rows=10_000, max_wait_ms=60_000)
+    answers = hopped.async_map("ask", ask, SCHEMA)
+    packed = answers.key_by("key").batches("pack", lambda batch: batch, max_rows=10_000, max_wait_ms=60_000)
     loop.close_with(packed.map_batches("again", lambda batch: batch.filter(_left(batch))))
-    done = packed.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
-    done.sink("out", ParquetSink(str(tmp_path / "out")))
+    results = packed.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
+    results.sink("out", ParquetSink(str(tmp_path / "out")))
     run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST)
     assert written(tmp_path / "out") == expected(source)
 
@@ -187,10 +187,10 @@ def test_a_function_in_a_loop_puts_out_what_it_holds_back_when_the_loop_settles(
     """S4-41: at the end of its input it would be too late: rows would come back into a loop that has ended."""
     source, flow = Numbers(total=50, batch=10), Dataflow("holds")
     loop = flow.source("numbers", source).iterate("loop")
-    held = loop.key_by("key").process("hop", Hop, SCHEMA).process("hold", HoldsBack, SCHEMA)
-    loop.close_with(held.map_batches("again", lambda batch: batch.filter(_left(batch))))
-    done = held.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
-    done.sink("out", ParquetSink(str(tmp_path / "out")))
+    stream = loop.key_by("key").process("hop", Hop, SCHEMA).process("hold", HoldsBack, SCHEMA)
+    loop.close_with(stream.map_batches("again", lambda batch: batch.filter(_left(batch))))
+    results = stream.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
+    results.sink("out", ParquetSink(str(tmp_path / "out")))
     once = FixedDelay(attempts=0)
     run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST, restart=once)
     assert written(tmp_path / "out") == expected(source)
@@ -210,10 +210,12 @@ def test_a_loop_that_is_not_closed_is_refused() -> None:
 def test_each_stream_that_is_brought_back_has_an_input_of_its_own() -> None:
     flow = Dataflow("two")
     loop = flow.source("numbers", Numbers(total=1)).iterate("loop")
-    one, two = (loop.map_batches(uid, lambda batch: batch, parallelism=p) for uid, p in (("one", None), ("two", 1)))
-    loop.close_with(one)
-    loop.close_with(two)
-    one.sink("out", PrintSink())
+    first_branch, second_branch = (
+        loop.map_batches(uid, lambda batch: batch, parallelism=p) for uid, p in (("one", None), ("two", 1))
+    )
+    loop.close_with(first_branch)
+    loop.close_with(second_branch)
+    first_branch.sink("out", PrintSink())
     back = [edge for edge in flow.compile(2).graph.edges if edge.feedback]
     assert [(e.source, e.target, e.input, e.partitioning) for e in back] == [
         ("one", "loop", 1, Partitioning.FORWARD),
@@ -235,10 +237,10 @@ def test_a_log_that_is_gone_is_named(tmp_path: Path) -> None:
     job = looping(source, tmp_path / "out").compile(1)
     with running(job, tmp_path / "state") as run:
         run.wait_for(lambda: any(logged(m) for m in run.manifests))
-    one = next(completed for completed in run.records.completed if logged(completed.manifest))
-    log = [s for snapshot in one.manifest.operators["loop"].subtasks.values() for s in snapshot.feedback]
+    checkpoint = next(completed for completed in run.records.completed if logged(completed.manifest))
+    log = [s for snapshot in checkpoint.manifest.operators["loop"].subtasks.values() for s in snapshot.feedback]
     (tmp_path / "state" / log[0].path).unlink()
-    with running(job, tmp_path / "state", MemoryRunStore(token=Token(7), restore_from=one.folder)) as again:
-        again.join()
-    assert again.records.failure is not None
-    assert log[0].path in again.records.failure["message"]
+    with running(job, tmp_path / "state", MemoryRunStore(token=Token(7), restore_from=checkpoint.folder)) as successor:
+        successor.join()
+    assert successor.records.failure is not None
+    assert log[0].path in successor.records.failure["message"]

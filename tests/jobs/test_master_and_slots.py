@@ -135,8 +135,8 @@ class Stage:
 
     def let_pass(self, turns: int) -> None:
         """Lets the master's loop turn so many times."""
-        seen = len(self.turns)
-        until(lambda: len(self.turns) >= seen + turns, PATIENCE_S)
+        count = len(self.turns)
+        until(lambda: len(self.turns) >= count + turns, PATIENCE_S)
 
     def deploy(self, *indices: int) -> None:
         until(lambda: self.launcher.attempts and all(slot.of(Deploy) for slot in self.slots), PATIENCE_S)
@@ -146,11 +146,11 @@ class Stage:
     def acknowledge(self, checkpoint: int, snapshot: Callable[[SubtaskId], SubtaskSnapshot]) -> None:
         for index, slot in enumerate(self.slots):
             for uid in ("numbers", "counts", "out"):
-                one = SubtaskId(OperatorId(uid), index)
+                subtask = SubtaskId(OperatorId(uid), index)
                 acknowledgement = Acknowledgement(
-                    CheckpointId(checkpoint), snapshot(one), SnapshotTimings(written_bytes=5)
+                    CheckpointId(checkpoint), snapshot(subtask), SnapshotTimings(written_bytes=5)
                 )
-                slot.say(Report(one, acknowledgement))
+                slot.say(Report(subtask, acknowledgement))
 
 
 @contextmanager
@@ -171,23 +171,23 @@ def master(
         hook()
 
     storage = str(folder / "state")
-    chosen: dict[str, Any] = {"coordinator": PERIODIC, "restart": FixedDelay(attempts=0)} | config
-    made = MasterConfig(
+    options: dict[str, Any] = {"coordinator": PERIODIC, "restart": FixedDelay(attempts=0)} | config
+    master_config = MasterConfig(
         job_id="1",
         token=records.token,
         job=counts(Numbers(total=1), folder / "out").compile(parallelism),
         storage=storage,
-        **chosen,
+        **options,
     )
     launcher = Played()
-    found = JobMaster(made, records, FileStore(storage), launcher, clock or SystemClock(), alive)
-    stage = Stage(found, records, launcher, turns, threading.Thread(daemon=True))
-    stage.thread = threading.Thread(target=lambda: stage.exit.append(found.run()), daemon=True)
+    job_master = JobMaster(master_config, records, FileStore(storage), launcher, clock or SystemClock(), alive)
+    stage = Stage(job_master, records, launcher, turns, threading.Thread(daemon=True))
+    stage.thread = threading.Thread(target=lambda: stage.exit.append(job_master.run()), daemon=True)
     stage.thread.start()
     try:
         yield stage
     finally:
-        found.release()
+        job_master.release()
         stage.thread.join(PATIENCE_S)
 
 
@@ -264,8 +264,8 @@ def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path, monk
     with master(tmp_path, 1, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
         stage.deploy()
         until(lambda: _drains(stage.slots), PATIENCE_S)
-        (taken,) = stage.slots[0].of(OperationTaken)
-        assert taken.fields == {"operation": "d", "kind": "drain", "request_id": "f00d"}
+        (record,) = stage.slots[0].of(OperationTaken)
+        assert record.fields == {"operation": "d", "kind": "drain", "request_id": "f00d"}
         stage.slots[0].say(SlotFailed("ValueError: in finish", "counts", "", False, [], ""))
         until(lambda: "d" in records.settled, PATIENCE_S)
         assert records.settled["d"][1] is not None
@@ -285,18 +285,18 @@ def _triggers(slots: list[PlayedSlot], kind: CheckpointKind) -> bool:
 
 def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_path: Path) -> None:
     """S2-04, S2-29: its message lies in the mailbox behind the end."""
-    gate, held = threading.Event(), threading.Event()
+    gate, arrival = threading.Event(), threading.Event()
     gate.set()
 
     def hook() -> None:
         if not gate.is_set():
-            held.set()
+            arrival.set()
             gate.wait(PATIENCE_S)
 
     with master(tmp_path, 1, MemoryRunStore(), hook=hook) as stage:
         until(lambda: stage.launcher.attempts and stage.slots[0].of(Deploy), PATIENCE_S)
         gate.clear()
-        assert held.wait(PATIENCE_S)
+        assert arrival.wait(PATIENCE_S)
         stage.master.release()
         stage.slots[0].say(SlotDeployed())
         time.sleep(0.3)  # for the message to arrive; the loop stands still meanwhile
@@ -330,8 +330,8 @@ def test_heartbeats_are_heard_while_an_id_is_waited_for(tmp_path: Path) -> None:
     records.let_go = threading.Event()
     with master(tmp_path, 2, records, heartbeat_timeout_ms=500) as stage:
         stage.deploy()
-        seen = len(stage.turns)
-        while len(stage.turns) < seen + 8:
+        count = len(stage.turns)
+        while len(stage.turns) < count + 8:
             for slot in stage.slots:
                 slot.say(Heartbeat([]))
             time.sleep(0.1)
@@ -427,9 +427,9 @@ def test_the_sizes_of_all_acknowledgements_are_summed_up_for_the_page(tmp_path: 
         until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
         number = stage.slots[0].of(TriggerSubtask)[0].barrier.checkpoint
 
-        def snapshot(one: SubtaskId) -> SubtaskSnapshot:
-            found: tuple[Segment, ...] = (segment(f"{one}"),) if one.operator != "out" else ()
-            return SubtaskSnapshot(keyed={"s": found} if found else {})
+        def snapshot(subtask_id: SubtaskId) -> SubtaskSnapshot:
+            segments: tuple[Segment, ...] = (segment(f"{subtask_id}"),) if subtask_id.operator != "out" else ()
+            return SubtaskSnapshot(keyed={"s": segments} if segments else {})
 
         stage.acknowledge(number, snapshot)
         until(lambda: stage.records.completed, PATIENCE_S)
@@ -473,16 +473,16 @@ TO_MASTER = [
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "union"),
+    ("message", "other", "union"),
     [(*pair, ToSlot) for pair in TO_SLOT] + [(*pair, ToMaster) for pair in TO_MASTER],
     ids=lambda value: type(value).__name__,
 )
-def test_a_message_is_a_value_and_survives_the_wire(one: Any, other: Any, union: Any) -> None:
+def test_a_message_is_a_value_and_survives_the_wire(message: Any, other: Any, union: Any) -> None:
     """S2-30: what is about a checkpoint names it, and its subtask; the attempt is that of the connection."""
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=union)
-    assert again == one
-    assert again is not one
-    assert again != other
+    copy = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
+    assert copy == message
+    assert copy is not message
+    assert copy != other
 
 
 # ---------------------------------------------------------------- a slot before a master

@@ -107,10 +107,10 @@ def played(play: Play, mode: CheckpointMode, folder: Path) -> dict[str, int]:
     restart = FixedDelay(attempts=1, delay_ms=0)
     run_local(flow, parallelism=2, storage=str(folder / "state"), settings=settings, restart=restart)
     assert play.failed
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in committed(folder / "out"):
-        found[row["word"]] = max(row["n"], found.get(row["word"], 0))
-    return found
+        counts[row["word"]] = max(row["n"], counts.get(row["word"], 0))
+    return counts
 
 
 def test_at_least_once_no_channel_waits_and_after_a_restart_none_is_lost(tmp_path: Path) -> None:

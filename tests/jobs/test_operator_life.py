@@ -152,14 +152,14 @@ def test_every_subtask_hears_of_each_checkpoint_in_order(tmp_path: Path, jobs: J
     assert numbers == sorted(set(numbers))
     for index in (0, 1):
         life = life_of(notes, index)
-        taken = [detail for hook, detail in life if hook == "snapshot"]
-        assert [detail for hook, detail in life if hook == "prepare"] == taken
-        assert set(numbers) <= set(taken)
-        told = [detail for hook, detail in life if hook == "completed"]
-        assert told == sorted(set(told))
-        assert set(told) <= set(numbers)
-        assert told[-1] == numbers[-1]
-        for number in told:
+        checkpoints = [detail for hook, detail in life if hook == "snapshot"]
+        assert [detail for hook, detail in life if hook == "prepare"] == checkpoints
+        assert set(numbers) <= set(checkpoints)
+        completions = [detail for hook, detail in life if hook == "completed"]
+        assert completions == sorted(set(completions))
+        assert set(completions) <= set(numbers)
+        assert completions[-1] == numbers[-1]
+        for number in completions:
             assert life.index(("snapshot", number)) < life.index(("completed", number))
 
 

@@ -49,10 +49,10 @@ class Partitions:
 
 
 def by_key(rows: Any) -> dict[int, list[int]]:
-    found = defaultdict[int, list[int]](list)
+    values = defaultdict[int, list[int]](list)
     for row in rows:
-        found[row["key"]].append(row["value"])
-    return dict(found)
+        values[row["key"]].append(row["value"])
+    return dict(values)
 
 
 class Seen(Shared):
@@ -68,9 +68,9 @@ class Seen(Shared):
         return batch
 
 
-def ordered(source: DirectorySource, output: Path, bomb: Any, seen: Seen) -> Dataflow:
+def ordered(source: DirectorySource, output: Path, bomb: Any, log: Seen) -> Dataflow:
     flow = Dataflow("ordered")
-    first = flow.source("files", source).map_batches("seen", seen).map_batches("bomb", bomb)
+    first = flow.source("files", source).map_batches("seen", log).map_batches("bomb", bomb)
     batches = first.key_by("key").batches("bulk", lambda batch: batch, max_rows=25, max_wait_ms=20)
     batches.sink("out", ParquetSink(str(output)))
     return flow
@@ -82,12 +82,12 @@ def test_the_target_has_each_key_in_the_order_of_its_partition(tmp_path: Path, j
     source = DirectorySource(str(tmp_path / "in"), CsvFormat(SCHEMA), discovery_interval_ms=10)
     for number, parallelism in enumerate((2, 3, 1), start=1):
         partitions.write(40)
-        bomb, seen, records = Bomb(), Seen(), MemoryRunStore(token=Token(10 * number), restore_from=folder or None)
-        job = ordered(source, output, bomb, seen).compile(parallelism)
+        bomb, log, records = Bomb(), Seen(), MemoryRunStore(token=Token(10 * number), restore_from=folder or None)
+        job = ordered(source, output, bomb, log).compile(parallelism)
         with jobs.running(job, storage, records, restart=FixedDelay(attempts=3, delay_ms=10)) as run:
             run.wait_for(lambda: by_key(committed(output)) == partitions.rows)
             if number == 1:
-                assert by_key(seen.rows) == partitions.rows
+                assert by_key(log.rows) == partitions.rows
             bomb.arm()
             partitions.write(40)
             run.wait_for(lambda: sum(map(len, by_key(committed(output)).values())) == KEYS * len(partitions.rows[0]))

@@ -38,20 +38,20 @@ class Bulk(Shared):
 
     max_rows: int
     max_wait_ms: int = 600_000
-    taken: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  #: when a subtask was opened
+    restored_rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  #: when a subtask was opened
     sizes: list[int] = field(default_factory=list)
-    seen: list[int] = field(default_factory=list)  #: every row that a subtask was given
+    values: list[int] = field(default_factory=list)  #: every row that a subtask was given
     restored: set[bool] = field(default_factory=set)
 
     def __call__(self) -> weir.ProcessFunction:
         return _Bulk(self, self.max_rows, self.max_wait_ms)
 
     def on_open(self, index: int, rows: list[dict[str, Any]], restored: bool) -> None:
-        self.taken[index] = rows
+        self.restored_rows[index] = rows
         self.restored.add(restored)
 
     def on_row(self, value: int) -> None:
-        self.seen.append(value)
+        self.values.append(value)
 
     def on_batch(self, size: int) -> None:
         self.sizes.append(size)
@@ -113,20 +113,20 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path, jobs
         bulk, records = Bulk(1_000), weir.MemoryRunStore(token=weir.spi.Token(number), restore_from=savepoint or None)
         source = Gated(total=30 * number, splits=1)
         with jobs.running(batched(source, output, bulk).compile(parallelism), storage, records) as run:
-            run.wait_for(lambda bulk=bulk: len(bulk.seen) == 30)  # type: ignore[misc]
+            run.wait_for(lambda bulk=bulk: len(bulk.values) == 30)  # type: ignore[misc]
             run.checkpoints(2)
             savepoint = run.end("stop")
-        held = [entry for s in run.manifests[-1].operators["bulk"].subtasks.values() for entry in s.unions["rows"]]
-        assert sorted((row["key"], row["value"]) for row in held) == rows_of(source.numbers)
+        entries = [entry for s in run.manifests[-1].operators["bulk"].subtasks.values() for entry in s.unions["rows"]]
+        assert sorted((row["key"], row["value"]) for row in entries) == rows_of(source.numbers)
         assert bulk.restored == {number > 1}
-        assert sum(map(len, bulk.taken.values())) == 30 * (number - 1)
-        for index, rows in bulk.taken.items():
+        assert sum(map(len, bulk.restored_rows.values())) == 30 * (number - 1)
+        for index, rows in bulk.restored_rows.items():
             assert all((row["key"] ** 2 + 1) % parallelism == index for row in rows)
     assert committed(output) == []
     bulk, records = Bulk(8), weir.MemoryRunStore(token=weir.spi.Token(3), restore_from=savepoint)
     last = Numbers(total=90, splits=1)
     jobs.run_to_end(batched(last, output, bulk).compile(1), storage, records)
-    assert len(bulk.taken[0]) == 60
+    assert len(bulk.restored_rows[0]) == 60
     assert bulk.sizes == [8] * 11 + [2]
     assert found(output) == rows_of(last)
     assert keys_rise(committed(output))
@@ -137,7 +137,7 @@ def test_restored_rows_leave_although_the_source_is_silent(tmp_path: Path, jobs:
     output, storage, source = tmp_path / "out", tmp_path / "state", Gated(total=20, splits=1)
     bulk = Bulk(1_000)
     with jobs.running(batched(source, output, bulk).compile(1), storage) as run:
-        run.wait_for(lambda: len(bulk.seen) == 20)
+        run.wait_for(lambda: len(bulk.values) == 20)
         savepoint = run.end("stop")
     records = weir.MemoryRunStore(token=weir.spi.Token(2), restore_from=savepoint)
     with jobs.running(batched(source, output, Bulk(1_000, max_wait_ms=20)).compile(2), storage, records) as run:
@@ -151,7 +151,7 @@ def test_waiting_rows_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:
     source = Gated(total=30)
     job = batched(source, output, bulk, bomb).compile(2)
     with jobs.running(job, tmp_path / "state", restart=weir.FixedDelay(attempts=3, delay_ms=10)) as run:
-        run.wait_for(lambda: len(bulk.seen) == 120)
+        run.wait_for(lambda: len(bulk.values) == 120)
         run.checkpoints(2)
         bomb.arm()
         source.total = 60
@@ -159,7 +159,7 @@ def test_waiting_rows_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:
         homes = Counter((key**2 + 1) % 2 for key, _ in rows)
         full = sum(count - count % bulk.max_rows for count in homes.values())
         run.wait_for(lambda: len(found(output)) == full)
-        assert any(bulk.taken.values()), "nothing was restored"
+        assert any(bulk.restored_rows.values()), "nothing was restored"
         run.end("drain")
     assert full < len(rows)
     assert found(output) == rows

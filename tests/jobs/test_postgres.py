@@ -51,9 +51,9 @@ class Tables:
 
 @pytest.fixture
 def tables(database_url: str) -> Iterator[Tables]:
-    made = Tables(database_url)
-    yield made
-    made.run(f"DROP SCHEMA {made.schema} CASCADE")
+    tables = Tables(database_url)
+    yield tables
+    tables.run(f"DROP SCHEMA {tables.schema} CASCADE")
 
 
 def test_a_bounded_copy_is_exact_and_the_upsert_holds_the_last_count_of_each_key(

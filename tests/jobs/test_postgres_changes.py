@@ -79,9 +79,9 @@ class Accounts:
 
 @pytest.fixture
 def accounts(database_url: str) -> Iterator[Accounts]:
-    made = Accounts(database_url)
-    yield made
-    made.close()
+    accounts = Accounts(database_url)
+    yield accounts
+    accounts.close()
 
 
 def folded(output: Path) -> dict[int, int]:
@@ -89,19 +89,19 @@ def folded(output: Path) -> dict[int, int]:
 
     Subtask 0 writes all changes, and files of an attempt sort by number. The token in a name orders the attempts.
     """
-    found: dict[int, int] = {}
+    balances: dict[int, int] = {}
     for change in committed(output) if output.exists() else ():
         if change["op"] == "insert":
-            assert change["id"] not in found, f"an insert comes twice: {change}"
+            assert change["id"] not in balances, f"an insert comes twice: {change}"
         else:
-            assert change["id"] in found, f"a change comes before its row: {change}"
+            assert change["id"] in balances, f"a change comes before its row: {change}"
         if change["op"] == "delete":
-            del found[change["id"]]
+            del balances[change["id"]]
         else:
-            before = found.get(change["id"], change["n"] - 1)
+            before = balances.get(change["id"], change["n"] - 1)
             assert change["op"] == "insert" or change["n"] == before + 1, f"an update comes twice: {change}"
-            found[change["id"]] = change["n"]
-    return found
+            balances[change["id"]] = change["n"]
+    return balances
 
 
 def is_complete(output: Path, accounts: Accounts) -> bool:
@@ -114,14 +114,14 @@ def is_complete(output: Path, accounts: Accounts) -> bool:
 
 def test_changes_arrive_once_though_slots_end_at_each_phase(jobs: Jobs, accounts: Accounts, tmp_path: Path) -> None:
     """S1-22, S1-43, S4-50: then the job goes on from savepoints at other parallelisms."""
-    output, storage, again, deaths = (
+    output, storage, restart, deaths = (
         tmp_path / "out",
         tmp_path / "state",
         FixedDelay(attempts=100, delay_ms=30),
         Deaths(),
     )
     accounts.change()
-    with jobs.running(accounts.job(2, output, deaths), storage, restart=again) as run:
+    with jobs.running(accounts.job(2, output, deaths), storage, restart=restart) as run:
         run.wait_for(lambda: is_complete(output, accounts))
         for phase in PHASES:
             before = run.records.token
@@ -133,7 +133,7 @@ def test_changes_arrive_once_though_slots_end_at_each_phase(jobs: Jobs, accounts
     for parallelism, kind in ((3, "stop"), (1, "drain")):
         records = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
         accounts.change()
-        with jobs.running(accounts.job(parallelism, output, deaths), storage, records, restart=again) as run:
+        with jobs.running(accounts.job(parallelism, output, deaths), storage, records, restart=restart) as run:
             run.wait_for(lambda: is_complete(output, accounts))
             savepoint = run.end(kind)
     assert folded(output) == accounts.rows()
@@ -169,13 +169,13 @@ def test_a_copy_of_the_table_is_exact_with_a_concurrent_writer(
     jobs: Jobs, accounts: Accounts, database_url: str, tmp_path: Path
 ) -> None:
     """S1-22, S1-25, S1-43: slots end within the initial rows and at each phase; parallelism 2 -> 3."""
-    storage, again, deaths = tmp_path / "state", FixedDelay(attempts=100, delay_ms=30), Deaths()
+    storage, restart, deaths = tmp_path / "state", FixedDelay(attempts=100, delay_ms=30), Deaths()
     accounts.run(f"CREATE TABLE {accounts.name}_copy (LIKE {accounts.name} INCLUDING ALL)")
     accounts.run(f"INSERT INTO {accounts.name} SELECT n, 0 FROM generate_series(2000000, 2003000) AS n")
     deaths.add("out: prepare")
     writer = Writer(database_url, accounts.name)
     try:
-        with jobs.running(accounts.copy_job(2, deaths), storage, restart=again) as run:
+        with jobs.running(accounts.copy_job(2, deaths), storage, restart=restart) as run:
             first = run.records.token
             run.wait_for(lambda: run.records.token > first)
             for phase in PHASES:
@@ -186,7 +186,7 @@ def test_a_copy_of_the_table_is_exact_with_a_concurrent_writer(
                 run.wait_for(lambda before=before: run.records.token > before)  # type: ignore[misc]
             savepoint = run.end("stop")
         records = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
-        with jobs.running(accounts.copy_job(3, deaths), storage, records, restart=again) as run:
+        with jobs.running(accounts.copy_job(3, deaths), storage, records, restart=restart) as run:
             accounts.change()
             writer.close()
             run.wait_for(lambda: accounts.rows("_copy") == accounts.rows())

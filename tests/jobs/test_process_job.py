@@ -123,11 +123,11 @@ def sessions(source: Clicks, output: Path) -> weir.Dataflow:
 
 
 def expected(upto: int) -> list[tuple[str, int, int, int]]:
-    seen = {(row["user"], row["at"] // BURST_MS, row["click"]) for row in every(upto)}
+    triples = {(row["user"], row["at"] // BURST_MS, row["click"]) for row in every(upto)}
     first: dict[str, int] = {}
     for row in every(upto):
         first[row["user"]] = min(row["at"], first.get(row["user"], row["at"]))
-    counted = Counter((user, burst) for user, burst, _ in seen)
+    counted = Counter((user, burst) for user, burst, _ in triples)
     return sorted((user, burst, clicks, first[user]) for (user, burst), clicks in counted.items())
 
 
@@ -175,8 +175,8 @@ def test_sessions_are_counted_exactly_over_a_stop_and_a_restore_at_another_paral
         savepoint = run.end("stop")
     halfway = found(output)
     assert halfway == [row for row in expected(upto) if row[1] < 7], "row 449 is in burst 7, which is still open"
-    again = weir.MemoryRunStore(token=weir.spi.Token(2), restore_from=savepoint)
-    weir.run_local(sessions(Clicks(upto), output), parallelism=3, storage=str(storage), settings=FAST, records=again)
+    records = weir.MemoryRunStore(token=weir.spi.Token(2), restore_from=savepoint)
+    weir.run_local(sessions(Clicks(upto), output), parallelism=3, storage=str(storage), settings=FAST, records=records)
     assert found(output) == expected(upto)
 
 
@@ -205,8 +205,8 @@ class Quiet(weir.KeyedProcessFunction):
 def test_processing_timers_fire_although_no_row_comes_any_more(tmp_path: Path) -> None:
     """The source is silent after its last row; the timers wake the slot and their output is committed."""
     flow = weir.Dataflow("quiet")
-    told = flow.source("clicks", Clicks(200, bounded=False)).key_by("user").process("quiet", Quiet, COUNTED)
-    told.sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    stream = flow.source("clicks", Clicks(200, bounded=False)).key_by("user").process("quiet", Quiet, COUNTED)
+    stream.sink("out", weir.ParquetSink(str(tmp_path / "out")))
     rows = Counter(row["user"] for row in every(200))
     with running(flow, 2, tmp_path / "state", weir.MemoryRunStore()) as run:
         until(lambda: rows.items() <= {(row["user"], row["clicks"]) for row in committed(tmp_path / "out")})

@@ -57,11 +57,11 @@ def restored(
     flow: Dataflow, place: Path, storage: Path, *, allow_unmapped: bool = False, jobs: Jobs = THREADS
 ) -> MemoryRunStore:
     """The job, run to its end from the savepoint in `place`, at another parallelism."""
-    known = place.name if place.parent == storage else str(place)
-    records = MemoryRunStore(token=Token(9), restore_from=known)
+    name = place.name if place.parent == storage else str(place)
+    records = MemoryRunStore(token=Token(9), restore_from=name)
     with jobs.running(flow.compile(3), storage, records, allow_unmapped=allow_unmapped) as run:
-        done = run.join()
-    if done is not MasterExitCode.DONE or records.failure is not None:
+        exit_code = run.join()
+    if exit_code is not MasterExitCode.DONE or records.failure is not None:
         raise WeirError(str((records.failure or {}).get("message")))
     return records
 
@@ -77,8 +77,8 @@ def test_state_is_found_again_when_steps_are_renamed_reordered_and_added(tmp_pat
     """S0-48, S0-49: names, order and neighbours are not part of an operator's identity."""
     first = Dataflow("counts")
     numbers = first.source("numbers", HALF).map_batches("one", same).map_batches("two", same)
-    kept = numbers.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
-    kept.sink("out", ParquetSink(str(tmp_path / "out")))
+    aggregates = numbers.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
+    aggregates.sink("out", ParquetSink(str(tmp_path / "out")))
     savepoint = taken(first, tmp_path / "state", jobs=jobs)
 
     then = Dataflow("counts")
@@ -93,8 +93,8 @@ def test_state_is_found_again_when_steps_are_renamed_reordered_and_added(tmp_pat
 def with_second_branch(source: Numbers, folder: Path) -> Dataflow:
     """The counts, and a second aggregate with a sink of its own."""
     flow = counts(source, folder / "out")
-    more = flow.source("more", source).key_by("key").aggregate("sums", {"total": Sum("value")})
-    more.sink("out2", ParquetSink(str(folder / "out2")))
+    sums = flow.source("more", source).key_by("key").aggregate("sums", {"total": Sum("value")})
+    sums.sink("out2", ParquetSink(str(folder / "out2")))
     return flow
 
 
@@ -119,14 +119,14 @@ def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_
     last = ended(counts(Numbers(total=100), tmp_path / "out"), tmp_path / "state", jobs=jobs)
 
     def flow(before: bool) -> Dataflow:
-        made = Dataflow("counts")
-        numbers = made.source("numbers", Numbers(total=100))
+        dataflow = Dataflow("counts")
+        numbers = dataflow.source("numbers", Numbers(total=100))
         stepped = numbers.map_batches("step", same) if before else numbers
         counted = stepped.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
         counted.sink("out", ParquetSink(str(tmp_path / "out")))
         if not before:
             counted.map_batches("step", same).sink("out2", ParquetSink(str(tmp_path / "out2")))
-        return made
+        return dataflow
 
     with pytest.raises(WeirError, match="step: it feeds 'counts', which had finished in the checkpoint"):
         restored(flow(before=True), last, tmp_path / "state", jobs=jobs)
@@ -148,10 +148,10 @@ def test_two_sinks_in_one_folder_leave_alone_what_the_other_prepared_for_a_savep
     tmp_path: Path, copies: str
 ) -> None:
     """A restart cleans leftovers; so does a job whose sink was renamed, before the old one is taken back."""
-    bomb, source, asked = Bomb(), Gated(total=50), CoordinatorSettings(interval_ms=None)
+    bomb, source, settings = Bomb(), Gated(total=50), CoordinatorSettings(interval_ms=None)
     flow = with_two_sinks(source, tmp_path / "out", bomb)
     with running(
-        flow.compile(2), tmp_path / "state", settings=asked, restart=FixedDelay(attempts=3, delay_ms=0)
+        flow.compile(2), tmp_path / "state", settings=settings, restart=FixedDelay(attempts=3, delay_ms=0)
     ) as run:
         run.wait_for(lambda: run.operator("numbers").get("records_out", 0) == source.total * source.splits)
         run.ask("savepoint")
@@ -163,15 +163,15 @@ def test_two_sinks_in_one_folder_leave_alone_what_the_other_prepared_for_a_savep
         run.end("cancel")
     renamed = MemoryRunStore(token=Token(5), completed=[savepoint])
     with running(
-        with_two_sinks(source, tmp_path / "out", bomb, copies).compile(2), tmp_path / "state", renamed, asked
+        with_two_sinks(source, tmp_path / "out", bomb, copies).compile(2), tmp_path / "state", renamed, settings
     ) as run:
         run.wait_for(lambda: run.operator("numbers").get("records_out", 0) > 0)
         run.end("cancel")
-    whole = Numbers(total=source.total)
-    restored(with_two_sinks(whole, tmp_path / "out", bomb), tmp_path / "state" / savepoint.folder, tmp_path / "state")
+    numbers = Numbers(total=source.total)
+    restored(with_two_sinks(numbers, tmp_path / "out", bomb), tmp_path / "state" / savepoint.folder, tmp_path / "state")
     rows = Counter((row["key"], row["n"], row["total"]) for row in committed(tmp_path / "out"))
     assert set(rows.values()) == {2}
-    assert {(key, *last) for key, last in expected_counts(whole).items()} <= rows.keys()
+    assert {(key, *last) for key, last in expected_counts(numbers).items()} <= rows.keys()
 
 
 # ---------------------------------------------------------------- elsewhere
@@ -204,10 +204,10 @@ def test_what_ended_subtasks_left_is_in_the_savepoint_too(tmp_path: Path, jobs: 
     """S0-18, S0-51: a source that has read everything takes part in no checkpoint, and is still known to have."""
     source = Numbers(total=50)
 
-    def flow(more: Numbers) -> Dataflow:
-        made = counts(more, tmp_path / "out")
-        made.source("more", source).sink("out2", ParquetSink(str(tmp_path / "out2")))
-        return made
+    def flow(numbers: Numbers) -> Dataflow:
+        dataflow = counts(numbers, tmp_path / "out")
+        dataflow.source("more", source).sink("out2", ParquetSink(str(tmp_path / "out2")))
+        return dataflow
 
     with jobs.running(flow(HALF).compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: run.operator("more").get("state") == "finished")
@@ -245,12 +245,12 @@ def test_a_periodic_checkpoint_cannot_be_moved(tmp_path: Path) -> None:
 
 def test_another_savepoint_of_the_same_name_is_not_overwritten(tmp_path: Path) -> None:
     """One of another installation may have the same job, number and attempt."""
-    own, foreign = (taken(counts(HALF, tmp_path / name / "out"), tmp_path / name) for name in ("own", "foreign"))
-    home = own.rename(own.with_name(foreign.name))
-    held = (home / "manifest.json").read_bytes()
+    savepoint, foreign = (taken(counts(HALF, tmp_path / name / "out"), tmp_path / name) for name in ("own", "foreign"))
+    home = savepoint.rename(savepoint.with_name(foreign.name))
+    content = (home / "manifest.json").read_bytes()
     with pytest.raises(WeirError, match=f"the job has another savepoint called {foreign.name}"):
         restored(counts(WHOLE, tmp_path / "out"), foreign, tmp_path / "own")
-    assert (home / "manifest.json").read_bytes() == held
+    assert (home / "manifest.json").read_bytes() == content
 
 
 # ---------------------------------------------------------------- damaged
@@ -321,18 +321,18 @@ def test_a_crafted_savepoint_moves_no_file(tmp_path: Path) -> None:
 
 
 def test_with_a_key_only_signed_savepoints_are_restored_from_elsewhere(tmp_path: Path) -> None:
-    ours, theirs = b"o" * 32, b"t" * 32
+    key, foreign_key = b"o" * 32, b"t" * 32
     place = taken(counts(HALF, tmp_path / "out"), tmp_path / "state").rename(tmp_path / "moved")
-    set_signing_keys((ours,))
+    set_signing_keys((key,))
     try:
-        for keys in ((), (theirs,)):
+        for keys in ((), (foreign_key,)):
             rewritten(place, lambda manifest: manifest, keys)
             with pytest.raises(WeirError, match="signature"):
                 restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
-        rewritten(place, lambda manifest: manifest, (ours,))
+        rewritten(place, lambda manifest: manifest, (key,))
         restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
     finally:
         set_signing_keys(())
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
     for file in (tmp_path / "elsewhere").rglob("manifest.json"):
-        assert decode_manifest(file.read_bytes(), "", (ours,), signed=True), "what this process writes is signed"
+        assert decode_manifest(file.read_bytes(), "", (key,), signed=True), "what this process writes is signed"

@@ -48,10 +48,10 @@ class Counts(weir.KeyedProcessFunction):
         self.seen = context.value_state("seen")
 
     def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
-        seen = (self.seen.get() or 0) + 1
-        self.seen.update(seen)
-        if seen % 50 == 0:
-            out.emit_to(OFTEN, {"key": context.current_key, "seen": seen})
+        count = (self.seen.get() or 0) + 1
+        self.seen.update(count)
+        if count % 50 == 0:
+            out.emit_to(OFTEN, {"key": context.current_key, "seen": count})
         out.emit(row)
 
 
@@ -85,7 +85,7 @@ def test_each_row_comes_once_in_its_output(
     most = 7 if jobs.launcher is None else 4
     source, bomb, storage = Clocked(total=400), Bomb(), tmp_path / "state"
     savepoint: str | None = None
-    for attempt, parallelism in enumerate(min(wanted, most) for wanted in parallelisms):
+    for attempt, parallelism in enumerate(min(number, most) for number in parallelisms):
         records = MemoryRunStore(token=Token(10 * attempt + 1), restore_from=savepoint)
         with jobs.running(job(source, bomb, tmp_path, slide_ms, parallelism), storage, records, restart=AGAIN) as run:
             before = records.token
@@ -107,7 +107,7 @@ def test_each_row_comes_once_in_its_output(
     check_windows(committed(tmp_path / "out"), late, slide_ms, source.total)
     often = sorted((row["key"], row["seen"]) for row in committed(tmp_path / "often"))
     counts = Multiset((value * 31 + split) % 7 for value in numbers for split in range(4))
-    assert often == sorted((key, seen) for key, count in counts.items() for seen in range(50, count + 1, 50))
+    assert often == sorted((key, number) for key, count in counts.items() for number in range(50, count + 1, 50))
 
 
 def check_windows(rows: Any, late: list[int], slide_ms: int, total: int) -> None:
@@ -115,10 +115,10 @@ def check_windows(rows: Any, late: list[int], slide_ms: int, total: int) -> None
     even = Multiset(dict.fromkeys(range(0, total, 2), 4))
     in_time = even - Multiset(late)
     assert len({(row["key"], row["window_start"]) for row in rows}) == len(rows)
-    found = sum(row["n"] for row in rows)
+    count = sum(row["n"] for row in rows)
     if slide_ms == 50:
-        assert found == in_time.total()
+        assert count == in_time.total()
         assert sum(row["total"] for row in rows) == sum(value * n for value, n in in_time.items())
     else:
         never_behind = sum(n for value, n in in_time.items() if value % 10)
-        assert 5 * never_behind <= found <= 5 * in_time.total()
+        assert 5 * never_behind <= count <= 5 * in_time.total()

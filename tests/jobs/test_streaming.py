@@ -28,10 +28,10 @@ ASKED = CoordinatorSettings(interval_ms=None, min_pause_ms=0)
 
 def updates(output: Path) -> dict[int, list[tuple[int, int]]]:
     """The series of results of each key, in the order in which they were put out (one subtask writes)."""
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    updates: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in committed(output):
-        found[row["key"]].append((row["n"], row["total"]))
-    return {key: sorted(series) for key, series in found.items()}
+        updates[row["key"]].append((row["n"], row["total"]))
+    return {key: sorted(series) for key, series in updates.items()}
 
 
 def test_one_program_reads_bounded_and_unbounded_input(tmp_path: Path, jobs: Jobs) -> None:
@@ -118,7 +118,7 @@ def test_while_nothing_has_finished_a_bounded_source_makes_no_difference_to_a_ma
     tmp_path: Path, jobs: Jobs
 ) -> None:
     """S0-52: class 3. Whether sources are bounded shows only once one of them has ended."""
-    found = []
+    states = []
     for unbounded in (False, True):
         let = tmp_path / f"let-{unbounded}"
         source = Slowed(total=40, unbounded=unbounded, let=let)
@@ -128,11 +128,11 @@ def test_while_nothing_has_finished_a_bounded_source_makes_no_difference_to_a_ma
             run.wait_for(lambda: run.operator("numbers").get("records_out") == 4 * 40)
             run.ask("checkpoint")
             run.wait_for(lambda: run.manifests)
-            found.append(_held_open(run.manifests[0]))
+            states.append(_held_open(run.manifests[0]))
             let.touch()
             run.end("cancel")
-    assert {finished for finished, _, _ in found[0].values()} == {FinishedState.RUNNING}
-    assert found[0] == found[1]
+    assert {finished for finished, _, _ in states[0].values()} == {FinishedState.RUNNING}
+    assert states[0] == states[1]
 
 
 @dataclass(frozen=True)

@@ -104,10 +104,10 @@ class _Tally(BroadcastProcessFunction):
         self._parts = context.union_list_state("parts") if self._tally.union else None
         parts = self._parts.get() if self._parts is not None else []
         self._rows = sum(self._seen.get())
-        mine = Opened(
+        opening = Opened(
             context.index, context.parallelism, context.restored, self._seen.get(), parts, dict(self._rules.items())
         )
-        self._tally.on_open(mine)
+        self._tally.on_open(opening)
 
     def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
         self._rows += 1
@@ -129,8 +129,10 @@ KNOWN = {value: value * 31 % 7 for value in range(5)}
 
 def job(rows: Any, rules: Any, tally: Tally, output: Path) -> Dataflow:
     flow = Dataflow("tally")
-    told = flow.source("rules", rules)
-    flow.source("rows", rows).connect_broadcast("tally", told, tally, SCHEMA).sink("out", ParquetSink(str(output)))
+    rule_stream = flow.source("rules", rules)
+    flow.source("rows", rows).connect_broadcast("tally", rule_stream, tally, SCHEMA).sink(
+        "out", ParquetSink(str(output))
+    )
     return flow
 
 
@@ -163,7 +165,7 @@ def test_a_plain_rescale_loses_nothing_of_any_kind(tmp_path: Path, jobs: Jobs) -
         ) as run:
             run.wait_for(lambda number=number: written(output) == 80 * number)  # type: ignore[misc]
             if number == 1:
-                run.wait_for(lambda heard=tally.told: len(heard) == 5 * 2)  # type: ignore[misc]
+                run.wait_for(lambda numbers=tally.told: len(numbers) == 5 * 2)  # type: ignore[misc]
             savepoint = run.end("stop")
             assert given_up(run) == 0
             manifest = run.manifests[-1]
@@ -184,12 +186,12 @@ def test_every_subtask_handles_records_after_a_rescale(tmp_path: Path, paralleli
     output, storage, source = tmp_path / "out", tmp_path / "state", Gated(total=50, keys=200)
 
     def flow() -> Dataflow:
-        made = Dataflow("counts")
-        numbers = made.source("numbers", source).key_by("key")
+        dataflow = Dataflow("counts")
+        numbers = dataflow.source("numbers", source).key_by("key")
         numbers.batches("each", lambda batch: batch, max_rows=1_000, max_wait_ms=0).sink(
             "out", ParquetSink(str(output))
         )
-        return made
+        return dataflow
 
     with jobs.running(flow().compile(1), storage) as run:
         run.wait_for(lambda: written(output) == 200)
@@ -249,10 +251,10 @@ def test_rules_and_lists_of_what_still_runs_are_assigned_anew(tmp_path: Path, pa
         partly = next(c for c in reversed(run.records.completed) if _is_partly(c.manifest))
     first, second = snapshots_of(partly.manifest)
     assert (first.finished, second.finished) == (True, False)
-    tally, again = Tally(union=False), MemoryRunStore(token=Token(2), restore_from=partly.folder)
+    tally, records = Tally(union=False), MemoryRunStore(token=Token(2), restore_from=partly.folder)
     source.gate.open()
-    jobs.run_to_end(job(source, RULES, tally, output).compile(parallelism), storage, again)
-    assert again.state is RunState.FINISHED
+    jobs.run_to_end(job(source, RULES, tally, output).compile(parallelism), storage, records)
+    assert records.state is RunState.FINISHED
     assert all(o.rules == KNOWN for o in tally.opened)
     assert len(tally.opened) == parallelism
     assert [value for o in tally.opened for value in o.seen] == list(second.lists["seen"])
@@ -328,10 +330,10 @@ def test_timers_fire_after_a_restore_although_no_row_comes(tmp_path: Path, jobs:
     output, storage, source, threads = tmp_path / "out", tmp_path / "state", Gated(total=5), Threads()
 
     def flow() -> Dataflow:
-        made = Dataflow("echo")
-        echoed = made.source("numbers", source).process("echo", lambda: Slow(threads), SCHEMA)
+        dataflow = Dataflow("echo")
+        echoed = dataflow.source("numbers", source).process("echo", lambda: Slow(threads), SCHEMA)
         echoed.sink("out", ParquetSink(str(output)))
-        return made
+        return dataflow
 
     with jobs.running(flow().compile(2), storage) as run:
         run.wait_for(lambda: run.operator("echo").get("records_in", 0) == 20)

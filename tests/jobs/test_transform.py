@@ -30,8 +30,8 @@ class Buffering(weir.spi.Operator):
         self._emit(out)
 
     def _emit(self, out: weir.spi.Collector) -> None:
-        held, self._held = self._held, []
-        for batch in held:
+        batches, self._held = self._held, []
+        for batch in batches:
             out.emit(batch)
 
 
@@ -51,8 +51,8 @@ class BufferingRows(weir.ProcessFunction):
         self.finish(context, out)
 
     def finish(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
-        held, self._held = self._held, []
-        for row in held:
+        rows, self._held = self._held, []
+        for row in rows:
             out.emit(row)
 
 
@@ -71,8 +71,8 @@ class BufferingKeys(weir.KeyedProcessFunction):
         self.finish(context, out)
 
     def finish(self, context: weir.ProcessContext, out: weir.RowCollector) -> None:
-        held, self._held = self._held, []
-        for row in held:
+        rows, self._held = self._held, []
+        for row in rows:
             out.emit(row)
 
 
@@ -95,8 +95,8 @@ def test_rows_that_leave_before_the_barrier_need_no_state(step: str, tmp_path: P
     def is_exact() -> bool:
         return sorted(row["value"] for row in committed(output)) == sorted(list(range(source.total)) * 4)
 
-    again = weir.FixedDelay(attempts=9, delay_ms=20)
-    with jobs.running(flow.compile(2), tmp_path / "state", restart=again) as run:
+    restart = weir.FixedDelay(attempts=9, delay_ms=20)
+    with jobs.running(flow.compile(2), tmp_path / "state", restart=restart) as run:
         for token in (2, 3):
             run.wait_for(is_exact)
             bomb.arm()
@@ -160,7 +160,7 @@ class Splitting(weir.spi.Operator):
         self._seen += batch.num_rows
         odd = pa.array([value % 2 == 1 for value in batch.column("value").to_pylist()])
         out.emit_to("odd", batch.filter(odd))
-        out.emit(batch.filter(pa.array([not one for one in odd.to_pylist()])))
+        out.emit(batch.filter(pa.array([not is_odd for is_odd in odd.to_pylist()])))
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: weir.spi.Collector) -> None:
         self.finish(out)

@@ -45,38 +45,38 @@ def job(live: Clocked, bomb: Bomb, folder: Path, parallelism: int) -> CompiledJo
     flow = weir.Dataflow("union")
     short = flow.source("short", Numbers(total=SHORT)).map_batches("short_timed", timed)
     rows = flow.source("numbers", live).map_batches("timed", timed).map_batches("bomb", bomb)
-    both = rows.union("both", short)
+    union = rows.union("both", short)
     size = timedelta(milliseconds=SIZE_MS)
-    both.key_by("key").window("windows", size, "time", {"n": weir.Count()}).sink(
+    union.key_by("key").window("windows", size, "time", {"n": weir.Count()}).sink(
         "out", weir.ParquetSink(str(folder / "out"))
     )
-    both.transform("ends", Ends, ENDS).sink("ended", weir.ParquetSink(str(folder / "ended")))
+    union.transform("ends", Ends, ENDS).sink("ended", weir.ParquetSink(str(folder / "ended")))
     return flow.compile(parallelism)
 
 
 def windows_of(live: int) -> dict[tuple[int, int], int]:
     """The count of each window, by key and start, of the first `live` rows of each split and all short rows."""
-    found: dict[tuple[int, int], int] = {}
+    windows: dict[tuple[int, int], int] = {}
     for total in (SHORT, live):
         for value in range(total):
             for split in range(4):
                 window = (value * 31 + split) % 7, value // SIZE_MS * SIZE_MS
-                found[window] = found.get(window, 0) + 1
-    return found
+                windows[window] = windows.get(window, 0) + 1
+    return windows
 
 
 def fired(folder: Path) -> dict[tuple[int, int], int]:
     rows = committed(folder / "out")
-    found = {(row["key"], round(row["window_start"].timestamp() * 1000)): row["n"] for row in rows}
-    assert len(found) == len(rows), "a window fired twice"
-    return found
+    windows = {(row["key"], round(row["window_start"].timestamp() * 1000)): row["n"] for row in rows}
+    assert len(windows) == len(rows), "a window fired twice"
+    return windows
 
 
 def test_a_stop_after_the_end_of_one_input_leaves_windows_open(tmp_path: Path, jobs: Jobs) -> None:
     """S0-77, S0-79: windows stay in the savepoint; the union and its steps finish when the live source has ended."""
     live, bomb, storage = Clocked(total=80), Bomb(), tmp_path / "state"
-    again = weir.FixedDelay(attempts=9, delay_ms=20)
-    with jobs.running(job(live, bomb, tmp_path, 2), storage, restart=again) as run:
+    restart = weir.FixedDelay(attempts=9, delay_ms=20)
+    with jobs.running(job(live, bomb, tmp_path, 2), storage, restart=restart) as run:
         run.wait_for(lambda: run.manifests and "short" in run.manifests[-1].finished_operators())
         bomb.arm()
         live.total = 120
@@ -105,15 +105,15 @@ def test_a_union_finishes_with_its_longest_input(tmp_path: Path, jobs: Jobs) -> 
     """S0-79: three inputs, one of them twice; the job ends by itself with every row."""
     flow = weir.Dataflow("union")
     short, long = flow.source("short", Numbers(total=10)), flow.source("long", Numbers(total=3_000), parallelism=1)
-    both = short.union("both", long, short)
-    both.transform("ends", Ends, ENDS).sink("ended", weir.ParquetSink(str(tmp_path / "ended")))
-    both.sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    union = short.union("both", long, short)
+    union.transform("ends", Ends, ENDS).sink("ended", weir.ParquetSink(str(tmp_path / "ended")))
+    union.sink("out", weir.ParquetSink(str(tmp_path / "out")))
     jobs.run_to_end(flow.compile(2), tmp_path / "state")
     ends = committed(tmp_path / "ended")
     assert sorted(row["index"] for row in ends) == [0, 1]
     assert sum(row["rows"] for row in ends) == 4 * (10 + 3_000 + 10)
-    found = sorted(row["value"] for row in committed(tmp_path / "out"))
-    assert found == sorted([*range(10), *range(3_000), *range(10)] * 4)
+    values = sorted(row["value"] for row in committed(tmp_path / "out"))
+    assert values == sorted([*range(10), *range(3_000), *range(10)] * 4)
 
 
 SEQUENCE = weir.SequenceSource(rows=10)
@@ -136,11 +136,11 @@ def test_streams_with_different_columns_are_refused_when_the_job_is_built(
 ) -> None:
     flow = weir.Dataflow("wrong")
     rows = flow.source("numbers", SEQUENCE)
-    one = shaped(rows, "one", pa.schema([("key", pa.int64()), ("value", pa.int64())]))
-    two = shaped(rows, "two", pa.schema(other))
+    first_stream = shaped(rows, "one", pa.schema([("key", pa.int64()), ("value", pa.int64())]))
+    second_stream = shaped(rows, "two", pa.schema(other))
     unknown = rows.map_batches("same", timed)
     with pytest.raises(weir.JobRejected, match=reason) as refused:
-        unknown.union("both", one, two)
+        unknown.union("both", first_stream, second_stream)
     assert (refused.value.code, refused.value.field) == ("wrong-columns", "both")
     assert "the columns of 'two' differ from the columns of 'one'" in refused.value.detail
 

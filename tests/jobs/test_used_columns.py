@@ -23,10 +23,10 @@ def totals(folder: Path, output: Path, reads_all: bool) -> weir.Dataflow:
     if reads_all:
         rows = rows.map("same", dict, COLUMNS)
     paid = rows.filter("paid", pc.field("fare") > 3).with_columns("double", double=pc.field("fare") * 2)
-    named = paid.join_broadcast(
+    trips = paid.join_broadcast(
         "named", zones.select("narrow", "zone", name=pc.field("tip")), on=["zone"], take=["name"]
     )
-    sums = named.key_by("name")
+    sums = trips.key_by("name")
     sums.aggregate("sums", {"n": weir.Count(), "double": weir.Sum("double")}).key_by("name").aggregate(
         "last", {"n": weir.Max("n"), "double": weir.Max("double")}
     ).sink("out", weir.ParquetSink(str(output)))
@@ -47,7 +47,7 @@ def test_the_output_does_not_depend_on_the_columns_that_are_left_out(tmp_path: P
     for part in range(4):
         drop(tmp_path / "in", f"{part}.jsonl", "".join(rows[part::4]))
     drop(tmp_path / "in" / "zones", "zones.jsonl", "".join(f'{{"zone": {n}, "tip": {n % 2}}}\n' for n in range(4)))
-    found = []
+    outputs = []
     for reads_all in (False, True):
         output = tmp_path / f"out{reads_all}"
         job = totals(tmp_path / "in", output, reads_all).compile(2)
@@ -56,10 +56,10 @@ def test_the_output_does_not_depend_on_the_columns_that_are_left_out(tmp_path: P
         by_key = {
             name: max((row["n"], row["double"]) for row in committed(output) if row["name"] == name) for name in (0, 1)
         }
-        found.append(by_key)
+        outputs.append(by_key)
     fares = [(n % 4 % 2, n % 9) for n in range(2_000) if n % 9 > 3]
     expected = {
         name: (sum(key == name for key, _ in fares), sum(2 * fare for key, fare in fares if key == name))
         for name in (0, 1)
     }
-    assert found == [expected, expected]
+    assert outputs == [expected, expected]

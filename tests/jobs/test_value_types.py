@@ -47,33 +47,33 @@ def stopped(source: Amounts, tmp_path: Path) -> str:
     with running(compiled, tmp_path / "state", MemoryRunStore()) as run:
         run.wait_for(lambda: run.operator("largest").get("records_in", 0) >= 20)
         run.checkpoints(2)
-        held = run.manifests[-1].operators["largest"].subtasks.values()
-        wanted = {"aggregates.most:max": str(source.kind), "aggregates.n:count": "int64"}
-        assert [one.value_types for one in held] == [wanted] * 2
+        snapshots = run.manifests[-1].operators["largest"].subtasks.values()
+        types = {"aggregates.most:max": str(source.kind), "aggregates.n:count": "int64"}
+        assert [snapshot.value_types for snapshot in snapshots] == [types] * 2
         return run.end("stop")
 
 
 def test_a_job_whose_aggregated_column_became_wider_goes_on(tmp_path: Path) -> None:
     """A subtask whose keys get no new row has the wider type too: its results stand beside those of the others."""
-    again = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int32()), tmp_path))
+    records = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int32()), tmp_path))
     source = Amounts(total=40, kind=pa.int64())
-    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", records) as run:
         run.wait_for(lambda: max((row["n"] for row in committed(tmp_path / "out")), default=0) >= 100)
         run.checkpoints(1)
-        types = [one.value_types for one in run.manifests[-1].operators["largest"].subtasks.values()]
+        types = [snapshot.value_types for snapshot in run.manifests[-1].operators["largest"].subtasks.values()]
         run.end("cancel")
     assert types == [{"aggregates.most:max": "int64", "aggregates.n:count": "int64"}] * 2
 
 
 def test_a_job_whose_aggregated_column_became_another_is_refused_before_any_slot_starts(tmp_path: Path) -> None:
     """It was found with the first batch of the restored job only, after sinks and sources had been opened."""
-    again = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int64()), tmp_path))
+    records = MemoryRunStore(token=Token(2), restore_from=stopped(Amounts(total=20, kind=pa.int64()), tmp_path))
     source = Amounts(total=40, kind=pa.float64())
-    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
+    with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", records) as run:
         run.join()
-    assert again.failure is not None
-    assert again.failure["code"] == "state-type-changed"
-    wanted = "state column 'aggregates.most:max' is int64 in the checkpoint and double in the job"
-    assert wanted in again.failure["message"]
-    assert "largest" in again.failure["message"]
-    assert again.live == {}, "no slot was started"
+    assert records.failure is not None
+    assert records.failure["code"] == "state-type-changed"
+    message = "state column 'aggregates.most:max' is int64 in the checkpoint and double in the job"
+    assert message in records.failure["message"]
+    assert "largest" in records.failure["message"]
+    assert records.live == {}, "no slot was started"

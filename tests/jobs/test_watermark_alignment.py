@@ -32,7 +32,7 @@ class Uneven:
     """Rows of a millisecond each; the second subtask is slow. Notes how far the first is ahead at each batch of its."""
 
     total: int
-    seen: list[int]  #: by subtask, the event time to which it has read
+    times: list[int]  #: by subtask, the event time to which it has read
     head_start: int = 0  #: the second subtask begins when the first is so far ahead, or after a minute
     leads: list[int] = field(default_factory=list)
     guarantee = "exactly-once"
@@ -55,23 +55,23 @@ class UnevenReader(SourceReader):
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if self.exhausted:
             return None
-        first = self._source.seen[self._index]
+        first = self._source.times[self._index]
         if self._index:
             time.sleep(0.002)
-            if not first and self._source.seen[0] < self._source.head_start and time.monotonic() < self._deadline:
+            if not first and self._source.times[0] < self._source.head_start and time.monotonic() < self._deadline:
                 return None
         else:
-            self._source.leads.append(first - self._source.seen[1])
+            self._source.leads.append(first - self._source.times[1])
         times = range(first, first + 10)
-        self._source.seen[self._index] += 10
+        self._source.times[self._index] += 10
         return pa.record_batch({"key": [0] * 10, "time": pa.array(times, pa.int64())})
 
     @property
     def exhausted(self) -> bool:
-        return self._source.seen[self._index] >= self._source.total
+        return self._source.times[self._index] >= self._source.total
 
     def watermark(self) -> int | None:
-        return self._source.seen[self._index] - 1
+        return self._source.times[self._index] - 1
 
 
 class Passing(KeyedProcessFunction):
@@ -105,7 +105,7 @@ def run(
     tmp_path: Path, step: Callable[[Stream], Stream], max_drift: timedelta | None = None, head_start: int = 0
 ) -> tuple[list[int], int]:
     """The leads of the fast subtask at its batches, and the milliseconds for which it has paused."""
-    source = Uneven(total=3_000, seen=[0, 0], head_start=head_start)
+    source = Uneven(total=3_000, times=[0, 0], head_start=head_start)
     flow = Dataflow("uneven")
     rows = flow.source("rows", source, max_drift=max_drift).map_batches("same", lambda batch: batch)
     step(rows).sink("out", ParquetSink(str(tmp_path / "out")))
@@ -149,4 +149,4 @@ def test_a_source_before_a_process_function_does_not_pause_by_itself(tmp_path: P
 
 def test_a_drift_that_is_no_positive_duration_is_refused_by_name() -> None:
     with pytest.raises(JobRejected, match="max_drift"):
-        Dataflow("bad").source("rows", Uneven(total=1, seen=[0, 0]), max_drift=timedelta(0))
+        Dataflow("bad").source("rows", Uneven(total=1, times=[0, 0]), max_drift=timedelta(0))

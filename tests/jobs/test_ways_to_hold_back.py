@@ -57,17 +57,17 @@ def _accept(server: socket.socket, behind: tuple[str, int], meter: Meter) -> Non
         while True:
             client, _ = server.accept()
             target = socket.create_connection(behind)
-            for one, other, counted in ((client, target, meter), (target, client, None)):
-                threading.Thread(target=_copy, args=(one, other, counted), daemon=True).start()
+            for reader, writer, counted in ((client, target, meter), (target, client, None)):
+                threading.Thread(target=_copy, args=(reader, writer, counted), daemon=True).start()
 
 
-def _copy(one: socket.socket, other: socket.socket, meter: Meter | None) -> None:
-    with suppress(OSError), one:
-        while data := one.recv(65_536):
+def _copy(reader: socket.socket, writer: socket.socket, meter: Meter | None) -> None:
+    with suppress(OSError), reader:
+        while data := reader.recv(65_536):
             if meter is not None:
                 meter.bytes += len(data)
-            other.sendall(data)
-        other.shutdown(socket.SHUT_WR)
+            writer.sendall(data)
+        writer.shutdown(socket.SHUT_WR)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class Table:
 
     def count(self) -> tuple[int, int]:
         """Rows, and distinct rows."""
-        found = self.connection.execute(f"SELECT count(*), count(DISTINCT (value, key)) FROM {self.name}").fetchone()
-        assert found is not None
-        return found[0], found[1]
+        row = self.connection.execute(f"SELECT count(*), count(DISTINCT (value, key)) FROM {self.name}").fetchone()
+        assert row is not None
+        return row[0], row[1]
 
     def close(self) -> None:
         self.connection.execute(f"DROP TABLE {self.name}, {self.name}_epochs")
@@ -125,9 +125,9 @@ class Table:
 def table(database_url: str) -> Iterator[Table]:
     place = conninfo_to_dict(database_url)
     with metered(str(place["host"]), int(place["port"] or 0)) as meter:
-        made = Table(database_url, meter)
-        yield made
-        made.close()
+        table = Table(database_url, meter)
+        yield table
+        table.close()
 
 
 @pytest.mark.parametrize("way", ["prepared", "staged", "write-ahead"])
@@ -151,8 +151,8 @@ def test_rows_stream_to_the_target_or_arrive_with_their_checkpoint(
     source.total += 1_000
     deaths.add("out: commit")
     records = MemoryRunStore(token=Token(run.records.token + 10), restore_from=savepoint)
-    again = weir.FixedDelay(attempts=9, delay_ms=30)
-    with jobs.running(job, state, records, settings=ASKED, restart=again) as run:
+    restart = weir.FixedDelay(attempts=9, delay_ms=30)
+    with jobs.running(job, state, records, settings=ASKED, restart=restart) as run:
         run.wait_for(lambda: run.operator("out").get("records_in", 0) == 1_000 * SPLITS)
         run.end("drain")
     assert not deaths.waiting

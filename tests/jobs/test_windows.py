@@ -110,9 +110,9 @@ def test_every_window_comes_once_and_is_right(tmp_path: Path, window: Windows, a
         run.checkpoints(2)
         assert set(run.manifests[-1].operators) == {"numbers", "spread", "bomb", "windows", "out"}
         savepoint = run.end("stop")
-    again = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     source.total = 1_500
-    with running(job.compile(3), tmp_path / "state", records=again) as run:
+    with running(job.compile(3), tmp_path / "state", records=records) as run:
         run.wait_for(lambda: run.operator("windows").get("records_in", 0) > 0)
         run.checkpoints(2)
         storage, everything = tmp_path / "state", [source.total] * source.splits

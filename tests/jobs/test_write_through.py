@@ -46,9 +46,9 @@ class MortalCommitter(FileCommitter):
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         self._mortal.at("commit")
-        shown = super().commit(permit, committables)
+        count = super().commit(permit, committables)
         self._mortal.at("committed")
-        return shown
+        return count
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
         self._mortal.at("commit epoch")
@@ -82,8 +82,8 @@ def cascade(source: Any, folder: Path, deaths: Deaths, trouble: Any = lambda bat
 
 
 def is_exact(folder: Path, source: Any) -> bool:
-    whole = sorted(value for value in range(source.total) for _ in range(source.splits))
-    return all(sorted(row["value"] for row in committed(folder / uid)) == whole for uid in SINKS)
+    values = sorted(value for value in range(source.total) for _ in range(source.splits))
+    return all(sorted(row["value"] for row in committed(folder / uid)) == values for uid in SINKS)
 
 
 def nothing_pending(folder: Path) -> bool:
@@ -93,8 +93,8 @@ def nothing_pending(folder: Path) -> bool:
 def test_three_cascaded_sinks_end_with_one_checkpoint_that_restores(tmp_path: Path, jobs: Jobs) -> None:
     """S0-36, S1-48: nothing is visible before its record; a new run commits all three from it, and again."""
     deaths = Deaths("first: commit epoch")
-    made = cascade(SOURCE, tmp_path, deaths)
-    with jobs.running(made, tmp_path / "state", settings=ASKED) as run:
+    cascade_job = cascade(SOURCE, tmp_path, deaths)
+    with jobs.running(cascade_job, tmp_path / "state", settings=ASKED) as run:
         assert run.join() is MasterExitCode.DONE
     assert run.records.state is RunState.FAILED
     (only,) = run.records.completed
@@ -103,7 +103,7 @@ def test_three_cascaded_sinks_end_with_one_checkpoint_that_restores(tmp_path: Pa
     for token in (11, 21):
         records = MemoryRunStore(token=Token(token), restore_from=only.folder)
         records.reserve_ids_above(only.manifest.checkpoint, 1)
-        jobs.run_to_end(made, tmp_path / "state", records, settings=ASKED)
+        jobs.run_to_end(cascade_job, tmp_path / "state", records, settings=ASKED)
         assert is_exact(tmp_path, SOURCE)
         assert nothing_pending(tmp_path)
 
@@ -125,8 +125,8 @@ BY_THE_MASTER = [
 def test_an_end_between_any_two_phases_of_the_last_checkpoint(tmp_path: Path, jobs: Jobs) -> None:
     """S0-36, S1-05, S1-31: on Spark by SIGKILL of the slot. The master commits again at each restore."""
     deaths = Deaths(*BEFORE_THE_RECORD, *BY_THE_MASTER)
-    made = cascade(SOURCE, tmp_path, deaths)
-    records = jobs.run_to_end(made, tmp_path / "state", settings=ASKED, restart=AGAIN)
+    cascade_job = cascade(SOURCE, tmp_path, deaths)
+    records = jobs.run_to_end(cascade_job, tmp_path / "state", settings=ASKED, restart=AGAIN)
     assert deaths.waiting == []
     assert records.token > len(BEFORE_THE_RECORD)
     assert is_exact(tmp_path, SOURCE)

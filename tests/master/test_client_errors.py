@@ -80,8 +80,8 @@ def test_a_committer_that_raises_at_a_restore_fails_that_attempt_and_names_the_s
         run.wait_for(lambda: len(run.records.details) >= 4)
         if method == "clean":
             ClientCommitter.failing.discard("commit_epoch")
-            seen = len(run.records.details) + 2
-            run.wait_for(lambda: len(run.records.details) >= seen)
+            count = len(run.records.details) + 2
+            run.wait_for(lambda: len(run.records.details) >= count)
         assert {detail["operator"] for detail in run.records.details} == {"out"}
         assert all("ClientError: quota exceeded" in detail["message"] for detail in run.records.details)
         ClientCommitter.failing.clear()

@@ -21,9 +21,9 @@ def check_log(output: Path) -> int:
     log = CommitLog(output)
     ((job, sink),) = log.sinks()
     epochs = log.epochs(job, sink)
-    found = [file.name for epoch in epochs for file in epoch.files]
-    assert len(found) == len(set(found))
-    assert set(found) == {path.name for path in output.glob("part-*")}
+    names = [file.name for epoch in epochs for file in epoch.files]
+    assert len(names) == len(set(names))
+    assert set(names) == {path.name for path in output.glob("part-*")}
     assert [epoch.number for epoch in epochs] == list(range(1, len(epochs) + 1))
     return len(epochs)
 

@@ -18,14 +18,14 @@ def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
     timings = ((subtask("a/0"), QUICK), (subtask("a/1"), SLOW))
     completed = manifest({"a": [KEPT, KEPT], "b": []})
     assert finalize_checkpoint(MemorySnapshotStore(), records, completed, timings, lambda: 9) == Recorded()
-    shown, ended = records.completed[0].operators
-    assert (shown["subtasks"], shown["state_bytes"], shown["written_bytes"]) == (2, 40, 30)
-    longest = {name: ms for name, ms in shown.items() if name.startswith("max_")}
+    row, ended = records.completed[0].operators
+    assert (row["subtasks"], row["state_bytes"], row["written_bytes"]) == (2, 40, 30)
+    longest = {name: ms for name, ms in row.items() if name.startswith("max_")}
     assert longest == {
         "max_start_delay_ms": 5, "max_alignment_ms": 30, "max_pre_barrier_ms": 3, "max_sync_ms": 4,
         "max_async_ms": 100.0,
     }  # fmt: skip
-    assert shown["slowest"] == {
+    assert row["slowest"] == {
         "subtask": 1, "start_delay_ms": 5, "alignment_ms": 0, "pre_barrier_ms": 3, "sync_ms": 4, "async_ms": 100.0,
     }  # fmt: skip
     assert (ended["max_alignment_ms"], ended["written_bytes"], ended["slowest"]) == (0, 0, None)

@@ -76,10 +76,10 @@ def test_a_master_that_is_superseded_between_attempts_goes_at_once_and_touches_n
     until(lambda: records.state is RunState.RESTARTING)
     records.superseded = True
     thread.join(20)
-    heard = not thread.is_alive()
+    has_ended = not thread.is_alive()
     master.release()
     thread.join(60)
-    assert heard
+    assert has_ended
     assert exits == [MasterExitCode.SUPERSEDED]
 
 
@@ -89,13 +89,13 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
     first = run_local(counts(Numbers(total=100), tmp_path / "out"), storage=storage, settings=FAST)
     folder = first.completed[-1].folder
     manifest = tmp_path / "state" / folder / "manifest.json"
-    whole = manifest.read_bytes()
-    manifest.write_bytes(whole[:-20])
-    kept = {p for p in (tmp_path / "state").rglob("*") if p.is_file()}
+    content = manifest.read_bytes()
+    manifest.write_bytes(content[:-20])
+    paths = {p for p in (tmp_path / "state").rglob("*") if p.is_file()}
     second = MemoryRunStore(token=Token(9), completed=list(first.completed))
     second.restore_point = lambda passed_over=(): None  # type: ignore[method-assign]
     run_local(counts(Numbers(total=100), tmp_path / "out2"), storage=storage, settings=FAST, records=second)
-    assert all(path.exists() for path in kept)
+    assert all(path.exists() for path in paths)
 
 
 def test_an_unreadable_savepoint_keeps_its_own_files_and_stops_no_other_deletion(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_an_unreadable_savepoint_keeps_its_own_files_and_stops_no_other_deletion
         run.wait_for(lambda: "savepoint" in run.records.settled)
         (folder,) = [path for path in storage.iterdir() if path.name.startswith("savepoint-")]
         (folder / "manifest.json").write_bytes(b"damaged")
-        kept = {path for path in folder.rglob("*") if path.is_file()}
-        run.checkpoints(more=12)
+        paths = {path for path in folder.rglob("*") if path.is_file()}
+        run.checkpoints(count=12)
         run.wait_for(lambda: run.records.live.get("unreadable") == [folder.name])
         run.wait_for(lambda: len([path for path in storage.iterdir() if path.name.startswith("chk-")]) <= 5)
         run.end("stop")
-    assert all(path.exists() for path in kept)
+    assert all(path.exists() for path in paths)
 
 
 def test_a_retained_checkpoint_of_newer_software_is_left_alone_and_bars_nothing(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_a_retained_checkpoint_of_newer_software_is_left_alone_and_bars_nothing(
     first = run_local(counts(Numbers(total=100), tmp_path / "out"), storage=str(storage), settings=FAST)
     newer = msgspec.structs.replace(first.completed[-1].manifest, format=FORMAT_VERSION + 1)
     (storage / first.completed[-1].folder / "manifest.json").write_bytes(encode_manifest(newer))
-    kept = {path for path in storage.rglob("*") if path.is_file()}
+    paths = {path for path in storage.rglob("*") if path.is_file()}
     second = MemoryRunStore(token=Token(9), completed=list(first.completed))
     second.restore_point = lambda passed_over=(): None  # type: ignore[method-assign]
-    again = run_local(
+    successor = run_local(
         counts(Numbers(total=100), tmp_path / "out2"), storage=str(storage), settings=FAST, records=second
     )
-    assert again.state is RunState.FINISHED
-    assert all(path.exists() for path in kept)
+    assert successor.state is RunState.FINISHED
+    assert all(path.exists() for path in paths)
 
 
 def drained_but_not_committed(folder: Path) -> tuple[MemoryRunStore, list[Path]]:
@@ -148,22 +148,22 @@ def drained_but_not_committed(folder: Path) -> tuple[MemoryRunStore, list[Path]]
     write_manifest(FileStore(str(folder / "state")), savepoint)  # the end of the run has noted what was committed
     for mark in (folder / "out").glob(".committed-*"):
         mark.unlink()
-    shown = []
+    paths = []
     for committable in pending_committables(savepoint)[OperatorId("out")]:
-        shown.append(folder / "out" / committable["final"])
-        shown[-1].rename(folder / "out" / committable["pending"])
-    assert shown, "a test of nothing"
-    return MemoryRunStore(token=Token(5), completed=list(first.completed)), shown
+        paths.append(folder / "out" / committable["final"])
+        paths[-1].rename(folder / "out" / committable["pending"])
+    assert paths, "a test of nothing"
+    return MemoryRunStore(token=Token(5), completed=list(first.completed)), paths
 
 
 def test_a_recorded_savepoint_of_a_drain_ends_the_run_and_is_committed_from_its_manifest(tmp_path: Path) -> None:
     """S0-21: the next master restarts nothing, commits what the slots still owed, and tells whoever asked."""
-    records, shown = drained_but_not_committed(tmp_path)
+    records, paths = drained_but_not_committed(tmp_path)
     records.operations.append(OperationRequest("d", "drain"))
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
     assert local_master(job, str(tmp_path / "state"), records, FAST).run() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
-    assert all(path.exists() for path in shown)
+    assert all(path.exists() for path in paths)
     assert records.settled["d"] == ({"checkpoint": records.completed[-1].manifest.checkpoint}, None)
 
 
@@ -191,7 +191,7 @@ def test_a_commit_that_takes_long_after_the_last_attempt_does_not_silence_the_ma
         commit_pending(*arguments)
 
     monkeypatch.setattr(job_master, "commit_pending", slow)
-    records, shown = drained_but_not_committed(tmp_path)
+    records, paths = drained_but_not_committed(tmp_path)
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
     with running(job, tmp_path / "state", records) as run:
         try:
@@ -200,41 +200,41 @@ def test_a_commit_that_takes_long_after_the_last_attempt_does_not_silence_the_ma
             answers.set()
         assert run.join() is MasterExitCode.DONE
     assert records.live["ending"]["phase"] == "commit"
-    assert all(path.exists() for path in shown)
+    assert all(path.exists() for path in paths)
 
 
 def test_a_master_that_is_released_leaves_what_it_could_not_commit_to_the_next_one(tmp_path: Path) -> None:
     """S0-21: the end of a worker is no reason to fail a run whose savepoint is complete."""
-    records, shown = drained_but_not_committed(tmp_path)
+    records, paths = drained_but_not_committed(tmp_path)
     lost = list((tmp_path / "out").glob(".*.pending"))
-    kept = [path.rename(tmp_path / path.name) for path in lost]
+    backups = [path.rename(tmp_path / path.name) for path in lost]
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
     master = local_master(job, str(tmp_path / "state"), records, FAST)
     master.release()
     assert master.run() is MasterExitCode.RELEASED
     assert not records.state.is_terminal
-    for path, place in zip(kept, lost, strict=True):
+    for path, place in zip(backups, lost, strict=True):
         path.rename(place)
     assert local_master(job, str(tmp_path / "state"), records, FAST).run() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
-    assert all(path.exists() for path in shown)
+    assert all(path.exists() for path in paths)
 
 
 def test_a_release_during_the_last_try_of_a_commit_leaves_the_run_to_the_next_master(tmp_path: Path) -> None:
     """S0-21: also when the time for the commit has passed, as with a folder that hangs."""
-    records, shown = drained_but_not_committed(tmp_path)
+    records, paths = drained_but_not_committed(tmp_path)
     lost = list((tmp_path / "out").glob(".*.pending"))
-    kept = [path.rename(tmp_path / path.name) for path in lost]
+    backups = [path.rename(tmp_path / path.name) for path in lost]
     job, storage = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1), str(tmp_path / "state")
     config = MasterConfig(job_id=job.name, token=records.token, job=job, storage=storage, commit_timeout_ms=0)
     master = JobMaster(config, records, FileStore(storage), LocalLauncher(), SystemClock())
     master.release()
     assert master.run() is MasterExitCode.RELEASED
     assert not records.state.is_terminal
-    for path, place in zip(kept, lost, strict=True):
+    for path, place in zip(backups, lost, strict=True):
         path.rename(place)
     assert local_master(job, storage, records, FAST).run() is MasterExitCode.DONE
-    assert all(path.exists() for path in shown)
+    assert all(path.exists() for path in paths)
 
 
 class ClockThat(SystemClock):
@@ -270,10 +270,10 @@ def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> 
     thread = threading.Thread(target=lambda: exits.append(master.run()))
     thread.start()
     thread.join(10)
-    heard = not thread.is_alive()
+    has_ended = not thread.is_alive()
     master.release()
     thread.join(30)
-    assert heard
+    assert has_ended
     assert exits == [MasterExitCode.RELEASED]
 
 
@@ -293,13 +293,13 @@ def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_pat
 
 
 def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
-    done: list[str] = []
+    calls: list[str] = []
     outages = iter([EnvironmentFailure("away"), EnvironmentFailure("away")])
 
     def work() -> None:
         for outage in outages:
             raise outage
-        done.append("written")
+        calls.append("written")
 
     def unexpected(error: BaseException) -> None:
         pytest.fail(str(error))
@@ -307,10 +307,10 @@ def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
     scribe = MetadataThread(unexpected)
     scribe.submit(work)
     scribe.close(10)
-    assert done == ["written"]
-    last: Callable[[], None] = lambda: done.append("last word")  # noqa: E731
+    assert calls == ["written"]
+    last: Callable[[], None] = lambda: calls.append("last word")  # noqa: E731
     scribe.submit(last)
-    assert done == ["written", "last word"]
+    assert calls == ["written", "last word"]
 
 
 class AskedMeanwhile(MemoryRunStore):
@@ -319,12 +319,12 @@ class AskedMeanwhile(MemoryRunStore):
     poke: Callable[[], None] | None = None
 
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
-        taken = super().take_operations(only_cancel=only_cancel)
+        operations = super().take_operations(only_cancel=only_cancel)
         if self.poke is not None and not only_cancel:
             poke, self.poke = self.poke, None
             self.operations.append(OperationRequest("c", "cancel"))
             poke()
-        return taken
+        return operations
 
 
 def test_what_is_asked_while_an_answer_is_on_its_way_is_not_forgotten(tmp_path: Path) -> None:
@@ -336,10 +336,10 @@ def test_what_is_asked_while_an_answer_is_on_its_way_is_not_forgotten(tmp_path: 
     thread = threading.Thread(target=master.run)
     thread.start()
     thread.join(30)
-    heard = not thread.is_alive()
+    has_ended = not thread.is_alive()
     master.release()
     thread.join(30)
-    assert heard
+    assert has_ended
     assert records.settled["c"] == ({}, None)
 
 
@@ -392,23 +392,23 @@ def test_a_restored_source_needs_no_listing_of_an_input_that_is_gone(tmp_path: P
     """The backfill has ended, its table is dropped, and another worker takes over the run."""
 
     def flow(backfill: Numbers, stream: Numbers) -> Dataflow:
-        made = Dataflow("backfill")
-        both = made.source("backfill", backfill).union("both", made.source("stream", stream))
-        both.sink("out", ParquetSink(str(tmp_path / "out")))
-        return made
+        dataflow = Dataflow("backfill")
+        union = dataflow.source("backfill", backfill).union("both", dataflow.source("stream", stream))
+        union.sink("out", ParquetSink(str(tmp_path / "out")))
+        return dataflow
 
     job = flow(Numbers(total=100), Numbers(total=100, unbounded=True)).compile(1)
     with running(job, tmp_path / "state") as run:
         run.wait_for(lambda: run.manifests and "backfill" in run.manifests[-1].finished_operators())
         folder = run.end("stop")
     records = MemoryRunStore(token=Token(2), restore_from=folder)
-    again = flow(Dropped(total=100), Numbers(total=200)).compile(1)
-    with running(again, tmp_path / "state", records) as run:
+    new_job = flow(Dropped(total=100), Numbers(total=200)).compile(1)
+    with running(new_job, tmp_path / "state", records) as run:
         run.join()
     assert records.failure is None, records.failure
     assert records.state is RunState.FINISHED
     first = MemoryRunStore(token=Token(9))
-    with running(again, tmp_path / "new", first) as run:
+    with running(new_job, tmp_path / "new", first) as run:
         run.join()
     assert first.failure is not None
     assert first.failure["code"] == "missing-table"

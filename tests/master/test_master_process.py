@@ -63,30 +63,30 @@ def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
     out = tmp_path / "data" / "out"
     out.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    given = row({"lines_dir": str(tmp_path / "data" / "in"), "output_dir": str(out)})
-    assert compile_job(given)[0].sinks
+    run_row = row({"lines_dir": str(tmp_path / "data" / "in"), "output_dir": str(out)})
+    assert compile_job(run_row)[0].sinks
     out.rmdir()
     out.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(JobRejected) as refused:
-        compile_job(given)
+        compile_job(run_row)
     assert (refused.value.code, refused.value.field) == ("path-not-allowed", "output_dir")
 
 
 def test_a_clone_discards_the_rows_of_every_sink_under_its_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path))
     monkeypatch.setenv("WEIR_INPUTS", str(tmp_path / "inputs"))
-    given = row({"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")})
-    (whole, code), (isolated, of_clone) = compile_job(given), compile_job(replace(given, discards_output=True))
+    run_row = row({"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out")})
+    (job, code), (isolated, of_clone) = compile_job(run_row), compile_job(replace(run_row, discards_output=True))
     assert code == of_clone
-    assert not whole.is_isolated
+    assert not job.is_isolated
     assert isolated.is_isolated
-    assert whole.sinks.keys() == isolated.sinks.keys()
-    assert [operator.uid for operator in whole.graph.operators] == [o.uid for o in isolated.graph.operators]
+    assert job.sinks.keys() == isolated.sinks.keys()
+    assert [operator.uid for operator in job.graph.operators] == [o.uid for o in isolated.graph.operators]
     for uid, sink in isolated.sinks.items():
         assert isinstance(sink, DiscardSink)
-        made = isolated.operators[uid]()
-        assert isinstance(made, SinkOperator)
-        assert isinstance(made._writer, DiscardWriter)
+        operator = isolated.operators[uid]()
+        assert isinstance(operator, SinkOperator)
+        assert isinstance(operator._writer, DiscardWriter)
 
 
 def test_the_code_of_a_run_is_that_of_its_version_at_another_parallelism(
@@ -116,5 +116,5 @@ def test_the_records_of_a_run_mask_the_secrets_that_its_parameters_refer_to(monk
     """A Spark task resolves a reference, and Spark passes its error to the job master."""
     monkeypatch.setenv("WEIR_SECRET_ORDERS", "fish-and-chips")
     redact = redaction_of(row({"url": "postgresql://app:${secret:orders}@db/orders"}))
-    shown = redact({"message": "no way to postgresql://app:fish-and-chips@db/orders"})
-    assert shown == {"message": "no way to postgresql://app:********@db/orders"}
+    record = redact({"message": "no way to postgresql://app:fish-and-chips@db/orders"})
+    assert record == {"message": "no way to postgresql://app:********@db/orders"}

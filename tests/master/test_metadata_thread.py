@@ -34,32 +34,32 @@ class Hung:
         until(lambda: all(thread.name != NAME for thread in threading.enumerate()), 60)
 
 
-def note(done: list[str], what: str) -> Callable[..., None]:
-    return lambda *_: done.append(what)
+def note(calls: list[str], what: str) -> Callable[..., None]:
+    return lambda *_: calls.append(what)
 
 
 def test_a_thread_that_outlives_its_close_leaves_the_rest_of_the_queue() -> None:
     """The records have the token of the next attempt by then."""
-    hung, done = Hung(), list[str]()
-    hung.thread.submit(hung.hang, note(done, "result"))
-    hung.thread.submit(note(done, "queued"))
+    hung, calls = Hung(), list[str]()
+    hung.thread.submit(hung.hang, note(calls, "result"))
+    hung.thread.submit(note(calls, "queued"))
     hung.abandon()
-    hung.thread.submit(note(done, "last work of the attempt"))
+    hung.thread.submit(note(calls, "last work of the attempt"))
     hung.release()
-    assert done == ["last work of the attempt"]
+    assert calls == ["last work of the attempt"]
 
 
 def test_a_commit_that_outlives_the_close_is_not_followed_by_deletions() -> None:
-    hung, done = Hung(), list[str]()
+    hung, calls = Hung(), list[str]()
 
     def commit(_: Any) -> None:
         hung.hang()
-        hung.thread.submit(note(done, "deletions"))
+        hung.thread.submit(note(calls, "deletions"))
 
-    hung.thread.submit(note(done, "record"), commit)
+    hung.thread.submit(note(calls, "record"), commit)
     hung.abandon()
     hung.release()
-    assert done == ["record"]
+    assert calls == ["record"]
 
 
 def test_a_call_that_does_not_return_is_hung_and_an_outage_is_not() -> None:

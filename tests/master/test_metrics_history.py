@@ -55,18 +55,18 @@ STEPS = st.lists(
 def test_intervals_add_up_to_the_totals_of_the_attempt(steps: list[tuple[int, tuple[int, int], float, int]]) -> None:
     """Each row is in one interval, spans follow each other without a gap, and peaks are the highest of all samples."""
     history, now, totals, busy, peak = MetricsHistory(GRAPH, START), START, [0, 0], 0.0, 0
-    found = {}
+    samples = {}
     for passed, rows, more_busy, waiting in steps:
         now, busy, peak = now + passed, busy + more_busy, max(peak, waiting)
-        totals = [total + more for total, more in zip(totals, rows, strict=True)]
-        found = {
+        totals = [total + increase for total, increase in zip(totals, rows, strict=True)]
+        samples = {
             NUMBERS: [
                 metrics(NUMBERS, i, records_out=totals[i], bytes_out=8 * totals[i], busy_ms=busy) for i in (0, 1)
             ],
             OUT: [metrics(OUT, i, records_in=totals[i], in_flight_bytes=waiting) for i in (0, 1)],
         }
-        history.sample(found, {"p": ProcessUsage(10, now - START)}, now)
-    history.end(found, {"p": ProcessUsage(10, now - START)}, now)
+        history.sample(samples, {"p": ProcessUsage(10, now - START)}, now)
+    history.end(samples, {"p": ProcessUsage(10, now - START)}, now)
     intervals = history.pending()
     runs = [row(interval, "") for interval in intervals]
     assert sum(each["span_ms"] for each in runs) == now - START
@@ -94,8 +94,8 @@ def test_an_interval_holds_increases_and_not_totals() -> None:
     assert (first.at, second_interval.at) == (START - 1_000, START + 4_000)
     assert [row(each, "numbers")["span_ms"] for each in (first, second_interval)] == [4_000, 5_000]
     assert [row(each, "numbers")["records_out"] for each in (first, second_interval)] == [1_600, 2_000]
-    found = row(second_interval, "numbers")
-    assert (found["busy"], found["backpressured"], found["skew"]) == (0.25, 0.125, 1.5)
+    values = row(second_interval, "numbers")
+    assert (values["busy"], values["backpressured"], values["skew"]) == (0.25, 0.125, 1.5)
     assert (row(second_interval, "")["cpu_ms"], row(second_interval, "")["memory_bytes"]) == (3_500, 9)
     assert row(first, "")["cpu_ms"] == 2_100, "the first sample of a process is its base"
 
@@ -128,9 +128,9 @@ def test_the_phases_of_an_interval_are_those_of_the_slowest_subtask_in_its_longe
     history.on_checkpoint(manifest, [(SubtaskId(OUT, 0), SnapshotTimings(sync_ms=90.0))], 100, 10)
     history.sample({NUMBERS: [metrics(NUMBERS, 0)], OUT: [metrics(OUT, 0)]}, {}, START + 4_000)
     (interval,) = history.pending()
-    whole, out = row(interval, ""), row(interval, "out")
+    job_row, out = row(interval, ""), row(interval, "out")
     columns = ("start_delay_ms", "alignment_ms", "pre_barrier_ms", "sync_ms", "async_ms")
-    assert [whole[column] for column in columns] == [28, 48, 0, 0, 161]
+    assert [job_row[column] for column in columns] == [28, 48, 0, 0, 161]
     assert (out["start_delay_ms"], out["sync_ms"]) == (80, 90), "an operator has the longest of each phase"
 
 
@@ -146,11 +146,11 @@ def test_a_clock_that_is_set_back_loses_no_rows_and_ends_no_history() -> None:
 
 def test_lags_are_behind_the_clock_and_behind_the_newest_event() -> None:
     history, now = MetricsHistory(GRAPH, START), START + 4_000
-    found = {
+    samples = {
         NUMBERS: [metrics(NUMBERS, 0, watermark=now - 500), metrics(NUMBERS, 1, watermark=now - 900)],
         OUT: [metrics(OUT, 0, watermark=now - 2_000), metrics(OUT, 1, watermark=now - 700)],
     }
-    history.sample(found, {}, now)
+    history.sample(samples, {}, now)
     (interval,) = history.pending()
     source, sink, run = (row(interval, uid) for uid in ("numbers", "out", ""))
     assert (source["watermark"], source["processing_lag_ms"], source["event_lag_ms"]) == (now - 900, 900, 400)
@@ -160,11 +160,11 @@ def test_lags_are_behind_the_clock_and_behind_the_newest_event() -> None:
 
 def test_there_is_no_lag_before_the_first_watermark_and_after_the_last() -> None:
     history = MetricsHistory(GRAPH, START)
-    found = {
+    samples = {
         NUMBERS: [metrics(NUMBERS, 0, watermark=MAX_WATERMARK), metrics(NUMBERS, 1, watermark=5)],
         OUT: [metrics(OUT, 0), metrics(OUT, 1, watermark=5)],
     }
-    history.sample(found, {}, START + 4_000)
+    history.sample(samples, {}, START + 4_000)
     (interval,) = history.pending()
     assert {row(interval, uid)["processing_lag_ms"] for uid in ("numbers", "out")} == {None}
 
@@ -174,11 +174,11 @@ def test_what_the_database_does_not_take_is_kept_up_to_a_limit() -> None:
     for _ in range(MAX_PENDING + 5):
         now += INTERVAL_MS
         history.sample({NUMBERS: [metrics(NUMBERS, 0)]}, {}, now)
-    held = history.pending()
-    assert len(held) == MAX_PENDING
-    assert held[-1].at == (now - INTERVAL_MS) // INTERVAL_MS * INTERVAL_MS
+    intervals = history.pending()
+    assert len(intervals) == MAX_PENDING
+    assert intervals[-1].at == (now - INTERVAL_MS) // INTERVAL_MS * INTERVAL_MS
     history.sample({NUMBERS: [metrics(NUMBERS, 0)]}, {}, now + INTERVAL_MS)  # drops the oldest meanwhile
-    history.on_written(held[:3])
-    assert history.pending()[0] is held[3]
-    history.on_written(held)
+    history.on_written(intervals[:3])
+    assert history.pending()[0] is intervals[3]
+    history.on_written(intervals)
     assert len(history.pending()) == 1

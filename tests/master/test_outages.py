@@ -42,9 +42,9 @@ class ReadOnlyCommitter(FileCommitter):
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         if committables and self.away.is_set():
             raise OSError(errno.EROFS, "Read-only file system", str(self._folder))
-        shown = super().commit(permit, committables)
+        count = super().commit(permit, committables)
         ReadOnlyCommitter.commits += bool(committables)
-        return shown
+        return count
 
 
 class TroubledSink(ParquetSink):
@@ -162,14 +162,19 @@ def test_what_is_an_outage() -> None:
     wrapped.__cause__ = FULL
     client = OSError("HTTPConnectionPool: Max retries exceeded")  # as `requests` raises it: no number, a context
     client.__context__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-    own = ValueError("row 3")
-    own.__context__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    row_error = ValueError("row 3")
+    row_error.__context__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
     away = TargetAway("the server does not answer")
     assert all(
         is_outage(error) for error in (FULL, wrapped, client, away, ConnectionResetError(errno.ECONNRESET, "reset"))
     )
-    others = (own, FileNotFoundError(errno.ENOENT, "no such file"), PermissionError(errno.EACCES, "no"), KeyError("x"))
-    assert not any(is_outage(error) for error in (*others, EnvironmentFailure("channel broke")))
+    errors = (
+        row_error,
+        FileNotFoundError(errno.ENOENT, "no such file"),
+        PermissionError(errno.EACCES, "no"),
+        KeyError("x"),
+    )
+    assert not any(is_outage(error) for error in (*errors, EnvironmentFailure("channel broke")))
 
 
 def test_rows_that_a_target_refuses_in_a_commit_are_no_reason_to_restart() -> None:

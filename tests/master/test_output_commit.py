@@ -20,7 +20,7 @@ def settings(interval_ms: int | None, timeout_ms: int, min_pause_ms: int = 0) ->
 
 
 @pytest.mark.parametrize(
-    ("found", "is_refused"),
+    ("settings", "is_refused"),
     [
         (settings(20_000, 39_999), False),
         (settings(20_000, 40_000), True),
@@ -29,14 +29,14 @@ def settings(interval_ms: int | None, timeout_ms: int, min_pause_ms: int = 0) ->
     ],
 )
 def test_interval_and_time_out_of_checkpoints_must_fit_a_transaction(
-    found: CoordinatorSettings, is_refused: bool
+    settings: CoordinatorSettings, is_refused: bool
 ) -> None:
     sinks: Sinks = {OperatorId("out"): KAFKA, OperatorId("files"): weir.ParquetSink("/out")}
     if not is_refused:
-        check_expiry(sinks, found)
+        check_expiry(sinks, settings)
         return
     with pytest.raises(JobRejected, match="out: its target drops output that is not committed within 60000 ms"):
-        check_expiry(sinks, found)
+        check_expiry(sinks, settings)
 
 
 def test_a_job_with_output_that_may_expire_ends_before_it_starts(tmp_path: Path) -> None:

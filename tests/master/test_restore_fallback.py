@@ -54,8 +54,8 @@ class Scene:
     def own_segments(self, index: int, operator: str) -> list[str]:
         """State files of an operator that no earlier checkpoint names."""
         before = {s.path for manifest in self.manifests[:index] for s in manifest.segments()}
-        found = {s.path for t in self.manifests[index].operators[operator].subtasks.values() for s in t.segments()}
-        return sorted(found - before)
+        paths = {s.path for t in self.manifests[index].operators[operator].subtasks.values() for s in t.segments()}
+        return sorted(paths - before)
 
     def manifest_file(self, index: int) -> str:
         return f"{self.records.completed[index].folder}/manifest.json"
@@ -190,10 +190,12 @@ def lose_a_row(scene: Scene) -> int:
     """Makes the newest checkpoint one of a state with a row more than its files hold. Returns the key group."""
     manifest = scene.manifests[-1]
     counted = manifest.operators["counts"]
-    index, snapshot = next((index, one) for index, one in counted.subtasks.items() if one.proofs["aggregates"])
+    index, snapshot = next(
+        (index, candidate) for index, candidate in counted.subtasks.items() if candidate.proofs["aggregates"]
+    )
     group, proof = next(iter(snapshot.proofs["aggregates"].items()))
-    more = snapshot.proofs["aggregates"] | {group: GroupProof(proof.entries + 1, proof.hash)}
-    changed = msgspec.structs.replace(snapshot, proofs=snapshot.proofs | {"aggregates": more})
+    proofs = snapshot.proofs["aggregates"] | {group: GroupProof(proof.entries + 1, proof.hash)}
+    changed = msgspec.structs.replace(snapshot, proofs=snapshot.proofs | {"aggregates": proofs})
     operator = msgspec.structs.replace(counted, subtasks=counted.subtasks | {index: changed})
     changed_manifest = msgspec.structs.replace(manifest, operators=manifest.operators | {"counts": operator})
     scene.path(scene.manifest_file(-1)).write_bytes(encode_manifest(changed_manifest))
@@ -262,10 +264,10 @@ def test_a_file_that_the_checkpoint_before_needs_too_rules_it_out(shared_files: 
     records, master = again(scene, "fail")
     master.run()
     naming = {m.checkpoint for m in scene.manifests if any(s.path == file for s in m.segments())}
-    whole = [m.checkpoint for m in scene.manifests if m.checkpoint not in naming]
+    numbers = [m.checkpoint for m in scene.manifests if m.checkpoint not in naming]
     assert records.failure is not None
     assert records.failure["file"] == file
-    assert records.failure["previous"] == max(whole, default=None)
+    assert records.failure["previous"] == max(numbers, default=None)
 
 
 @pytest.mark.parametrize("policy", ["fail", "previous"])

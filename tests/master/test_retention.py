@@ -57,25 +57,25 @@ def test_what_a_killed_writer_left_goes_with_the_next_attempt_and_not_before(tmp
 def test_files_that_no_manifest_needs_go_and_savepoints_stay(tmp_path: Path) -> None:
     """S2-37: the files of early acknowledgements of a checkpoint that failed are among those that go."""
     store = FileStore(tmp_path)
-    needed, savepoint = "chk-1-2/a-0/base.arrow", "savepoint-2-2/a-0/base.arrow"
+    base, savepoint = "chk-1-2/a-0/base.arrow", "savepoint-2-2/a-0/base.arrow"
     aborted, foreign = "chk-3-2/a-0/base.arrow", "notes/read-me"
     lost, running = "savepoint-4-2/a-0/base.arrow", "chk-5-3/a-0/base.arrow"
-    for path in (needed, savepoint, f"savepoint-2-2/{MANIFEST_FILE}", aborted, foreign, lost, running):
+    for path in (base, savepoint, f"savepoint-2-2/{MANIFEST_FILE}", aborted, foreign, lost, running):
         store.put(path, [b"x"])
-    kept = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment(needed),)})]}, checkpoint=4, token=2)
-    write_manifest(store, kept)
-    assert sweep_orphans(store, Token(3), [kept]) == 2
+    checkpoint = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment(base),)})]}, checkpoint=4, token=2)
+    write_manifest(store, checkpoint)
+    assert sweep_orphans(store, Token(3), [checkpoint]) == 2
     assert set(store.list("")) == {
-        needed, savepoint, f"savepoint-2-2/{MANIFEST_FILE}", foreign, running, f"chk-4-2/{MANIFEST_FILE}"
+        base, savepoint, f"savepoint-2-2/{MANIFEST_FILE}", foreign, running, f"chk-4-2/{MANIFEST_FILE}"
     }  # fmt: skip
 
 
 def test_a_discarded_checkpoint_of_newer_software_goes_as_far_as_its_own_folder(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    own, shared = "chk-4-2/a-0/delta.arrow", "chk-3-2/a-0/base.arrow"
-    for path in (own, shared):
+    delta, shared = "chk-4-2/a-0/delta.arrow", "chk-3-2/a-0/base.arrow"
+    for path in (delta, shared):
         store.put(path, [b"x"])
-    built_on = (segment(shared), segment(own))
+    built_on = (segment(shared), segment(delta))
     newer = manifest({"a": [SubtaskSnapshot(keyed={"k": built_on})]}, checkpoint=4, token=2)
     write_manifest(store, msgspec.structs.replace(newer, format=FORMAT_VERSION + 1))
     assert discard_checkpoints(store, ["chk-4-2"], []) == []
@@ -116,43 +116,43 @@ def test_what_an_unreadable_checkpoint_may_need_stays_and_the_rest_goes(tmp_path
 
 def checkpoints(store: FileStore, count: int = 5) -> list[Manifest]:
     """Each with a file of its own and that of the one before it."""
-    made = []
+    manifests = []
     for number in range(1, count + 1):
         files = [f"chk-{n}-1/a-0/{n}.arrow" for n in (number - 1, number) if n]
         store.put(files[-1], [b"x"])
         keyed = {"k": tuple(map(segment, files))}
-        made.append(manifest({"a": [SubtaskSnapshot(keyed=keyed)]}, checkpoint=number, token=1))
-        write_manifest(store, made[-1])
-    return made
+        manifests.append(manifest({"a": [SubtaskSnapshot(keyed=keyed)]}, checkpoint=number, token=1))
+        write_manifest(store, manifests[-1])
+    return manifests
 
 
 def test_what_is_being_read_stays_with_all_that_it_names_and_goes_later(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    made = checkpoints(store)
+    manifests = checkpoints(store)
     PinnedCheckpoint(str(tmp_path), "chk-2-1").renew()
     now = SystemClock().now_ms()
     left = discard_checkpoints(
-        store, ["chk-1-1", "chk-2-1", "chk-3-1"], made[3:], (), lambda: active_pin_folders(store, now)
+        store, ["chk-1-1", "chk-2-1", "chk-3-1"], manifests[3:], (), lambda: active_pin_folders(store, now)
     )
     assert left == ["chk-2-1"]
-    assert files_of(made[1]) <= set(store.list("")), "it is whole, the file of an older checkpoint included"
+    assert files_of(manifests[1]) <= set(store.list("")), "it is whole, the file of an older checkpoint included"
     assert not {f"chk-1-1/{MANIFEST_FILE}", f"chk-3-1/{MANIFEST_FILE}"} & set(store.list(""))
-    sweep_orphans(store, Token(2), [*made[3:], *readable_manifests(store, left)])
-    assert files_of(made[1]) <= set(store.list("")), "also for the next attempt"
+    sweep_orphans(store, Token(2), [*manifests[3:], *readable_manifests(store, left)])
+    assert files_of(manifests[1]) <= set(store.list("")), "also for the next attempt"
     later = now + PIN_VALIDITY_MS + 1
-    assert discard_checkpoints(store, left, made[3:], (), lambda: active_pin_folders(store, later)) == [], (
+    assert discard_checkpoints(store, left, manifests[3:], (), lambda: active_pin_folders(store, later)) == [], (
         "its reader has died"
     )
-    kept = {path for one in made[3:] for path in files_of(one)}
-    assert {path for path in store.list("") if not path.startswith("pins/")} == kept
+    paths = {path for manifest in manifests[3:] for path in files_of(manifest)}
+    assert {path for path in store.list("") if not path.startswith("pins/")} == paths
     active_pin_folders(store, later + EXPIRED_PIN_RETENTION_MS)
-    assert set(store.list("")) == kept, "pins that ended long ago go too"
+    assert set(store.list("")) == paths, "pins that ended long ago go too"
 
 
 def test_a_reader_that_comes_in_the_middle_finds_everything_or_no_manifest(tmp_path: Path) -> None:
     """It pins and opens before retention has taken the manifest away, and after retention looked for pins."""
     store = FileStore(tmp_path)
-    made = checkpoints(store)
+    manifests = checkpoints(store)
     looks: list[bool] = []
 
     def pins() -> frozenset[str]:
@@ -161,9 +161,9 @@ def test_a_reader_that_comes_in_the_middle_finds_everything_or_no_manifest(tmp_p
         looks.append(True)
         return active_pin_folders(store, SystemClock().now_ms())
 
-    assert discard_checkpoints(store, ["chk-1-1", "chk-2-1"], made[2:], (), pins) == ["chk-1-1"]
-    assert read_manifest(store, "chk-1-1") == made[0], "it can be opened again"
-    assert files_of(made[0]) <= set(store.list(""))
+    assert discard_checkpoints(store, ["chk-1-1", "chk-2-1"], manifests[2:], (), pins) == ["chk-1-1"]
+    assert read_manifest(store, "chk-1-1") == manifests[0], "it can be opened again"
+    assert files_of(manifests[0]) <= set(store.list(""))
     assert f"chk-2-1/{MANIFEST_FILE}" not in store.list("")
 
 

@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_marked_is_compared_by_its_files(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("a\n")
 
-    def read_only(path: Path, *arguments: Any, **more: Any) -> None:
+    def read_only(path: Path, *arguments: Any, **options: Any) -> None:
         if path.parent == tmp_path / "in":
             raise OSError(30, "Read-only file system")
         path.write_bytes(b"")

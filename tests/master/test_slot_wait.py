@@ -222,11 +222,11 @@ def test_settings_of_a_job_reach_the_wait() -> None:
     ],
 )
 def test_a_run_takes_the_cores_that_it_needs(slots: int, conf: dict[str, str], cores: int) -> None:
-    made = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-    assert cores_for(slots, made) == cores
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    assert cores_for(slots, spark_conf) == cores
 
 
 def test_the_holders_of_a_cluster_in_words() -> None:
-    others = [Holder("small", 1), Holder("idle", 0), Holder("large", 4)]
-    assert describe_cluster(6, 3, others) == "held by large (4), small (1); the cluster has 6 cores on 3 workers"
+    holders = [Holder("small", 1), Holder("idle", 0), Holder("large", 4)]
+    assert describe_cluster(6, 3, holders) == "held by large (4), small (1); the cluster has 6 cores on 3 workers"
     assert describe_cluster(2, 1, []) == "the cluster has 2 cores on 1 worker"

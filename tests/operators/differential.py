@@ -163,7 +163,7 @@ class Subject:
                 case.kind.make(),
                 store=store,
                 snapshots=snapshots,
-                broadcast=next((one for one in snapshots if one.broadcast), None),
+                broadcast=next((snapshot for snapshot in snapshots if snapshot.broadcast), None),
                 index=index,
                 parallelism=parallelism,
                 max_parallelism=case.max_parallelism,
@@ -186,9 +186,9 @@ class Subject:
                 task.operator.process(number, payload, task.out)
             else:
                 owners = self._owners[key_groups(payload, ["k"], self._groups)]
-                mine = payload.filter(pa.array(owners == index))
-                if mine.num_rows:
-                    task.operator.process(number, mine, task.out)
+                part = payload.filter(pa.array(owners == index))
+                if part.num_rows:
+                    task.operator.process(number, part, task.out)
         return self._emitted(before)
 
     def finish(self) -> Rows:
@@ -236,15 +236,15 @@ class Case:
         self.events = list(self._random_events(rng.randint(STEPS // 2, STEPS)))
 
     def _random_events(self, count: int) -> list[Event]:
-        rng, now, made = self._rng, 0, list[Event]()
+        rng, now, events = self._rng, 0, list[Event]()
         if self.kind.broadcasts is not None:
             names = pa.record_batch({"k": self._keys, "name": [key.upper() for key in self._keys]})
-            made.append(("rows", self.kind.broadcasts, names))
+            events.append(("rows", self.kind.broadcasts, names))
         streams = [number for number in range(self.kind.inputs) if number != self.kind.broadcasts]
         for _ in range(count):
             now += rng.choice([0, 1, 3, 3, 15])
             if rng.random() < 0.2:
-                made.append(("watermark", now - rng.choice([0, DISORDER_MS]), None))
+                events.append(("watermark", now - rng.choice([0, DISORDER_MS]), None))
             else:
                 rows = [
                     (rng.choice(self._keys), now - rng.randrange(DISORDER_MS + 4), rng.randrange(1_000))
@@ -253,8 +253,8 @@ class Case:
                 columns = [
                     pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), ROWS.types, strict=True)
                 ]
-                made.append(("rows", rng.choice(streams), pa.RecordBatch.from_arrays(columns, schema=ROWS)))
-        return made
+                events.append(("rows", rng.choice(streams), pa.RecordBatch.from_arrays(columns, schema=ROWS)))
+        return events
 
     def reference(self) -> Rows:
         """The rows that the operator emits in one subtask without a snapshot."""
@@ -267,11 +267,11 @@ class Case:
     def check(self) -> str:
         """The difference of the two outputs; "" if there is none."""
         expected, actual = self.reference(), self.output()
-        missing, more = expected - actual, actual - expected
-        if not missing and not more:
+        missing, surplus = expected - actual, actual - expected
+        if not missing and not surplus:
             return ""
-        shown = [f"{sign} {row}" for sign, rows in (("-", missing), ("+", more)) for row in list(rows)[:3]]
-        return "\n".join([f"{sum(missing.values())} rows missing, {sum(more.values())} more", *shown])
+        lines = [f"{sign} {row}" for sign, rows in (("-", missing), ("+", surplus)) for row in list(rows)[:3]]
+        return "\n".join([f"{sum(missing.values())} rows missing, {sum(surplus.values())} more", *lines])
 
     def output(self) -> Rows:
         """The rows that the subject emits, each once: a restore forgets the rows after its checkpoint."""
@@ -307,7 +307,7 @@ class Case:
         captures = [task.state.capture(full) for task in subject.tasks]
         try:
             with store.failing_after(rng.choice([0, 3, 9]) if rng.random() < 0.2 else None):
-                snapshots = [one.write(store, f"{folder}/op-{index}")[0] for index, one in enumerate(captures)]
+                snapshots = [capture.write(store, f"{folder}/op-{index}")[0] for index, capture in enumerate(captures)]
         except DiskFull:
             return
         self.checkpoints += 1

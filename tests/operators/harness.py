@@ -60,11 +60,11 @@ class Harness:
         self.out = Collected()
         groups = key_group_range(index, max_parallelism, parallelism)
         self.state = SubtaskState(groups, max_parallelism, self.store, compaction=compaction)
-        found = tuple(snapshots)
+        subtask_snapshots = tuple(snapshots)
         restored = SubtaskRestore(
             subtask=SubtaskId(OperatorId(UID), index),
-            snapshots=found,
-            proofs=keyed_proofs(found, groups),
+            snapshots=subtask_snapshots,
+            proofs=keyed_proofs(subtask_snapshots, groups),
             broadcast=broadcast,
             lists=lists or {},
             unions=unions or {},
@@ -79,7 +79,7 @@ class Harness:
             token=Token(7),
             state=self.state,
             now_ms=self.clock.now_ms,
-            restored=bool(found),
+            restored=bool(subtask_snapshots),
         )
         operator.open(self.context)
         self.state.check_declarations()
@@ -87,29 +87,29 @@ class Harness:
 
     def process(self, batch: pa.RecordBatch, input: int = 0) -> list[dict[str, Any]]:
         """What comes out for `batch`."""
-        seen = len(self.out.batches)
+        count = len(self.out.batches)
         self.operator.process(input, batch, self.out)
-        return self.out.rows(seen)
+        return self.out.rows(count)
 
     def watermark(self, time: int) -> list[dict[str, Any]]:
-        seen = len(self.out.batches)
+        count = len(self.out.batches)
         self.operator.on_watermark(time, self.out)
-        return self.out.rows(seen)
+        return self.out.rows(count)
 
     def tick(self) -> list[dict[str, Any]]:
         """What comes out when the host looks at the clock."""
-        seen, due = len(self.out.batches), self.operator.next_processing_timer()
+        count, due = len(self.out.batches), self.operator.next_processing_timer()
         if due is not None and due <= self.clock.now_ms():
             self.operator.on_processing_time(self.clock.now_ms(), self.out)
-        return self.out.rows(seen)
+        return self.out.rows(count)
 
     def finish(self, inputs: int = 1) -> list[dict[str, Any]]:
         """What comes out at a true end of all inputs."""
-        seen = len(self.out.batches)
+        count = len(self.out.batches)
         for number in range(inputs):
             self.operator.end_input(number, self.out)
         self.operator.finish(self.out)
-        return self.out.rows(seen)
+        return self.out.rows(count)
 
     def snapshot(self, name: str, *, full: bool = False) -> SubtaskSnapshot:
         self.operator.snapshot(1)

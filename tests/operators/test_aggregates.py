@@ -53,10 +53,10 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
         keys, values, flags = zip(*rows, strict=True) if rows else ((), (), ())
         for row in rows:
             by_key[row[0]].append(row)
-        found = harness.process(batch(list(keys), pa.array(values, kind), list(flags)))
+        output = harness.process(batch(list(keys), pa.array(values, kind), list(flags)))
         touched = list(dict.fromkeys(keys))
-        assert [row.pop("k") for row in found] == touched
-        assert found == [expected(by_key[key]) for key in touched]
+        assert [row.pop("k") for row in output] == touched
+        assert output == [expected(by_key[key]) for key in touched]
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
 )
 def test_keys_come_out_in_the_order_of_their_first_rows(keys: pa.Array) -> None:
     """Known keys too, whose row ids have another order."""
-    known = keys.take(pa.array([1, 0]))
+    first_keys = keys.take(pa.array([1, 0]))
     plain, changes = (Harness(RunningAggregate(["k"], {"n": Count()}, changelog)) for changelog in (False, True))
     for harness in (plain, changes):
-        harness.process(pa.record_batch({"k": known}))
+        harness.process(pa.record_batch({"k": first_keys}))
     new_values, changed = (harness.process(pa.record_batch({"k": keys})) for harness in (plain, changes))
-    values, before = keys.to_pylist(), set(known.to_pylist())
+    values, before = keys.to_pylist(), set(first_keys.to_pylist())
     expected = [(key, values.count(key) + (key in before)) for key in dict.fromkeys(values)]
     assert [(row["k"], row["n"]) for row in new_values] == expected
     assert [(row["k"], row["n"], row["op"]) for row in changed] == [
@@ -126,10 +126,10 @@ def test_a_sum_of_small_integers_is_kept_in_64_bits() -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=12))
 def test_a_sum_of_large_integers_is_exact_or_refused(rows: list[tuple[str, int]]) -> None:
     harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}))
-    wanted = {key: sum(value for name, value in rows if name == key) for key in sorted({key for key, _ in rows})}
+    sums = {key: sum(value for name, value in rows if name == key) for key in sorted({key for key, _ in rows})}
     values = batch([key for key, _ in rows], pa.array([value for _, value in rows], pa.int64()))
-    if all(-(2**63) <= total < 2**63 for total in wanted.values()):
-        assert {row["k"]: row["total"] for row in harness.process(values)} == wanted
+    if all(-(2**63) <= total < 2**63 for total in sums.values()):
+        assert {row["k"]: row["total"] for row in harness.process(values)} == sums
     else:
         with pytest.raises(DataRejected):
             harness.process(values)
@@ -156,13 +156,13 @@ LARGE = st.one_of(
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.none() | LARGE), max_size=9), min_size=1, max_size=6))
 def test_a_mean_of_integers_has_no_limit_of_its_sum(batches: list[list[tuple[str, int | None]]]) -> None:
     """Sums beyond 64 bits, both ways and back, over several batches."""
-    harness, seen = Harness(RunningAggregate(["k"], {"mean": Mean("v")})), defaultdict[str, list[int]](list)
+    harness, history = Harness(RunningAggregate(["k"], {"mean": Mean("v")})), defaultdict[str, list[int]](list)
     for rows in batches:
         for key, value in rows:
-            seen[key] += [] if value is None else [value]
+            history[key] += [] if value is None else [value]
         values = pa.array([value for _, value in rows], pa.int64())
         for row in harness.process(batch([key for key, _ in rows], values)):
-            numbers = seen[row["k"]]
+            numbers = history[row["k"]]
             assert row["mean"] == (_is_close(sum(numbers), len(numbers)) if numbers else None)
 
 
@@ -179,13 +179,15 @@ def test_a_mean_of_unsigned_integers_has_no_limit_of_its_sum() -> None:
 def test_a_mean_of_parts_is_the_mean_of_the_whole(parts: list[list[Any]]) -> None:
     aggregates = AggregateSet({"mean": Mean("v")})
     names = aggregates.fields().names
-    whole, merged = cells(aggregates, pa.int64(), [*chain(*parts)]), cells(aggregates, pa.int64(), [])
+    reference, merged = cells(aggregates, pa.int64(), [*chain(*parts)]), cells(aggregates, pa.int64(), [])
     for part in parts:
-        made = cells(aggregates, pa.int64(), part)
-        state = pa.RecordBatch.from_arrays([made.value_column(name, EVERY) for name in names], names=names)
+        part_cells = cells(aggregates, pa.int64(), part)
+        state = pa.RecordBatch.from_arrays([part_cells.value_column(name, EVERY) for name in names], names=names)
         aggregates.merge(merged, state, EVERY)
-    assert [whole.value_column(name, EVERY) for name in names] == [merged.value_column(name, EVERY) for name in names]
-    assert aggregates.results(whole, EVERY) == aggregates.results(merged, EVERY)
+    assert [reference.value_column(name, EVERY) for name in names] == [
+        merged.value_column(name, EVERY) for name in names
+    ]
+    assert aggregates.results(reference, EVERY) == aggregates.results(merged, EVERY)
 
 
 MONEY = pa.decimal128(12, 2)
@@ -194,13 +196,13 @@ AMOUNTS = st.none() | st.decimals(-(10**9), 10**9, places=2)
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS), max_size=8), min_size=1, max_size=5))
 def test_sums_and_means_of_decimals_are_exact(batches: list[list[tuple[str, Decimal | None]]]) -> None:
-    harness, seen = Harness(RunningAggregate(["k"], DECIMALS)), defaultdict[str, list[Decimal]](list)
+    harness, history = Harness(RunningAggregate(["k"], DECIMALS)), defaultdict[str, list[Decimal]](list)
     for rows in batches:
         for key, value in rows:
-            seen[key] += [] if value is None else [value]
+            history[key] += [] if value is None else [value]
         values = pa.array([value for _, value in rows], MONEY)
         for row in harness.process(batch([key for key, _ in rows], values)):
-            numbers = seen[row["k"]]
+            numbers = history[row["k"]]
             assert row["total"] == (sum(numbers) if numbers else None)
             assert row["mean"] == (pytest.approx(float(sum(numbers) / len(numbers))) if numbers else None)
 
@@ -226,23 +228,23 @@ def test_a_sum_of_large_decimals_is_exact_or_refused(rows: list[tuple[str, int]]
 def test_decimals_of_another_precision_go_on(kind: pa.DataType) -> None:
     first = Harness(RunningAggregate(["k"], DECIMALS))
     first.process(batch(["a", "b"], pa.array([Decimal("1.10"), None], MONEY)))
-    again = Harness(RunningAggregate(["k"], DECIMALS), store=first.store, snapshots=[first.snapshot("chk-1")])
-    found = again.process(batch(["a", "b"], pa.array([Decimal("2.20"), Decimal("-0.50")], kind)))
-    assert [(row["total"], row["mean"]) for row in found] == [(Decimal("3.30"), 1.65), (Decimal("-0.50"), -0.5)]
+    successor = Harness(RunningAggregate(["k"], DECIMALS), store=first.store, snapshots=[first.snapshot("chk-1")])
+    output = successor.process(batch(["a", "b"], pa.array([Decimal("2.20"), Decimal("-0.50")], kind)))
+    assert [(row["total"], row["mean"]) for row in output] == [(Decimal("3.30"), 1.65), (Decimal("-0.50"), -0.5)]
     with pytest.raises(JobRejected, match=r"decimal128\(38, 2\) in the state and decimal128\(38, 3\) in the data"):
-        again.process(batch(["a"], pa.array([Decimal("1.000")], pa.decimal128(9, 3))))
+        successor.process(batch(["a"], pa.array([Decimal("1.000")], pa.decimal128(9, 3))))
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), AMOUNTS, st.none()), max_size=8), min_size=1, max_size=5))
 def test_a_sum_of_parts_of_decimals_is_the_sum_of_the_whole(parts: list[list[Any]]) -> None:
     aggregates = AggregateSet(DECIMALS)
     names = aggregates.fields().names
-    whole, merged = cells(aggregates, MONEY, [*chain(*parts)]), cells(aggregates, MONEY, [])
+    reference, merged = cells(aggregates, MONEY, [*chain(*parts)]), cells(aggregates, MONEY, [])
     for part in parts:
-        made = cells(aggregates, MONEY, part)
-        state = pa.RecordBatch.from_arrays([made.value_column(name, EVERY) for name in names], names=names)
+        part_cells = cells(aggregates, MONEY, part)
+        state = pa.RecordBatch.from_arrays([part_cells.value_column(name, EVERY) for name in names], names=names)
         aggregates.merge(merged, state, EVERY)
-    assert aggregates.results(whole, EVERY) == aggregates.results(merged, EVERY)
+    assert aggregates.results(reference, EVERY) == aggregates.results(merged, EVERY)
 
 
 def test_decimals_of_more_than_38_digits_are_refused_by_column() -> None:
@@ -252,32 +254,32 @@ def test_decimals_of_more_than_38_digits_are_refused_by_column() -> None:
 
 @pytest.mark.parametrize("aggregate", [Min("v"), Max("v")])
 @pytest.mark.parametrize(
-    ("kept", "more"), [(pa.uint64(), pa.int64()), (pa.int64(), pa.uint64()), (pa.int64(), pa.float64())]
+    ("state_type", "data_type"), [(pa.uint64(), pa.int64()), (pa.int64(), pa.uint64()), (pa.int64(), pa.float64())]
 )
 def test_an_extreme_of_a_type_that_its_state_cannot_hold_is_refused(
-    aggregate: Aggregate, kept: pa.DataType, more: pa.DataType
+    aggregate: Aggregate, state_type: pa.DataType, data_type: pa.DataType
 ) -> None:
     harness = Harness(RunningAggregate(["k"], {"x": aggregate}))
-    harness.process(batch(["a"], pa.array([5], kept)))
-    with pytest.raises(JobRejected, match=f"{kept} in the state and {more} in the data"):
-        harness.process(batch(["a"], pa.array([7], more)))
+    harness.process(batch(["a"], pa.array([5], state_type)))
+    with pytest.raises(JobRejected, match=f"{state_type} in the state and {data_type} in the data"):
+        harness.process(batch(["a"], pa.array([7], data_type)))
 
 
 @pytest.mark.parametrize(
-    ("kept", "more"),
+    ("old_values", "new_values"),
     [
         (pa.array([5], pa.int32()), pa.array([2**32 + 1], pa.int64())),
         (pa.array([5], pa.uint32()), pa.array([-1], pa.int32())),
         (pa.array([5], pa.float32()), pa.array([1e300], pa.float64())),
     ],
 )
-def test_an_extreme_becomes_as_wide_as_its_column(kept: pa.Array, more: pa.Array) -> None:
+def test_an_extreme_becomes_as_wide_as_its_column(old_values: pa.Array, new_values: pa.Array) -> None:
     """A job's column may have become wider than it was when the state began: values were cut off."""
     harness = Harness(RunningAggregate(["k"], {"least": Min("v"), "most": Max("v")}))
-    harness.process(batch(["a"], kept))
-    both = [kept[0].as_py(), more[0].as_py()]
-    (row,) = harness.process(batch(["a"], more))
-    assert (row["least"], row["most"]) == (min(both), max(both))
+    harness.process(batch(["a"], old_values))
+    extremes = [old_values[0].as_py(), new_values[0].as_py()]
+    (row,) = harness.process(batch(["a"], new_values))
+    assert (row["least"], row["most"]) == (min(extremes), max(extremes))
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint16()])
@@ -319,17 +321,17 @@ def test_parts_that_are_merged_are_the_whole(data: st.DataObject, drawn: tuple[s
     values, kind = drawn
     row = st.tuples(st.integers(0, 3), values, st.none() | st.booleans())
     parts = data.draw(st.lists(st.lists(row, max_size=8), max_size=5))
-    wanted = ALL if not pa.types.is_temporal(kind) else {n: a for n, a in ALL.items() if n not in ("total", "mean")}
-    aggregates = AggregateSet(wanted)
-    whole, merged = cells(aggregates, kind, [*chain(*parts)]), cells(aggregates, kind, [])
+    selection = ALL if not pa.types.is_temporal(kind) else {n: a for n, a in ALL.items() if n not in ("total", "mean")}
+    aggregates = AggregateSet(selection)
+    reference, merged = cells(aggregates, kind, [*chain(*parts)]), cells(aggregates, kind, [])
     for part in parts:
         names = [field.name for field in aggregates.fields()]
-        found = cells(aggregates, kind, part)
-        state = pa.RecordBatch.from_arrays([found.value_column(name, EVERY) for name in names], names=names)
+        part_cells = cells(aggregates, kind, part)
+        state = pa.RecordBatch.from_arrays([part_cells.value_column(name, EVERY) for name in names], names=names)
         order = np.array(data.draw(st.permutations(EVERY.tolist())), dtype=np.intp)
         aggregates.merge(merged, state.take(pa.array(order)), order)
-    for one, other in zip(aggregates.results(whole, EVERY), aggregates.results(merged, EVERY), strict=True):
-        assert str(one.to_pylist()) == str(other.to_pylist())  # as text, one NaN is another
+    for result, other in zip(aggregates.results(reference, EVERY), aggregates.results(merged, EVERY), strict=True):
+        assert str(result.to_pylist()) == str(other.to_pylist())  # as text, one NaN is another
 
 
 EVERY = np.arange(4)
@@ -343,17 +345,17 @@ def cells(aggregates: AggregateSet, kind: Any, rows: list[Any]) -> AggregateCell
         field.with_type(kind)
         for field, kind in zip(aggregates.fields(), aggregates.state_types(folded.schema), strict=True)
     ]
-    found = AggregateCells(fields, len(EVERY))
-    aggregates.accumulate(found, folded, np.array(keys, dtype=np.intp))
-    return found
+    cells = AggregateCells(fields, len(EVERY))
+    aggregates.accumulate(cells, folded, np.array(keys, dtype=np.intp))
+    return cells
 
 
 def test_parts_that_do_not_fit_together_are_refused() -> None:
     aggregates = AggregateSet({"total": Sum("v")})
-    whole = cells(aggregates, pa.int64(), [(0, 2**62, None)])
+    reference = cells(aggregates, pa.int64(), [(0, 2**62, None)])
     part = pa.RecordBatch.from_arrays([pa.array([2**62])], names=["total:sum"])
     with pytest.raises(DataRejected, match="'total' exceeds the range"):
-        aggregates.merge(whole, part, np.zeros(1, dtype=np.intp))
+        aggregates.merge(reference, part, np.zeros(1, dtype=np.intp))
 
 
 def test_running_aggregates_go_on_after_a_rescale() -> None:
@@ -362,15 +364,20 @@ def test_running_aggregates_go_on_after_a_rescale() -> None:
     keys = [f"key {number % 50}" for number in range(200)]
     first.process(batch(keys, pa.array(range(200))))
     snapshot = first.snapshot("chk-1")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for index in range(3):
         part = Harness(
             RunningAggregate(["k"], {"n": Count(), "low": Min("v")}),
             store=first.store, snapshots=[snapshot], index=index, parallelism=3,
         )  # fmt: skip
-        own = [key for key in sorted(set(keys)) if _owns(part, key)]
-        found.update({row["k"]: (row["n"], row["low"]) for row in part.process(batch(own, pa.array([-1] * len(own))))})
-    assert found == {f"key {number}": (5, -1) for number in range(50)}
+        part_keys = [key for key in sorted(set(keys)) if _owns(part, key)]
+        results.update(
+            {
+                row["k"]: (row["n"], row["low"])
+                for row in part.process(batch(part_keys, pa.array([-1] * len(part_keys))))
+            }
+        )
+    assert results == {f"key {number}": (5, -1) for number in range(50)}
 
 
 def _owns(harness: Harness, key: str) -> bool:

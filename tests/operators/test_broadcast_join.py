@@ -62,8 +62,10 @@ def test_key_encodings_need_not_agree_but_kinds_must() -> None:
 def test_the_build_side_survives_a_restore_without_being_read_again() -> None:
     first = joined("inner", [AIRLINES])
     snapshot = first.snapshot("chk-1")
-    again = Harness(BroadcastJoin(["carrier"], ["name"]), store=first.store, broadcast=snapshot, index=2, parallelism=3)
-    assert [row["name"] for row in again.process(FLIGHTS, PROBE_INPUT)] == [None, "American", "American"]
+    successor = Harness(
+        BroadcastJoin(["carrier"], ["name"]), store=first.store, broadcast=snapshot, index=2, parallelism=3
+    )
+    assert [row["name"] for row in successor.process(FLIGHTS, PROBE_INPUT)] == [None, "American", "American"]
 
 
 @given(

@@ -50,8 +50,8 @@ def running(keys: list[str], aggregates: dict[str, Aggregate]) -> Operator:
 def rows(keys: list[str]) -> pa.RecordBatch:
     """Two of one key, one of another, in one pane."""
     columns = {key: pa.array([number, number, number + 1]) for number, key in enumerate(keys)}
-    rest = {"t": pa.array([1, 2, 3]), "v": pa.array([4, 6, 9]), "even": pa.array([True, True, False])}
-    return pa.record_batch({**columns, **rest})
+    values = {"t": pa.array([1, 2, 3]), "v": pa.array([4, 6, 9]), "even": pa.array([True, True, False])}
+    return pa.record_batch({**columns, **values})
 
 
 def value(aggregate: Aggregate, values: list[int]) -> Any:
@@ -70,14 +70,14 @@ def value(aggregate: Aggregate, values: list[int]) -> Any:
 def expected(keys: list[str], aggregates: dict[str, Aggregate]) -> list[dict[str, Any]]:
     """Without the times."""
     return [
-        {key: number + more for number, key in enumerate(keys)}
-        | {name: value(one, values) for name, one in aggregates.items()}
-        for more, values in [(0, [4, 6]), (1, [9])]
+        {key: number + offset for number, key in enumerate(keys)}
+        | {name: value(aggregate, values) for name, aggregate in aggregates.items()}
+        for offset, values in [(0, [4, 6]), (1, [9])]
     ]
 
 
-def _without_times(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: one for name, one in row.items() if not name.startswith("window_")} for row in found]
+def _without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: cell for name, cell in row.items() if not name.startswith("window_")} for row in rows]
 
 
 def columns(keys: list[str], aggregates: dict[str, Aggregate]) -> list[str]:
@@ -85,7 +85,7 @@ def columns(keys: list[str], aggregates: dict[str, Aggregate]) -> list[str]:
     return [key for key in keys if key not in aggregates]
 
 
-@pytest.mark.parametrize("aggregates", NAMED, ids=lambda named: " ".join(map(repr, named)))
+@pytest.mark.parametrize("aggregates", NAMED, ids=lambda names: " ".join(map(repr, names)))
 @pytest.mark.parametrize("make", [tumbling, sliding])
 def test_windows_take_any_names(make: Any, aggregates: dict[str, Aggregate]) -> None:
     """Also restored, from whole snapshots and from changes."""
@@ -106,12 +106,12 @@ def test_windows_take_any_names(make: Any, aggregates: dict[str, Aggregate]) -> 
         assert after.context.counters == {LATE_RECORDS_COUNTER: 3}
 
 
-@pytest.mark.parametrize("aggregates", NAMED, ids=lambda named: " ".join(map(repr, named)))
+@pytest.mark.parametrize("aggregates", NAMED, ids=lambda names: " ".join(map(repr, names)))
 def test_what_goes_to_windows_can_be_dealt_by_its_keys(aggregates: dict[str, Aggregate]) -> None:
     keys = columns(KEYS, aggregates)
-    made = WindowPreAggregator(keys, "t", SIZE, aggregates)
-    made.add(rows(keys))
-    (parts,) = made.flush()
+    aggregator = WindowPreAggregator(keys, "t", SIZE, aggregates)
+    aggregator.add(rows(keys))
+    (parts,) = aggregator.flush()
     assert len(set(parts.schema.names)) == parts.num_columns
     dealt = [part for part in partition_by_key_group(parts, keys, 16, 16) if part is not None]
     assert sorted(map(input_row_count, dealt)) == [1, 2]
@@ -133,7 +133,7 @@ def test_names_in_checkpoints_stay_what_they_were(make: Any, state: str, names: 
     assert segment_column_names(read_segment(store, table, range(16))) == names
 
 
-@pytest.mark.parametrize("aggregates", NAMED, ids=lambda named: " ".join(map(repr, named)))
+@pytest.mark.parametrize("aggregates", NAMED, ids=lambda names: " ".join(map(repr, names)))
 def test_running_aggregates_take_any_names(aggregates: dict[str, Aggregate]) -> None:
     keys, store = columns(KEYS, aggregates), MemorySnapshotStore()
     before = Harness(running(keys, aggregates), store=store)

@@ -21,11 +21,11 @@ BATCHES = st.lists(batches("text"), max_size=5)
 TEXT = pc.field("text")
 
 
-def emitted(operator: Any, found: list[pa.RecordBatch], build: pa.RecordBatch | None = None) -> list[pa.RecordBatch]:
+def emitted(operator: Any, batches: list[pa.RecordBatch], build: pa.RecordBatch | None = None) -> list[pa.RecordBatch]:
     harness = Harness(operator)
     if build is not None:
         harness.process(build, BUILD_INPUT)
-    for batch in found:
+    for batch in batches:
         harness.process(batch)
     return [decode(batch) for batch in harness.out.batches]
 
@@ -46,18 +46,20 @@ def emitted(operator: Any, found: list[pa.RecordBatch], build: pa.RecordBatch | 
     ids=str,
 )
 @given(BATCHES)
-def test_a_filter_keeps_the_same_rows(predicate: pc.Expression, found: list[pa.RecordBatch]) -> None:
-    assert emitted(Filter(predicate), found) == emitted(Filter(predicate), [plain(batch, "text") for batch in found])
-    for batch in found:
+def test_a_filter_keeps_the_same_rows(predicate: pc.Expression, batches: list[pa.RecordBatch]) -> None:
+    assert emitted(Filter(predicate), batches) == emitted(
+        Filter(predicate), [plain(batch, "text") for batch in batches]
+    )
+    for batch in batches:
         assert filter_mask(predicate, batch).equals(filter_mask(predicate, plain(batch, "text")))
 
 
 def test_a_filter_forwards_codes() -> None:
     harness = Harness(Filter(TEXT == "view"))
     harness.process(encoded("text", ["view", "click"], [0, 1, None, 0]))
-    (kept,) = harness.out.batches
-    assert encoded_columns(kept.schema) == ["text"]
-    assert kept["row"].to_pylist() == [0, 3]
+    (output,) = harness.out.batches
+    assert encoded_columns(output.schema) == ["text"]
+    assert output["row"].to_pylist() == [0, 3]
 
 
 def test_a_value_that_no_row_has_is_no_error_and_one_of_a_row_is() -> None:
@@ -78,21 +80,21 @@ BUILD = pa.record_batch(
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("build", [BUILD, BUILD.slice(0, 0)], ids=["rows", "no rows"])
 @given(BATCHES)
-def test_a_join_emits_the_same_rows(how: str, build: pa.RecordBatch, found: list[pa.RecordBatch]) -> None:
+def test_a_join_emits_the_same_rows(how: str, build: pa.RecordBatch, batches: list[pa.RecordBatch]) -> None:
     def join() -> BroadcastJoin:
         return BroadcastJoin(["text"], ["name", "n"], how)
 
-    wanted = emitted(join(), [plain(batch, "text") for batch in found], build)
-    assert emitted(join(), found, build) == wanted
+    expected = emitted(join(), [plain(batch, "text") for batch in batches], build)
+    assert emitted(join(), batches, build) == expected
 
 
 @given(BATCHES)
-def test_a_join_on_two_columns_emits_the_same_rows(found: list[pa.RecordBatch]) -> None:
+def test_a_join_on_two_columns_emits_the_same_rows(batches: list[pa.RecordBatch]) -> None:
     def join() -> BroadcastJoin:
         return BroadcastJoin(["text", "row"], ["name"])
 
     build = BUILD.rename_columns(["text", "name", "row"])
-    assert emitted(join(), found, build) == emitted(join(), [plain(batch, "text") for batch in found], build)
+    assert emitted(join(), batches, build) == emitted(join(), [plain(batch, "text") for batch in batches], build)
 
 
 def test_a_join_adds_codes_to_codes_only() -> None:
@@ -116,12 +118,12 @@ class OfAuthor(Sum):
 
 
 def parts(
-    found: list[pa.RecordBatch], keys: tuple[str, ...], aggregates: dict[str, Aggregate], **tuning: int
+    batches: list[pa.RecordBatch], keys: tuple[str, ...], aggregates: dict[str, Aggregate], **tuning: int
 ) -> list[dict[str, Any]]:
-    made = WindowPreAggregator(keys, "row", 4, aggregates, **tuning)
-    sent = [part for batch in found for part in made.add(batch)]
-    sent += made.advance(11)
-    sent += made.flush()
+    aggregator = WindowPreAggregator(keys, "row", 4, aggregates, **tuning)
+    sent = [part for batch in batches for part in aggregator.add(batch)]
+    sent += aggregator.advance(11)
+    sent += aggregator.flush()
     assert not any(encoded_columns(part.schema) for part in sent)
     rows = [row for part in sent for row in part.to_pylist()]
     return sorted(rows, key=str)
@@ -133,16 +135,16 @@ def parts(
 )
 @given(BATCHES)
 def test_pre_aggregation_sends_the_same_rows(
-    tuning: dict[str, int], aggregates: dict[str, Aggregate], found: list[pa.RecordBatch]
+    tuning: dict[str, int], aggregates: dict[str, Aggregate], batches: list[pa.RecordBatch]
 ) -> None:
-    texts = [plain(batch, "text") for batch in found]
+    texts = [plain(batch, "text") for batch in batches]
     for keys in (("text",), ("text", "row")):
-        assert parts(found, keys, aggregates, **tuning) == parts(texts, keys, aggregates, **tuning)
+        assert parts(batches, keys, aggregates, **tuning) == parts(texts, keys, aggregates, **tuning)
 
 
 def test_unused_values_of_a_dictionary_are_no_keys() -> None:
     """Otherwise a few rows with a long dictionary would end the pre-aggregation."""
-    made = WindowPreAggregator(("text",), "row", 1_000, {"n": Count()}, max_keys=2)
+    aggregator = WindowPreAggregator(("text",), "row", 1_000, {"n": Count()}, max_keys=2)
     for _ in range(3):
-        assert made.add(encoded("text", [*TEXTS, *TEXTS], [0, 5, 0] * 4)) == []
-    assert [row["n:count"] for part in made.flush() for row in part.to_pylist()] == [36]
+        assert aggregator.add(encoded("text", [*TEXTS, *TEXTS], [0, 5, 0] * 4)) == []
+    assert [row["n:count"] for part in aggregator.flush() for row in part.to_pylist()] == [36]

@@ -34,17 +34,17 @@ def rides(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 @given(ROWS)
 def test_a_filter_keeps_what_a_loop_keeps(rows: list[dict[str, Any]]) -> None:
     """Null is not true."""
-    kept = Harness(Filter((pc.field("fare") > 0) & (pc.field("city") == "Ulm"))).process(rides(rows))
-    assert kept == [row for row in rows if row["city"] == "Ulm" and row["fare"] is not None and row["fare"] > 0]
+    output = Harness(Filter((pc.field("fare") > 0) & (pc.field("city") == "Ulm"))).process(rides(rows))
+    assert output == [row for row in rows if row["city"] == "Ulm" and row["fare"] is not None and row["fare"] > 0]
 
 
 @given(ROWS)
 def test_a_projection_computes_what_a_loop_computes(rows: list[dict[str, Any]]) -> None:
     each = Project({"fare": pc.field("fare") * 2, "more": pc.field("people") + 1}, keeps_input=True)
-    for row, made in zip(rows, Harness(each).process(rides(rows)), strict=True):
-        assert list(made) == ["city", "fare", "people", "more"], "a replaced column stays where it stands"
-        assert made["fare"] == (None if row["fare"] is None else row["fare"] * 2)
-        assert made["more"] == (None if row["people"] is None else row["people"] + 1)
+    for row, output in zip(rows, Harness(each).process(rides(rows)), strict=True):
+        assert list(output) == ["city", "fare", "people", "more"], "a replaced column stays where it stands"
+        assert output["fare"] == (None if row["fare"] is None else row["fare"] * 2)
+        assert output["more"] == (None if row["people"] is None else row["people"] + 1)
 
 
 def test_large_batches_stay_whole_and_in_order() -> None:
@@ -53,8 +53,8 @@ def test_large_batches_stay_whole_and_in_order() -> None:
     fares = pa.array([0.5] * many)
     batch = pa.RecordBatch.from_arrays([pa.array(["Ulm"] * many), fares, pa.array(range(many))], schema=RIDES)
     harness.process(batch)
-    (made,) = harness.out.batches
-    assert made.column("n").to_pylist() == list(range(1, many + 1))
+    (output,) = harness.out.batches
+    assert output.column("n").to_pylist() == list(range(1, many + 1))
 
 
 def stream(columns: pa.Schema | None = RIDES) -> weir.Stream:
@@ -65,12 +65,12 @@ def stream(columns: pa.Schema | None = RIDES) -> weir.Stream:
 def test_the_columns_are_declared_to_the_next_step() -> None:
     paid = stream().filter("paid", pc.field("fare") > 0)
     assert paid.columns == RIDES
-    made = paid.select("made", "city", cents=(pc.field("fare") * 100).cast(pa.int64()), on=pc.scalar(True))
-    assert made.columns == pa.schema([("city", pa.string()), ("cents", pa.int64()), ("on", pa.bool_())])
-    more = made.with_columns("more", twice=pc.field("cents") * 2).columns
-    assert more == pa.schema([*(made.columns or ()), ("twice", pa.int64())])
+    selection = paid.select("made", "city", cents=(pc.field("fare") * 100).cast(pa.int64()), on=pc.scalar(True))
+    assert selection.columns == pa.schema([("city", pa.string()), ("cents", pa.int64()), ("on", pa.bool_())])
+    columns = selection.with_columns("more", twice=pc.field("cents") * 2).columns
+    assert columns == pa.schema([*(selection.columns or ()), ("twice", pa.int64())])
     with pytest.raises(weir.JobRejected) as refused:
-        made.key_by("fare").aggregate("counts", {"n": weir.Count()})
+        selection.key_by("fare").aggregate("counts", {"n": weir.Count()})
     assert refused.value.field in ("counts", "fare")
 
 

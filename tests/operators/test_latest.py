@@ -27,8 +27,8 @@ def batch(events: list[Event]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"k": key, "t": time, "v": value} for key, time, value in events], COLUMNS)
 
 
-def rows(found: list[dict[str, Any]]) -> list[Event]:
-    return [(row["k"], row["t"], row["v"]) for row in found]
+def rows(output: list[dict[str, Any]]) -> list[Event]:
+    return [(row["k"], row["t"], row["v"]) for row in output]
 
 
 def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[SubtaskSnapshot]) -> list[Harness]:
@@ -54,10 +54,10 @@ def test_a_row_passes_unless_its_key_has_had_a_later_row(steps: list[Any]) -> No
             if event[1] >= newest.get(event[0], event[1]):
                 newest[event[0]] = event[1]
                 latest[event[0]] = event
-        kept = sorted(latest.values(), key=str)
+        expected = sorted(latest.values(), key=str)
         parts = partition_by_key_group(batch(step), ["k"], 16, len(subtasks))
-        found = [rows(e.process(part)) for e, part in zip(subtasks, parts, strict=True) if part is not None]
-        assert sorted((event for each in found for event in each), key=str) == kept
+        results = [rows(e.process(part)) for e, part in zip(subtasks, parts, strict=True) if part is not None]
+        assert sorted((event for each in results for event in each), key=str) == expected
 
 
 def test_rows_that_pass_keep_their_order() -> None:

@@ -95,9 +95,9 @@ def test_keys_are_known_after_a_restore(parallelism: int) -> None:
             RunningAggregate(["k"], ALL, changelog=True),
             store=first.store, snapshots=[snapshot], index=index, parallelism=parallelism,
         )  # fmt: skip
-        mine = partition_by_key_group(batch(rows), ["k"], 16, parallelism)[index]
-        if mine is not None:
-            fold(table, part.process(mine))
+        share = partition_by_key_group(batch(rows), ["k"], 16, parallelism)[index]
+        if share is not None:
+            fold(table, part.process(share))
     assert {key: row["rows"] for key, row in table.items()} == {f"key {number}": 6 for number in range(20)}
 
 
@@ -134,7 +134,7 @@ def test_sorted_input_gives_the_last_values_once(
         harness.operator.process_sorted(batch(sorted_rows[start : start + 3]), harness.out)
     assert harness.out.batches == []
     last: Table = {}
-    found = harness.finish()
-    fold(last, found if changelog else [row | {"op": "insert"} for row in found])
+    output = harness.finish()
+    fold(last, output if changelog else [row | {"op": "insert"} for row in output])
     assert last == table
-    assert all(row["op"] == "insert" for row in found if changelog)
+    assert all(row["op"] == "insert" for row in output if changelog)

@@ -50,15 +50,15 @@ def test_rows_become_visible_with_their_checkpoint(tmp_path: Path) -> None:
 def test_rows_are_open_until_their_checkpoint_completes(tmp_path: Path) -> None:
     sink = SinkOperator(ParquetSink(str(tmp_path)))
     harness = Harness(sink)
-    found = []
+    counts = []
     for checkpoint in (1, 2, 3):
         harness.process(rows(checkpoint))
         sink.prepare_snapshot_pre_barrier(checkpoint, harness.out)
-        found.append(sink.open_results()["rows"])
+        counts.append(sink.open_results()["rows"])
     for checkpoint in (2, 3):
         sink.checkpoint_completed(permit(checkpoint))
-        found.append(sink.open_results()["rows"])
-    assert found == [1, 2, 3, 1, 0]
+        counts.append(sink.open_results()["rows"])
+    assert counts == [1, 2, 3, 1, 0]
 
 
 def test_a_checkpoint_without_rows_prepares_nothing(tmp_path: Path) -> None:
@@ -135,6 +135,6 @@ def test_rows_that_a_writer_holds_do_not_keep_the_rest_of_their_batches_alive(tm
     for _ in range(3):
         harness.process(wide().select(["k"]))
     assert isinstance(sink._writer, HoldingWriter)
-    held = sink._writer.held
-    assert sum(map(memory_kept_alive, held)) < 1.1 * sum(batch.nbytes for batch in held)
-    assert held[0] == wide().select(["k"])
+    batches = sink._writer.held
+    assert sum(map(memory_kept_alive, batches)) < 1.1 * sum(batch.nbytes for batch in batches)
+    assert batches[0] == wide().select(["k"])

@@ -56,12 +56,12 @@ def operator(
 
 
 @contextmanager
-def opened(made: AsyncMap, **where: Any) -> Iterator[Harness]:
-    harness = Harness(made, **where)
+def opened(async_map: AsyncMap, **where: Any) -> Iterator[Harness]:
+    harness = Harness(async_map, **where)
     try:
         yield harness
     finally:
-        made.close()
+        async_map.close()
 
 
 def answers(harness: Harness, count: int) -> list[int]:
@@ -145,17 +145,17 @@ def test_rows_without_an_answer_are_state_and_asked_again(parallelism: int, capa
         service.let = {1, 2}
         answers(before, 2)
         snapshot = before.snapshot("chk-1")
-    found = []
+    values = []
     for index in range(parallelism):
-        again = operator(Service(answering=True), capacity=capacity)
+        successor = operator(Service(answering=True), capacity=capacity)
         where: Any = {"store": store, "snapshots": [snapshot], "index": index, "parallelism": parallelism}
-        with opened(again, **where) as harness:
+        with opened(successor, **where) as harness:
             assert harness.out.batches == []
             until(lambda h=harness: h.tick() is not None and h.operator.ready(finishing=True))  # type: ignore[misc]
-            found.append([row["v"] for row in harness.out.rows()])
-    assert sorted(v for rows in found for v in rows) == list(range(3, 51))
-    assert all(rows == sorted(rows) for rows in found)
-    assert all(rows for rows in found), "every subtask has its share"
+            values.append([row["v"] for row in harness.out.rows()])
+    assert sorted(v for rows in values for v in rows) == list(range(3, 51))
+    assert all(rows == sorted(rows) for rows in values)
+    assert all(rows for rows in values), "every subtask has its share"
 
 
 def test_what_was_answered_is_not_in_the_next_snapshot() -> None:
@@ -166,26 +166,26 @@ def test_what_was_answered_is_not_in_the_next_snapshot() -> None:
         harness.snapshot("chk-1")
         answers(harness, 3)
         snapshot = harness.snapshot("chk-2")
-    with opened(operator(Service()), store=store, snapshots=[snapshot]) as again:
-        assert again.operator.ready(finishing=True)
+    with opened(operator(Service()), store=store, snapshots=[snapshot]) as successor:
+        assert successor.operator.ready(finishing=True)
 
 
 def test_event_time_does_not_overtake_rows() -> None:
     service = Service()
     with opened(operator(service)) as harness:
-        held = [harness.operator.watermark_hold()]
+        holds = [harness.operator.watermark_hold()]
         harness.process(batch(1))
-        held.append(harness.operator.watermark_hold())
+        holds.append(harness.operator.watermark_hold())
         harness.watermark(100)
         harness.process(batch(2))
         harness.watermark(200)
         service.let = {1}
         answers(harness, 1)
-        held.append(harness.operator.watermark_hold())
+        holds.append(harness.operator.watermark_hold())
         service.let = {2}
         answers(harness, 2)
-        held.append(harness.operator.watermark_hold())
-    assert held == [None, MIN_WATERMARK, 100, None]
+        holds.append(harness.operator.watermark_hold())
+    assert holds == [None, MIN_WATERMARK, 100, None]
 
 
 def test_a_request_that_takes_too_long_fails_the_operator_and_names_the_row() -> None:
@@ -202,8 +202,10 @@ def test_a_request_that_takes_too_long_fails_the_operator_and_names_the_row() ->
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_function_for_timeouts_says_what_goes_on(ordered: bool) -> None:
     service = Service()
-    made = operator(service, timeout_ms=50, ordered=ordered, on_timeout=lambda row: [{"v": row["v"], "answer": None}])
-    with opened(made, clock=ManualClock(1_000)) as harness:
+    async_map = operator(
+        service, timeout_ms=50, ordered=ordered, on_timeout=lambda row: [{"v": row["v"], "answer": None}]
+    )
+    with opened(async_map, clock=ManualClock(1_000)) as harness:
         harness.process(batch(1, 2))
         asked(service, 1, 2)
         harness.clock.advance(50)
@@ -224,8 +226,8 @@ def test_an_exit_that_a_function_asks_for_is_an_error_and_no_timeout() -> None:
     async def leaves(row: dict[str, Any]) -> list[dict[str, Any]]:
         raise SystemExit(3)
 
-    made = AsyncMap(leaves, SCHEMA, RequestLimits(10, 1_000), on_timeout=lambda row: [])
-    with opened(made) as harness:
+    async_map = AsyncMap(leaves, SCHEMA, RequestLimits(10, 1_000), on_timeout=lambda row: [])
+    with opened(async_map) as harness:
         harness.process(batch(1))
         with pytest.raises(RuntimeError, match=re.escape("the function called sys.exit(3) for the row {'v': 1}")):
             until(lambda: harness.tick() and False, 10)
@@ -269,11 +271,11 @@ def test_limits_that_make_no_sense_are_refused(capacity: int, timeout_ms: int, f
 
 def test_a_request_that_outlives_its_batch_does_not_keep_the_batch_alive() -> None:
     service = Service()
-    made = AsyncMap(service, SCHEMA, RequestLimits(10, 1_000_000), ordered=False)
-    with opened(made) as harness:
+    async_map = AsyncMap(service, SCHEMA, RequestLimits(10, 1_000_000), ordered=False)
+    with opened(async_map) as harness:
         harness.process(pa.record_batch({"v": pa.array(range(1, 10_001), pa.int64())}).slice(0, 2))
         harness.process(batch(-7, 20_000))
-        kept = [memory_kept_alive(request.stored) for request in made._requests]
-        assert len(kept) == 4
-        assert max(kept) < 1_000
-        assert [request.stored.to_pydict() for request in list(made._requests)[:2]] == [{"v": [1]}, {"v": [2]}]
+        sizes = [memory_kept_alive(request.stored) for request in async_map._requests]
+        assert len(sizes) == 4
+        assert max(sizes) < 1_000
+        assert [request.stored.to_pydict() for request in list(async_map._requests)[:2]] == [{"v": [1]}, {"v": [2]}]

@@ -69,5 +69,5 @@ def test_both_hooks_share_state_and_timers(steps: list[Any]) -> None:
     oracle = SumsOracle()
     second = KeyedInput(("key",), "at")
     subtasks = run(lambda: KeyedProcess(Sums(), ["k"], OUT, "t", (), second), oracle, steps)
-    found = Multiset(tuple(row.values()) for one in subtasks.every for row in one.out.rows())
-    assert found == oracle.rows
+    rows = Multiset(tuple(row.values()) for subtask in subtasks.every for row in subtask.out.rows())
+    assert rows == oracle.rows

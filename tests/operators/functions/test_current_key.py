@@ -27,7 +27,7 @@ def test_state_and_keys_are_those_of_the_timer_that_fires_whichever_fired_before
     class Turns(Alarms):
         def open(self, context: ProcessContext) -> None:
             super().open(context)
-            self._turns = context.reducing_state("turns", lambda one, other: one + other)
+            self._turns = context.reducing_state("turns", lambda total, other: total + other)
 
         def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
             super().on_timer(timestamp_ms, context, out)
@@ -75,7 +75,7 @@ def test_a_function_sees_the_watermark_and_may_drop_late_rows() -> None:
             """No timer is registered."""
 
     harness = Harness(operator(OnTime()))
-    seen = [harness.process(batch([("a", 1)]))]
+    outputs = [harness.process(batch([("a", 1)]))]
     harness.watermark(7)
-    seen.append(harness.process(batch([("a", 2)])))
-    assert [row["v"] for rows in seen for row in rows] == [-1, 7]
+    outputs.append(harness.process(batch([("a", 2)])))
+    assert [row["v"] for rows in outputs for row in rows] == [-1, 7]

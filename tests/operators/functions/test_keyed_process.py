@@ -105,8 +105,8 @@ def test_state_is_kept_by_key_is_seen_by_the_next_row_and_comes_back(kind: str) 
     rows = harness.process(batch([("a", 5), ("b", 7), ("a", 3), ("a", 5)]))
     assert texts(rows) == list(zip("abaa", expected, strict=True))
     snapshot = harness.snapshot("chk-1")
-    again = Harness(operator(Kept(declare, each)), store=harness.store, snapshots=[snapshot])
-    assert texts(again.process(batch([("a", 5)]))) == [("a", after)]
+    successor = Harness(operator(Kept(declare, each)), store=harness.store, snapshots=[snapshot])
+    assert texts(successor.process(batch([("a", 5)]))) == [("a", after)]
 
 
 @pytest.mark.parametrize(("kind", "empty"), [("value", "7"), ("list", "[7]"), ("map", "{'7': 1, 7: 'int'}")])
@@ -201,8 +201,8 @@ def test_what_has_outlived_its_time_is_not_there_and_leaves_the_next_snapshot(ki
     assert "5" in texts(harness.process(batch([("a", 7)])))[0][1]
     clock.advance(1)
     assert texts(harness.process(batch([("b", 8)]))) == [("b", "None")]
-    again = Harness(operator(Kept(*LIVED[kind])), clock=clock, store=store, snapshots=[first])
-    assert _rows(again.snapshot("chk-2")) == 0, "both have expired since"
+    successor = Harness(operator(Kept(*LIVED[kind])), clock=clock, store=store, snapshots=[first])
+    assert _rows(successor.snapshot("chk-2")) == 0, "both have expired since"
 
 
 def test_a_snapshot_removes_what_has_expired_and_keeps_what_was_written_again() -> None:
@@ -299,9 +299,9 @@ def test_timers_are_restored_at_another_parallelism_and_emit_before_any_row(sens
         for i, rung_here in enumerate(fired):
             times = [row["v"] for row in rung_here]
             assert times == sorted(times)
-            mine = partition_by_key_group(batch(left), ["k"], 16, 3)[i]
+            part = partition_by_key_group(batch(left), ["k"], 16, 3)[i]
             assert sorted((row["k"], row["v"]) for row in rung_here) == sorted(
-                (row["k"], row["v"]) for row in (mine.to_pylist() if mine is not None else [])
+                (row["k"], row["v"]) for row in (part.to_pylist() if part is not None else [])
             )
 
 

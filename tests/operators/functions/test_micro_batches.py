@@ -52,8 +52,8 @@ def operator(bulk: Bulk, max_rows: int = 10, max_wait_ms: int = 50) -> Batches:
     return Batches(["k"], bulk, BatchLimits(max_rows, max_wait_ms))
 
 
-def values(found: list[dict[str, Any]]) -> list[int]:
-    return [row["v"] for row in found]
+def values(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["v"] for row in rows]
 
 
 @pytest.mark.parametrize(("count", "leaves"), [(9, []), (10, [10]), (11, [10]), (25, [10, 10]), (0, [])])
@@ -113,14 +113,14 @@ def test_every_row_leaves_once_and_in_order(sizes: list[int], max_rows: int) -> 
 def test_no_row_waits_longer_than_it_may(gaps_ms: list[int], max_rows: int) -> None:
     """S3-04, S3-14: however rows trickle in, each is out when its time is up."""
     harness = Harness(operator(Bulk(), max_rows, max_wait_ms=50))
-    came: dict[int, int] = {}
+    arrivals: dict[int, int] = {}
     for value, gap in enumerate([*gaps_ms, 50]):
         for _ in range(gap):
             harness.clock.advance(1)
             harness.tick()
             out = len(harness.out.rows())
-            assert all(harness.clock.now_ms() - came[late] < 50 for late in range(out, value))
-        came[value] = harness.clock.now_ms()
+            assert all(harness.clock.now_ms() - arrivals[late] < 50 for late in range(out, value))
+        arrivals[value] = harness.clock.now_ms()
         harness.process(rows(value))
     assert values(harness.out.rows())[: len(gaps_ms)] == list(range(len(gaps_ms)))
 
@@ -147,8 +147,8 @@ def test_batches_of_many_keys_are_large_where_those_of_one_key_are_not() -> None
 def stored(parts: list[list[int]], store: MemorySnapshotStore) -> list[SubtaskSnapshot]:
     """Subtasks that hold rows back, each those of its key groups."""
     snapshots = []
-    for index, held in enumerate(parts):
-        dealt = partition_by_key_group(rows(*held), ["k"], GROUPS, len(parts))
+    for index, numbers in enumerate(parts):
+        dealt = partition_by_key_group(rows(*numbers), ["k"], GROUPS, len(parts))
         harness = Harness(operator(Bulk(), 1_000), store=store, index=index, parallelism=len(parts))
         part = dealt[index]
         if part is not None:
@@ -162,19 +162,19 @@ def test_rows_that_wait_move_with_their_keys_and_leave_before_new_ones(old: int,
     """S3-17, S3-25, S3-39: no key's order breaks."""
     store = MemorySnapshotStore()
     snapshots = stored([list(range(100))] * old, store)
-    fresh = partition_by_key_group(rows(*range(100, 200)), ["k"], GROUPS, new)
-    found = []
+    parts = partition_by_key_group(rows(*range(100, 200)), ["k"], GROUPS, new)
+    output = []
     for index in range(new):
         harness = Harness(operator(Bulk()), store=store, snapshots=snapshots, index=index, parallelism=new)
-        part = fresh[index]
+        part = parts[index]
         if part is not None:
             harness.process(part)
         harness.finish()
-        found += harness.out.rows()
-    assert sorted(values(found)) == list(range(200))
+        output += harness.out.rows()
+    assert sorted(values(output)) == list(range(200))
     for key in range(7):
-        mine = [row["v"] for row in found if row["k"] == key]
-        assert mine == sorted(mine)
+        numbers = [row["v"] for row in output if row["k"] == key]
+        assert numbers == sorted(numbers)
 
 
 def test_a_restored_buffer_leaves_in_several_batches() -> None:
@@ -197,8 +197,8 @@ def test_a_snapshot_holds_what_waits_now() -> None:
     harness.snapshot("chk-1")
     harness.process(rows(8, 9, 10))
     snapshot = harness.snapshot("chk-2")
-    again = Harness(operator(Bulk()), store=store, snapshots=[snapshot])
-    assert values(again.finish()) == [10]
+    successor = Harness(operator(Bulk()), store=store, snapshots=[snapshot])
+    assert values(successor.finish()) == [10]
 
 
 def flushing(bulk: Bulk, max_wait_ms: int | None = 50) -> Batches:
@@ -219,8 +219,8 @@ def test_a_buffer_that_is_flushed_on_the_barrier_is_in_no_snapshot(steps: list[A
             assert values(harness.out.rows()) == list(range(count))
             assert harness.operator.watermark_hold() is None
             snapshot = harness.snapshot(f"chk-{number}")
-            again = Harness(flushing(Bulk()), store=harness.store, snapshots=[snapshot])
-            assert again.finish() == []
+            successor = Harness(flushing(Bulk()), store=harness.store, snapshots=[snapshot])
+            assert successor.finish() == []
         elif step == "wait":
             harness.clock.advance(50)
             harness.tick()

@@ -100,8 +100,8 @@ def test_restoring_and_starting_fresh_are_told_apart(parallelism: int) -> None:
     before = Harness(Process(told(log, ProcessFunction), SCHEMA), store=store)
     snapshot = before.snapshot("chk-1")
     for index in range(parallelism):
-        again = Process(told(log, ProcessFunction), SCHEMA)
-        Harness(again, store=store, snapshots=[snapshot], index=index, parallelism=parallelism)
+        successor = Process(told(log, ProcessFunction), SCHEMA)
+        Harness(successor, store=store, snapshots=[snapshot], index=index, parallelism=parallelism)
     opened = [entry for entry in log if entry[0] == "open"]
     assert opened == [("open", False, 0, 1), *(("open", True, index, parallelism) for index in range(parallelism))]
 
@@ -118,8 +118,8 @@ class Buffer(ProcessFunction):
 
     def open(self, context: SubtaskContext) -> None:
         self._stored = context.union_list_state("rows") if self._union else context.list_state("rows")
-        found = self._stored.get()
-        self._restored = [v for v in found if v % context.parallelism == context.index] if self._union else found
+        entries = self._stored.get()
+        self._restored = [v for v in entries if v % context.parallelism == context.index] if self._union else entries
 
     def start(self, context: SubtaskContext, out: RowCollector) -> None:
         for value in self._restored:
@@ -149,10 +149,10 @@ def test_what_was_restored_leaves_before_what_is_new_without_a_new_row() -> None
     before = Harness(Process(Buffer(), SCHEMA))
     before.process(batch(5, 6, 7))
     lists = before.snapshot("chk-1").lists
-    again = Harness(Process(Buffer(), SCHEMA), lists=lists)
-    assert values(again.out.rows()) == [5, 6, 7]
-    again.process(batch(8, 9))
-    assert values(again.finish()) == [8, 9]
+    successor = Harness(Process(Buffer(), SCHEMA), lists=lists)
+    assert values(successor.out.rows()) == [5, 6, 7]
+    successor.process(batch(8, 9))
+    assert values(successor.finish()) == [8, 9]
 
 
 def test_the_second_snapshot_holds_only_what_is_buffered_now() -> None:
@@ -174,13 +174,13 @@ def test_each_entry_of_a_union_list_is_taken_by_exactly_one(old: int, new: int) 
         harness = Harness(Process(Buffer(union=True), SCHEMA), index=index, parallelism=old)
         harness.process(batch(*range(index, 20, old)))
         entries += harness.snapshot("chk-1").unions["rows"]
-    taken = []
+    output = []
     for index in range(new):
-        again = Harness(
+        successor = Harness(
             Process(Buffer(union=True), SCHEMA), unions={"rows": tuple(entries)}, index=index, parallelism=new
         )
-        taken += values(again.out.rows())
-    assert sorted(taken) == list(range(20))
+        output += values(successor.out.rows())
+    assert sorted(output) == list(range(20))
 
 
 def test_rows_buffered_in_a_list_part_from_their_keys_in_a_rescale() -> None:
@@ -190,9 +190,9 @@ def test_rows_buffered_in_a_list_part_from_their_keys_in_a_rescale() -> None:
     stored = before.snapshot("chk-1").lists["rows"]
     astray = 0
     for index, share in enumerate((stored[:10], stored[10:])):
-        again = Harness(Process(Buffer(), SCHEMA), lists={"rows": share}, index=index, parallelism=2)
-        held = batch(*values(again.out.rows()))
-        elsewhere = partition_by_key_group(held, ["v"], 16, 2)[1 - index]
+        successor = Harness(Process(Buffer(), SCHEMA), lists={"rows": share}, index=index, parallelism=2)
+        buffer = batch(*values(successor.out.rows()))
+        elsewhere = partition_by_key_group(buffer, ["v"], 16, 2)[1 - index]
         astray += elsewhere.num_rows if elsewhere is not None else 0
     assert astray > 0
 
@@ -230,8 +230,8 @@ def test_timers_are_restored_and_assigned_to_the_subtasks() -> None:
     fired = []
     for index, share in enumerate((stored[:2], stored[2:])):
         lists = {"_processing_timers": share}
-        again = Harness(Process(Bell(), SCHEMA), lists=lists, index=index, parallelism=2, clock=ManualClock(20))
-        fired.append((values(again.tick()), again.operator.next_processing_timer()))
+        successor = Harness(Process(Bell(), SCHEMA), lists=lists, index=index, parallelism=2, clock=ManualClock(20))
+        fired.append((values(successor.tick()), successor.operator.next_processing_timer()))
     assert fired == [([10, 20], None), ([], 30)]
 
 
@@ -279,11 +279,11 @@ def test_the_example_says_its_piece_once_a_minute_after_a_restore_too() -> None:
     before.process(batch(1, 2))
     lists = before.snapshot("chk-1").lists
     clock.advance(1_000)
-    again = Harness(Process(names["Heartbeat"](), schema), clock=clock, lists=lists)
+    successor = Harness(Process(names["Heartbeat"](), schema), clock=clock, lists=lists)
     said = []
     for _ in range(180):
         clock.advance(1_000)
-        said += [row["seen"] for row in again.tick()]
+        said += [row["seen"] for row in successor.tick()]
     assert said == [2, 2, 2]
 
 
@@ -352,8 +352,10 @@ def test_rules_are_with_every_subtask_after_a_rescale(parallelism: int) -> None:
     before.process(rule("low", 10), input=1)
     copied = before.snapshot("chk-1")
     for index in range(parallelism):
-        again = Harness(Process(Limits(), SCHEMA), store=store, broadcast=copied, index=index, parallelism=parallelism)
-        assert values(again.process(batch(1, 50))) == [1]
+        successor = Harness(
+            Process(Limits(), SCHEMA), store=store, broadcast=copied, index=index, parallelism=parallelism
+        )
+        assert values(successor.process(batch(1, 50))) == [1]
 
 
 @pytest.mark.parametrize("write", [lambda rules, v: rules.update(mine=v), lambda rules, v: rules.clear()])
@@ -388,8 +390,8 @@ def test_a_keyed_function_has_rules_beside_its_keyed_state() -> None:
     before.process(rule("n", 2), input=1)
     assert [row["text"] for row in before.process(batch(1, 1, 2, 1))] == ["2"]
     snapshot = before.snapshot("chk-1")
-    again = Harness(KeyedProcess(Counting(), ["v"], SCHEMA), store=store, snapshots=[snapshot], broadcast=snapshot)
-    assert [(row["v"], row["text"]) for row in again.process(batch(1, 2))] == [(1, "4"), (2, "2")]
+    successor = Harness(KeyedProcess(Counting(), ["v"], SCHEMA), store=store, snapshots=[snapshot], broadcast=snapshot)
+    assert [(row["v"], row["text"]) for row in successor.process(batch(1, 2))] == [(1, "4"), (2, "2")]
 
 
 class Returning(ProcessFunction):

@@ -38,17 +38,17 @@ def test_values_kept_as_they_are_and_encoded_ones_agree(
         return before
 
     rows = [(key, number) for number, (key, _) in enumerate(steps)]
-    model, found, expected = dict[str, bytes](), list[tuple[Any, str]](), list[tuple[Any, str]]()
+    model, output, expected = dict[str, bytes](), list[tuple[Any, str]](), list[tuple[Any, str]]()
     for key, put in steps:
         expected.append((key, repr(msgspec.msgpack.decode(model[key]) if key in model else "nothing")))
         model.pop(key, None) if put is None else model.update({key: msgspec.msgpack.encode(put[0])})
     store, snapshots = MemorySnapshotStore(), list[SubtaskSnapshot]()
     for start in range(0, len(rows), size):
-        kept = Kept(lambda context: context.value_state("kept", ttl_ms=ttl_ms), each)
-        harness = Harness(operator(kept), store=store, snapshots=snapshots)
-        found += texts(harness.process(batch(rows[start : start + size])))
+        function = Kept(lambda context: context.value_state("kept", ttl_ms=ttl_ms), each)
+        harness = Harness(operator(function), store=store, snapshots=snapshots)
+        output += texts(harness.process(batch(rows[start : start + size])))
         snapshots = [harness.snapshot(f"chk-{start}")]
-    assert found == expected
+    assert output == expected
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64, "\ud800", object()])
@@ -116,10 +116,10 @@ def test_what_lives_for_ever_now_outlives_what_it_replaces() -> None:
     first.process(batch([("a", 1), ("b", 2)]))
 
     def renew(state: Any, row: dict[str, Any]) -> Any:
-        found = state.get()
+        value = state.get()
         if row["v"]:
-            state.update(found)
-        return found
+            state.update(value)
+        return value
 
     snapshots = [first.snapshot("chk-1")]
     later = Harness(

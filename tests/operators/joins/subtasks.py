@@ -73,7 +73,7 @@ class Subtasks:
 
     def snapshot(self, *, full: bool = False) -> list[SubtaskSnapshot]:
         self.checkpoints += 1
-        return [one.snapshot(f"chk-{self.checkpoints}", full=full) for one in self.now]
+        return [subtask.snapshot(f"chk-{self.checkpoints}", full=full) for subtask in self.now]
 
     def restore(self, parallelism: int, *, full: bool = False) -> None:
         snapshots = self.snapshot(full=full)
@@ -89,11 +89,11 @@ class Subtasks:
 
     def watermark(self, time: int, index: int | None = None) -> list[str | None]:
         """Advances all subtasks, or one of them if it exists. Returns the keys that it owns."""
-        advanced = [one for one in self.now if index is None or one.context.index == index]
+        advanced = [subtask for subtask in self.now if index is None or subtask.context.index == index]
         for subtask in advanced:
             subtask.watermark(time)
         owners = partition_by_key_group(batch(0, [(key, 0, 0) for key in KEYS]), ["k"], 16, len(self.now))
-        parts = (owners[one.context.index] for one in advanced)
+        parts = (owners[subtask.context.index] for subtask in advanced)
         return [key for part in parts if part is not None for key in part.column("k").to_pylist()]
 
     @property
@@ -102,25 +102,25 @@ class Subtasks:
 
     def pairs(self, *added: str) -> Multiset[Any]:
         """The joined rows: both records, and the columns `added` as milliseconds."""
-        found: Multiset[Any] = Multiset()
-        for row in (row for one in self.every for row in one.out.rows()):
+        pairs: Multiset[Any] = Multiset()
+        for row in (row for subtask in self.every for row in subtask.out.rows()):
             at, *times = (int(row[name].timestamp() * 1000) for name in ("at", *added))
-            found[(row["k"], row["t"], row["v"]), (row["key"], at, row["w"]), *times] += 1
-        return found
+            pairs[(row["k"], row["t"], row["v"]), (row["key"], at, row["w"]), *times] += 1
+        return pairs
 
     @property
     def late(self) -> Multiset[tuple[int, Event]]:
-        found: Multiset[tuple[int, Event]] = Multiset()
-        for name, rows in (side for one in self.every for side in one.out.side):
+        late_rows: Multiset[tuple[int, Event]] = Multiset()
+        for name, rows in (side for subtask in self.every for side in subtask.out.side):
             number = [tag.name for tag in LATE].index(name)
             times = rows.column(1).cast(pa.int64()).to_pylist()
             for key, time, value in zip(rows.column(0).to_pylist(), times, rows.column(2).to_pylist(), strict=True):
-                found[number, (key, time, value)] += 1
-        return found
+                late_rows[number, (key, time, value)] += 1
+        return late_rows
 
     @property
     def counted(self) -> int:
-        return sum(one.context.counters.get(LATE_RECORDS_COUNTER, 0) for one in self.every)
+        return sum(subtask.context.counters.get(LATE_RECORDS_COUNTER, 0) for subtask in self.every)
 
 
 class TwoStreamOracle(Protocol):
@@ -157,7 +157,7 @@ class Oracle:
     def is_late(self, time: int, watermark: int) -> bool:
         raise NotImplementedError
 
-    def meet(self, one: Event, other: Event) -> None:
+    def meet(self, record: Event, other: Event) -> None:
         """Called with each two records of equal keys when the second has arrived."""
         raise NotImplementedError
 

@@ -58,9 +58,9 @@ class IntervalOracle(Oracle):
     def is_late(self, time: int, watermark: int) -> bool:
         return time < watermark
 
-    def meet(self, one: Event, other: Event) -> None:
-        if self.interval.lower_ms <= other[1] - one[1] <= self.interval.upper_ms:
-            self.pairs[one, other, max(one[1], other[1])] += 1
+    def meet(self, record: Event, other: Event) -> None:
+        if self.interval.lower_ms <= other[1] - record[1] <= self.interval.upper_ms:
+            self.pairs[record, other, max(record[1], other[1])] += 1
 
 
 def check(interval: Interval, steps: list[Any]) -> None:
@@ -116,8 +116,8 @@ def test_parts_stay_few_with_many_snapshots() -> None:
         subtask.process(batch(0, [("a", 0, number)]), 0)
         subtask.operator.snapshot(number)
     assert len(subtask.state.tables["first"]) <= 3 * 7
-    again = restored(subtask, Interval(0, 1_000_000))
-    assert sorted(row["v"] for row in again.process(batch(1, [("a", 5, 0)]), 1)) == list(range(200))
+    successor = restored(subtask, Interval(0, 1_000_000))
+    assert sorted(row["v"] for row in successor.process(batch(1, [("a", 5, 0)]), 1)) == list(range(200))
 
 
 @pytest.mark.parametrize("watermark", [0, 12])
@@ -128,9 +128,9 @@ def test_kept_rows_are_joined_within_narrower_bounds(watermark: int) -> None:
     before.process(batch(0, [("a", time, time) for time in range(0, 40, 2)]), 0)
     before.watermark(watermark)
     after = restored(before, narrow)
-    found = after.process(batch(1, [("a", time, 0) for time in range(watermark, 40)]), 1)
-    expected = [(one, at) for one in range(0, 40, 2) for at in range(watermark, 40) if -2 <= at - one <= 3]
-    assert sorted(row["v"] for row in found) == sorted(one for one, _ in expected)
+    output = after.process(batch(1, [("a", time, 0) for time in range(watermark, 40)]), 1)
+    expected = [(value, at) for value in range(0, 40, 2) for at in range(watermark, 40) if -2 <= at - value <= 3]
+    assert sorted(row["v"] for row in output) == sorted(value for value, _ in expected)
 
 
 def test_a_hot_key_is_emitted_in_batches_of_limited_size() -> None:
@@ -146,8 +146,8 @@ def test_times_that_are_far_apart() -> None:
     far = 1 << 45
     subtask = harness(Interval(-10, 10))
     subtask.process(batch(0, [("a", -far, 1), ("a", far, 2), ("a", 0, 3)]), 0)
-    found = subtask.process(rows_of(key=["a", "a", "a"], at=pa.array([far, -far, 5]), w=[1, 2, 3]), 1)
-    assert sorted((row["v"], row["w"]) for row in found) == [(1, 2), (2, 1), (3, 3)]
+    output = subtask.process(rows_of(key=["a", "a", "a"], at=pa.array([far, -far, 5]), w=[1, 2, 3]), 1)
+    assert sorted((row["v"], row["w"]) for row in output) == [(1, 2), (2, 1), (3, 3)]
 
 
 def test_rows_are_freed_without_snapshots() -> None:
@@ -204,8 +204,8 @@ class TestColumns:
         subtask.process(
             pa.RecordBatch.from_arrays([coded, pa.array([1, 2]), pa.array([1, 2])], names=["k", "t", "v"]), 0
         )
-        found = subtask.process(rows_of(key=["b"], at=[2], w=[5]), 1)
-        assert [(row["k"], row["v"], row["w"]) for row in found] == [("b", 2, 5)]
+        output = subtask.process(rows_of(key=["b"], at=[2], w=[5]), 1)
+        assert [(row["k"], row["v"], row["w"]) for row in output] == [("b", 2, 5)]
 
     def test_keys_without_a_common_type_are_refused_at_the_first_rows_of_both(self) -> None:
         subtask = harness()
@@ -221,8 +221,8 @@ class TestRestore:
         before.process(rows_of(k=["a"], t=pa.array([1], pa.int32()), v=pa.array([7], pa.int32())), 0)
         after = restored(before)
         after.process(rows_of(k=["a"], t=[2], v=[1 << 40]), 0)
-        found = after.process(batch(1, [("a", 3, 0)]), 1)
-        assert sorted(row["v"] for row in found) == [7, 1 << 40]
+        output = after.process(batch(1, [("a", 3, 0)]), 1)
+        assert sorted(row["v"] for row in output) == [7, 1 << 40]
 
     def test_kept_rows_have_the_declared_types_before_a_row_of_their_stream(self) -> None:
         """Joined rows had the former types, and later the new types: the attempt failed."""
@@ -234,8 +234,8 @@ class TestRestore:
             for uid, columns in zip(("left", "right"), SCHEMAS, strict=True)
         )
         bounds = timedelta(0), timedelta(milliseconds=10)
-        both = left.key_by("k").interval_join(right.key_by("key"))
-        both.between("pairs", *bounds, time=("t", "at")).sink("shown", PrintSink())
+        keyed_join = left.key_by("k").interval_join(right.key_by("key"))
+        keyed_join.between("pairs", *bounds, time=("t", "at")).sink("shown", PrintSink())
         join = flow.compile(1).operators[OperatorId("pairs")]()
         after = Harness(join, store=before.store, snapshots=[before.snapshot("chk-1")])
         after.process(batch(1, [("a", 3, 0)]), 1)
@@ -246,12 +246,12 @@ class TestRestore:
 
     def test_declared_views_in_nested_columns_fit_the_kept_rows(self) -> None:
         """Channels carry no views, so kept rows have none."""
-        kept, declared = (
+        state_schema, declared = (
             pa.schema([*LEFT, ("tags", pa.list_(kind)), ("s", pa.struct([("x", kind)]))])
             for kind in (pa.string(), pa.string_view())
         )
         before = harness()
-        before.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "v": 7, "tags": ["x"]}], kept), 0)
+        before.process(pa.RecordBatch.from_pylist([{"k": "a", "t": 1, "v": 7, "tags": ["x"]}], state_schema), 0)
         sides = JoinSide(("k",), "t", columns=declared), JoinSide(("key",), "at", columns=RIGHT)
         after = Harness(IntervalJoin(sides, TEN, COLUMNS), store=before.store, snapshots=[before.snapshot("chk-1")])
         after.process(batch(1, [("a", 3, 0)]), 1)

@@ -32,17 +32,17 @@ class WindowOracle(Oracle):
     def is_late(self, time: int, watermark: int) -> bool:
         return all(start + self.size - 1 <= watermark for start in self.starts(time))
 
-    def meet(self, one: Event, other: Event) -> None:
-        for start in set(self.starts(one[1])) & set(self.starts(other[1])):
-            if start + self.size - 1 > self.watermarks[one[0]]:
-                self.waiting.append((start, one, other))
+    def meet(self, record: Event, other: Event) -> None:
+        for start in set(self.starts(record[1])) & set(self.starts(other[1])):
+            if start + self.size - 1 > self.watermarks[record[0]]:
+                self.waiting.append((start, record, other))
 
     def advance(self, keys: list[str | None], watermark: int) -> None:
         super().advance(keys, watermark)
         fired = [pair for pair in self.waiting if pair[0] + self.size - 1 <= self.watermarks[pair[1][0]]]
         self.waiting = [pair for pair in self.waiting if pair not in fired]
-        for start, one, other in fired:
-            self.pairs[one, other, start, start + self.size] += 1
+        for start, record, other in fired:
+            self.pairs[record, other, start, start + self.size] += 1
 
 
 def check(shape: tuple[int, int], steps: list[Any]) -> None:

@@ -33,8 +33,8 @@ def batch(events: list[Event]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"k": key, "t": time, "v": value} for key, time, value in events], COLUMNS)
 
 
-def rows(found: list[dict[str, Any]]) -> list[Event]:
-    return [(row["k"], row["t"], row["v"]) for row in found]
+def rows(output: list[dict[str, Any]]) -> list[Event]:
+    return [(row["k"], row["t"], row["v"]) for row in output]
 
 
 class Oracle:
@@ -47,7 +47,7 @@ class Oracle:
         self.duplicates = 0
 
     def process(self, events: list[Event]) -> list[Event]:
-        kept = []
+        output = []
         for event in events:
             part = event[1] // PART
             if (part + 1) * PART - 1 <= self.watermark:
@@ -56,8 +56,8 @@ class Oracle:
                 self.duplicates += 1
             else:
                 self.seen.add((event[0], part))
-                kept.append(event)
-        return kept
+                output.append(event)
+        return output
 
 
 def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[SubtaskSnapshot]) -> list[Harness]:
@@ -96,11 +96,11 @@ def test_the_first_row_of_a_key_in_each_part_passes(steps: list[Any]) -> None:
             for each in subtasks:
                 each.watermark(oracle.watermark)
         else:
-            kept = oracle.process(step)
+            expected = oracle.process(step)
             parts = partition_by_key_group(batch(step), ["k"], 16, len(subtasks))
-            found = [rows(e.process(part)) for e, part in zip(subtasks, parts, strict=True) if part is not None]
-            assert sorted(str(event) for each in found for event in each) == sorted(map(str, kept))
-            assert all(each == [event for event in kept if event in each] for each in found)
+            results = [rows(e.process(part)) for e, part in zip(subtasks, parts, strict=True) if part is not None]
+            assert sorted(str(event) for each in results for event in each) == sorted(map(str, expected))
+            assert all(each == [event for event in expected if event in each] for each in results)
     assert sorted(map(str, late + late_rows(subtasks))) == sorted(map(str, oracle.late))
     assert duplicates + counted(subtasks, DUPLICATES_COUNTER) == oracle.duplicates
 

@@ -101,7 +101,7 @@ class Subtasks:
     def rescale(self, parallelism: int, watermark: int) -> None:
         self.checkpoints += 1
         self.gone += self.now
-        self.now = self.deploy(parallelism, [one.snapshot(f"chk-{self.checkpoints}") for one in self.now])
+        self.now = self.deploy(parallelism, [subtask.snapshot(f"chk-{self.checkpoints}") for subtask in self.now])
         self.watermark(watermark)  # the worker emits the restored watermark first
 
     def watermark(self, time: int) -> None:
@@ -118,17 +118,20 @@ class Subtasks:
     @property
     def late(self) -> Multiset[Event]:
         every = [*self.gone, *self.now]
-        assert {name for one in every for name, _ in one.out.side} <= {"late"}
-        found = Multiset(
-            (row["k"], row["t"], row["v"]) for one in every for _, rows in one.out.side for row in rows.to_pylist()
+        assert {name for subtask in every for name, _ in subtask.out.side} <= {"late"}
+        late_rows = Multiset(
+            (row["k"], row["t"], row["v"])
+            for subtask in every
+            for _, rows in subtask.out.side
+            for row in rows.to_pylist()
         )
-        assert sum(one.context.counters.get(LATE_RECORDS_COUNTER, 0) for one in every) == found.total()
-        return found
+        assert sum(subtask.context.counters.get(LATE_RECORDS_COUNTER, 0) for subtask in every) == late_rows.total()
+        return late_rows
 
     @property
     def fired(self) -> Multiset[Any]:
         epoch = pa.scalar(0, pa.timestamp("ms")).as_py()
-        rows = [row for one in (*self.gone, *self.now) for row in one.out.rows()]
+        rows = [row for subtask in (*self.gone, *self.now) for row in subtask.out.rows()]
         return Multiset(
             (round((row["window_start"] - epoch).total_seconds() * 1_000), row["k"], row["n"], row["total"])
             for row in rows
@@ -164,10 +167,10 @@ def test_late_rows_of_a_window_that_moves_from_3_to_7_to_1(lengths: tuple[int, i
         if parallelism != 3:
             subtasks.rescale(parallelism, MIN_WATERMARK)
         events: list[Event] = [(key, at, 1) for key in "abcdefgh" for at in range(time - 40, time + 20, 7)]
-        for one in (oracle, subtasks):
-            one.process(events)
-            one.watermark(time) if isinstance(one, Subtasks) else one.advance(time)
-            one.process(events)
+        for subject in (oracle, subtasks):
+            subject.process(events)
+            subject.watermark(time) if isinstance(subject, Subtasks) else subject.advance(time)
+            subject.process(events)
     subtasks.watermark(MAX_WATERMARK)
     oracle.advance(MAX_WATERMARK)
     assert oracle.late

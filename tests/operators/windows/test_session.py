@@ -205,8 +205,8 @@ def test_ended_sessions_leave_tombstones_and_not_rows() -> None:
     fired = len(harness.watermark(29))
     snapshot = harness.snapshot("chk-2")
     assert [segment.rows for segment in snapshot.keyed["sessions"]] == [keys, fired]
-    again = Harness(operator(), store=harness.store, snapshots=[snapshot])
-    assert len(again.watermark(MAX_WATERMARK)) == keys - fired
+    successor = Harness(operator(), store=harness.store, snapshots=[snapshot])
+    assert len(successor.watermark(MAX_WATERMARK)) == keys - fired
 
 
 def test_a_late_row_does_not_open_a_session_again_where_subtasks_had_different_watermarks() -> None:
@@ -219,10 +219,10 @@ def test_a_late_row_does_not_open_a_session_again_where_subtasks_had_different_w
         subtask.process(part)
     ended = {row["k"] for row in subtasks[0].watermark(12)}
     assert 0 < len(ended) < 8
-    (both,) = deploy(1, store, [subtask.snapshot(str(index)) for index, subtask in enumerate(subtasks)])
-    both.process(batch([(f"key {number}", 1, 1) for number in range(8)]))
-    assert {event[0] for event in late_rows(both)} == ended
-    assert {row["k"]: row["n"] for row in both.watermark(MAX_WATERMARK)} == {
+    (successor,) = deploy(1, store, [subtask.snapshot(str(index)) for index, subtask in enumerate(subtasks)])
+    successor.process(batch([(f"key {number}", 1, 1) for number in range(8)]))
+    assert {event[0] for event in late_rows(successor)} == ended
+    assert {row["k"]: row["n"] for row in successor.watermark(MAX_WATERMARK)} == {
         f"key {number}": 2 for number in range(8) if f"key {number}" not in ended
     }
 

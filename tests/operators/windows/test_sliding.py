@@ -69,14 +69,14 @@ class Oracle:
         return [self._row(window, self.open.pop(window)) for window in sorted(due, key=_order)]
 
     def _row(self, window: tuple[str | None, int], values: list[int | None]) -> dict[str, Any]:
-        known = [value for value in values if value is not None]
+        numbers = [value for value in values if value is not None]
         return {
             "k": window[0],
             "window_start": EPOCH + dt.timedelta(milliseconds=window[1]),
             "window_end": EPOCH + dt.timedelta(milliseconds=window[1] + self.size),
-            "total": sum(known) if known else None,
-            "high": max(known, default=None),
-            "mean": sum(known) / len(known) if known else None,
+            "total": sum(numbers) if numbers else None,
+            "high": max(numbers, default=None),
+            "mean": sum(numbers) / len(numbers) if numbers else None,
         }
 
 
@@ -146,9 +146,9 @@ def test_no_window_fires_again_where_subtasks_had_come_to_different_times() -> N
         assert part is not None
         subtask.process(part)
     fired = [*ahead.watermark(9), *behind.watermark(4)]
-    (both,) = deploy((10, 5), 1, store, [ahead.snapshot("a"), behind.snapshot("b")])
-    assert both.watermark(4) == []
-    fired += both.watermark(MAX_WATERMARK)
+    (successor,) = deploy((10, 5), 1, store, [ahead.snapshot("a"), behind.snapshot("b")])
+    assert successor.watermark(4) == []
+    fired += successor.watermark(MAX_WATERMARK)
     starts = sorted((row["k"], row["window_start"]) for row in fired)
     assert starts == sorted((key, EPOCH + dt.timedelta(milliseconds=at)) for key in _keys(events) for at in (-5, 0, 5))
 
@@ -179,8 +179,8 @@ def test_panes_of_another_length_are_refused_and_other_windows_of_them_are_not()
     snapshot = harness.snapshot("chk-1")
     with pytest.raises(JobRejected, match=r"columns.*pane_2_ms.*pane_3_ms"):
         Harness(operator((60, 3)), store=harness.store, snapshots=[snapshot])
-    again = Harness(operator((10, 4)), store=harness.store, snapshots=[snapshot])
-    assert [row["total"] for row in again.watermark(MAX_WATERMARK)] == [1, 2, 2]
+    successor = Harness(operator((10, 4)), store=harness.store, snapshots=[snapshot])
+    assert [row["total"] for row in successor.watermark(MAX_WATERMARK)] == [1, 2, 2]
 
 
 def test_hours_without_a_row_cost_nothing() -> None:

@@ -165,9 +165,9 @@ def test_fired_windows_leave_tombstones_and_not_rows() -> None:
     harness.watermark(9)
     snapshot = harness.snapshot("chk-2")
     assert [segment.rows for segment in snapshot.keyed["windows"]] == [keys, keys // 2]
-    again = Harness(operator(), store=harness.store, snapshots=[snapshot])
-    assert again.watermark(9) == []
-    assert len(again.watermark(19)) == keys // 2
+    successor = Harness(operator(), store=harness.store, snapshots=[snapshot])
+    assert successor.watermark(9) == []
+    assert len(successor.watermark(19)) == keys // 2
 
 
 @pytest.mark.parametrize(
@@ -263,18 +263,18 @@ def pair() -> tuple[Harness, Harness, MemorySnapshotStore]:
 def test_no_window_opens_again_where_subtasks_had_come_to_different_times() -> None:
     """S3-20: as one, they begin with the lower time; what comes for a window that one of them had fired is late."""
     ahead, behind, store = pair()
-    theirs = {row["k"] for row in ahead.out.rows()}
-    assert 0 < len(theirs) < 8
+    fired_keys = {row["k"] for row in ahead.out.rows()}
+    assert 0 < len(fired_keys) < 8
     snapshots = [ahead.snapshot("a"), behind.snapshot("b")]
     for attempt in range(2):
-        (both,) = deploy(1, store, snapshots)
-        both.watermark(4)
-        both.process(batch([(f"key {number}", 3, 1) for number in range(8)]))
-        snapshots = [both.snapshot(f"both {attempt}")]
-        assert both.context.counters[LATE_RECORDS_COUNTER] == len(theirs)
-    fired = both.watermark(9)
-    assert {row["k"]: row["n"] for row in fired} == {f"key {n}": 3 for n in range(8) if f"key {n}" not in theirs}
-    assert len(both.watermark(MAX_WATERMARK)) == 8
+        (successor,) = deploy(1, store, snapshots)
+        successor.watermark(4)
+        successor.process(batch([(f"key {number}", 3, 1) for number in range(8)]))
+        snapshots = [successor.snapshot(f"both {attempt}")]
+        assert successor.context.counters[LATE_RECORDS_COUNTER] == len(fired_keys)
+    fired = successor.watermark(9)
+    assert {row["k"]: row["n"] for row in fired} == {f"key {n}": 3 for n in range(8) if f"key {n}" not in fired_keys}
+    assert len(successor.watermark(MAX_WATERMARK)) == 8
 
 
 def test_windows_of_another_size_are_refused() -> None:

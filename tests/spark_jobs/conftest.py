@@ -92,7 +92,7 @@ def process(tmp_path: Path) -> Command:
     """As `command`, as the console starts it: `python -m spark_jobs …`."""
 
     def run(*arguments: str, params: object = None, text: str | None = None, **env: str) -> Answer:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "spark_jobs", *arguments],
             input=_stdin(params, text),
             capture_output=True,
@@ -102,6 +102,6 @@ def process(tmp_path: Path) -> Command:
             timeout=120,
             check=False,
         )
-        return _answer(done.returncode, done.stdout, done.stderr)
+        return _answer(process.returncode, process.stdout, process.stderr)
 
     return run

@@ -24,22 +24,22 @@ Command = Callable[..., Any]  # the fixture of conftest.py
 PARAMS = {"flights_dir": "/in", "output_dir": "/out"}
 
 
-def compile_flights(command: Command, params: object, *more: str, parallelism: int = 2) -> Any:
+def compile_flights(command: Command, params: object, *options: str, parallelism: int = 2) -> Any:
     where = ("--pipeline", "flights")
-    return command("compile", *where, "--parallelism", str(parallelism), *more, params=params)
+    return command("compile", *where, "--parallelism", str(parallelism), *options, params=params)
 
 
 def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(process: Command) -> None:
     answer = process("pipelines")
     assert answer.code == 0
-    by_name = {one["name"]: one for one in answer.json}
+    by_name = {pipeline["name"]: pipeline for pipeline in answer.json}
     assert {"flights", "wordcount"} <= by_name.keys()
     schema = by_name["flights"]["schema"]
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["type"] == "object"
     assert schema["required"] == ["flights_dir", "output_dir"]
     assert schema["additionalProperties"] is False
-    assert all(one.get("title") and one.get("description") for one in schema["properties"].values())
+    assert all(field.get("title") and field.get("description") for field in schema["properties"].values())
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_a_missing_java_is_named_in_one_sentence(tmp_path: Path) -> None:
     params = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out"), "bounded": True}
     arguments = ["batch", "--pipeline", "wordcount", "--parallelism", "1", "--storage", str(tmp_path / "storage")]
     environment = {**environment_of(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": ""}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "spark_jobs", *arguments],
         input=json.dumps(params), env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    error = json.loads(done.stdout)["error"]
-    assert (done.returncode, error["code"]) == (1, "spark-unavailable")
+    error = json.loads(process.stdout)["error"]
+    assert (process.returncode, error["code"]) == (1, "spark-unavailable")
     assert "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless" in error["detail"]
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1] == f"wordcount: {error['detail']}"
+    assert "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1] == f"wordcount: {error['detail']}"
 
 
 def test_a_missing_input_folder_is_refused_before_spark_starts(command: Command, tmp_path: Path) -> None:
@@ -95,8 +95,11 @@ def test_flights_compile_to_their_graph(command: Command) -> None:
     assert answer.code == 0
     graph = answer.json["graph"]
     assert graph["max_parallelism"] == 64
-    found = {one["uid"]: (one["role"], one["parallelism"], one["bounded"]) for one in graph["operators"]}
-    assert found == {
+    operators = {
+        operator["uid"]: (operator["role"], operator["parallelism"], operator["bounded"])
+        for operator in graph["operators"]
+    }
+    assert operators == {
         "flights": ("source", 3, False),
         "prepared": ("operator", 3, False),
         "airlines": ("source", 1, True),
@@ -108,11 +111,11 @@ def test_flights_compile_to_their_graph(command: Command) -> None:
         "daily": ("operator", 3, False),
         "parquet": ("sink", 3, False),
     }
-    assert {one["uid"]: one["most"] for one in graph["operators"]} == dict.fromkeys(found, 64) | {
+    assert {operator["uid"]: operator["most"] for operator in graph["operators"]} == dict.fromkeys(operators, 64) | {
         "airlines": 1,
         "weather": 1,
     }
-    edges = {(one["source"], one["target"]): one for one in graph["edges"]}
+    edges = {(edge["source"], edge["target"]): edge for edge in graph["edges"]}
     assert edges["airlines", "joined"]["build"] is True
     assert edges["airlines", "joined"]["partitioning"] == "broadcast"
     assert edges["arrived", "daily"]["keys"] == ["carrier", "name", "origin"]
@@ -172,8 +175,8 @@ class Stood:
 def stand(tmp_path: Path, params: object, **env: str) -> Stood:
     """The stage of a run's tables, as its supervisor starts it: the end of its stdin would end it."""
     folders = {name: str(tmp_path / name) for name in ("inputs", "columns", "streams")}
-    given = {"pipeline": "flights", "operator": "airlines", "run": "12", "token": "7", **folders}
-    command = ["stand", "tables", *(part for name, value in given.items() for part in (f"--{name}", value))]
+    arguments = {"pipeline": "flights", "operator": "airlines", "run": "12", "token": "7", **folders}
+    command = ["stand", "tables", *(part for name, value in arguments.items() for part in (f"--{name}", value))]
     with (tmp_path / "stderr").open("w") as stderr, subprocess.Popen(
         [sys.executable, "-m", "spark_jobs", *command],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=tmp_path,
@@ -197,7 +200,7 @@ def test_the_stage_of_the_tables_writes_once_and_ends(tmp_path: Path) -> None:
         assert answer.code == 0, answer.stderr
         *reports, end = answer.lines
         assert end == {"done": True}
-        figures = {one["label"]: one["value"] for one in reports[-1]["report"]["figures"]}
+        figures = {figure["label"]: figure["value"] for figure in reports[-1]["report"]["figures"]}
         assert {uid: text.split(" in ")[0] for uid, text in figures.items()} == {
             "airlines": "complete, 16 rows", "weather": "complete, 26,112 rows", "history": "complete, 336,776 rows",
         }  # fmt: skip

@@ -25,10 +25,10 @@ from tests.contracts.test_sinks import writer
 def read(folder: Path, schema: StructType | None = None, **options: Any) -> list[dict[str, Any]]:
     """As Spark does it, in this process."""
     source = OutputSource({"path": str(folder), **{name: str(value) for name, value in options.items()}})
-    wanted = schema or source.schema()
-    reader = source.reader(wanted)
+    columns = schema or source.schema()
+    reader = source.reader(columns)
     batches: list[Any] = [batch for each in reader.partitions() for batch in reader.read(each)]
-    assert all(batch.schema == to_arrow_schema(wanted, timezone="UTC") for batch in batches)
+    assert all(batch.schema == to_arrow_schema(columns, timezone="UTC") for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -58,8 +58,8 @@ def test_a_reader_sees_both_files_of_a_checkpoint_or_none(tmp_path: Path) -> Non
     thread.start()
     reads = 0
     while not committed.is_set():
-        found = Counter(row["n"] for row in read(tmp_path))
-        assert set(found.values()) == {2}, found
+        counts = Counter(row["n"] for row in read(tmp_path))
+        assert set(counts.values()) == {2}, counts
         reads += 1
     thread.join()
     assert len(read(tmp_path)) == 2 * 60
@@ -97,8 +97,8 @@ def test_older_files_lack_columns_and_have_narrower_types(tmp_path: Path) -> Non
     write_epoch(tmp_path, 1, {"n": pa.array([1], pa.int32())}, token=1)
     write_epoch(tmp_path, 2, {"n": pa.array([2], pa.int64()), "text": pa.array(["b"], pa.large_string())}, token=2)
     assert read(tmp_path) == [{"n": 1, "text": None}, {"n": 2, "text": "b"}]
-    wanted = StructType([StructField("text", StringType()), StructField("n", LongType())])
-    assert read(tmp_path, wanted) == [{"text": None, "n": 1}, {"text": "b", "n": 2}]
+    schema = StructType([StructField("text", StringType()), StructField("n", LongType())])
+    assert read(tmp_path, schema) == [{"text": None, "n": 1}, {"text": "b", "n": 2}]
 
 
 def test_a_column_that_the_newest_epoch_lacks_is_refused_unless_columns_are_named(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_a_column_that_the_newest_epoch_lacks_is_refused_unless_columns_are_name
     write_epoch(tmp_path, 2, {"n": [2]}, token=2)
     with pytest.raises(DataRejected, match=r"schema-differs: .*epoch 1 has a column 'old'"):
         read(tmp_path)
-    both = StructType([StructField("n", LongType()), StructField("old", LongType())])
-    assert read(tmp_path, both) == [{"n": 1, "old": 1}, {"n": 2, "old": None}]
+    schema = StructType([StructField("n", LongType()), StructField("old", LongType())])
+    assert read(tmp_path, schema) == [{"n": 1, "old": 1}, {"n": 2, "old": None}]
     write_epoch(tmp_path, 3, {"n": ["text"]}, token=3)
     with pytest.raises(DataRejected, match=r"schema-differs: .*column 'n' is string; requested is int64"):
         read(tmp_path, StructType([StructField("n", LongType())]))
@@ -143,8 +143,8 @@ def test_spark_finds_the_source_by_name_and_reads_whole_epochs(spark: SparkSessi
         files = prepared(tmp_path, checkpoint, checkpoint, token=checkpoint)
         files += prepared(tmp_path, checkpoint, -checkpoint, token=checkpoint, index=1)
         epoch(tmp_path, files, checkpoint=checkpoint)
-    shown = prepared(tmp_path, 6, 6, token=6) + prepared(tmp_path, 6, -6, token=6, index=1)
-    ParquetSink(str(tmp_path)).committer().commit(CommitPermit("7", Token(6), CheckpointId(6)), shown[:1])
+    committables = prepared(tmp_path, 6, 6, token=6) + prepared(tmp_path, 6, -6, token=6, index=1)
+    ParquetSink(str(tmp_path)).committer().commit(CommitPermit("7", Token(6), CheckpointId(6)), committables[:1])
     frame = spark.read.format("weir-output").load(str(tmp_path))
     assert frame.dtypes == [("n", "bigint")]
     assert sorted(row.n for row in frame.collect()) == [*range(-5, 0), *range(1, 6)]
@@ -159,9 +159,9 @@ def test_spark_finds_the_source_by_name_and_reads_whole_epochs(spark: SparkSessi
 def test_files_of_rows_are_refused(tmp_path: Path) -> None:
     """The source reads Parquet only."""
     sink = JsonLinesSink(str(tmp_path))
-    one = opened(sink)
-    one.write(pa.RecordBatch.from_pydict({"n": [1]}))
-    one.finish()
-    commit(sink, one.snapshot(1)[0])
+    subtask = opened(sink)
+    subtask.write(pa.RecordBatch.from_pydict({"n": [1]}))
+    subtask.finish()
+    commit(sink, subtask.snapshot(1)[0])
     with pytest.raises(JobRejected, match="no Parquet file"):
         read(tmp_path)

@@ -41,7 +41,7 @@ def site(tmp_path: Path) -> Path:
 def listed(command: Command, site: Path) -> dict[str, Any]:
     answer = command("pipelines", PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 0, answer.stderr
-    return {one["name"]: one for one in answer.json}
+    return {entry["name"]: entry for entry in answer.json}
 
 
 #: Code of a package, and its error.
@@ -64,27 +64,27 @@ BROKEN = {
 def test_broken_entry_points_are_listed_with_their_errors_and_the_rest_works(command: Command, site: Path) -> None:
     for name, (code, _) in BROKEN.items():
         install(site, f"acme-{name}", code, name)
-    found = listed(command, site)
-    assert {"flights", "wordcount"} <= {name for name, one in found.items() if not one["error"]}
+    entries = listed(command, site)
+    assert {"flights", "wordcount"} <= {name for name, entry in entries.items() if not entry["error"]}
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     for name, (_, error) in BROKEN.items():
-        assert error in found[name]["error"]
-        assert f"acme-{name}" in found[name]["error"], "the package is named"
+        assert error in entries[name]["error"]
+        assert f"acme-{name}" in entries[name]["error"], "the package is named"
         refused = command("compile", "--pipeline", name, "--parallelism", "1", **environment)
         assert refused.json["error"]["code"] == "broken-pipeline"
         assert error in refused.json["error"]["detail"]
-    whole = ("--pipeline", "wordcount", "--parallelism", "1")
-    assert command("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
+    arguments = ("--pipeline", "wordcount", "--parallelism", "1")
+    assert command("compile", *arguments, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
 
 
 def test_two_pipelines_of_one_name_are_refused_with_both_packages(command: Command, site: Path) -> None:
     install(site, "acme-first", MODULE.format(name="sums", about="first"), "sums")
     install(site, "acme-second", MODULE.format(name="sums", about="second"), "totals")
-    found = listed(command, site)
-    assert "acme-first" in found["sums"]["error"]
-    assert "acme-second" in found["sums"]["error"]
-    assert found["wordcount"]["error"] == ""
-    assert "totals" not in found
+    entries = listed(command, site)
+    assert "acme-first" in entries["sums"]["error"]
+    assert "acme-second" in entries["sums"]["error"]
+    assert entries["wordcount"]["error"] == ""
+    assert "totals" not in entries
 
 
 def test_one_pipeline_under_two_entry_points_is_one(command: Command, site: Path) -> None:
@@ -108,9 +108,9 @@ print(json.dumps({one["name"]: one["error"] for one in describe_pipelines()}))
 
 def test_a_lookup_loads_no_package_that_cannot_have_the_name(command: Command, site: Path) -> None:
     install(site, "acme-hangs", HANGS, "stuck")
-    whole = ("--pipeline", "wordcount", "--parallelism", "1")
+    arguments = ("--pipeline", "wordcount", "--parallelism", "1")
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
-    answer = command("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment)
+    answer = command("compile", *arguments, params={"lines_dir": "/in", "output_dir": "/out"}, **environment)
     assert answer.code == 0, answer.stderr
 
 
@@ -118,11 +118,11 @@ def test_an_import_that_hangs_is_listed_with_its_package_and_the_rest_works(tmp_
     install(site, "acme-hangs", "try:\n    import threading\n    threading.Event().wait()\nexcept Exception: pass", "a")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     command = [sys.executable, "-c", LISTING, "0.5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
-    found = json.loads(done.stdout)
-    assert "acme-hangs" in found["a"]
-    assert "takes longer than 0.5 s" in found["a"]
-    assert {name for name, error in found.items() if not error} >= {"components", "flights", "wordcount"}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    errors = json.loads(process.stdout)
+    assert "acme-hangs" in errors["a"]
+    assert "takes longer than 0.5 s" in errors["a"]
+    assert {name for name, error in errors.items() if not error} >= {"components", "flights", "wordcount"}
 
 
 def test_a_pipeline_under_an_entry_point_of_another_name_is_found(command: Command, site: Path) -> None:

@@ -98,14 +98,14 @@ def named(prefix: str, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def outputs(folder: Path, since: int = 0) -> dict[str, Any]:
     """What the job gave out: of visits from `since` on, of timers and windows, and the last totals of each user."""
-    seen = list(committed(folder / "seen"))
+    rows = list(committed(folder / "seen"))
     totals: dict[str, Any] = {}
     for row in committed(folder / "totals"):
         if row["user"] not in totals or totals[row["user"]]["n"] < row["n"]:
             totals[row["user"]] = row
     return {
-        "seen": sorted((row for row in seen if row["id"] is not None and row["id"] >= since), key=str),
-        "timers": sorted((row for row in seen if row["id"] is None), key=str),
+        "seen": sorted((row for row in rows if row["id"] is not None and row["id"] >= since), key=str),
+        "timers": sorted((row for row in rows if row["id"] is None), key=str),
         "totals": [totals[user] for user in sorted(totals)],
         "hourly": sorted(committed(folder / "hourly"), key=str),
         "sliding": sorted(committed(folder / "sliding"), key=str),

@@ -39,8 +39,8 @@ def write_inputs(root: Path) -> None:
             "value": random.integers(-50, 1_000, ROWS_PER_FILE),
         }
         pacsv.write_csv(pa.table(rows, EVENTS), events / f"{file:02}.csv")
-    known = [f"k{key}" for key in range(KEYS - 3)]
-    pq.write_table(pa.table({"key": known, "name": [key.upper() for key in known]}, NAMES), names / "names.parquet")
+    keys = [f"k{key}" for key in range(KEYS - 3)]
+    pq.write_table(pa.table({"key": keys, "name": [key.upper() for key in keys]}, NAMES), names / "names.parquet")
 
 
 def events(flow: weir.Dataflow, root: Path) -> weir.Stream:
@@ -56,8 +56,8 @@ def events(flow: weir.Dataflow, root: Path) -> weir.Stream:
 def even(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Keeps rows whose value is even; adds a column whose type only the data tells."""
     values = batch["value"].to_numpy()
-    kept = batch.filter(pa.array(values % 2 == 0))
-    return kept.append_column("half", pa.array(kept["value"].to_numpy() // 2))
+    rows = batch.filter(pa.array(values % 2 == 0))
+    return rows.append_column("half", pa.array(rows["value"].to_numpy() // 2))
 
 
 def halves(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -78,18 +78,23 @@ class Sessions(weir.KeyedProcessFunction):
     def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         at = context.timestamp
         assert at is not None, "the step names a time column"
-        known = self._open.get() or []
-        near = [one for one in known if one[0] - GAP_MS <= at <= one[1] + GAP_MS]
-        first, last = min([at, *(one[0] for one in near)]), max([at, *(one[1] for one in near)])
-        self._open.update([*(one for one in known if one not in near), [first, last, 1 + sum(one[2] for one in near)]])
+        sessions = self._open.get() or []
+        near = [session for session in sessions if session[0] - GAP_MS <= at <= session[1] + GAP_MS]
+        first, last = min([at, *(session[0] for session in near)]), max([at, *(session[1] for session in near)])
+        self._open.update(
+            [
+                *(session for session in sessions if session not in near),
+                [first, last, 1 + sum(session[2] for session in near)],
+            ]
+        )
         context.register_event_timer(last + GAP_MS)
 
     def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
-        known = self._open.get() or []
-        for first, last, rows in known:
+        sessions = self._open.get() or []
+        for first, last, rows in sessions:
             if last + GAP_MS == timestamp_ms:
                 out.emit({"key": context.current_key, "first": first, "last": last, "rows": rows})
-        self._open.update([one for one in known if one[1] + GAP_MS != timestamp_ms])
+        self._open.update([session for session in sessions if session[1] + GAP_MS != timestamp_ms])
 
 
 class Positive(weir.ProcessFunction):
@@ -111,7 +116,7 @@ class Rated(weir.KeyedBroadcastProcessFunction):
     """The sum of a key by its rate, once all rates are known: timers fire behind the end of both inputs."""
 
     def open(self, context: weir.ProcessContext) -> None:
-        self._total = context.reducing_state("total", lambda one, other: one + other)
+        self._total = context.reducing_state("total", lambda total, other: total + other)
         self._rates = context.broadcast_map("rates")
 
     def process_broadcast(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
@@ -295,8 +300,8 @@ def rows_in(folder: Path) -> list[str]:
 
 
 def schema_in(folder: Path) -> pa.Schema:
-    (found,) = {pq.read_schema(path).remove_metadata() for path in _files(folder)}
-    return found
+    (schema,) = {pq.read_schema(path).remove_metadata() for path in _files(folder)}
+    return schema
 
 
 def last_in(folder: Path, keys: Sequence[str]) -> list[str]:

@@ -85,9 +85,9 @@ def test_rows_for_several_readers_are_kept_once() -> None:
 def test_columns_of_a_function_over_batches_are_found_with_real_rows(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     stages = plan_batch(flow_of("join", tmp_path, tmp_path / "out").compile(2)).stages
-    (kept,) = [stage for stage in stages if stage.broadcast]
-    assert isinstance(kept.tail, EmitRows)
-    assert kept.tail.wire.schema.names == ["key", "name"]
+    (build_stage,) = [stage for stage in stages if stage.broadcast]
+    assert isinstance(build_stage.tail, EmitRows)
+    assert build_stage.tail.wire.schema.names == ["key", "name"]
     assert not (tmp_path / "out").exists()
 
 

@@ -59,7 +59,7 @@ class Trace(KeyedProcessFunction):
     """Emits every call, in order; a timer 10 ms behind each row, and one more behind each timer at an even time."""
 
     def open(self, context: ProcessContext) -> None:
-        self.rows = context.reducing_state("rows", lambda one, other: one + other)
+        self.rows = context.reducing_state("rows", lambda count, other: count + other)
 
     def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
         self.rows.add(1)
@@ -97,12 +97,12 @@ def dealt(rows: list[tuple[int, int]], wire: WireSchema, batch_rows: int) -> Ite
 
 def test_a_task_reports_the_rows_of_each_operator_once_at_its_end() -> None:
     """A keyed operator is made anew for each chunk; its rows are counted together."""
-    stage, found = keyed_stage(), list[TaskReport]()
+    stage, reports = keyed_stage(), list[TaskReport]()
     wire: WireSchema = stage.head.wire  # type: ignore[union-attr]
     rows = [(key, at) for key in range(5) for at in range(10)]
-    batches = task_of(stage, JOB, {}, 20, found.append)(dealt(rows, wire, 7))
+    batches = task_of(stage, JOB, {}, 20, reports.append)(dealt(rows, wire, 7))
     written = sum(batch.num_rows for batch in batches)
-    (report,) = found
+    (report,) = reports
     assert (report.stage, report.rows_read, report.rows_written) == (1, 50, written)
     assert (report.rows_in, report.rows_out) == ({"trace": 50}, {"trace": written})
 
@@ -118,12 +118,12 @@ def test_a_task_that_fails_reports_nothing() -> None:
     flow = Dataflow("fails", max_parallelism=8)
     numbers = flow.source("numbers", SequenceSource(rows=1_000)).map_batches("step", step)
     numbers.key_by("key").aggregate("n", {"n": Count()}).sink("out", DiscardSink())
-    stage, found = plan_batch(flow.compile(1)).stages[0], list[TaskReport]()
+    stage, reports = plan_batch(flow.compile(1)).stages[0], list[TaskReport]()
     is_planned.append(True)
     ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
     with pytest.raises(TaskRaised, match="step"):
-        list(task_of(stage, JOB, {}, report=found.append)(ids))
-    assert found == []
+        list(task_of(stage, JOB, {}, report=reports.append)(ids))
+    assert reports == []
 
 
 def test_a_sink_takes_files_that_differ_in_nullability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +140,9 @@ def test_a_sink_takes_files_that_differ_in_nullability(tmp_path: Path, monkeypat
     monkeypatch.setattr("spark_jobs.batch.tasks.current_task", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
     list(task_of(stage, JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
     (path,) = output.glob(".*.pending")
-    found = pq.ParquetFile(path).read()
-    assert sorted(found["id"].to_pylist()) == [0, 1]
-    assert found.schema.field("id").nullable
+    table = pq.ParquetFile(path).read()
+    assert sorted(table["id"].to_pylist()) == [0, 1]
+    assert table.schema.field("id").nullable
 
 
 def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> list[dict[str, Any]]:
@@ -157,10 +157,10 @@ def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> lis
 
 def oracle(rows: list[tuple[int, int]]) -> dict[int, list[tuple[str, int]]]:
     """By key: a timer fires before the first row that is later than it."""
-    found: dict[int, list[tuple[str, int]]] = {}
+    calls_by_key: dict[int, list[tuple[str, int]]] = {}
     for key in {key for key, _ in rows}:
         timers: list[int] = []
-        calls = found.setdefault(key, [])
+        calls = calls_by_key.setdefault(key, [])
         count = 0
 
         def fire(until: float, timers: list[int] = timers, calls: list[tuple[str, int]] = calls) -> None:
@@ -171,14 +171,14 @@ def oracle(rows: list[tuple[int, int]]) -> dict[int, list[tuple[str, int]]]:
                 if timer % 2 == 0 and timer + 1 not in timers:
                     timers.append(timer + 1)
 
-        for at in sorted(at for one, at in rows if one == key):
+        for at in sorted(at for row_key, at in rows if row_key == key):
             fire(at)
             count += 1
             calls.append((f"row {count}", at))
             if at + 10 not in timers:
                 timers.append(at + 10)
         fire(float("inf"))
-    return found
+    return calls_by_key
 
 
 @settings(deadline=None)
@@ -191,10 +191,10 @@ def test_keys_are_whole_and_timers_fire_before_the_rows_behind_them(
     rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int
 ) -> None:
     """S0-03: each key is one contiguous run, however batches and chunks cut the input; its state is never shared."""
-    found = traced(rows, batch_rows, chunk_rows)
-    runs = [key for key, _ in groupby(found, key=lambda row: row["key"])]
+    output = traced(rows, batch_rows, chunk_rows)
+    runs = [key for key, _ in groupby(output, key=lambda row: row["key"])]
     assert len(runs) == len(set(runs))
-    assert {key: [(row["what"], row["at"]) for row in found if row["key"] == key] for key in runs} == oracle(rows)
+    assert {key: [(row["what"], row["at"]) for row in output if row["key"] == key] for key in runs} == oracle(rows)
 
 
 def test_each_chunk_has_a_fresh_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +219,9 @@ def test_the_owner_of_rows_comes_from_the_data() -> None:
     """Two owners in one task, as after partitions were combined: each has its own subtask."""
     wire = WireSchema("rows", SCHEMA)
     batch = pa.RecordBatch.from_pylist([{"key": 1, "at": 1}], SCHEMA)
-    both = pa.concat_batches([wire.encode(batch, owner, 0, 0, 5, 0) for owner in (0, 2)])
-    found = list(wire.decode(both))
-    assert [rows.owner for rows in found] == [0, 2]
+    wire_batch = pa.concat_batches([wire.encode(batch, owner, 0, 0, 5, 0) for owner in (0, 2)])
+    chunks = list(wire.decode(wire_batch))
+    assert [rows.owner for rows in chunks] == [0, 2]
 
 
 def test_every_type_has_a_carrier_and_comes_back() -> None:
@@ -323,16 +323,16 @@ def by_function_of_shared_rows(rows: Stream) -> Stream:
 
 
 @pytest.mark.parametrize(
-    ("between", "kept"), [(by_function, False), (by_function_of_shared_rows, True), (by_batches, True)]
+    ("between", "is_kept"), [(by_function, False), (by_function_of_shared_rows, True), (by_batches, True)]
 )
 def test_late_rows_are_kept_behind_steps_that_no_watermark_passes(
-    between: Callable[[Stream], Stream], kept: bool
+    between: Callable[[Stream], Stream], is_kept: bool
 ) -> None:
     """As docs/batch.md states: watermarks end at an exchange between subtasks."""
     rows = between(late_rows())
     DROPPING["window"](rows.key_by("key")).sink("out", DiscardSink())
     read = [pa.RecordBatch.from_pydict({"id": [0]})]
-    with nullcontext() if kept else pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w"):
+    with nullcontext() if is_kept else pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w"):
         for stage in plan_batch(rows.flow.compile(1)).stages:
             if isinstance(stage.tail, EmitRows):
                 emitted = pa.Table.from_batches(task_of(stage, JOB, {})(iter(read)))
@@ -375,10 +375,10 @@ def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_co
     for partition, times in enumerate(([0, 15], [], second)):
         monkeypatch.setattr(tasks, "current_task", partial(SimpleNamespace, partitionId=partial(int, partition)))
         arrays = [pa.array([1] * len(times), pa.int64()), pa.array(times, pa.int64())]
-        found = [pa.RecordBatch.from_arrays(arrays, names=["c0", "c1"])]
+        batches = [pa.RecordBatch.from_arrays(arrays, names=["c0", "c1"])]
         for stage in stages[: 2 if shared else 1]:
             sent: list[TaskReport] = []
-            found = list(task_of(stage, JOB, {}, report=sent.append)(iter(found)))
+            batches = list(task_of(stage, JOB, {}, report=sent.append)(iter(batches)))
             reports[stage.number, partition] = sent[0]
     if refused:
         with pytest.raises(JobRejected, match=r"w: partition 2 of the DataFrame .* order the DataFrame") as late:
@@ -400,14 +400,14 @@ def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:
     numbers.sink("again", DiscardSink())
     stage = plan_batch(flow.compile(3)).stages[0]
     assert isinstance(stage.tail, EmitRows)
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     reports: list[TaskReport] = []
     for index in range(3):
         ids = iter([pa.RecordBatch.from_pydict({"id": [index]})])
         for batch in task_of(stage, JOB, {}, report=reports.append)(ids):
             for rows in stage.tail.wire.decode(batch):
                 assert rows.owner == index
-                found.update(rows.batch["id"].to_pylist())
-    assert found == Counter(range(1_000))
+                counts.update(rows.batch["id"].to_pylist())
+    assert counts == Counter(range(1_000))
     assert sum(report.rows_out.get("numbers", 0) for report in reports) == 1_000
     assert sum(report.rows_read for report in reports) == sum(report.rows_written for report in reports) == 1_000

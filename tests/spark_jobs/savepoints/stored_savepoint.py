@@ -53,13 +53,13 @@ def store_savepoint(root: Path, states: Mapping[tuple[str, str], Stored], parall
 
 
 def _subtask(store: FileStore, prefix: str, name: str, stored: Stored, groups: range) -> SubtaskSnapshot:
-    found = key_groups(stored.rows, stored.keys, MAX_PARALLELISM)
-    mine = stored.rows.filter(pa.array((found >= groups.start) & (found < groups.stop)))
-    keys = [pa.field(key, mine.schema.field(key).type) for key in stored.keys]
-    keys += [namespace_field(key, mine.schema.field(key).type) for key in stored.namespaces]
+    row_groups = key_groups(stored.rows, stored.keys, MAX_PARALLELISM)
+    part = stored.rows.filter(pa.array((row_groups >= groups.start) & (row_groups < groups.stop)))
+    keys = [pa.field(key, part.schema.field(key).type) for key in stored.keys]
+    keys += [namespace_field(key, part.schema.field(key).type) for key in stored.namespaces]
     names = {field.name for field in keys}
-    values = pa.schema([field for field in mine.schema if field.name not in names])
+    values = pa.schema([field for field in part.schema if field.name not in names])
     table = KeyedTable(TableSchema(name, pa.schema(keys), values), MAX_PARALLELISM)
-    add_rows(table, [mine.column(key.name) for key in keys], [mine.column(value.name) for value in values], prefix)
-    types = {key: str(mine.schema.field(key).type) for key in stored.keys}
+    add_rows(table, [part.column(key.name) for key in keys], [part.column(value.name) for value in values], prefix)
+    types = {key: str(part.schema.field(key).type) for key in stored.keys}
     return write_table(store, prefix, table, types)

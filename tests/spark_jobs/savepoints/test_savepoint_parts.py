@@ -54,23 +54,23 @@ STATES = [(uid, state) for uid, states in OPERATORS.items() for state in states]
 def opened(
     root: Path, operators: dict[str, dict[int, SubtaskSnapshot]], parallelism: int, groups: int = 128
 ) -> OpenedCheckpoint:
-    made = {
+    snapshots = {
         uid: OperatorSnapshot(parallelism=parallelism, finished=FinishedState.RUNNING, subtasks=subtasks)
         for uid, subtasks in operators.items()
     }
     manifest = Manifest(job="visits", checkpoint=1, kind=CheckpointKind.SAVEPOINT, token=0, triggered_at=0,
-                        max_parallelism=groups, operators=made)  # fmt: skip
+                        max_parallelism=groups, operators=snapshots)  # fmt: skip
     return OpenedCheckpoint(str(root), manifest)
 
 
 def bootstrap(root: Path, uid: str, subtasks: int) -> dict[int, SubtaskSnapshot]:
     """The state of each subtask after its share of the visits."""
     job = flow(root).compile(1)
-    made = Bootstrap(job=job, uid=uid, function=None, parallelism=subtasks)
-    made.check()
-    owners = key_groups(VISITS, made.edge.keys, 128) * subtasks // 128
+    bootstrap = Bootstrap(job=job, uid=uid, function=None, parallelism=subtasks)
+    bootstrap.check()
+    owners = key_groups(VISITS, bootstrap.edge.keys, 128) * subtasks // 128
     return {
-        index: made.snapshot(
+        index: bootstrap.snapshot(
             index, [VISITS.filter(pa.array(owners == index))], FileStore(root), f"{uid}/{subtasks}-{index}", lambda: 5
         )
         for index in range(subtasks)
@@ -84,9 +84,9 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> OpenedCheckpoint:
     return opened(root, {uid: bootstrap(root, uid, 3) for uid in OPERATORS}, 3)
 
 
-def read(found: OpenedCheckpoint, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
-    wanted = range(found.manifest.max_parallelism) if groups is None else groups
-    batches = find_state(found, uid, state).rows(wanted)
+def read(checkpoint: OpenedCheckpoint, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
+    group_range = range(checkpoint.manifest.max_parallelism) if groups is None else groups
+    batches = find_state(checkpoint, uid, state).rows(group_range)
     return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
 
 
@@ -97,8 +97,8 @@ def shares(
     redistribution: Redistribution, change: Callable[[Parts], Parts] = lambda parts: parts
 ) -> dict[int, SubtaskSnapshot]:
     """Read in ranges of key groups, stored by new owner, as Spark's tasks do it. `change`: what the shuffle does."""
-    found, uid, rekey = redistribution.checkpoint, redistribution.uid, redistribution.rekey
-    before = found.manifest.max_parallelism
+    checkpoint, uid, rekey = redistribution.checkpoint, redistribution.uid, redistribution.rekey
+    before = checkpoint.manifest.max_parallelism
     starts = range(0, before, RANGE)
     ranges = [range(start, min(start + RANGE, before)) for start in starts]
     parts = change([part for groups in ranges for part in redistribution.read_parts(groups)])
@@ -109,19 +109,19 @@ def shares(
             if part.owner == index:
                 assembly.add(part)
         folder = f"dealt-{uid}-{redistribution.max_parallelism}-{rekey is None}"
-        subtasks[index] = assembly.snapshot(found.store, f"{folder}/{index}")
+        subtasks[index] = assembly.snapshot(checkpoint.store, f"{folder}/{index}")
     return subtasks
 
 
 def dealt(
-    found: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
+    checkpoint: OpenedCheckpoint, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None
 ) -> OpenedCheckpoint:
     redistribution = Redistribution(
-        checkpoint=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey
+        checkpoint=checkpoint, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey
     )
-    made = StoredSnapshots(snapshots={uid: shares(redistribution)}, redistributions={uid: redistribution})
-    subtasks = made.with_redistributed_state(uid, found.manifest.operators[uid]).subtasks
-    return opened(Path(found.root), {uid: dict(subtasks)}, parallelism, groups)
+    snapshots = StoredSnapshots(snapshots={uid: shares(redistribution)}, redistributions={uid: redistribution})
+    subtasks = snapshots.with_redistributed_state(uid, checkpoint.manifest.operators[uid]).subtasks
+    return opened(Path(checkpoint.root), {uid: dict(subtasks)}, parallelism, groups)
 
 
 def without_a_row(parts: Parts) -> Parts:
@@ -134,10 +134,10 @@ def test_a_redistribution_that_loses_a_row_is_refused_by_operator_and_state(
     savepoint: OpenedCheckpoint, uid: str
 ) -> None:
     redistribution = Redistribution(checkpoint=savepoint, uid=uid, parallelism=2, max_parallelism=96)
-    made = {uid: shares(redistribution, without_a_row)}
-    stored = StoredSnapshots(snapshots=made, redistributions={uid: redistribution})
-    named = rf"state '\w+' of operator '{uid}': \d+ entries were read, and \d+ stored"
-    with pytest.raises(CorruptState, match=named):
+    snapshots = {uid: shares(redistribution, without_a_row)}
+    stored = StoredSnapshots(snapshots=snapshots, redistributions={uid: redistribution})
+    message = rf"state '\w+' of operator '{uid}': \d+ entries were read, and \d+ stored"
+    with pytest.raises(CorruptState, match=message):
         stored.with_redistributed_state(uid, savepoint.manifest.operators[uid])
 
 
@@ -146,8 +146,8 @@ def test_rekeyed_state_is_that_of_the_new_key_columns(savepoint: OpenedCheckpoin
     rekey = Rekey(lambda user: user, pa.schema([("customer", pa.string())]))
     redistribution = Redistribution(checkpoint=savepoint, uid="totals", parallelism=1, max_parallelism=128, rekey=rekey)
     stored = StoredSnapshots(snapshots={"totals": shares(redistribution)}, redistributions={"totals": redistribution})
-    held = msgspec.structs.replace(savepoint.manifest.operators["totals"], keys=(("user",),))
-    assert stored.with_redistributed_state("totals", held).keys == (("customer",),)
+    operator = msgspec.structs.replace(savepoint.manifest.operators["totals"], keys=(("user",),))
+    assert stored.with_redistributed_state("totals", operator).keys == (("customer",),)
 
 
 def test_rows_that_are_lost_while_they_are_written_or_read_are_noticed(
@@ -169,8 +169,8 @@ def test_rows_that_are_lost_while_they_are_written_or_read_are_noticed(
             read(savepoint, uid, state)
 
 
-def without_group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(({**row, "key_group": None} for row in found), key=str)
+def without_group(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(({**row, "key_group": None} for row in rows), key=str)
 
 
 @pytest.mark.parametrize("uid", OPERATORS)
@@ -178,27 +178,27 @@ def test_state_is_the_same_in_however_many_subtasks_it_is_made(savepoint: Opened
     root = Path(savepoint.root)
     alone = opened(root, {uid: bootstrap(root, uid, 1)}, 1)
     for state in OPERATORS[uid]:
-        found = read(savepoint, uid, state)
-        assert found == read(alone, uid, state)
-        assert found
+        rows = read(savepoint, uid, state)
+        assert rows == read(alone, uid, state)
+        assert rows
         halves = [*read(savepoint, uid, state, range(50)), *read(savepoint, uid, state, range(50, 128))]
-        assert sorted(halves, key=str) == found, "each row lies in one range of key groups"
+        assert sorted(halves, key=str) == rows, "each row lies in one range of key groups"
 
 
 @pytest.mark.parametrize(("uid", "groups"), [("seen", 75), ("totals", 64), ("hourly", 75), ("sliding", 256)])
 def test_rows_follow_their_keys_to_other_key_groups(savepoint: OpenedCheckpoint, uid: str, groups: int) -> None:
-    found = dealt(savepoint, uid, 4, groups)
-    again = dealt(found, uid, 3, 128)
+    checkpoint = dealt(savepoint, uid, 4, groups)
+    round_trip = dealt(checkpoint, uid, 3, 128)
     for state in OPERATORS[uid]:
-        assert read(again, uid, state) == read(savepoint, uid, state), "there and back again"
+        assert read(round_trip, uid, state) == read(savepoint, uid, state), "there and back again"
         if state == "fired":
-            assert {row["key_group"] for row in read(found, uid, state)} == set(range(groups))
+            assert {row["key_group"] for row in read(checkpoint, uid, state)} == set(range(groups))
         else:
-            assert without_group(read(found, uid, state)) == without_group(read(savepoint, uid, state))
-    for index, snapshot in found.manifest.operators[uid].subtasks.items():
-        mine = key_group_range(index, groups, 4)
+            assert without_group(read(checkpoint, uid, state)) == without_group(read(savepoint, uid, state))
+    for index, snapshot in checkpoint.manifest.operators[uid].subtasks.items():
+        group_range = key_group_range(index, groups, 4)
         for segment in (each for segments in snapshot.keyed.values() for each in segments):
-            assert {segment.first_group, segment.last_group} <= set(mine)
+            assert {segment.first_group, segment.last_group} <= set(group_range)
 
 
 def test_keys_hash_as_the_columns_that_they_came_from() -> None:
@@ -240,8 +240,8 @@ def test_bad_new_keys_are_refused_by_name(
 def test_new_key_columns_take_the_place_of_the_old(savepoint: OpenedCheckpoint) -> None:
     keys = pa.schema([("group", pa.string()), ("number", pa.int16())])
     rekey = Rekey(lambda user: (user.partition("-")[0], int(user.partition("-")[2])), keys)
-    found = read(dealt(savepoint, "totals", 2, 128, rekey), "totals", "aggregates")
-    assert {(row["group"], row["number"]): row["n:count"] for row in found} == {
+    rows = read(dealt(savepoint, "totals", 2, 128, rekey), "totals", "aggregates")
+    assert {(row["group"], row["number"]): row["n:count"] for row in rows} == {
         ("user", int(row["user"].partition("-")[2])): row["n:count"] for row in read(savepoint, "totals", "aggregates")
     }
     values = read(dealt(savepoint, "seen", 2, 128, rekey), "seen", "last")
@@ -288,8 +288,8 @@ def test_a_join_is_redistributed_while_it_keeps_no_rows(tmp_path: Path, rows: in
     state, store = SubtaskState(range(128), 128, None), FileStore(tmp_path)
     join.open(OperatorContext(job="1", uid="kept", index=0, parallelism=1, max_parallelism=128, token=Token(1),
                               state=state, now_ms=lambda: 0))  # fmt: skip
-    kept = pa.RecordBatch.from_pydict({"user": ["a"], "at": [1_000]})
-    join.process(0, kept.slice(0, rows), Dropped())
+    batch = pa.RecordBatch.from_pydict({"user": ["a"], "at": [1_000]})
+    join.process(0, batch.slice(0, rows), Dropped())
     join.on_watermark(1_000, Dropped())
     join.snapshot(1)
     snapshot, _ = state.capture(full=True).write(store, "kept/0")
@@ -298,16 +298,16 @@ def test_a_join_is_redistributed_while_it_keeps_no_rows(tmp_path: Path, rows: in
         with pytest.raises(JobRejected, match="kept: state 'first' holds rows by key group"):
             dealt(savepoint, "kept", 2, 64)
         return
-    found = read(dealt(savepoint, "kept", 2, 64), "kept", "watermarks")
-    assert {row["key_group"] for row in found} == set(range(64))
-    assert {row["value"] for row in found} == {row["value"] for row in read(savepoint, "kept", "watermarks")}
+    watermarks = read(dealt(savepoint, "kept", 2, 64), "kept", "watermarks")
+    assert {row["key_group"] for row in watermarks} == set(range(64))
+    assert {row["value"] for row in watermarks} == {row["value"] for row in read(savepoint, "kept", "watermarks")}
 
 
 def test_an_error_of_the_function_names_operator_and_row(tmp_path: Path) -> None:
     job = flow(tmp_path).compile(1)
-    made = Bootstrap(job=job, uid="seen", function=Failing, parallelism=1)
+    bootstrap = Bootstrap(job=job, uid="seen", function=Failing, parallelism=1)
     with pytest.raises(OperatorFailure, match="operator 'seen', subtask 0, in process: ZeroDivisionError"):
-        made.snapshot(0, [VISITS], FileStore(tmp_path), "seen/0", lambda: 0)
+        bootstrap.snapshot(0, [VISITS], FileStore(tmp_path), "seen/0", lambda: 0)
 
 
 class Failing(Seen):
@@ -320,10 +320,11 @@ def test_rows_are_taken_place_by_place() -> None:
         for places in ([0, 0, 2], [2, 2], [], [2, 3], [5]):
             yield pa.record_batch({"place": pa.array(places, pa.int32()), "row": pa.array(places, pa.int64())})
 
-    found = {
-        place: [row for batch in mine for row in batch["row"].to_pylist()] for place, mine in _group_by_place(batches())
+    rows_by_place = {
+        place: [row for batch in group for row in batch["row"].to_pylist()]
+        for place, group in _group_by_place(batches())
     }
-    assert found == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
+    assert rows_by_place == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
 
 
 def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(savepoint: OpenedCheckpoint) -> None:
@@ -336,8 +337,8 @@ def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(savepoint: Ope
 
 def test_every_kind_of_state_can_be_read(savepoint: OpenedCheckpoint) -> None:
     """Timers have no value, and what has fired has no key: both were errors."""
-    found = contents(savepoint).to_pylist()
-    assert {(row["operator"], row["state"]) for row in found if row["state"]} == set(STATES)
+    rows = contents(savepoint).to_pylist()
+    assert {(row["operator"], row["state"]) for row in rows if row["state"]} == set(STATES)
     timers = read(savepoint, "seen", "_event_timers")
     assert {(row["value"], row["expires_at"]) for row in timers} == {(None, None)}
     assert sorted(int(row["place"]) for row in timers) == [(10 * n + 3600) * 1000 for n in range(40)]
@@ -351,15 +352,15 @@ def test_every_kind_of_state_can_be_read(savepoint: OpenedCheckpoint) -> None:
 def test_rows_of_a_state_make_the_state_again(savepoint: OpenedCheckpoint, uid: str, state: str) -> None:
     root = Path(savepoint.root)
     table = TableRows.of(flow(root).compile(1), uid, state, 2)
-    held = find_state(savepoint, uid, state)
-    batches = [batch.select(held.stored.names[2:]) for batch in held.rows(range(128))]
-    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    owners = key_groups(whole, table.keys, 128) * 2 // 128
-    parts = [whole.filter(pa.array(owners == index)) for index in range(2)]
+    checkpoint_state = find_state(savepoint, uid, state)
+    batches = [batch.select(checkpoint_state.stored.names[2:]) for batch in checkpoint_state.rows(range(128))]
+    rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    owners = key_groups(rows, table.keys, 128) * 2 // 128
+    parts = [rows.filter(pa.array(owners == index)) for index in range(2)]
     store = FileStore(root)
-    made = {i: table.snapshot(i, [part], store, f"again-{uid}/{i}", lambda: 0) for i, part in enumerate(parts)}
-    assert read(opened(root, {uid: made}, 2), uid, state) == read(savepoint, uid, state)
-    assert made[0].key_types == savepoint.manifest.operators[uid].subtasks[0].key_types
+    snapshots = {i: table.snapshot(i, [part], store, f"again-{uid}/{i}", lambda: 0) for i, part in enumerate(parts)}
+    assert read(opened(root, {uid: snapshots}, 2), uid, state) == read(savepoint, uid, state)
+    assert snapshots[0].key_types == savepoint.manifest.operators[uid].subtasks[0].key_types
     with pytest.raises(JobRejected, match=f"{uid}: state '{state}' would have two rows with the same key"):
         table.snapshot(0, [parts[0], parts[0].slice(0, 1)], store, "twice/0", lambda: 0)
 
@@ -409,7 +410,7 @@ def test_lists_are_assigned_to_the_subtasks_and_union_lists_given_to_each(tmp_pa
     written = writer.write(str(tmp_path / "made"))
     records = MemoryRunStore(token=Token(SystemClock().now_ms()), restore_from=written.folder)
     run_local(job, parallelism=2, storage=str(tmp_path / "storage"), records=records)
-    found = {(tuple(row["own"]), tuple(row["all"])) for row in committed(tmp_path / "out")}
-    assert sorted(number for own, _ in found for number in own) == list(range(10))
-    assert len(found) == 2
-    assert {everything for _, everything in found} == {("a", "b")}
+    lists = {(tuple(row["own"]), tuple(row["all"])) for row in committed(tmp_path / "out")}
+    assert sorted(number for numbers, _ in lists for number in numbers) == list(range(10))
+    assert len(lists) == 2
+    assert {everything for _, everything in lists} == {("a", "b")}

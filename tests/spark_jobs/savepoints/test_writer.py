@@ -67,7 +67,7 @@ def history(spark: SparkSession) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of a job that has processed everything itself."""
     folder = tmp_path_factory.mktemp("whole")
     put(folder, visits(0, ALL))
@@ -102,11 +102,11 @@ def go_on(job: Dataflow, folder: Path, savepoint: str, parallelism: int, kind: s
         run.end(kind)
 
 
-def new(spark: SparkSession, history: DataFrame, job: Dataflow, **seen: Any) -> SavepointWriter:
+def new(spark: SparkSession, history: DataFrame, job: Dataflow, **seen_options: Any) -> SavepointWriter:
     writer = SavepointWriter.new_savepoint(spark, job)
     for uid in OPERATORS:
-        more = seen if uid == "seen" else {}
-        writer.bootstrap_operator(uid, history, columns=VISITS, subtasks=SUBTASKS, **more)
+        options = seen_options if uid == "seen" else {}
+        writer.bootstrap_operator(uid, history, columns=VISITS, subtasks=SUBTASKS, **options)
     return writer
 
 
@@ -124,7 +124,7 @@ class DiesOnce(Remember):
 
 
 def test_a_bootstrapped_job_goes_on_as_if_it_had_processed_the_rows(
-    spark: SparkSession, history: DataFrame, whole: Path, tmp_path: Path
+    spark: SparkSession, history: DataFrame, reference: Path, tmp_path: Path
 ) -> None:
     """Also when a task is killed on the way: its second try is the one that counts."""
     put(tmp_path, visits(HISTORY, ALL))
@@ -132,19 +132,19 @@ def test_a_bootstrapped_job_goes_on_as_if_it_had_processed_the_rows(
     written = new(spark, history, job, function=lambda: DiesOnce(tmp_path / "died")).write(str(tmp_path / "made"))
     assert (tmp_path / "died").exists()
     assert written.report is not None
-    found = {one.uid: one for one in written.report.operators}
-    assert all("bootstrapped from rows" in found[uid].reason for uid in OPERATORS)
-    assert found["visits"].fate is OperatorMatch.NEW
+    operators = {operator.uid: operator for operator in written.report.operators}
+    assert all("bootstrapped from rows" in operators[uid].reason for uid in OPERATORS)
+    assert operators["visits"].fate is OperatorMatch.NEW
     files = {segment.path.partition("/")[2] for segment in written.manifest.segments()}
     assert set(FileStore(written.folder).list("")) == {*files, MANIFEST_FILE}, "nothing of the first try is left"
     go_on(job, tmp_path, written.folder, parallelism=3)
-    expected = outputs(whole, since=HISTORY)
+    expected = outputs(reference, since=HISTORY)
     assert all(expected.values())
     assert outputs(tmp_path, since=HISTORY) == expected
 
 
 def test_a_savepoint_with_other_key_groups_goes_on_as_before(
-    spark: SparkSession, stopped: Path, whole: Path, tmp_path: Path
+    spark: SparkSession, stopped: Path, reference: Path, tmp_path: Path
 ) -> None:
     """Source positions, timers, windows and what has fired move along, also to a number that shares no factor."""
     copy_outputs(stopped, tmp_path)
@@ -153,19 +153,19 @@ def test_a_savepoint_with_other_key_groups_goes_on_as_before(
     writer = SavepointWriter.from_savepoint(spark, str(stopped / "savepoint"), flow=job)
     written = writer.change_max_parallelism(75).write(str(tmp_path / "changed"))
     assert written.report is not None
-    totals = next(one for one in written.report.operators if one.uid == "totals")
+    totals = next(operator for operator in written.report.operators if operator.uid == "totals")
     assert "redistributed to 75 key groups, from 128" in totals.reason
     go_on(job, tmp_path, written.folder, 3, "drain")
-    assert outputs(tmp_path) == outputs(whole)
+    assert outputs(tmp_path) == outputs(reference)
 
 
 def test_a_sequence_does_not_follow_other_key_groups(spark: SparkSession, tmp_path: Path) -> None:
     """Its splits are defined by their number."""
 
     def job(groups: int) -> Dataflow:
-        made = Dataflow("sequence", max_parallelism=groups)
-        made.source("ids", SequenceSource(rows_per_second=1_000)).sink("out", DiscardSink())
-        return made
+        dataflow = Dataflow("sequence", max_parallelism=groups)
+        dataflow.source("ids", SequenceSource(rows_per_second=1_000)).sink("out", DiscardSink())
+        return dataflow
 
     with running(job(128).compile(1), tmp_path / "storage") as run:
         run.checkpoints(1)
@@ -174,13 +174,13 @@ def test_a_sequence_does_not_follow_other_key_groups(spark: SparkSession, tmp_pa
     writer = SavepointWriter.from_savepoint(spark, str(tmp_path / "savepoint"), flow=job(256))
     written = writer.change_max_parallelism(256).write(str(tmp_path / "changed"))
     records = MemoryRunStore(token=Token(SystemClock().now_ms()), restore_from=written.folder)
-    with running(job(256).compile(2), tmp_path / "storage", records) as again:
-        again.join()
+    with running(job(256).compile(2), tmp_path / "storage", records) as successor:
+        successor.join()
     assert "its ids are split by 128 key groups, and 256 would repeat and skip ids" in str(records.failure)
 
 
 def test_a_re_keyed_savepoint_goes_on_under_the_new_keys(
-    spark: SparkSession, stopped: Path, whole: Path, tmp_path: Path
+    spark: SparkSession, stopped: Path, reference: Path, tmp_path: Path
 ) -> None:
     copy_outputs(stopped, tmp_path)
     put(tmp_path, visits(HISTORY, ALL), "more")
@@ -192,18 +192,18 @@ def test_a_re_keyed_savepoint_goes_on_under_the_new_keys(
     pair = pa.schema([("user", pa.string()), ("page", pa.int32())])
     writer.rekey_operator("sliding", lambda key: (f"u:{key[0]}", key[1]), pair)
     go_on(job, tmp_path, writer.write(str(tmp_path / "re-keyed")).folder, 1, "drain")
-    found, expected = outputs(tmp_path), outputs(whole)
+    output, expected = outputs(tmp_path), outputs(reference)
     for part in ("hourly", "sliding", "timers", "totals"):
-        assert without_prefix(found[part], part) == without_prefix(expected[part], part), part
-    assert {row["id"]: row["recent"] for row in found["seen"]} == {r["id"]: r["recent"] for r in expected["seen"]}
+        assert without_prefix(output[part], part) == without_prefix(expected[part], part), part
+    assert {row["id"]: row["recent"] for row in output["seen"]} == {r["id"]: r["recent"] for r in expected["seen"]}
 
 
 def without_prefix(rows: list[dict[str, Any]], part: str) -> list[Any]:
     """Users by their own names; totals of those who have come under both names are the later ones."""
-    named = [{**row, "user": row["user"].removeprefix("u:")} for row in rows]
+    entries = [{**row, "user": row["user"].removeprefix("u:")} for row in rows]
     if part == "totals":
-        return sorted({row["user"]: row for row in sorted(named, key=lambda row: int(row["n"]))}.values(), key=str)
-    return sorted(named, key=str)
+        return sorted({row["user"]: row for row in sorted(entries, key=lambda row: int(row["n"]))}.values(), key=str)
+    return sorted(entries, key=str)
 
 
 def copy_outputs(before: Path, after: Path) -> None:
@@ -218,22 +218,22 @@ def test_operators_are_removed_renamed_and_added(
     writer = SavepointWriter.from_savepoint(spark, str(stopped / "savepoint"), job=12)
     writer.remove_operator("seen").rename_operator("totals", "sums")
     written = writer.write(str(tmp_path / "changed"))
-    found = open_checkpoint(written.folder).manifest
-    assert found.job == "12"
-    assert "seen" not in found.operators
-    assert found.operators["sums"].origin == "renamed from 'totals'"
+    manifest = open_checkpoint(written.folder).manifest
+    assert manifest.job == "12"
+    assert "seen" not in manifest.operators
+    assert manifest.operators["sums"].origin == "renamed from 'totals'"
     before = rows_in(stopped / "savepoint", "totals", "aggregates")
     assert rows_in(Path(written.folder), "sums", "aggregates") == [{**row, "operator": "sums"} for row in before]
     job = flow(tmp_path)
-    again = SavepointWriter.from_savepoint(spark, str(stopped / "savepoint"), flow=job).remove_operator("seen")
-    again.bootstrap_operator("seen", history, columns=VISITS, subtasks=2).write(str(tmp_path / "again"))
+    second_writer = SavepointWriter.from_savepoint(spark, str(stopped / "savepoint"), flow=job).remove_operator("seen")
+    second_writer.bootstrap_operator("seen", history, columns=VISITS, subtasks=2).write(str(tmp_path / "again"))
     assert rows_in(tmp_path / "again", "seen", "last") == rows_in(stopped / "savepoint", "seen", "last")
 
 
 def rows_in(savepoint: Path, operator: str, state: str) -> list[dict[str, Any]]:
     opened = open_checkpoint(str(savepoint))
-    found = find_state(opened, operator, state).rows(range(opened.manifest.max_parallelism))
-    return sorted((row for batch in found for row in batch.to_pylist()), key=str)
+    batches = find_state(opened, operator, state).rows(range(opened.manifest.max_parallelism))
+    return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
 
 
 def test_a_savepoint_is_signed_and_only_made_of_what_is(
@@ -258,9 +258,9 @@ def test_bad_rows_are_refused_by_name_and_leave_nothing(
 
     job, target = flow(tmp_path), str(tmp_path / "made" / "savepoint")
 
-    def refused(error: type[Exception], match: str, rows: DataFrame, uid: str = "totals", **more: Any) -> None:
+    def refused(error: type[Exception], match: str, rows: DataFrame, uid: str = "totals", **options: Any) -> None:
         with pytest.raises(error, match=match):
-            SavepointWriter.new_savepoint(spark, job).bootstrap_operator(uid, rows, **more).write(target)
+            SavepointWriter.new_savepoint(spark, job).bootstrap_operator(uid, rows, **options).write(target)
         assert not list((tmp_path / "made").glob("*")), "something is left"
 
     refused(JobRejected, "no operator 'total', only", history, "total")
@@ -315,9 +315,9 @@ def test_bad_changes_are_refused_by_name(spark: SparkSession, stopped: Path, tmp
     with pytest.raises(JobRejected, match="exists already"):
         writer.write(place)
 
-    again = SavepointWriter.from_savepoint(spark, place).rekey_operator("totals", lambda _: "all", user)
+    savepoint_writer = SavepointWriter.from_savepoint(spark, place).rekey_operator("totals", lambda _: "all", user)
     with pytest.raises(JobRejected, match="totals: state 'aggregates' would have two rows with the same key: 'all'"):
-        again.write(str(tmp_path / "changed" / "savepoint"))
+        savepoint_writer.write(str(tmp_path / "changed" / "savepoint"))
     assert not list((tmp_path / "changed").iterdir()), "something is left"
     lacking = Dataflow("visits")
     lacking.source("visits", SequenceSource(rows=1)).sink("out", DiscardSink())

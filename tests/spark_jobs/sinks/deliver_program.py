@@ -34,8 +34,8 @@ STEPS = (
 
 
 def main() -> None:
-    folder, url, table, parquet, *rest = [one for one in sys.argv[1:] if one != "--forgetful"]
-    step, epoch = (rest[0], int(rest[1])) if rest else ("", 0)
+    folder, url, table, parquet, *arguments = [argument for argument in sys.argv[1:] if argument != "--forgetful"]
+    step, epoch = (arguments[0], int(arguments[1])) if arguments else ("", 0)
     forgetful = "--forgetful" in sys.argv
     postgres: PostgresTable = (_Forgetful if forgetful else _Postgres)(url, table)
     files = ParquetTable(parquet)
@@ -118,10 +118,10 @@ def _watch_steps() -> None:
         return put(self, epoch)
 
     def watched_replace(self: Path, target: Any) -> Any:
-        done = replace(self, target)
+        result = replace(self, target)
         if self.name.startswith("part-"):
             _die("parquet: one file shown")
-        return done
+        return result
 
     def watched_unlink(self: Path, missing_ok: bool = False) -> None:
         if self.name.startswith("part-7-"):

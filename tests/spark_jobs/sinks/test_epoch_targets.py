@@ -127,13 +127,15 @@ def test_a_write_that_failed_may_be_tried_again() -> None:
 
 
 def test_the_page_tells_the_epoch_under_way_and_why_sources_wait() -> None:
-    standing: Any = SimpleNamespace(report=lambda figures, *, steps: shown.append({f.label: f.value for f in figures}))
-    shown: list[dict[str, Any]] = []
+    standing: Any = SimpleNamespace(
+        report=lambda figures, *, steps: reports.append({f.label: f.value for f in figures})
+    )
+    reports: list[dict[str, Any]] = []
     report = _reporter(standing, 3)
     report(DeliveryProgress(backlog=3, under_way=7))
     report(DeliveryProgress(backlog=4, last=7))
-    assert (shown[0]["Epoch under way"], shown[0].get("Back-pressure")) == (7, None)
-    assert shown[1]["Back-pressure"] == "sources are paused: 4 epochs wait, and max_backlog is 3"
+    assert (reports[0]["Epoch under way"], reports[0].get("Back-pressure")) == (7, None)
+    assert reports[1]["Back-pressure"] == "sources are paused: 4 epochs wait, and max_backlog is 3"
 
 
 # ---------------------------------------------------------------- on Spark and Postgres
@@ -162,8 +164,8 @@ def database(database_url: str) -> Iterator[Callable[..., list[Any]]]:
     with psycopg.connect(database_url, autocommit=True) as connection:
 
         def execute(query: Any, *values: Any) -> list[Any]:
-            done = connection.execute(query, values or None)
-            return done.fetchall() if done.description else []
+            cursor = connection.execute(query, values or None)
+            return cursor.fetchall() if cursor.description else []
 
         yield execute
 
@@ -178,11 +180,11 @@ def table(database: Callable[..., list[Any]]) -> Iterator[str]:
 
 def run(folder: Path, spark: SparkSession, function: Any) -> list[DeliveryProgress]:
     """Delivers all that waits."""
-    shown: list[DeliveryProgress] = []
-    delivery = Delivery(EpochStage(function, folder=str(folder), is_bound=True), spark, shown.append)
+    reports: list[DeliveryProgress] = []
+    delivery = Delivery(EpochStage(function, folder=str(folder), is_bound=True), spark, reports.append)
     while delivery.deliver_next(threading.Event()):
         pass
-    return shown
+    return reports
 
 
 def delivered(folder: Path) -> int:
@@ -217,15 +219,15 @@ def test_a_table_that_is_missing_is_named_before_the_first_epoch(
     tmp_path: Path, database: Any, database_url: str, table: str
 ) -> None:
     target = PostgresTable(database_url, table)
-    stopping, shown = threading.Event(), list[DeliveryProgress]()
+    stopping, reports = threading.Event(), list[DeliveryProgress]()
     stage = EpochStage(target, folder=str(tmp_path), is_bound=True)
     with pytest.raises(JobRejected, match=f"there is no table {table}"):
-        Delivery(stage, SimpleNamespace(), shown.append).run(stopping)  # type: ignore[arg-type]
+        Delivery(stage, SimpleNamespace(), reports.append).run(stopping)  # type: ignore[arg-type]
 
     database(f"CREATE TABLE {table} (n int8)")
     stopping.set()
-    Delivery(stage, SimpleNamespace(), shown.append).run(stopping)  # type: ignore[arg-type]
-    assert not any(progress.away for progress in shown)
+    Delivery(stage, SimpleNamespace(), reports.append).run(stopping)  # type: ignore[arg-type]
+    assert not any(progress.away for progress in reports)
 
 
 def test_a_target_that_is_away_is_waited_for_before_the_first_epoch(tmp_path: Path) -> None:
@@ -253,18 +255,18 @@ def test_jobs_that_make_the_table_of_epochs_at_once(database: Any, database_url:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_function_gets_each_epoch_once_in_order_and_releases_it(spark: SparkSession, tmp_path: Path) -> None:
-    folder, found = tmp_path / "epochs [1]", list[Any]()
+    folder, epochs = tmp_path / "epochs [1]", list[Any]()
     for number in (1, 2, 3):
         commit_epoch(folder, number, numbers(number * 10))
 
     def function(session: SparkSession, frame: Any, epoch: DeliveredEpoch) -> None:
         assert session is spark
-        found.append((epoch.number, epoch.checkpoint, epoch.rows, sorted(row.n for row in frame.collect())))
+        epochs.append((epoch.number, epoch.checkpoint, epoch.rows, sorted(row.n for row in frame.collect())))
 
-    shown = run(folder, spark, function)
-    assert found == [(n, n, 10, [*range(n * 10, n * 10 + 10)]) for n in (1, 2, 3)]
-    assert (shown[-1].last, shown[-1].delivered, shown[-1].rows) == (3, 3, 10)
-    assert {progress.backlog for progress in shown} == {0, 1, 2, 3}
+    reports = run(folder, spark, function)
+    assert epochs == [(n, n, 10, [*range(n * 10, n * 10 + 10)]) for n in (1, 2, 3)]
+    assert (reports[-1].last, reports[-1].delivered, reports[-1].rows) == (3, 3, 10)
+    assert {progress.backlog for progress in reports} == {0, 1, 2, 3}
     assert not list(folder.glob("part-*"))
 
 
@@ -280,9 +282,9 @@ def test_a_function_that_raises_is_named_with_its_epoch_and_gets_it_again(spark:
     with pytest.raises(FunctionFailed, match="epoch 1: KeyError: 'no such key'"):
         run(tmp_path / "epochs", spark, raising)
     assert delivered(tmp_path / "epochs") == 0
-    found: list[int] = []
-    run(tmp_path / "epochs", spark, lambda session, frame, epoch: found.append(frame.count()))
-    assert found == [10]
+    counts: list[int] = []
+    run(tmp_path / "epochs", spark, lambda session, frame, epoch: counts.append(frame.count()))
+    assert counts == [10]
 
 
 @pytest.mark.slow
@@ -364,8 +366,8 @@ def test_a_parquet_table_takes_each_epoch_once_and_only_its_own_columns(spark: S
         assert [table.write(frame, epoch), table.write(frame, replace(epoch))] == [True, False]
     assert spark.read.format("weir-output").load(str(path)).count() == 16, "another source has epochs of its own"
     assert spark.read.parquet(str(path)).count() == 16
-    chosen = spark.read.format("weir-output").option("sink", "out.b").option("from_epoch", 2).load(str(path))
-    assert chosen.count() == 4
+    selection = spark.read.format("weir-output").option("sink", "out.b").option("from_epoch", 2).load(str(path))
+    assert selection.count() == 4
     other = DeliveredEpoch("a", 3, "7", "out", 3, 4)
     with pytest.raises(JobRejected, match="has other columns than the DataFrame") as refused:
         table.write(spark.range(4).withColumnRenamed("id", "other"), other)
@@ -384,9 +386,11 @@ def program(spark: SparkSession, *arguments: str) -> int:
     gateway: Any = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
     jvm = {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.auth_token}
     environment = os.environ | jvm | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, timeout=400, check=False, capture_output=True, text=True)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3_000:]
-    return done.returncode
+    process = subprocess.run(
+        command, cwd=ROOT, env=environment, timeout=400, check=False, capture_output=True, text=True
+    )
+    assert process.returncode in (0, -signal.SIGKILL), process.stderr[-3_000:]
+    return process.returncode
 
 
 @pytest.mark.slow

@@ -43,17 +43,17 @@ def publish(folder: InputFolder, number: int, ids: range) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> InputFolder:
-    found = InputFolder(tmp_path / "weather")
-    found.begin(COLUMNS, keep=True)
-    return found
+    input_folder = InputFolder(tmp_path / "weather")
+    input_folder.begin(COLUMNS, keep=True)
+    return input_folder
 
 
 def source(folder: InputFolder, **settings: Any) -> SparkTable:
     return from_spark(lambda spark: spark.range(1), **settings).in_folder(str(folder.path))
 
 
-def ids(found: list[dict[str, Any]]) -> list[int]:
-    return [row["id"] for row in found]
+def ids(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["id"] for row in rows]
 
 
 def test_splits_are_read_in_order_as_they_appear(folder: InputFolder) -> None:
@@ -73,11 +73,11 @@ def test_splits_are_read_in_order_as_they_appear(folder: InputFolder) -> None:
 
 
 def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    found = InputFolder(tmp_path / "later")
-    reading = Reading(source(found))
+    input_folder = InputFolder(tmp_path / "later")
+    reading = Reading(source(input_folder))
     assert reading.rows() == []
-    found.begin(COLUMNS, keep=True)
-    found.finish(set())
+    input_folder.begin(COLUMNS, keep=True)
+    input_folder.finish(set())
     assert reading.rows() == []
     assert reading.exhausted()
 
@@ -120,10 +120,10 @@ def test_event_times_give_watermarks(folder: InputFolder) -> None:
 
 def test_columns_are_cast_to_the_schema_that_the_author_gives(folder: InputFolder) -> None:
     publish(folder, 0, range(2))
-    wanted = pa.schema([("at", pa.timestamp("ms"))])
-    batch = Reading(source(folder, schema=wanted)).poll()
+    schema = pa.schema([("at", pa.timestamp("ms"))])
+    batch = Reading(source(folder, schema=schema)).poll()
     assert batch is not None
-    assert batch.schema.equals(wanted)
+    assert batch.schema.equals(schema)
 
 
 def test_a_value_that_has_no_place_in_the_schema_is_named(folder: InputFolder) -> None:
@@ -157,8 +157,8 @@ def test_a_split_that_is_gone_is_named(folder: InputFolder) -> None:
 
 def identity_of(path: Path) -> tuple[int, int]:
     """Without the time of access: the comparison reads the file."""
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def test_a_split_that_is_there_is_kept_and_compared(folder: InputFolder) -> None:
@@ -276,6 +276,6 @@ def test_a_local_run_without_a_stage_is_refused_before_any_slot_starts(tmp_path:
 
 
 def test_columns_are_known_to_the_compile_stage_where_they_are_given() -> None:
-    known = Dataflow("known").source("weather", from_spark(lambda spark: spark.range(1), schema=COLUMNS))
-    assert known.columns == COLUMNS
+    stream = Dataflow("known").source("weather", from_spark(lambda spark: spark.range(1), schema=COLUMNS))
+    assert stream.columns == COLUMNS
     assert Dataflow("unknown").source("weather", from_spark(lambda spark: spark.range(1))).columns is None

@@ -54,8 +54,8 @@ def test_columns_are_those_of_arrow(spark: SparkSession) -> None:
         "value AS id", "timestamp AS at", "cast(value AS decimal(12, 2)) AS price", "cast(value AS string) AS name",
         "array(named_struct('n', cast(value AS int))) AS parts", "cast(timestamp AS date) AS day",
     )  # fmt: skip
-    found = columns.checked_columns(make(spark), "orders", streaming=True)
-    assert found == pa.schema(
+    schema = columns.checked_columns(make(spark), "orders", streaming=True)
+    assert schema == pa.schema(
         [
             ("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("price", pa.decimal128(12, 2)),
             ("name", pa.string()), ("parts", pa.list_(pa.struct([("n", pa.int32())]))), ("day", pa.date32()),
@@ -114,15 +114,15 @@ class Query:
     ) -> None:
         self.folder = EpochFolder(root / "streams" / "1" / "orders")
         self.folder.prepare()
-        given = STAGE_FOLDERS.set(StageFolders(str(root), str(root / "streams" / "1")))
+        token = STAGE_FOLDERS.set(StageFolders(str(root), str(root / "streams" / "1")))
         try:
             flow = Dataflow("orders")
             flow.source("orders", from_spark_stream(make, trigger_ms=0, **settings))
         finally:
-            STAGE_FOLDERS.reset(given)
-        (found,) = flow.sources.values()
-        assert isinstance(found, EpochSource)
-        self.source = found
+            STAGE_FOLDERS.reset(token)
+        (source,) = flow.sources.values()
+        assert isinstance(source, EpochSource)
+        self.source = source
         pipeline: Pipeline[Any] = spark_words.PIPELINE
         self.standing = StageContext(
             pipeline=pipeline, params={}, operator="orders", run=1, token=1, inputs=root, columns=root,
@@ -155,7 +155,7 @@ class Query:
         """As the console gets them."""
         self.standing.answers = answers = io.StringIO()
         self.standing.write_report()
-        return {one["label"]: one["value"] for one in json.loads(answers.getvalue())["report"]["figures"]}
+        return {figure["label"]: figure["value"] for figure in json.loads(answers.getvalue())["report"]["figures"]}
 
     def lines(self) -> list[str]:
         return [row["value"] for row in Reading(self.source).rows()]
@@ -254,15 +254,15 @@ def test_the_query_waits_while_too_much_is_unread_and_goes_on_by_itself(spark: S
     assert query.folder.find(4) is None
     query.stop()  # in the middle of a wait
     assert query.folder.next_number() == 4
-    again = Query(spark, tmp_path, lines_of(tmp_path / "in"), max_backlog_bytes=1)
-    until(lambda: "max_backlog_bytes is 1" in (again.figures().get("Back-pressure") or ""), 60)
+    second_query = Query(spark, tmp_path, lines_of(tmp_path / "in"), max_backlog_bytes=1)
+    until(lambda: "max_backlog_bytes is 1" in (second_query.figures().get("Back-pressure") or ""), 60)
 
     def all_lines() -> bool:
         lines.extend(row["value"] for row in reading.rows())
         return len(lines) >= 6
 
     until(all_lines, 60)
-    again.stop()
+    second_query.stop()
     assert sorted(lines) == [f"line {number}" for number in range(6)]
 
 
@@ -272,11 +272,11 @@ def test_what_is_reported_is_what_spark_counts(spark: SparkSession, tmp_path: Pa
     feed(tmp_path / "in", 0, 1, 2)
     query = Query(spark, tmp_path, lines_of(tmp_path / "in"), idle_after_s=1.0)
     query.wait_for(2)
-    (running,) = [one for one in spark.streams.active if one.name == "orders"]
+    (running,) = [stream_query for stream_query in spark.streams.active if stream_query.name == "orders"]
     until(lambda: query.figures().get("Input rate") == 0 and query.figures()["Epochs written"] == 3, 60)
-    events, figures = [one for one in running.recentProgress if one["numInputRows"]], query.figures()
-    assert [one["batchId"] for one in events] == [0, 1, 2]
-    assert sum(one["numInputRows"] for one in events) == len(query.lines()) == 3
+    events, figures = [event for event in running.recentProgress if event["numInputRows"]], query.figures()
+    assert [event["batchId"] for event in events] == [0, 1, 2]
+    assert sum(event["numInputRows"] for event in events) == len(query.lines()) == 3
     assert figures["Rows in the last batch"] == events[-1]["numInputRows"] == 1
     assert figures["Batch duration"] == events[-1]["batchDuration"]
     query.stop()

@@ -50,9 +50,9 @@ def write(spark: SparkSession, root: Path, report: Report = lambda _: None, **ma
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """As a job reads them."""
     reading = Reading(from_spark(lambda spark: spark.range(0)).in_folder(str(folder)))
-    found = reading.rows()
+    rows = reading.rows()
     assert reading.exhausted()
-    return found
+    return rows
 
 
 def never(_: SparkSession) -> DataFrame:
@@ -60,14 +60,14 @@ def never(_: SparkSession) -> DataFrame:
 
 
 def test_inputs_are_written_as_ordered_splits_with_statistics(spark: SparkSession, tmp_path: Path) -> None:
-    found = write(
+    tables = write(
         spark,
         tmp_path,
         ids=lambda s: s.range(5_000, numPartitions=3),
         airlines=flight_tables.airlines,
         weather=flight_tables.weather,
     )
-    counted = {uid: (one.state, one.splits, one.rows, one.tasks_done) for uid, one in found.items()}
+    counted = {uid: (table.state, table.splits, table.rows, table.tasks_done) for uid, table in tables.items()}
     assert counted["ids"] == ("complete", 3, 5_000, 3)
     assert counted["airlines"][:1] + counted["airlines"][2:3] == ("complete", 16)
     assert counted["weather"][2] == 26_112
@@ -84,8 +84,8 @@ def test_inputs_are_written_as_ordered_splits_with_statistics(spark: SparkSessio
 def test_a_complete_input_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     first = write(spark, tmp_path, ids=lambda s: s.range(10))
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ids").iterdir()}
-    again = write(spark, tmp_path, ids=never)
-    assert again["ids"].rows == first["ids"].rows == 10
+    tables = write(spark, tmp_path, ids=never)
+    assert tables["ids"].rows == first["ids"].rows == 10
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ids").iterdir()} == before
 
 
@@ -106,16 +106,16 @@ def test_a_split_is_there_while_others_are_computed(spark: SparkSession, tmp_pat
         return session.range(300, numPartitions=3).mapInArrow(wait, "id long")
 
     reading = Reading(from_spark(slow).in_folder(str(tmp_path / "ids")))
-    seen: list[int] = []
+    ids: list[int] = []
 
     def look(_: Tables) -> None:
-        seen.extend(row["id"] for row in reading.rows())
-        if len(seen) == 200:
+        ids.extend(row["id"] for row in reading.rows())
+        if len(ids) == 200:
             gate.touch()
 
     write(spark, tmp_path, look, ids=slow)
-    assert seen[:200] == list(range(200)), "read before the last task could end"
-    assert [*seen, *(row["id"] for row in reading.rows())] == list(range(300))
+    assert ids[:200] == list(range(200)), "read before the last task could end"
+    assert [*ids, *(row["id"] for row in reading.rows())] == list(range(300))
     assert reading.exhausted()
 
 
@@ -150,8 +150,8 @@ def test_rows_that_do_not_come_again_are_refused(spark: SparkSession, tmp_path: 
 
 
 def rows_now(folder: InputFolder, number: int) -> list[int]:
-    found: list[int] = pq.read_table(folder.path / split_name(number))["id"].to_pylist()
-    return found
+    ids: list[int] = pq.read_table(folder.path / split_name(number))["id"].to_pylist()
+    return ids
 
 
 def test_without_early_a_killed_stage_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_without_early_a_killed_stage_begins_anew(spark: SparkSession, tmp_path:
     pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "left")
     folder.publish(tmp_path / "left", 0)
     materialise({"ids": source}, lambda: contextlib.nullcontext(spark))
-    again = folder.manifest()
-    assert again is not None
-    assert again.id != first.id
+    manifest = folder.manifest()
+    assert manifest is not None
+    assert manifest.id != first.id
     assert [row["id"] for row in rows_of(folder.path)] == [7, 8]
 
 
@@ -233,8 +233,8 @@ def test_a_schema_that_the_frame_does_not_have_is_named(
 
 def test_airlines_are_trimmed_and_unique(spark: SparkSession) -> None:
     raw = [(" AA", "American "), ("AA", "Zzz"), ("", "nobody"), (None, "nobody"), ("UA", None), ("B6", "JetBlue")]
-    found = flight_tables.clean_airlines(spark.createDataFrame(raw, spark_schema(AIRLINES))).collect()
-    assert [tuple(row) for row in found] == [("AA", "American"), ("B6", "JetBlue")]
+    rows = flight_tables.clean_airlines(spark.createDataFrame(raw, spark_schema(AIRLINES))).collect()
+    assert [tuple(row) for row in rows] == [("AA", "American"), ("B6", "JetBlue")]
 
 
 def test_an_hour_that_is_there_twice_counts_with_its_worse_weather(spark: SparkSession) -> None:

@@ -45,12 +45,12 @@ def objects(root: Path, name: str, rows: dict[tuple[str, int | None], Any]) -> O
 
 def changes(now: OpenedCheckpoint, since: OpenedCheckpoint, state: str = "totals") -> list[tuple[Any, ...]]:
     """Change, key, value now and before, read in two halves."""
-    found = find_changes(now, since, "sums", state)
-    batches = [batch for half in (range(64), range(64, GROUPS)) for batch in found.rows(half)]
-    assert all(batch.schema == found.schema for batch in batches)
+    state_changes = find_changes(now, since, "sums", state)
+    batches = [batch for half in (range(64), range(64, GROUPS)) for batch in state_changes.rows(half)]
+    assert all(batch.schema == state_changes.schema for batch in batches)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert all(0 <= row["key_group"] < GROUPS for row in rows)
-    columns = [name for name in found.schema.names if name not in ("operator", "state", "key_group")]
+    columns = [name for name in state_changes.schema.names if name not in ("operator", "state", "key_group")]
     return sorted((tuple(row[name] for name in columns) for row in rows), key=str)
 
 
@@ -76,8 +76,8 @@ def test_rows_of_subtasks_with_different_types_have_their_common_types(tmp_path:
     for index, (key_kind, kind, value) in enumerate(kinds):
         schema = TableSchema("totals", pa.schema([("user", key_kind)]), pa.schema([("n", kind)]))
         table = KeyedTable(schema, GROUPS)
-        mine = key_groups(pa.record_batch({"user": keys}), ["user"], GROUPS) // (GROUPS // 2) == index
-        users = keys.filter(pa.array(mine)).cast(key_kind)
+        mask = key_groups(pa.record_batch({"user": keys}), ["user"], GROUPS) // (GROUPS // 2) == index
+        users = keys.filter(pa.array(mask)).cast(key_kind)
         table.restore([users], [pa.array([value] * len(users), kind)])
         subtasks[index] = write_table(store, f"part-{index}", table, {"user": str(key_kind)})
     state = find_state(opened(tmp_path, {"sums": subtasks}, 2), "sums", "totals")
@@ -111,25 +111,25 @@ def test_entries_of_python_functions_are_compared_one_by_one(tmp_path: Path) -> 
 
 
 def test_a_state_that_one_of_them_lacks_was_added_or_removed_whole(tmp_path: Path) -> None:
-    one = typed(tmp_path, "one", {"a": 1})
+    checkpoint = typed(tmp_path, "one", {"a": 1})
     none = opened(tmp_path, {"other": {0: SubtaskSnapshot()}}, 1)
-    assert changes(one, none) == [("added", "a", 1, None)]
-    assert changes(none, one) == [("removed", "a", None, {"n": 1})]
+    assert changes(checkpoint, none) == [("added", "a", 1, None)]
+    assert changes(none, checkpoint) == [("removed", "a", None, {"n": 1})]
     with pytest.raises(JobRejected, match="no operator 'sums', only other"):
         find_changes(none, none, "sums", "totals")
 
 
 def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
-    one = typed(tmp_path, "one", {"a": 1})
+    checkpoint = typed(tmp_path, "one", {"a": 1})
     other = typed(tmp_path, "other", {"a": 1}, column="m")
     with pytest.raises(JobRejected, match="it had the columns user, m, and has user, n"):
-        find_changes(one, other, "sums", "totals")
-    fewer = OpenedCheckpoint(one.root, msgspec.structs.replace(one.manifest, max_parallelism=64))
+        find_changes(checkpoint, other, "sums", "totals")
+    fewer = OpenedCheckpoint(checkpoint.root, msgspec.structs.replace(checkpoint.manifest, max_parallelism=64))
     with pytest.raises(JobRejected, match="since: it has 64 key groups; this one has 128"):
-        find_changes(one, fewer, "sums", "totals")
+        find_changes(checkpoint, fewer, "sums", "totals")
     words = typed(tmp_path, "words", {"a": 1.5}, pa.float64())
     with pytest.raises(JobRejected, match="column 'n' is"):
-        changes(one, words)
+        changes(checkpoint, words)
 
 
 def test_a_state_without_rows_has_its_columns(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_a_state_without_rows_has_its_columns(tmp_path: Path) -> None:
     snapshot = SubtaskSnapshot(keyed={"totals": ()}, empty_tables={"totals": columns})
     empty = opened(tmp_path, {"sums": {0: snapshot}}, 1)
     assert find_state(empty, OperatorId("sums"), "totals").key_schema.names == ["user"]
-    found = find_changes(empty, empty, "sums", "totals")
-    assert found.schema.names == ["operator", "state", "key_group", "change", "user", "n", "before"]
+    state_changes = find_changes(empty, empty, "sums", "totals")
+    assert state_changes.schema.names == ["operator", "state", "key_group", "change", "user", "n", "before"]
     assert changes(empty, empty) == []
     assert changes(empty, typed(tmp_path, "one", {"a": 1})) == [("removed", "a", None, {"n": 1})]
 

@@ -31,10 +31,10 @@ def checked(savepoint: Path, skip: int = 0) -> dict[str, Any]:
 def change(savepoint: Path, operator: str, index: int, **changes: Any) -> None:
     """Writes the manifest again, with `changes` to a subtask."""
     manifest = open_checkpoint(str(savepoint)).manifest
-    held = manifest.operators[operator]
-    subtask = msgspec.structs.replace(held.subtasks[index], **changes)
-    held = msgspec.structs.replace(held, subtasks={**held.subtasks, index: subtask})
-    changed = msgspec.structs.replace(manifest, operators={**manifest.operators, operator: held})
+    snapshot = manifest.operators[operator]
+    subtask = msgspec.structs.replace(snapshot.subtasks[index], **changes)
+    snapshot = msgspec.structs.replace(snapshot, subtasks={**snapshot.subtasks, index: subtask})
+    changed = msgspec.structs.replace(manifest, operators={**manifest.operators, operator: snapshot})
     (savepoint / MANIFEST_FILE).write_bytes(encode_manifest(changed))
 
 
@@ -59,8 +59,8 @@ def test_all_states_are_equal_to_their_proofs(savepoint: Path) -> None:
     [("counts", "keyed", "aggregates"), ("kept", "keyed", "names"), ("tally", "broadcast", "rules")],
 )
 def test_a_subtask_without_its_files_is_named(savepoint: Path, operator: str, kind: str, name: str) -> None:
-    held = subtask(open_checkpoint(str(savepoint)).manifest, operator, 1)
-    change(savepoint, operator, 1, **{kind: {**getattr(held, kind), name: ()}})
+    snapshot = subtask(open_checkpoint(str(savepoint)).manifest, operator, 1)
+    change(savepoint, operator, 1, **{kind: {**getattr(snapshot, kind), name: ()}})
     different = {(uid, state): result for uid, state, _, result in checked(savepoint)["states"] if result != EQUAL}
     assert list(different) == [(operator, name)]
     assert "0 entries instead of" in different[operator, name]
@@ -68,9 +68,9 @@ def test_a_subtask_without_its_files_is_named(savepoint: Path, operator: str, ki
 
 def test_a_state_without_all_its_files_is_refused_by_every_read(savepoint: Path) -> None:
     for index in range(2):
-        held = subtask(open_checkpoint(str(savepoint)).manifest, "counts", index)
-        change(savepoint, "counts", index, keyed={**held.keyed, "aggregates": ()})
-    (different,) = [one for one in checked(savepoint)["states"] if one[3] != EQUAL]
+        snapshot = subtask(open_checkpoint(str(savepoint)).manifest, "counts", index)
+        change(savepoint, "counts", index, keyed={**snapshot.keyed, "aggregates": ()})
+    (different,) = [state for state in checked(savepoint)["states"] if state[3] != EQUAL]
     assert different[:3] == ["counts", "aggregates", 5]
     with pytest.raises(CorruptState, match=r"state 'aggregates' of operator 'counts'.* 0 entries instead of 1"):
         has_rows(open_checkpoint(str(savepoint)), "counts", "aggregates")
@@ -79,12 +79,12 @@ def test_a_state_without_all_its_files_is_refused_by_every_read(savepoint: Path)
 def test_files_of_another_subtask_are_named(savepoint: Path) -> None:
     other = subtask(open_checkpoint(str(savepoint)).manifest, "counts", 0)
     change(savepoint, "counts", 1, keyed=other.keyed)
-    (different,) = [one for one in checked(savepoint)["states"] if one[3] != EQUAL]
+    (different,) = [state for state in checked(savepoint)["states"] if state[3] != EQUAL]
     assert different[:2] == ["counts", "aggregates"]
 
 
 def test_a_long_check_goes_on_with_the_next_state(savepoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = checked(savepoint)["states"]
+    reference = checked(savepoint)["states"]
     monkeypatch.setattr(check, "_MAX_CHECK_S", -1.0)
     states: list[Any] = []
     is_whole = False
@@ -93,4 +93,4 @@ def test_a_long_check_goes_on_with_the_next_state(savepoint: Path, monkeypatch: 
         assert len(answer["states"]) == 1
         states += answer["states"]
         is_whole = answer["is_whole"]
-    assert states == whole
+    assert states == reference

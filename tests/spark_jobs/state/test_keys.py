@@ -62,15 +62,15 @@ def group_of(row: int) -> int:
 
 def test_a_whole_key_is_read_from_its_group_and_its_file(savepoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, read = reader_of(savepoint, "counts", "totals"), list[str]()
-    wanted = [EqualTo(("name",), "name 12"), EqualNullSafe(("number",), 12), GreaterThan(("total",), 3)]
+    filters = [EqualTo(("name",), "name 12"), EqualNullSafe(("number",), 12), GreaterThan(("total",), 3)]
     group = group_of(12)
-    assert ranges_of(reader, wanted) == [(range(group, group + 1),)]
+    assert ranges_of(reader, filters) == [(range(group, group + 1),)]
     for name in ("get", "get_range"):
         plain = getattr(FileStore, name)
 
-        def noted(store: FileStore, path: str, *rest: Any, plain: Any = plain) -> Any:
+        def noted(store: FileStore, path: str, *arguments: Any, plain: Any = plain) -> Any:
             read.append(path)
-            return plain(store, path, *rest)
+            return plain(store, path, *arguments)
 
         monkeypatch.setattr(FileStore, name, noted)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
@@ -110,7 +110,7 @@ def test_a_key_and_a_range_of_key_groups_that_exclude_each_other_read_nothing(sa
 
 
 @pytest.mark.parametrize(
-    ("values", "given"),
+    ("values", "value"),
     [
         (pa.array([7], pa.int8()), 7),
         (pa.array([2**64 - 1], pa.uint64()), Decimal(2**64 - 1)),  # as Spark has it
@@ -125,12 +125,12 @@ def test_a_key_and_a_range_of_key_groups_that_exclude_each_other_read_nothing(sa
         (pa.array([None], pa.int64()), None),
     ],
 )  # fmt: skip
-def test_a_value_of_spark_hashes_as_the_value_in_the_state(values: pa.Array, given: object, tmp_path: Path) -> None:
+def test_a_value_of_spark_hashes_as_the_value_in_the_state(values: pa.Array, value: object, tmp_path: Path) -> None:
     """Each type goes through its own arithmetic; a wrong group would lose the row in silence."""
     rows = pa.RecordBatch.from_pydict({"key": values, "n": [1]})
     path = store_savepoint(tmp_path / "7", {("op", "state"): Stored(rows, ["key"])})
     group = int(key_groups(rows, ["key"], MAX_PARALLELISM)[0])
-    assert ranges_of(reader_of(path, "op", "state"), [EqualNullSafe(("key",), given)]) == [(range(group, group + 1),)]
+    assert ranges_of(reader_of(path, "op", "state"), [EqualNullSafe(("key",), value)]) == [(range(group, group + 1),)]
 
 
 def objects(root: Path, keys: list[Any], types: dict[str, str]) -> OpenedCheckpoint:

@@ -60,9 +60,9 @@ def never() -> SparkSession:
     raise AssertionError("this must be refused before Spark starts")
 
 
-def page(spark: Callable[[], SparkSession], savepoint: Path, **asked: Any) -> ResultTable:
-    wanted = PageOfRows(**{"operator": "daily", "state": "windows", **asked})
-    return result_table(spark, str(savepoint), wanted, lambda _: None)
+def page(spark: Callable[[], SparkSession], savepoint: Path, **fields: Any) -> ResultTable:
+    request = PageOfRows(**{"operator": "daily", "state": "windows", **fields})
+    return result_table(spark, str(savepoint), request, lambda _: None)
 
 
 def sql(spark: Callable[[], SparkSession], savepoint: Path, text: str) -> ResultTable:
@@ -73,16 +73,16 @@ def sql(spark: Callable[[], SparkSession], savepoint: Path, text: str) -> Result
 
 
 def test_states_are_listed_from_the_manifest(savepoint: Path) -> None:
-    found = {(state.operator, state.name): state for state in stored_states(open_checkpoint(str(savepoint)).manifest)}
-    windows = found["daily", "windows"]
+    states = {(state.operator, state.name): state for state in stored_states(open_checkpoint(str(savepoint)).manifest)}
+    windows = states["daily", "windows"]
     assert (windows.kind, windows.subtasks, windows.rows) == (StateKind.KEYED, 2, COUNT)
     assert windows.nbytes == sum(path.stat().st_size for path in savepoint.glob("daily-*/*"))
     assert windows.keys == {"carrier": "string", "number": "int32"}
-    assert {state.view for state in found.values()} == {"daily_windows", "by_day_notes", "nothing_rows", "never_seen"}
+    assert {state.view for state in states.values()} == {"daily_windows", "by_day_notes", "nothing_rows", "never_seen"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "text"),
+    ("fields", "code", "text"),
     [
         ({"operator": "dayly"}, "unknown-operator", "no operator 'dayly', only by-day, daily, never, nothing"),
         ({"state": "panes"}, "unknown-state", "no state 'panes', only windows"),
@@ -94,10 +94,10 @@ def test_states_are_listed_from_the_manifest(savepoint: Path) -> None:
     ],
 )
 def test_a_page_that_cannot_be_is_refused_before_spark_starts(
-    savepoint: Path, asked: dict[str, Any], code: str, text: str
+    savepoint: Path, fields: dict[str, Any], code: str, text: str
 ) -> None:
     with pytest.raises(JobRejected, match=text) as refused:
-        page(never, savepoint, **asked)
+        page(never, savepoint, **fields)
     assert refused.value.code == code
 
 
@@ -125,11 +125,11 @@ def test_a_malformed_request_is_refused() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_pages_give_every_row_once_with_typed_columns(spark: SparkSession, savepoint: Path) -> None:
-    found, cursor, pages = [], Cursor(), 0
+    all_rows, cursor, pages = [], Cursor(), 0
     while True:
         table = page(lambda: spark, savepoint, cursor=cursor)
         assert len(table.rows) <= query.PAGE_ROWS
-        found += table.rows
+        all_rows += table.rows
         pages += 1
         if table.cursor is None:
             break
@@ -142,10 +142,12 @@ def test_pages_give_every_row_once_with_typed_columns(spark: SparkSession, savep
     assert [column.name for column in table.columns if column.is_key] == ["carrier", "number", "window_start"]
     findable = [(key.name, key.type) for key in table.keys]
     assert findable == [("carrier", "string"), ("number", "int32"), ("window_start", "int64")]
-    rows = [dict(zip(names, row, strict=True)) for row in found]
+    rows = [dict(zip(names, row, strict=True)) for row in all_rows]
     assert [row["key_group"] for row in rows] == sorted(row["key_group"] for row in rows)
-    shown = sorted(({name: row[name] for name in WINDOWS.schema.names} for row in rows), key=lambda row: row["number"])
-    assert shown == WINDOWS.to_pylist()
+    windows = sorted(
+        ({name: row[name] for name in WINDOWS.schema.names} for row in rows), key=lambda row: row["number"]
+    )
+    assert windows == WINDOWS.to_pylist()
 
 
 @pytest.mark.slow
@@ -269,8 +271,8 @@ def test_sql_that_fails_gives_the_short_message_of_spark(
 @pytest.mark.timeout(600)
 def test_a_file_that_goes_missing_is_named(spark: SparkSession, savepoint: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(savepoint, tmp_path / "7" / savepoint.name)
-    gone = min(damaged.glob("daily-1/*"))
-    gone.unlink()
-    with pytest.raises(JobRejected, match=gone.name) as refused:
+    file = min(damaged.glob("daily-1/*"))
+    file.unlink()
+    with pytest.raises(JobRejected, match=file.name) as refused:
         page(lambda: spark, damaged, cursor=Cursor(group=100))
     assert "Traceback" not in refused.value.detail

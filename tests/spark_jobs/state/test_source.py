@@ -47,8 +47,8 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("state")
     flow = Dataflow("state")
     numbers = flow.source("numbers", SOURCE)
-    seen = numbers.key_by("key").process("seen", Seen, SCHEMA)
-    counted = seen.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
+    last_values = numbers.key_by("key").process("seen", Seen, SCHEMA)
+    counted = last_values.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
     counted.sink("out", ParquetSink(str(folder / "out")))
     with running(flow.compile(2), folder / "storage") as run:
         run.wait_for(lambda: run.operator("counts").get("records_in", 0) >= SOURCE.total * SOURCE.splits)
@@ -58,9 +58,9 @@ def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert result is not None
         run.end("cancel")
     return next(
-        folder / "storage" / done.folder
-        for done in run.records.completed
-        if done.manifest.checkpoint == result["checkpoint"]
+        folder / "storage" / checkpoint.folder
+        for checkpoint in run.records.completed
+        if checkpoint.manifest.checkpoint == result["checkpoint"]
     )
 
 
@@ -70,22 +70,22 @@ def read(path: Path, operator: str, state: str, groups: range = range(128)) -> l
 
 
 def test_the_contents_name_every_state(savepoint: Path) -> None:
-    found = contents(open_checkpoint(str(savepoint))).to_pylist()
-    named = {(row["operator"], row["kind"], row["state"]) for row in found if row["state"]}
-    assert {("numbers", "keyed", "positions"), ("seen", "keyed", "last"), ("seen", "keyed", "small")} <= named
-    assert {row["operator"] for row in found if row["kind"] == "finished"} == {"numbers", "seen", "counts", "out"}
-    assert all(json.loads(row["value"]) == "running" for row in found if row["kind"] == "finished")
+    rows = contents(open_checkpoint(str(savepoint))).to_pylist()
+    states = {(row["operator"], row["kind"], row["state"]) for row in rows if row["state"]}
+    assert {("numbers", "keyed", "positions"), ("seen", "keyed", "last"), ("seen", "keyed", "small")} <= states
+    assert {row["operator"] for row in rows if row["kind"] == "finished"} == {"numbers", "seen", "counts", "out"}
+    assert all(json.loads(row["value"]) == "running" for row in rows if row["kind"] == "finished")
 
 
 def test_columns_of_a_state_have_their_types(savepoint: Path) -> None:
     """Source positions are state like any other."""
-    found = read(savepoint, "numbers", "positions")
-    assert sorted((row["split"], row["next"]) for row in found) == [(split, SOURCE.total) for split in range(4)]
-    assert {(row["operator"], row["state"]) for row in found} == {("numbers", "positions")}
+    rows = read(savepoint, "numbers", "positions")
+    assert sorted((row["split"], row["next"]) for row in rows) == [(split, SOURCE.total) for split in range(4)]
+    assert {(row["operator"], row["state"]) for row in rows} == {("numbers", "positions")}
     halves = read(savepoint, "numbers", "positions", range(64)) + read(
         savepoint, "numbers", "positions", range(64, 128)
     )
-    assert sorted(map(str, halves)) == sorted(map(str, found)), "each row lies in one range of key groups"
+    assert sorted(map(str, halves)) == sorted(map(str, rows)), "each row lies in one range of key groups"
     assert all(row["key_group"] < 64 for row in read(savepoint, "numbers", "positions", range(64)))
 
 
@@ -95,11 +95,11 @@ def test_aggregates_are_what_the_job_had_counted(savepoint: Path) -> None:
         for row in contents(open_checkpoint(str(savepoint))).to_pylist()
         if row["operator"] == "counts" and row["state"]
     }
-    found = {row["key"]: row for row in read(savepoint, "counts", state)}
-    assert found.keys() == EXPECTED.keys()
+    rows = {row["key"]: row for row in read(savepoint, "counts", state)}
+    assert rows.keys() == EXPECTED.keys()
     numbers = {
         key: [value for name, value in row.items() if name not in ("operator", "state", "key_group", "key")]
-        for key, row in found.items()
+        for key, row in rows.items()
     }
     assert all(set(EXPECTED[key]) <= set(numbers[key]) for key in EXPECTED)
 
@@ -167,12 +167,12 @@ def test_spark_reads_a_state_in_parallel_and_finds_the_source_by_name(spark: Spa
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_filters_on_key_groups_choose_what_is_read(spark: SparkSession, savepoint: Path) -> None:
-    whole = on_spark(spark, savepoint, operator="seen", state="last", partitions="8")
-    some = whole.where("key_group >= 32 and key_group < 48")
+    frame = on_spark(spark, savepoint, operator="seen", state="last", partitions="8")
+    some = frame.where("key_group >= 32 and key_group < 48")
     assert some.rdd.getNumPartitions() == 1
     expected = [row for row in read(savepoint, "seen", "last") if 32 <= row["key_group"] < 48]
     assert sorted(row.key for row in some.collect()) == sorted(row["key"] for row in expected)
-    assert whole.where("key_group = 200").count() == 0
+    assert frame.where("key_group = 200").count() == 0
 
 
 @pytest.mark.slow
@@ -190,12 +190,12 @@ def test_filters_on_key_groups_choose_what_is_read(spark: SparkSession, savepoin
 def test_a_filter_on_a_key_reads_its_key_group(
     spark: SparkSession, savepoint: Path, operator: str, state: str, condition: str
 ) -> None:
-    whole = on_spark(spark, savepoint, operator=operator, state=state, partitions="8")
-    some = whole.where(condition)
-    assert (whole.rdd.getNumPartitions(), some.rdd.getNumPartitions()) == (8, 1)
+    frame = on_spark(spark, savepoint, operator=operator, state=state, partitions="8")
+    some = frame.where(condition)
+    assert (frame.rdd.getNumPartitions(), some.rdd.getNumPartitions()) == (8, 1)
     column, value = ("split", 2) if operator == "numbers" else ("key", "3")
     (row,) = [row for row in read(savepoint, operator, state) if row[column] == value]
-    assert [found.key_group for found in some.collect()] == [row["key_group"]]
+    assert [record.key_group for record in some.collect()] == [row["key_group"]]
 
 
 @pytest.mark.slow
@@ -212,8 +212,8 @@ def test_a_session_that_pushes_no_filters_reads_all_and_filters_itself(spark: Sp
     """As sessions are that are not Weir's: the setting is off by default, and Spark refuses a plain `pushFilters`."""
     plain = spark.newSession()
     plain.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    whole = on_spark(plain, savepoint, operator="seen", state="last", partitions="8")
-    some = whole.where("key_group >= 32 and key_group < 48")
+    frame = on_spark(plain, savepoint, operator="seen", state="last", partitions="8")
+    some = frame.where("key_group >= 32 and key_group < 48")
     assert some.rdd.getNumPartitions() == 8
     expected = [row["key"] for row in read(savepoint, "seen", "last") if 32 <= row["key_group"] < 48]
     assert sorted(row.key for row in some.collect()) == sorted(expected)
@@ -241,8 +241,8 @@ def test_the_changes_since_an_older_checkpoint_are_a_frame(spark: SparkSession, 
     frame = on_spark(spark, savepoint, **state, since=str(older), partitions="3")
     assert frame.columns == ["operator", "state", "key_group", "change", "split", "next", "before"]
     before = {row["split"]: row["next"] for row in read(older, "numbers", "positions")}
-    found = {row.split: (row.change, row.next, row.before and row.before.next) for row in frame.collect()}
-    assert found == {
+    changes = {row.split: (row.change, row.next, row.before and row.before.next) for row in frame.collect()}
+    assert changes == {
         split: ("changed" if split in before else "added", SOURCE.total, before.get(split))
         for split in range(4)
         if before.get(split) != SOURCE.total

@@ -26,14 +26,14 @@ class Checkout:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "stack", "--var", str(self.var), *arguments]
 
-    def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*arguments), cwd=ROOT, env={**self.environment, **more}, text=True,
+            self.command(*arguments), cwd=ROOT, env={**self.environment, **variables}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 
-    def run(self, *arguments: str, **more: str) -> str:
-        child = self.start(*arguments, **more)
+    def run(self, *arguments: str, **variables: str) -> str:
+        child = self.start(*arguments, **variables)
         output, _ = child.communicate(timeout=300)
         assert child.returncode == 0, output
         return output

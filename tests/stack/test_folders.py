@@ -30,21 +30,21 @@ def deep(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_short_path_keeps_its_sockets(weir_var: Path) -> None:
-    wanted = weir_var / "s"
-    found = socket_folder(wanted, service_account())
-    assert found == wanted
-    assert found.stat().st_mode & 0o777 == 0o700
-    remove(wanted)
+    path = weir_var / "s"
+    folder = socket_folder(path, service_account())
+    assert folder == path
+    assert folder.stat().st_mode & 0o777 == 0o700
+    remove(path)
 
 
 def test_a_long_path_gets_a_short_runtime_folder(deep: Path) -> None:
-    found = socket_folder(deep, service_account())
+    folder = socket_folder(deep, service_account())
 
-    assert len(os.fsencode(found / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES
-    assert found.stat().st_mode & 0o777 == 0o700
-    assert socket_folder(deep, service_account()) == found
+    assert len(os.fsencode(folder / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert socket_folder(deep, service_account()) == folder
     remove_socket_folder(deep)
-    assert not found.exists()
+    assert not folder.exists()
 
 
 def test_two_checkouts_never_share_a_runtime_folder(deep: Path) -> None:

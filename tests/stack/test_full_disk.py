@@ -35,9 +35,9 @@ def disk(weir_var: Path) -> Iterator[Path]:
         pytest.skip("only root can mount a file system")
     folder = Path(tempfile.mkdtemp(prefix="disk-", dir=weir_var))
     command = ["mount", "-t", "tmpfs", "-o", "size=300m,mode=755", "tmpfs", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {process.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

@@ -19,8 +19,8 @@ HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
 
 
 def pins(path: Path) -> dict[str, str]:
-    found = (PIN.match(line) for line in path.read_text().splitlines())
-    return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in found if pin}
+    matches = (PIN.match(line) for line in path.read_text().splitlines())
+    return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in matches if pin}
 
 
 @pytest.mark.parametrize("name", ["all", "build", "demo", "image"])
@@ -30,9 +30,9 @@ def test_every_locked_package_has_the_pinned_version_and_hashes(name: str) -> No
     assert lines
     assert [line for line in lines if not (PIN.match(line) and HASH.search(line))] == []
     elsewhere = {"colorama", "httpx2-jsfetch"}  # for Windows and Emscripten, which `make` does not know
-    asked, locked = pins(ROOT / "constraints.txt"), pins(ROOT / f"locks/{name}.txt")
-    assert locked.keys() - asked.keys() <= elsewhere
-    assert {key: asked.get(key, locked[key]) for key in locked} == locked, "run `make lock`"
+    constraints, locked = pins(ROOT / "constraints.txt"), pins(ROOT / f"locks/{name}.txt")
+    assert locked.keys() - constraints.keys() <= elsewhere
+    assert {key: constraints.get(key, locked[key]) for key in locked} == locked, "run `make lock`"
 
 
 def test_every_pin_is_locked() -> None:

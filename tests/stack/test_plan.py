@@ -20,8 +20,8 @@ def test_the_defaults_are_four_runs_on_two_workers_and_four_standing_stages() ->
 @pytest.mark.parametrize(("runs", "expected"), [("1", ["1"]), ("2", ["1", "1"]), ("7", ["4", "3"])])
 def test_weir_runs_is_the_number_of_runs_at_a_time(runs: str, expected: list[str]) -> None:
     """A single run needs a single worker: Celery takes a concurrency of 0 for the number of cores."""
-    found = concurrency(WEIR_RUNS=runs)
-    assert [value for name, value in found.items() if name.startswith("runs-")] == expected
+    concurrencies = concurrency(WEIR_RUNS=runs)
+    assert [value for name, value in concurrencies.items() if name.startswith("runs-")] == expected
 
 
 def test_standing_stages_have_a_limit_of_their_own() -> None:

@@ -55,7 +55,7 @@ def test_a_killed_session_leaves_no_celery_worker(tmp_path: Path, number: signal
 
         for pid in [
             session.pid,
-            *(one.pid for one in marked_processes(probe, PROBE) if b"execnet" in cmdline(one.pid)),
+            *(process.pid for process in marked_processes(probe, PROBE) if b"execnet" in cmdline(process.pid)),
         ]:
             os.kill(pid, number)
         session.wait()

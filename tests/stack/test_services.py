@@ -100,7 +100,7 @@ def test_data_outlives_a_killed_postgres(home: Path) -> None:
     assert lock.exists()
     lock.write_text(lock.read_text().replace(str(database.process.pid), str(os.getpid()), 1))  # the pid is used again
 
-    with start_postgres(home) as again, psycopg.connect(again.url) as connection:
+    with start_postgres(home) as successor, psycopg.connect(successor.url) as connection:
         assert connection.execute("select n from kept").fetchone() == (7,)
 
 
@@ -170,8 +170,8 @@ def test_data_of_another_major_version_is_refused_and_not_touched(home: Path) ->
     words = rf"{re.escape(str(data))} was written by Postgres 12, and Postgres \d+ cannot open it: .*DATABASE_URL"
     assert re.fullmatch(words, str(refused.value))
     after = {path: path.lstat() for path in [data, *data.rglob("*")]}
-    assert {path: (one.st_mtime_ns, one.st_size, one.st_mode) for path, one in after.items()} == {
-        path: (one.st_mtime_ns, one.st_size, one.st_mode) for path, one in before.items()
+    assert {path: (status.st_mtime_ns, status.st_size, status.st_mode) for path, status in after.items()} == {
+        path: (status.st_mtime_ns, status.st_size, status.st_mode) for path, status in before.items()
     }
 
 
@@ -196,14 +196,14 @@ def test_servers_end_with_a_killed_owner(home: Path) -> None:
 
 
 def test_a_taken_port_is_an_error_with_the_servers_own_words(home: Path, weir_var: Path, broker_url: str) -> None:
-    taken = int(broker_url.rpartition(":")[2].split("/")[0])
+    port = int(broker_url.rpartition(":")[2].split("/")[0])
     refusal = pytest.raises(ServiceFailed, match=r"(?s)postgres did not start:.*could not bind")
-    with refusal, start_postgres(home, port=taken):
+    with refusal, start_postgres(home, port=port):
         raise AssertionError("it must not start")
 
 
 def test_a_free_port_is_kept_when_it_can_be(broker_url: str) -> None:
-    mine = free_port()
-    assert free_port(mine) == mine
-    taken = int(broker_url.rpartition(":")[2].split("/")[0])
-    assert free_port(taken) != taken
+    port = free_port()
+    assert free_port(port) == port
+    used_port = int(broker_url.rpartition(":")[2].split("/")[0])
+    assert free_port(used_port) != used_port

@@ -18,7 +18,7 @@ from stack.settings import (
 
 
 @pytest.mark.parametrize(
-    ("master", "given", "told"),
+    ("master", "address", "expected"),
     [
         ("", "", "127.0.0.1"),
         ("local[4]", "", "127.0.0.1"),
@@ -28,14 +28,14 @@ from stack.settings import (
     ],
 )
 def test_the_driver_keeps_to_this_machine_only_where_spark_is_local(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, given: str, told: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, address: str, expected: str | None
 ) -> None:
     monkeypatch.setenv("SPARK_MASTER", master)
-    monkeypatch.setenv("SPARK_LOCAL_IP", given)
+    monkeypatch.setenv("SPARK_LOCAL_IP", address)
     settings = Settings.read(tmp_path / "var", {})
     make_folders(settings)
     variables = stack_variables(settings, "postgresql://db/weir", "redis://broker/0", 8000)
-    assert variables.get("SPARK_LOCAL_IP") == told
+    assert variables.get("SPARK_LOCAL_IP") == expected
 
     write_env_file(settings, variables)
     assert read_env_file(settings.var) == variables
@@ -56,10 +56,10 @@ def test_the_history_server_of_spark_is_started_when_asked(tmp_path: Path, monke
     monkeypatch.delenv("WEIR_SPARK_EVENT_LOG", raising=False)
     settings = Settings.read(tmp_path / "var", {})
     make_folders(settings)
-    asked = ("postgresql://db/weir", "redis://broker/0", 8000)
-    assert history(stack_variables(settings, *asked)) == []
+    arguments = ("postgresql://db/weir", "redis://broker/0", 8000)
+    assert history(stack_variables(settings, *arguments)) == []
     monkeypatch.setenv("WEIR_SPARK_HISTORY_PORT", "18080")
-    variables = stack_variables(settings, *asked)
+    variables = stack_variables(settings, *arguments)
     (server,) = history(variables)
     assert variables["WEIR_SPARK_EVENT_LOG"] == str(settings.var / "spark-events")
     assert server.environment["SPARK_LOCAL_IP"] == "127.0.0.1"
@@ -72,5 +72,5 @@ def test_variables_that_a_running_stack_has_otherwise_are_named() -> None:
     running = {"WEIR_STORAGE": "/a", "SPARK_MASTER": "spark://head:7077", "DJANGO_HTTPS": "1", "LANG": "C"}
     assert changed_variables(running, running) == []
     assert changed_variables(running, {"LANG": "de", "WEIR_MAX_SLOTS": ""}) == []
-    given = {"WEIR_STORAGE": "/b", "SPARK_MASTER": "spark://head:7077", "DATABASE_URL": "postgresql://db/weir"}
-    assert changed_variables(running, given) == ["DATABASE_URL", "WEIR_STORAGE"]
+    variables = {"WEIR_STORAGE": "/b", "SPARK_MASTER": "spark://head:7077", "DATABASE_URL": "postgresql://db/weir"}
+    assert changed_variables(running, variables) == ["DATABASE_URL", "WEIR_STORAGE"]

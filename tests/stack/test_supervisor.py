@@ -269,10 +269,10 @@ def test_it_waits_in_a_process_with_many_open_files(bench: Bench) -> None:
     """`select` refuses descriptors above 1,023."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    held = bench.supervisor._wake
-    bench.supervisor._wake = fcntl.fcntl(held, fcntl.F_DUPFD_CLOEXEC, 1_100)
+    descriptor = bench.supervisor._wake
+    bench.supervisor._wake = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 1_100)
     try:
         bench.supervisor.wait(0.01)
     finally:
         os.close(bench.supervisor._wake)
-        bench.supervisor._wake = held
+        bench.supervisor._wake = descriptor

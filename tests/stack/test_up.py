@@ -36,7 +36,7 @@ def checkouts(tmp_path: Path) -> Iterator[tuple[Checkout, Checkout]]:
 @pytest.mark.long
 def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tuple[Checkout, Checkout]) -> None:
     """SIGKILL of one supervisor and `down` end exactly its own processes; SIGTERM ends the other in order."""
-    one, two = checkouts
+    first_checkout, second_checkout = checkouts
     starts = [checkout.start("up") for checkout in checkouts]
     outputs = [start.communicate(timeout=300)[0] for start in starts]
     assert [start.returncode for start in starts] == [0, 0], outputs
@@ -44,28 +44,28 @@ def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tup
         assert (checkout.var / "run/password").read_text().strip() in output
         assert (checkout.var / "run/password").stat().st_mode & 0o777 == 0o600
         assert (checkout.var / "run/env").stat().st_mode & 0o777 == 0o600
-    assert one.status()["url"] != two.status()["url"]
-    assert one.answers()
-    assert two.answers()
+    assert first_checkout.status()["url"] != second_checkout.status()["url"]
+    assert first_checkout.answers()
+    assert second_checkout.answers()
 
-    _supervisor(one).send(signal.SIGKILL)
-    assert "down" in one.run("down")
-    assert one.left == []
+    _supervisor(first_checkout).send(signal.SIGKILL)
+    assert "down" in first_checkout.run("down")
+    assert first_checkout.left == []
 
-    assert two.answers()
-    assert two.run("status").startswith("ready")
-    again = two.run("up")
-    assert two.status()["url"] in again, "a second `up` only tells where it is"
-    assert "weir stack down" not in again
-    changed = two.run("up", WEIR_MAX_SLOTS="7")
+    assert second_checkout.answers()
+    assert second_checkout.run("status").startswith("ready")
+    message = second_checkout.run("up")
+    assert second_checkout.status()["url"] in message, "a second `up` only tells where it is"
+    assert "weir stack down" not in message
+    changed = second_checkout.run("up", WEIR_MAX_SLOTS="7")
     assert "already up; these variables take effect after `weir stack down`: WEIR_MAX_SLOTS\n" in changed
 
-    supervisor = _supervisor(two)
+    supervisor = _supervisor(second_checkout)
     supervisor.send(signal.SIGTERM)
     until(lambda: not supervisor.is_alive())
-    assert two.left == []
-    assert two.status()["phase"] == "down"
-    assert list((two.var / "run").glob("*.pid")) == []
+    assert second_checkout.left == []
+    assert second_checkout.status()["phase"] == "down"
+    assert list((second_checkout.var / "run").glob("*.pid")) == []
 
 
 @pytest.mark.slow
@@ -93,9 +93,9 @@ def test_a_killed_postgres_and_a_killed_worker_come_back_and_ctrl_c_ends_all(
         assert connection.execute("select n from kept").fetchone() == (7,)
 
     os.kill(child.pid, signal.SIGINT)
-    rest = child.communicate(timeout=120)[0].splitlines()
+    last_lines = child.communicate(timeout=120)[0].splitlines()
     assert child.returncode == 0
-    assert rest[-3:] == ["web: ended", "redis: ended", "postgres: ended"], "servers go last"
+    assert last_lines[-3:] == ["web: ended", "redis: ended", "postgres: ended"], "servers go last"
     assert checkout.left == []
 
 
@@ -123,12 +123,12 @@ from stack.__main__ import main
 sys.exit(main())
 """
     environment = {**checkout.environment, "PATH": str(tmp_path), "JAVA_HOME": ""}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, "--var", str(checkout.var), "up"],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [NO_SPARK, ADVICE, NO_POSTGRES, NO_REDIS]
+    assert process.returncode == 1
+    assert process.stderr.splitlines() == [NO_SPARK, ADVICE, NO_POSTGRES, NO_REDIS]
     assert not checkout.var.exists()
 
 
@@ -145,12 +145,12 @@ def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:
     change = f"os.setgroups([]); os.setgid({account.gid}); os.setuid({account.uid});" if account else ""
     # Codecs come from the interpreter's own folder on first use, and the other user may not be able to read that.
     code = f"import os, sys, encodings.ascii, stack.__main__ as command; {change} sys.exit(command.main())"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, "--var", str(run.parent), "down"],
         cwd=ROOT, text=True, check=False, capture_output=True, timeout=60,
     )  # fmt: skip
-    assert done.stderr == "process 1 was started by another user (root); run `weir stack down` as that user\n"
-    assert done.returncode == 1
+    assert process.stderr == "process 1 was started by another user (root); run `weir stack down` as that user\n"
+    assert process.returncode == 1
 
 
 @pytest.mark.slow
@@ -175,6 +175,6 @@ def test_clean_removes_all_that_a_stack_made_and_nothing_else(checkouts: tuple[C
 
 
 def _supervisor(checkout: Checkout) -> ProcessId:
-    found = load_identity(checkout.var / "run/supervisor.pid")
-    assert found is not None
-    return found
+    process = load_identity(checkout.var / "run/supervisor.pid")
+    assert process is not None
+    return process

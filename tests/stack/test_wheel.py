@@ -40,9 +40,9 @@ def installed(tmp_path: Path) -> Path:
 
 def _run(command: list[str | Path], folder: Path) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_OUTSIDE)}
-    done = subprocess.run(command, cwd=folder, env=clean, check=False, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(command, cwd=folder, env=clean, check=False, capture_output=True, text=True, timeout=900)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ Taken = tuple[Model, list[SubtaskSnapshot]]  #: what was there, and the snapshot
 
 def retained(store: MemorySnapshotStore, snapshots: list[Taken[Model]]) -> list[Taken[Model]]:
     """The newest, after the files of the others are gone that no newer one needs."""
-    kept = snapshots[-KEPT:]
-    store.delete(_files(snapshots[:-KEPT]) - _files(kept))
-    return kept
+    survivors = snapshots[-KEPT:]
+    store.delete(_files(snapshots[:-KEPT]) - _files(survivors))
+    return survivors
 
 
 def _files(snapshots: Iterable[Taken[Model]]) -> set[str]:
-    return {segment.path for _, taken in snapshots for snapshot in taken for segment in snapshot.segments()}
+    return {segment.path for _, parts in snapshots for snapshot in parts for segment in snapshot.segments()}

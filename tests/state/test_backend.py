@@ -68,8 +68,8 @@ def contents(table: Any) -> dict[Key, Row]:
 
 
 def restore_of(snapshots: Iterable[SubtaskSnapshot], groups: range = range(GROUPS)) -> SubtaskRestore:
-    held = tuple(snapshots)
-    return SubtaskRestore(subtask=ME, snapshots=held, proofs=keyed_proofs(held, groups))
+    subtask_snapshots = tuple(snapshots)
+    return SubtaskRestore(subtask=ME, snapshots=subtask_snapshots, proofs=keyed_proofs(subtask_snapshots, groups))
 
 
 def restored(
@@ -169,12 +169,12 @@ class StateMachine(RuleBasedStateMachine):
 
     @invariant()
     def tables_hold_what_the_model_holds(self) -> None:
-        found: dict[Key, Row] = {}
+        rows: dict[Key, Row] = {}
         for table in self.tables:
-            mine = contents(table)
-            assert not found.keys() & mine.keys(), "a key is in two subtasks"
-            found.update(mine)
-        assert found == self.model
+            part = contents(table)
+            assert not rows.keys() & part.keys(), "a key is in two subtasks"
+            rows.update(part)
+        assert rows == self.model
 
 
 StateMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
@@ -226,8 +226,8 @@ def test_a_key_that_came_with_a_delta_can_go_with_the_next() -> None:
     put(table, {("new", 0): (1, None)})
     write(state, store, 2)
     drop(table, [("new", 0)])
-    again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
-    assert contents(again) == contents(table) == many(100)
+    successor = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
+    assert contents(successor) == contents(table) == many(100)
 
 
 def test_a_new_base_forgets_what_went_before_it() -> None:
@@ -243,9 +243,9 @@ def test_a_new_base_forgets_what_went_before_it() -> None:
     put(table, {("key 5", 0): (5, None)})
     write(state, store, 2)
     put(table, {("key 6", 0): (6, None)})
-    again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
-    assert contents(again) == contents(table)
-    assert contents(again)["key 5", 0] == (5, None)
+    successor = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
+    assert contents(successor) == contents(table)
+    assert contents(successor)["key 5", 0] == (5, None)
 
 
 def test_an_idle_state_writes_nothing_again() -> None:
@@ -271,8 +271,8 @@ def test_a_delta_whose_write_failed_is_written_by_the_next_capture() -> None:
     store.writes_until_failure = 1_000_000
     put(table, {("key 8", 0): (8, None)})
     snapshot = write(state, store, 3)
-    again = contents(declared(restored(store, [snapshot], range(GROUPS))))
-    assert (again["key 7", 0], again["key 8", 0]) == ((7, None), (8, None))
+    rows = contents(declared(restored(store, [snapshot], range(GROUPS))))
+    assert (rows["key 7", 0], rows["key 8", 0]) == ((7, None), (8, None))
     assert all(not segment.path.startswith("chk-2") for segment in snapshot.segments())
 
 
@@ -351,8 +351,8 @@ def test_a_small_state_lies_in_its_snapshot_and_needs_no_storage() -> None:
         assert len(snapshot.segments()) == 1, "a small state is copied: no chain of deltas in every manifest"
     assert store.list("") == []
     parts = [restored(store, [snapshot], key_group_range(index, GROUPS, 3)) for index in range(3)]
-    found = [contents(declared(part)) for part in parts]
-    assert {key: row for part in found for key, row in part.items()} == contents(table)
+    tables = [contents(declared(part)) for part in parts]
+    assert {key: row for part in tables for key, row in part.items()} == contents(table)
 
 
 def test_deltas_in_the_manifest_have_a_common_bound_and_savepoints_are_files() -> None:
@@ -368,8 +368,8 @@ def test_deltas_in_the_manifest_have_a_common_bound_and_savepoints_are_files() -
     assert inline_bytes[:3] == sorted(set(inline_bytes[:3])), "each delta is inline at first"
     assert 0 < max(inline_bytes) <= policy.inline_bytes
     assert not all(segment.is_inline for segment in snapshot.segments()[1:]), "and a file at last"
-    again = restored(store, [snapshot], range(GROUPS))
-    assert contents(declared(again))["key 7", 0] == (7, None)
+    successor = restored(store, [snapshot], range(GROUPS))
+    assert contents(declared(successor))["key 7", 0] == (7, None)
     assert not any(segment.is_inline for segment in write(state, store, 10, full=True).segments())
 
 
@@ -381,15 +381,15 @@ def test_an_inline_delta_survives_a_checkpoint_that_is_given_up() -> None:
     state.capture(False).write(store, "chk-2/op-0")
     put(table, {("key 8", 0): (8, None)})
     snapshot = write(state, store, 3)
-    found = contents(declared(restored(store, [snapshot], range(GROUPS))))
-    assert (found["key 7", 0], found["key 8", 0]) == ((7, None), (8, None))
+    rows = contents(declared(restored(store, [snapshot], range(GROUPS))))
+    assert (rows["key 7", 0], rows["key 8", 0]) == ((7, None), (8, None))
 
 
 def test_altered_bytes_in_a_manifest_are_named() -> None:
     store, state, table = fresh(DEFAULT_POLICY)
     put(table, many(100))
     snapshot = write(state, store, 1)
-    short = snapshot.with_segments(lambda one: msgspec.structs.replace(one, content=one.content[:-1]))
+    short = snapshot.with_segments(lambda segment: msgspec.structs.replace(segment, content=segment.content[:-1]))
     with pytest.raises(CorruptState, match=re.escape(snapshot.segments()[0].path)):
         declared(restored(store, [short], range(GROUPS)))
 
@@ -401,8 +401,8 @@ def test_a_capture_can_be_written_while_the_state_goes_on() -> None:
     put(table, {("a", 0): (100, 5.0), ("c", 3): (3, None)})
     drop(table, [("b", 0)])
     snapshot, _ = capture.write(store, "chk-1/op-0")
-    found = contents(declared(restored(store, [snapshot], range(GROUPS))))
-    assert found == {("a", 0): (1, None), ("b", 0): (2, None)}
+    rows = contents(declared(restored(store, [snapshot], range(GROUPS))))
+    assert rows == {("a", 0): (1, None), ("b", 0): (2, None)}
 
 
 def test_a_subtask_without_rows_learns_the_types_from_its_predecessors() -> None:
@@ -470,8 +470,8 @@ def test_a_column_that_is_declared_narrower_keeps_the_wider_type_of_the_state() 
     slots = table.upsert([pa.array([1])])
     table.valid("n")[slots] = True
     table.column("n")[slots] = 2**31
-    found = restored(store, [write(state, store, 1)], everything).keyed_table("t", keys, narrow)
-    assert found.column("n")[found.row_ids()].tolist() == [2**31]
+    successor = restored(store, [write(state, store, 1)], everything).keyed_table("t", keys, narrow)
+    assert successor.column("n")[successor.row_ids()].tolist() == [2**31]
 
 
 @pytest.mark.parametrize("declared", ["int64", "int8", "string"])
@@ -480,10 +480,10 @@ def test_a_restored_table_takes_the_key_types_of_the_graph_before_a_row_comes(de
     keys, store, everything = pa.schema([("k", pa.int32())]), MemorySnapshotStore(), range(GROUPS)
     state, values = SubtaskState(everything, GROUPS, store), pa.schema([("n", pa.int64())])
     state.keyed_table("t", keys, values).upsert([pa.array([1, -1], pa.int32())])
-    again = SubtaskState(everything, GROUPS, store, {"k": declared})
-    again.restore(restore_of([write(state, store, 1)]))
-    found = again.keyed_table("t", pa.schema([("k", pa.null())]), values)
-    column = found.key_column("k", found.row_ids())
+    successor = SubtaskState(everything, GROUPS, store, {"k": declared})
+    successor.restore(restore_of([write(state, store, 1)]))
+    restored_table = successor.keyed_table("t", pa.schema([("k", pa.null())]), values)
+    column = restored_table.key_column("k", restored_table.row_ids())
     assert sorted(column.to_pylist()) == [-1, 1]
     assert column.type == (pa.int64() if declared == "int64" else pa.int32())
 
@@ -497,13 +497,13 @@ def test_a_restored_table_takes_the_value_types_of_the_graph_before_a_row_comes(
     slots = table.upsert([pa.array([1])])
     table.column("n")[slots] = 0.5
     table.valid("n")[slots] = True
-    again = SubtaskState(everything, GROUPS, store, value_types={"t.n": declared, "other.n": "double"})
-    again.restore(restore_of([write(state, store, 1)]))
-    found = again.keyed_table("t", keys, pa.schema([("n", pa.null())]))
-    column = found.value_column("n", found.row_ids())
+    successor = SubtaskState(everything, GROUPS, store, value_types={"t.n": declared, "other.n": "double"})
+    successor.restore(restore_of([write(state, store, 1)]))
+    second_table = successor.keyed_table("t", keys, pa.schema([("n", pa.null())]))
+    column = second_table.value_column("n", second_table.row_ids())
     assert column.to_pylist() == [0.5]
     assert column.type == (pa.float64() if declared == "double" else pa.float32())
-    assert again.capture(False).value_types == {"t.n": str(column.type)}
+    assert successor.capture(False).value_types == {"t.n": str(column.type)}
 
 
 WIDER_KEYS = {
@@ -538,9 +538,9 @@ def test_a_key_column_may_become_wider_and_checkpoints_go_on(pair: str) -> None:
         snapshot = write(state, store, number)
     table = restored(store, [snapshot], everything).keyed_table("t", open_keys, values)
     slots = table.row_ids()
-    found = dict(zip(table.key_column("k", slots).to_pylist(), table.column("n")[slots].tolist(), strict=True))
-    (again, once), (_, new) = before.to_pylist(), after.to_pylist()
-    assert found == {again: 3, once: 1, new: 2}
+    counts = dict(zip(table.key_column("k", slots).to_pylist(), table.column("n")[slots].tolist(), strict=True))
+    (shared_key, once), (_, new) = before.to_pylist(), after.to_pylist()
+    assert counts == {shared_key: 3, once: 1, new: 2}
 
 
 @pytest.mark.parametrize(
@@ -584,9 +584,9 @@ def test_list_state_is_copied_at_the_barrier_and_given_back() -> None:
     entry["file"] = "changed"
     snapshot, _ = capture.write(MemorySnapshotStore(), "chk-1/op-0")
     assert snapshot.lists == {"offsets": ({"file": "a", "rows": [1, 2]}, 7)}
-    again = SubtaskState(range(GROUPS), GROUPS, None)
-    again.restore(SubtaskRestore(subtask=ME, snapshots=(), lists={"offsets": (1, 2)}))
-    assert again.list_state("offsets").get() == [1, 2]
+    successor = SubtaskState(range(GROUPS), GROUPS, None)
+    successor.restore(SubtaskRestore(subtask=ME, snapshots=(), lists={"offsets": (1, 2)}))
+    assert successor.list_state("offsets").get() == [1, 2]
 
 
 def test_a_list_holds_from_the_first_what_comes_back_after_a_restore() -> None:
@@ -626,10 +626,10 @@ def test_a_union_list_is_stored_as_one_and_comes_back_whole() -> None:
     state.union_list_state("none")
     snapshot = state.capture(False).write(MemorySnapshotStore(), "chk-1/op-0")[0]
     assert (snapshot.unions, snapshot.lists) == ({"parts": ({"part": 1},), "none": ()}, {})
-    again = SubtaskState(range(GROUPS), GROUPS, None)
-    again.restore(SubtaskRestore(subtask=ME, unions={"parts": ({"part": 0}, {"part": 1}), "none": ()}))
-    assert again.union_list_state("parts").get() == [{"part": 0}, {"part": 1}]
-    again.check_declarations()
+    successor = SubtaskState(range(GROUPS), GROUPS, None)
+    successor.restore(SubtaskRestore(subtask=ME, unions={"parts": ({"part": 0}, {"part": 1}), "none": ()}))
+    assert successor.union_list_state("parts").get() == [{"part": 0}, {"part": 1}]
+    successor.check_declarations()
 
 
 @pytest.mark.parametrize("kind", ["list_state", "union_list_state", "object_table", "broadcast_map"])
@@ -639,14 +639,14 @@ def test_a_state_that_became_another_kind_is_refused(kind: str) -> None:
     before = SubtaskState(range(GROUPS), GROUPS, store)
     before.broadcast_map("b")["x"] = 1
     copied = before.capture(False).write(store, "chk-1/op-0")[0]
-    held: dict[str, SubtaskRestore] = {
+    restores: dict[str, SubtaskRestore] = {
         "list_state": SubtaskRestore(subtask=ME, unions={"b": (1,)}),
         "union_list_state": SubtaskRestore(subtask=ME, lists={"b": (1,)}),
         "object_table": SubtaskRestore(subtask=ME, broadcast=copied),
         "broadcast_map": SubtaskRestore(subtask=ME, lists={"b": (1,)}),
     }
     state = SubtaskState(range(GROUPS), GROUPS, store)
-    state.restore(held[kind])
+    state.restore(restores[kind])
     getattr(state, kind)("b")
     with pytest.raises(JobRejected, match=r"op: state 'b' is .* in the checkpoint and .* in this version"):
         state.check_declarations()
@@ -660,11 +660,11 @@ def test_broadcast_rows_are_written_once_and_come_back_in_order() -> None:
         table.append(pa.RecordBatch.from_pydict({"k": [start, start + 10], "v": ["x", None]}))
         snapshot = write(state, store, start)
     assert [segment.rows for segment in snapshot.broadcast["build"]] == [2, 2, 2]
-    again = SubtaskState(range(GROUPS), GROUPS, store)
-    again.restore(SubtaskRestore(subtask=ME, snapshots=(), broadcast=snapshot))
-    found = again.broadcast_table("build").table()
-    assert found is not None
-    assert found.column("k").to_pylist() == [0, 10, 1, 11, 2, 12]
+    successor = SubtaskState(range(GROUPS), GROUPS, store)
+    successor.restore(SubtaskRestore(subtask=ME, snapshots=(), broadcast=snapshot))
+    restored_table = successor.broadcast_table("build").table()
+    assert restored_table is not None
+    assert restored_table.column("k").to_pylist() == [0, 10, 1, 11, 2, 12]
 
 
 def test_broadcast_rows_of_another_schema_are_refused() -> None:

@@ -35,9 +35,9 @@ def written(state: SubtaskState, store: MemorySnapshotStore, number: int, full: 
 def copied(store: MemorySnapshotStore, snapshot: SubtaskSnapshot, groups: range = range(8)) -> BroadcastMap:
     state = SubtaskState(groups, 8, store)
     state.restore(SubtaskRestore(subtask=ME, broadcast=snapshot))
-    found = state.broadcast_map("rules")
+    rules = state.broadcast_map("rules")
     state.check_declarations()
-    return found
+    return rules
 
 
 def test_it_is_used_like_a_dictionary() -> None:
@@ -99,8 +99,8 @@ def test_every_snapshot_gives_back_what_was_there_in_its_order(rounds: list[tupl
                 rules[key] = model[key] = value
             else:
                 rules.pop(key, None)
-        found = copied(store, written(state, store, number, full))
-        assert list(found.items()) == list(model.items())
+        copy = copied(store, written(state, store, number, full))
+        assert list(copy.items()) == list(model.items())
 
 
 def test_a_delta_holds_only_what_changed() -> None:

@@ -19,36 +19,36 @@ from tests.encoded_texts import batches, encoded, plain
 
 @given(batches("text"))
 def test_decoded_columns_are_plain_texts(batch: pa.RecordBatch) -> None:
-    wanted = plain(batch, "text")
-    assert decode(batch).equals(wanted)
-    assert decode(batch).schema.equals(wanted.schema, check_metadata=True)
-    assert declared_schema(batch.schema).equals(wanted.schema, check_metadata=True)
+    expected = plain(batch, "text")
+    assert decode(batch).equals(expected)
+    assert decode(batch).schema.equals(expected.schema, check_metadata=True)
+    assert declared_schema(batch.schema).equals(expected.schema, check_metadata=True)
     assert decode(batch, ["row"]).schema.equals(batch.schema, check_metadata=True)
 
 
 def test_decoding_leaves_dictionaries_of_the_author_and_the_metadata_of_fields() -> None:
-    own = pa.array(["x"]).dictionary_encode()
+    dictionary = pa.array(["x"]).dictionary_encode()
     field = pa.field("text", pa.string(), nullable=False, metadata={"unit": "m"})
-    schema = pa.schema([encoded_field(field, own.type), pa.field("own", own.type)], {"by": "author"})
-    batch = pa.record_batch([own, own], schema=schema)
+    schema = pa.schema([encoded_field(field, dictionary.type), pa.field("own", dictionary.type)], {"by": "author"})
+    batch = pa.record_batch([dictionary, dictionary], schema=schema)
     assert encoded_columns(schema) == ["text"]
-    found = decode(batch).schema
-    assert found.equals(pa.schema([field, pa.field("own", own.type)], {"by": "author"}), check_metadata=True)
+    result = decode(batch).schema
+    assert result.equals(pa.schema([field, pa.field("own", dictionary.type)], {"by": "author"}), check_metadata=True)
 
 
 def test_arrow_keeps_the_mark_of_rows_that_are_taken_filtered_and_joined() -> None:
     batch = encoded("text", ["a", "b"], [0, 1, None])
-    for found in (
+    for result in (
         batch.take(pa.array([1])),
         batch.filter(pa.array([True, False, True])),
         batch.select([0]),
         pa.concat_batches([batch, encoded("text", ["c"], [0])]),
     ):
-        assert encoded_columns(found.schema) == ["text"]
+        assert encoded_columns(result.schema) == ["text"]
 
 
 @given(st.lists(batches("text"), max_size=12))
-def test_a_function_of_dictionary_values_is_that_of_the_rows(found: list[pa.RecordBatch]) -> None:
+def test_a_function_of_dictionary_values_is_that_of_the_rows(batches: list[pa.RecordBatch]) -> None:
     """Also if dictionaries alternate, as those of row groups do."""
     calls: list[int] = []
 
@@ -57,11 +57,11 @@ def test_a_function_of_dictionary_values_is_that_of_the_rows(found: list[pa.Reco
         return np.array([-1 if value is None else len(value) for value in values.to_pylist()], dtype=np.int64)
 
     function = ByDictionary(lengths)
-    for batch in [*found, *found[-3:]]:
+    for batch in [*batches, *batches[-3:]]:
         assert function.of_rows(batch["text"]).tolist() == lengths(plain(batch, "text")["text"]).tolist()
     calls.clear()
-    if found:
-        function.of_codes(found[-1]["text"])
+    if batches:
+        function.of_codes(batches[-1]["text"])
     assert calls == [], "a dictionary of late is known"
 
 

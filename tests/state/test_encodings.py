@@ -35,15 +35,15 @@ def test_nullable_rows_have_the_same_values_in_the_nullable_schema(name: str, st
     column = COLUMNS[name]
     fields = [pa.field("first", pa.int64(), nullable=False), pa.field("column", column.type, nullable=name == "nulls")]
     numbers = pa.array(range(ROWS + 2)).slice(2)
-    whole = pa.RecordBatch.from_arrays([numbers, column], schema=pa.schema(fields, metadata={"by": "pandas"}))
-    batch = whole.slice(start, rows)
-    found = NullableRows(batch.schema).of(batch)
-    found.validate(full=True)
-    wanted = nullable_schema(batch.schema)
-    assert found.schema.equals(wanted, check_metadata=True)
-    assert found.equals(with_schema(batch, wanted))
-    assert found.to_pylist() == batch.to_pylist()
-    assert found.nbytes == batch.nbytes
+    source = pa.RecordBatch.from_arrays([numbers, column], schema=pa.schema(fields, metadata={"by": "pandas"}))
+    batch = source.slice(start, rows)
+    result = NullableRows(batch.schema).of(batch)
+    result.validate(full=True)
+    schema = nullable_schema(batch.schema)
+    assert result.schema.equals(schema, check_metadata=True)
+    assert result.equals(with_schema(batch, schema))
+    assert result.to_pylist() == batch.to_pylist()
+    assert result.nbytes == batch.nbytes
 
 
 def test_rows_that_are_nullable_stay_the_same_object() -> None:

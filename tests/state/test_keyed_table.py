@@ -26,9 +26,9 @@ def test_new_keys_start_with_zeroes_that_are_not_valid() -> None:
     counts.column("n")[first] = [7, 8]
     counts.valid("n")[first] = True
     counts.delete(first)
-    again = counts.upsert([pa.array(["c", "a"])])
-    assert counts.value_column("n", again).to_pylist() == [None, None]
-    assert counts.column("n")[again].tolist() == [0, 0]
+    slots = counts.upsert([pa.array(["c", "a"])])
+    assert counts.value_column("n", slots).to_pylist() == [None, None]
+    assert counts.column("n")[slots].tolist() == [0, 0]
 
 
 def test_slots_are_stable_while_the_table_grows() -> None:
@@ -115,30 +115,30 @@ def test_texts_of_deleted_keys_are_forgotten_with_the_next_capture(
 ) -> None:
     """A large state never gets a new base at a barrier, and must not grow by keys that are gone."""
     counts = table({"k": pa.string(), "j": pa.string()}, {"n": pa.int64()})
-    kept = counts.upsert([pa.array(["kept", None]), pa.array([None, "kept"])])
+    slots = counts.upsert([pa.array(["kept", None]), pa.array([None, "kept"])])
     for start in range(0, 5000, 1000):
         names = [f"gone {number}" for number in range(start, start + 1000)]
-        gone = counts.upsert([pa.array(names), pa.array(names)])
+        removals = counts.upsert([pa.array(names), pa.array(names)])
         counts.capture_changes()
-        counts.delete(gone)  # the tombstones use the texts until the next capture
-    counts.touch(kept)
+        counts.delete(removals)  # the tombstones use the texts until the next capture
+    counts.touch(slots)
     *_, rows = capture(counts)
     assert rows.to_batch(np.arange(2)).column("k").to_pylist() == ["kept", None]
-    assert counts.find([pa.array(["kept", None]), pa.array([None, "kept"])]).tolist() == kept.tolist()
+    assert counts.find([pa.array(["kept", None]), pa.array([None, "kept"])]).tolist() == slots.tolist()
     codecs = [codec for codec in counts.copy_all().codecs if isinstance(codec, InternedCodec)]
     assert [len(codec) for codec in codecs] == [1, 1]
 
 
 def test_texts_of_deleted_keys_are_forgotten_without_captures() -> None:
     """A job may take no snapshots."""
-    held = table({"k": pa.string()}, {"n": pa.int64()})
-    kept = held.upsert([pa.array(["kept", None])])
+    counts = table({"k": pa.string()}, {"n": pa.int64()})
+    slots = counts.upsert([pa.array(["kept", None])])
     for number in range(100):
-        held.delete(held.upsert([pa.array([f"{number} {place}" for place in range(100)])]))
-    (codec,) = held._codecs
+        counts.delete(counts.upsert([pa.array([f"{number} {place}" for place in range(100)])]))
+    (codec,) = counts._codecs
     assert isinstance(codec, InternedCodec)
     assert len(codec) < 2_000
-    assert held.find([pa.array(["kept", None, "99 99"])]).tolist() == [*kept.tolist(), -1]
+    assert counts.find([pa.array(["kept", None, "99 99"])]).tolist() == [*slots.tolist(), -1]
 
 
 def test_a_copy_shows_nothing_that_happened_after_it() -> None:

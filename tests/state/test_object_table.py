@@ -40,21 +40,23 @@ def opened(
     policy: CompactionPolicy = DEFAULT_POLICY,
 ) -> tuple[SubtaskState, ObjectTable]:
     state = SubtaskState(groups, GROUPS, store, compaction=policy)
-    held = tuple(snapshots)
-    state.restore(SubtaskRestore(subtask=ME, snapshots=held, proofs=keyed_proofs(held, groups)))
+    subtask_snapshots = tuple(snapshots)
+    state.restore(
+        SubtaskRestore(subtask=ME, snapshots=subtask_snapshots, proofs=keyed_proofs(subtask_snapshots, groups))
+    )
     return state, state.object_table(NAME)
 
 
 def contents(*tables: ObjectTable) -> Model:
-    found: Model = {}
+    model: Model = {}
     for table in tables:
-        mine: Model = {}
+        part: Model = {}
         for (group, key, place), value in table.items():
             assert isinstance(value, bytes), "only bytes are put here"
-            mine.setdefault((group, key), []).append((place, value))
-        assert not found.keys() & mine.keys(), "a key is in two subtasks"
-        found.update(mine)
-    return found
+            part.setdefault((group, key), []).append((place, value))
+        assert not model.keys() & part.keys(), "a key is in two subtasks"
+        model.update(part)
+    return model
 
 
 def entry_of(number: int, place: Place) -> Entry:
@@ -81,8 +83,8 @@ class ObjectMachine(RuleBasedStateMachine):
 
     def start(self, snapshots: list[SubtaskSnapshot], parallelism: int) -> None:
         ranges = [key_group_range(index, GROUPS, parallelism) for index in range(parallelism)]
-        both = [opened(self.store, snapshots, groups, self.policy) for groups in ranges]
-        self.states, self.tables = [state for state, _ in both], [table for _, table in both]
+        pairs = [opened(self.store, snapshots, groups, self.policy) for groups in ranges]
+        self.states, self.tables = [state for state, _ in pairs], [table for _, table in pairs]
 
     def owner(self, entry: Entry) -> ObjectTable:
         return self.tables[key_group_owner(entry[0], GROUPS, len(self.tables))]
@@ -218,11 +220,11 @@ def test_segments_are_arrow_streams_sorted_by_key_group_without_anything_executa
     for number in reversed(range(40)):
         table.put(entry_of(number, b"place"), b"value")
     segment = write(state, store, 1).keyed[NAME][0]
-    found = pa.ipc.open_stream(segment.content).read_all()
-    groups = found.column(0).to_pylist()
+    arrow_table = pa.ipc.open_stream(segment.content).read_all()
+    groups = arrow_table.column(0).to_pylist()
     assert groups == sorted(groups)
     assert (segment.first_group, segment.last_group) == (0, GROUPS - 1)
-    assert {tuple(msgspec.msgpack.decode(key)[0]) for key in found.column(2).to_pylist()} == {
+    assert {tuple(msgspec.msgpack.decode(key)[0]) for key in arrow_table.column(2).to_pylist()} == {
         (number, f"k{number}") for number in range(40)
     }
 

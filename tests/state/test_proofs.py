@@ -129,10 +129,10 @@ def newest_rows_by_key_columns(self: PrimaryKey, batch: pa.RecordBatch) -> RowId
 
 
 @KINDS
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_merge_that_lacks_a_row_is_not_installed(kind: Kind, whole: bool, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_merge_that_lacks_a_row_is_not_installed(kind: Kind, is_complete: bool, monkeypatch: Patch) -> None:
     """S3-31. The checkpoints go on with the files that were to be merged, then with a new base."""
-    store, state, table = fresh(kind, 4 if whole else 2_000)
+    store, state, table = fresh(kind, 4 if is_complete else 2_000)
     capture = deltas(kind, store, state, table)
     before = set(store.list(""))
     with monkeypatch.context() as patch:
@@ -170,11 +170,11 @@ def test_a_merge_of_restored_files_that_lacks_a_row_is_refused(kind: Kind, monke
     """The first snapshot after a restore merges the restored files; no manifest names them then."""
     store, state, _ = fresh(kind)
     snapshot, _ = state.capture(False).write(store, "chk-2-1/sums-0")
-    again = restored(store, [snapshot], range(GROUPS))
-    kind.open(again)
+    successor = restored(store, [snapshot], range(GROUPS))
+    kind.open(successor)
     monkeypatch.setattr(PrimaryKey, "newest_rows", drop_last(PrimaryKey.newest_rows))
     with pytest.raises(CorruptState, match=r"chk-3-2/sums-0/.*key group"):
-        again.capture(False).write(store, "chk-3-2/sums-0")
+        successor.capture(False).write(store, "chk-3-2/sums-0")
 
 
 @KINDS
@@ -199,8 +199,8 @@ def test_a_restore_that_lacks_a_row_names_operator_state_file_and_key_group(kind
     store, state, _ = fresh(kind)
     snapshot, _ = state.capture(False).write(store, "chk-2-1/sums-0")
     monkeypatch.setattr("runtime.state.backend.read_segment", lambda *arguments: read_segment(*arguments).slice(1))
-    named = rf"state '{kind.name}' of operator 'sums' \(chk-1-1/sums-0/.*\)"
-    with pytest.raises(CorruptState, match=rf"{named}: .*key group 0 has \d+ entries instead of \d+"):
+    message = rf"state '{kind.name}' of operator 'sums' \(chk-1-1/sums-0/.*\)"
+    with pytest.raises(CorruptState, match=rf"{message}: .*key group 0 has \d+ entries instead of \d+"):
         kind.open(restored(store, [snapshot], range(GROUPS)))
 
 
@@ -270,8 +270,8 @@ def test_a_value_has_the_same_hash_in_the_live_table_and_in_a_file(kind: Any, va
     table = state.keyed_table("t", KEYS, pa.schema([pa.field("n", kind)]))
     table.restore([pa.array(range(len(values)))], [pa.array(values, kind)])
     snapshot, _ = state.capture(False).write(store, "chk-1-1/sums-0")
-    again = restored(store, [snapshot], range(GROUPS)).keyed_table("t", KEYS, pa.schema([pa.field("n", kind)]))
-    assert again.proof()() == snapshot.proofs["t"]
+    successor = restored(store, [snapshot], range(GROUPS)).keyed_table("t", KEYS, pa.schema([pa.field("n", kind)]))
+    assert successor.proof()() == snapshot.proofs["t"]
 
 
 def value_hashes(column: pa.Array) -> Any:
@@ -289,9 +289,9 @@ def test_the_hash_of_a_value_depends_on_all_its_bytes_and_on_no_other_value(
     if value:
         place = (at * 61) % len(value)
         changed = value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
-        others = [changed, value + b"\0", value[:-1], value[64:] + value[:64] if len(value) > 128 else b"other"]
-        others = [other for other in others if other != value]
-        assert int(hashes[at % len(values)]) not in value_hashes(pa.array(others, pa.large_binary())).tolist()
+        variants = [changed, value + b"\0", value[:-1], value[64:] + value[:64] if len(value) > 128 else b"other"]
+        variants = [other for other in variants if other != value]
+        assert int(hashes[at % len(values)]) not in value_hashes(pa.array(variants, pa.large_binary())).tolist()
 
 
 def test_broadcast_state_is_compared_with_its_proof(monkeypatch: Patch) -> None:
@@ -305,12 +305,12 @@ def test_broadcast_state_is_compared_with_its_proof(monkeypatch: Patch) -> None:
         "rules": 2,
     }
     monkeypatch.setattr("runtime.state.backend.read_segment", lambda *arguments: read_segment(*arguments).slice(1))
-    again = SubtaskState(range(GROUPS), GROUPS, store)
-    again.restore(SubtaskRestore(subtask=SubtaskId(OPERATOR, 0), broadcast=snapshot))
+    successor = SubtaskState(range(GROUPS), GROUPS, store)
+    successor.restore(SubtaskRestore(subtask=SubtaskId(OPERATOR, 0), broadcast=snapshot))
     with pytest.raises(CorruptState, match="state 'names' of operator 'sums'"):
-        again.broadcast_table("names")
+        successor.broadcast_table("names")
     with pytest.raises(CorruptState, match="state 'rules' of operator 'sums'"):
-        again.broadcast_map("rules")
+        successor.broadcast_map("rules")
 
 
 @pytest.mark.parametrize("texts", [0, 1_200])

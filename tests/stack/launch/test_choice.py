@@ -43,8 +43,8 @@ def test_takes_the_first_fitting_interpreter() -> None:
 
 
 def test_without_wheels_given_servers_come_first_then_installed_ones_then_apt() -> None:
-    def bare(**more: object) -> Machine:
-        return replace(machine(FITTING, has_wheels=False), **more)  # type: ignore[arg-type]
+    def bare(**changes: object) -> Machine:
+        return replace(machine(FITTING, has_wheels=False), **changes)  # type: ignore[arg-type]
 
     assert choose(bare(has_urls=True, can_install=True)) == Use(FITTING, "given")
     assert choose(bare(postgres="/pg", redis="/redis", can_install=True)) == Use(FITTING, "system")
@@ -53,7 +53,7 @@ def test_without_wheels_given_servers_come_first_then_installed_ones_then_apt() 
 
 
 @pytest.mark.parametrize(
-    ("postgres", "redis", "wanted", "unwanted"),
+    ("postgres", "redis", "advice", "unwanted"),
     [
         (None, None, "apt-get install postgresql redis-server (or", "nothing"),
         ("/pg", None, "apt-get install redis-server (or", "postgresql"),
@@ -61,12 +61,12 @@ def test_without_wheels_given_servers_come_first_then_installed_ones_then_apt() 
     ],
 )
 def test_an_ordinary_user_without_wheels_gets_one_sentence(
-    postgres: str | None, redis: str | None, wanted: str, unwanted: str
+    postgres: str | None, redis: str | None, advice: str, unwanted: str
 ) -> None:
     refusal = choose(machine(FITTING, has_wheels=False, postgres=postgres, redis=redis))
 
     assert isinstance(refusal, Refuse)
-    assert wanted in refusal.advice
+    assert advice in refusal.advice
     assert unwanted not in refusal.advice
     assert "DATABASE_URL and CELERY_BROKER_URL" in refusal.advice
     assert "\n" not in refusal.advice
@@ -98,13 +98,13 @@ def test_all_that_a_bare_machine_lacks_is_installed_at_once_or_named_in_one_sent
     )
 
 
-@pytest.mark.parametrize("found", [(), (OLD,), (TOO_NEW,)])
-def test_without_a_supported_python_says_which_to_install(found: tuple[Interpreter, ...]) -> None:
-    refusal = choose(machine(*found))
+@pytest.mark.parametrize("interpreters", [(), (OLD,), (TOO_NEW,)])
+def test_without_a_supported_python_says_which_to_install(interpreters: tuple[Interpreter, ...]) -> None:
+    refusal = choose(machine(*interpreters))
 
     assert isinstance(refusal, Refuse)
     assert "Weir needs Python 3.11 to 3.14" in refusal.advice
-    assert ", ".join("{}.{}".format(*one.version) for one in found) in refusal.advice
+    assert ", ".join("{}.{}".format(*interpreter.version) for interpreter in interpreters) in refusal.advice
 
 
 def test_every_machine_gets_an_answer_that_it_can_carry_out() -> None:
@@ -121,13 +121,13 @@ def test_every_machine_gets_an_answer_that_it_can_carry_out() -> None:
         (TOO_NEW,),
         (TOO_NEW, WITHOUT_VENV),
     ]
-    for found, (wheels, urls, pg, redis, jre, root) in product(sets, product((False, True), repeat=6)):
-        looked = Machine(found, wheels, urls, "/pg" if pg else None, "/redis" if redis else None, jre, root)
+    for interpreters, (wheels, urls, pg, redis, jre, root) in product(sets, product((False, True), repeat=6)):
+        looked = Machine(interpreters, wheels, urls, "/pg" if pg else None, "/redis" if redis else None, jre, root)
         choice = choose(looked)
         if isinstance(choice, Refuse):
             assert choice.advice
             continue
-        assert choice.interpreter in found
+        assert choice.interpreter in interpreters
         assert (3, 11) <= choice.interpreter.version <= (3, 14)
         assert choice.interpreter.has_venv or (root and choice.packages)
         assert jre or "default-jre-headless" in choice.packages

@@ -59,10 +59,10 @@ def test_an_interpreter_that_does_not_run_is_not_a_candidate(tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
 
-    found = machine.inspect_machine({}).interpreters
+    interpreters = machine.inspect_machine({}).interpreters
 
-    assert [i.version for i in found] == [sys.version_info[:2]]
-    assert all(Path(i.path) != shim for i in found)
+    assert [i.version for i in interpreters] == [sys.version_info[:2]]
+    assert all(Path(i.path) != shim for i in interpreters)
 
 
 def test_a_stub_that_asks_for_snap_is_no_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
 
 
 def test_a_failed_installation_ends_with_its_last_lines(tmp_path: Path) -> None:
-    wanted = "trying failed:\nno such package\nwhole log: "
-    with (tmp_path / "log").open("w") as sink, pytest.raises(venv.SetupFailed, match=wanted):
+    message = "trying failed:\nno such package\nwhole log: "
+    with (tmp_path / "log").open("w") as sink, pytest.raises(venv.SetupFailed, match=message):
         venv.run_logged(["/bin/sh", "-c", "echo no such package; exit 1"], sink, "trying")
 
 
@@ -121,9 +121,9 @@ def test_the_launcher_can_be_imported_by_other_pythons(name: str) -> None:
         "print(len(machine.inspect_machine({}).interpreters) > 0)"
     )
 
-    done = subprocess.run([running[0], "-c", code], cwd=venv_root(), capture_output=True, text=True, check=False)
+    process = subprocess.run([running[0], "-c", code], cwd=venv_root(), capture_output=True, text=True, check=False)
 
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert (process.stdout, process.stderr) == ("True\n", "")
 
 
 def venv_root() -> Path:

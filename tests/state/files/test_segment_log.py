@@ -50,8 +50,10 @@ def restored(
     policy: CompactionPolicy = NOTHING_IS_SMALL,
 ) -> SubtaskState:
     state = SubtaskState(groups, GROUPS, store, compaction=policy)
-    held = tuple(snapshots)
-    state.restore(SubtaskRestore(subtask=ME, snapshots=held, proofs=keyed_proofs(held, groups)))
+    subtask_snapshots = tuple(snapshots)
+    state.restore(
+        SubtaskRestore(subtask=ME, snapshots=subtask_snapshots, proofs=keyed_proofs(subtask_snapshots, groups))
+    )
     return state
 
 
@@ -77,9 +79,9 @@ def delete(table: ObjectTable, numbers: Iterable[int]) -> None:
 
 
 def written(capture: StateCapture, store: MemorySnapshotStore, number: int) -> tuple[SubtaskSnapshot, int]:
-    found = capture.write(store, f"chk-{number}")
+    result = capture.write(store, f"chk-{number}")
     capture.compact(store, f"chk-{number}")
-    return found
+    return result
 
 
 def agree(store: MemorySnapshotStore, snapshot: SubtaskSnapshot, table: ObjectTable) -> bool:
@@ -202,11 +204,11 @@ def test_a_chain_that_began_again_meanwhile_forgets_what_was_merged() -> None:
     thread = store.merge(capture)
     put(table, range(600))
     state.capture(False)  # never written, and larger than the base: the next capture copies the state
-    again, _ = state.capture(False).write(store, "chk-again")
+    snapshot, _ = state.capture(False).write(store, "chk-again")
     store.go_on.set()
     thread.join()
-    assert state.capture(False).write(store, "chk-after")[0] == again
-    assert agree(store, again, table)
+    assert state.capture(False).write(store, "chk-after")[0] == snapshot
+    assert agree(store, snapshot, table)
     assert not store.list("merged")
 
 
@@ -392,12 +394,12 @@ def test_what_restored_files_are_merged_to_is_given_up_when_the_subtask_ends() -
 def test_half_of_the_key_groups_are_taken_over_alone() -> None:
     """S3-20: what others own does not travel with the files."""
     store = MemorySnapshotStore()
-    _, whole, capture = with_deltas(store, 3)
+    _, table, capture = with_deltas(store, 3)
     before = capture.write(store, "again")[0]
     halves = [opened(store, [before], groups) for groups in (range(GROUPS // 2), range(GROUPS // 2, GROUPS))]
     snapshots = [state.capture(False).write(store, f"half-{i}")[0] for i, (state, _) in enumerate(halves)]
     assert [segment.rows for snapshot in snapshots for segment in snapshot.keyed["objects"]] == [252, 248]
-    assert dict(opened(store, snapshots)[1].items()) == dict(whole.items())
+    assert dict(opened(store, snapshots)[1].items()) == dict(table.items())
 
 
 def typed(state: SubtaskState, kind: pa.DataType) -> KeyedTable:
@@ -416,9 +418,9 @@ def test_types_that_became_wider_are_merged() -> None:
         table.column("n")[slots] = 2**40
         table.touch(slots)
         snapshot, _ = written(wide.capture(False), store, number)
-    again = restored(store, [snapshot])
-    found = typed(again, pa.int64())
-    assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * 90 + [2**40] * 10
+    successor = restored(store, [snapshot])
+    restored_table = typed(successor, pa.int64())
+    assert sorted(restored_table.column("n")[restored_table.row_ids()].tolist()) == [0] * 90 + [2**40] * 10
 
 
 def test_types_that_became_wider_in_few_key_groups_are_merged() -> None:
@@ -436,10 +438,12 @@ def test_types_that_became_wider_in_few_key_groups_are_merged() -> None:
         table.touch(slots)
         snapshot, _ = written(wide.capture(False), store, number)
     for _ in range(2):  # the first snapshot after a restore is made of several files as well
-        again = restored(store, [snapshot], policy=FEW_GROUPS_AT_A_TIME)
-        found = typed(again, pa.int64())
-        assert sorted(found.column("n")[found.row_ids()].tolist()) == [0] * (100 - len(few)) + [2**40] * len(few)
-        snapshot, _ = again.capture(False).write(store, "once-more")
+        successor = restored(store, [snapshot], policy=FEW_GROUPS_AT_A_TIME)
+        restored_table = typed(successor, pa.int64())
+        assert sorted(restored_table.column("n")[restored_table.row_ids()].tolist()) == [0] * (100 - len(few)) + [
+            2**40
+        ] * len(few)
+        snapshot, _ = successor.capture(False).write(store, "once-more")
 
 
 @pytest.mark.parametrize(
@@ -467,9 +471,9 @@ def test_files_of_subtasks_with_different_types_become_a_file_of_their_common_ty
         slots = table.upsert([numbers.filter(pa.array(np.isin(owners, list(groups))))])
         table.column("n")[slots] = value
         snapshots.append(state.capture(False).write(store, f"half-{index}")[0])
-    both = restored(store, snapshots)
-    typed(both, halves[1][0])
-    snapshot, _ = both.capture(False).write(store, "both")
-    found = typed(restored(store, [snapshot]), halves[1][0])
-    assert len(found) == 100
-    assert set(found.column("n")[found.row_ids()].tolist()) == {value for _, value in halves}
+    successor = restored(store, snapshots)
+    typed(successor, halves[1][0])
+    snapshot, _ = successor.capture(False).write(store, "both")
+    restored_table = typed(restored(store, [snapshot]), halves[1][0])
+    assert len(restored_table) == 100
+    assert set(restored_table.column("n")[restored_table.row_ids()].tolist()) == {value for _, value in halves}

@@ -102,9 +102,9 @@ def test_a_block_alone_gives_its_groups(large: pa.RecordBatch) -> None:
     segment = stored(large, store)
     for block in segment.blocks:
         groups = range(block.first_group, block.last_group + 1)
-        found = read_segment(store, segment, groups)
-        assert found.num_rows == block.rows
-        assert set(found.column(0).to_pylist()) == set(groups)
+        batch = read_segment(store, segment, groups)
+        assert batch.num_rows == block.rows
+        assert set(batch.column(0).to_pylist()) == set(groups)
 
 
 @pytest.mark.parametrize("count", [1, 10_000])
@@ -152,8 +152,8 @@ def test_damage_elsewhere_is_not_met(large: pa.RecordBatch) -> None:
     data[segment.blocks[0].offset + 1_000] ^= 1
     store.put(segment.path, [bytes(data)])
     last = segment.blocks[-1]
-    found = read_segment(store, segment, range(last.first_group, last.last_group + 1))
-    assert found.num_rows == last.rows
+    batch = read_segment(store, segment, range(last.first_group, last.last_group + 1))
+    assert batch.num_rows == last.rows
 
 
 # ---------------------------------------------------------------- a restore at another parallelism
@@ -172,7 +172,7 @@ def test_a_rescale_from_one_to_four_reads_about_a_quarter_each() -> None:
     """S3-21: state is written by group, so nobody reads everything. S3-22, S3-24."""
     store = CountingStore()
     snapshot = filled(store, 600_000)
-    whole = sum(segment.nbytes for segment in snapshot.segments())
+    nbytes = sum(segment.nbytes for segment in snapshot.segments())
     sizes, read = [], []
     for index in range(4):
         store.bytes_read = 0
@@ -180,7 +180,7 @@ def test_a_rescale_from_one_to_four_reads_about_a_quarter_each() -> None:
         state = SubtaskState(groups, GROUPS, store)
         state.restore(SubtaskRestore(subtask=subtask, snapshots=(snapshot,), proofs=keyed_proofs([snapshot], groups)))
         sizes.append(len(state.keyed_table("counts", KEYS, VALUES)))
-        read.append(store.bytes_read / whole)
+        read.append(store.bytes_read / nbytes)
     assert sum(sizes) == 600_000
     assert all(140_000 < size < 160_000 for size in sizes)
     assert all(0.2 < share < 0.32 for share in read), read

@@ -20,11 +20,11 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("count", [3, LARGE])
-@pytest.mark.parametrize("held", [False, True], ids=["unseen", "looked at"])
-def test_it_keeps_what_it_holds_and_has_zeroes_behind(count: int, held: bool) -> None:
+@pytest.mark.parametrize("is_viewed", [False, True], ids=["unseen", "looked at"])
+def test_it_keeps_what_it_holds_and_has_zeroes_behind(count: int, is_viewed: bool) -> None:
     numbers = GrowingArray(np.int64, count)
     numbers.data[:] = np.arange(1, count + 1)
-    view = numbers.data if held else None
+    view = numbers.data if is_viewed else None
     numbers.grow(3 * count)
     assert len(numbers) == 3 * count
     assert (numbers.data[:count] == np.arange(1, count + 1)).all()

@@ -61,10 +61,10 @@ def reference_mix(value: int) -> int:
 def reference_text(value: bytes) -> int:
     if len(value) > 64:
         return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
-    found = reference_mix(len(value))
+    digest = reference_mix(len(value))
     for start in range(0, len(value), 8):
-        found = reference_mix(found ^ int.from_bytes(value[start : start + 8], "little"))
-    return found
+        digest = reference_mix(digest ^ int.from_bytes(value[start : start + 8], "little"))
+    return digest
 
 
 @given(st.lists(st.binary(max_size=80), max_size=20), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
@@ -75,8 +75,8 @@ def test_the_vectorised_hash_is_the_one_that_is_documented(texts: list[bytes], i
 
 @given(st.integers(-(2**63), 2**64 - 1))
 def test_an_integer_hashes_alike_in_every_type_that_holds_it(value: int) -> None:
-    found = {h for kind in INTEGERS for h in _hashes_if_it_fits(value, kind)}
-    assert len(found) == 1
+    hashes = {h for kind in INTEGERS for h in _hashes_if_it_fits(value, kind)}
+    assert len(hashes) == 1
 
 
 def _hashes_if_it_fits(value: int, kind: Any) -> list[int]:

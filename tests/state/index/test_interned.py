@@ -36,12 +36,12 @@ def test_every_value_keeps_its_own_code(batches: list[tuple[bool, list[bytes]]])
     codec, model = InternedCodec(pa.binary()), dict[bytes, int]()
     for learn, values in batches:
         codes = codec.encode(pa.array(values, pa.binary()), learn).tolist()
-        found = dict[bytes, int]()
+        codes_by_value = dict[bytes, int]()
         for value, code in zip(values, codes, strict=True):
-            assert found.setdefault(value, code) == code
+            assert codes_by_value.setdefault(value, code) == code
         if learn:
-            model.update({value: code for value, code in found.items() if value not in model})
-        assert found == {value: model.get(value, UNKNOWN_CODE) for value in found}
+            model.update({value: code for value, code in codes_by_value.items() if value not in model})
+        assert codes_by_value == {value: model.get(value, UNKNOWN_CODE) for value in codes_by_value}
     assert len(set(model.values())) == len(model)
     codes_known = np.array(list(model.values()), dtype=np.int64)
     assert codec.decode(codes_known, np.zeros(len(model), dtype=bool)).to_pylist() == list(model)
@@ -52,13 +52,13 @@ def test_every_value_keeps_its_own_code(batches: list[tuple[bool, list[bytes]]])
 def test_compaction_keeps_what_is_asked_for(values: list[bytes], data: st.DataObject) -> None:
     codec = InternedCodec(pa.binary())
     codes = codec.encode(pa.array(values, pa.binary()), learn=True)
-    kept = data.draw(st.lists(st.sampled_from(range(len(values))), unique=True))
-    asked = np.append(codes[kept], UNKNOWN_CODE)
-    fresh, renumbered = codec.compact(asked)
-    assert len(fresh) == len(kept)
+    rows = data.draw(st.lists(st.sampled_from(range(len(values))), unique=True))
+    selection = np.append(codes[rows], UNKNOWN_CODE)
+    successor, renumbered = codec.compact(selection)
+    assert len(successor) == len(rows)
     assert renumbered[-1] == UNKNOWN_CODE
-    decoded = fresh.decode(renumbered, np.zeros(len(asked), dtype=bool)).to_pylist()
-    assert decoded == [*(values[row] for row in kept), None]
+    decoded = successor.decode(renumbered, np.zeros(len(selection), dtype=bool)).to_pylist()
+    assert decoded == [*(values[row] for row in rows), None]
 
 
 def test_what_was_captured_can_be_decoded_while_new_values_come() -> None:

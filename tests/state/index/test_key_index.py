@@ -48,15 +48,15 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sets(KEYS, max_size=25) | st.sets(C
 def test_it_behaves_like_a_dictionary(tuning: IndexTuning, steps: list[tuple[bool, set[tuple[int, int]]]]) -> None:
     index, model = KeyIndex(2, tuning), dict[tuple[int, int], int]()
     for adding, keys in steps:
-        chosen = sorted(key for key in keys if (key in model) != adding)
+        selection = sorted(key for key in keys if (key in model) != adding)
         if adding:
-            model.update(zip(chosen, index.add(rows(chosen)).tolist(), strict=True))
+            model.update(zip(selection, index.add(rows(selection)).tolist(), strict=True))
         else:
-            index.remove(np.array([model.pop(key) for key in chosen], dtype=np.intp))
+            index.remove(np.array([model.pop(key) for key in selection], dtype=np.intp))
         everything = sorted(keys | set(model))
         one_tail = [key for key in everything if key[1] == everything[0][1]]
-        for asked in (everything, one_tail):
-            assert index.find(rows(asked)).tolist() == [model.get(key, NOT_FOUND) for key in asked]
+        for batch in (everything, one_tail):
+            assert index.find(rows(batch)).tolist() == [model.get(key, NOT_FOUND) for key in batch]
         assert index.row_ids().tolist() == sorted(model.values())
         assert len(index) == len(model)
 
@@ -79,10 +79,10 @@ def test_removing_some_keys_never_hides_others(seed: int) -> None:
     random, index = np.random.default_rng(seed), KeyIndex(1)
     model = dict[int, int]()
     for _ in range(6):
-        fresh = np.setdiff1d(random.integers(0, 20_000, 3000), list(model))
-        model.update(zip(fresh.tolist(), index.add(fresh[np.newaxis, :]).tolist(), strict=True))
-        gone = random.permutation(list(model))[: len(model) // 2]
-        index.remove(np.array([model.pop(key) for key in gone.tolist()], dtype=np.intp))
+        additions = np.setdiff1d(random.integers(0, 20_000, 3000), list(model))
+        model.update(zip(additions.tolist(), index.add(additions[np.newaxis, :]).tolist(), strict=True))
+        removals = random.permutation(list(model))[: len(model) // 2]
+        index.remove(np.array([model.pop(key) for key in removals.tolist()], dtype=np.intp))
         everything = np.arange(20_000, dtype=np.int64)
         expected = [model.get(key, NOT_FOUND) for key in everything.tolist()]
         assert index.find(everything[np.newaxis, :]).tolist() == expected
@@ -123,20 +123,20 @@ def test_no_single_batch_moves_all_keys(spread: int) -> None:
         before = np.count_nonzero(index._unmoved)
         slots = index.add(keys)
         moved.append(max(0, int(before - np.count_nonzero(index._unmoved))))
-        asked = np.arange(0, start + 4_000, 997)[np.newaxis, :] * spread
-        assert (index.find(asked) == asked[0] // spread).all()
+        queries = np.arange(0, start + 4_000, 997)[np.newaxis, :] * spread
+        assert (index.find(queries) == queries[0] // spread).all()
         assert (index.find(keys) == slots).all()
     assert max(moved) <= 4 * 4_000 + 4_096
 
 
 def forms_taken(index: KeyIndex, batches: Iterable[np.ndarray]) -> list[BlockIndex | BucketIndex]:
     """The forms that the index has had, in order."""
-    taken = [index.form]
+    forms = [index.form]
     for keys in batches:
         index.add(keys[np.newaxis, :])
-        if index.form is not taken[-1]:
-            taken.append(index.form)
-    return taken
+        if index.form is not forms[-1]:
+            forms.append(index.form)
+    return forms
 
 
 def test_keys_that_reach_the_most_entries_of_blocks_change_the_form_once() -> None:
@@ -150,8 +150,8 @@ def test_keys_that_reach_the_most_entries_of_blocks_change_the_form_once() -> No
 def test_the_memory_of_larger_buckets_is_touched_before_they_are_needed(spread: int) -> None:
     index = KeyIndex(1, IndexTuning(blocks=SMALL_BLOCKS, min_prepared_keys=1 << 17))
     batches = (np.arange(start, start + 1024) * spread for start in range(0, 1 << 20, 1024))
-    taken = [form for form in forms_taken(index, batches) if isinstance(form, BucketIndex)]
-    touched = [form.touched / len(form) for form in taken if len(form) >= 1 << 20]
+    forms = [form for form in forms_taken(index, batches) if isinstance(form, BucketIndex)]
+    touched = [form.touched / len(form) for form in forms if len(form) >= 1 << 20]
     assert len(touched) >= 2
     assert min(touched) >= 1
 

@@ -30,8 +30,8 @@ class Service:
     folder: Path
 
     async def __call__(self, row: Row) -> list[Row]:
-        with (self.folder / f"asked-{os.getpid()}").open("a") as asked:
-            asked.write(f"{row['value']}\n")
+        with (self.folder / f"asked-{os.getpid()}").open("a") as file:
+            file.write(f"{row['value']}\n")
         while not (self.folder / "up").exists():  # noqa: ASYNC110  # it is another process that lets it go on
             await asyncio.sleep(0.02)
         return [row]
@@ -127,8 +127,8 @@ def rated(source: Numbers, parallelism: int, folder: Path) -> CompiledJob:
     rates = flow.source("rates", RATES)
     numbers = flow.source("numbers", source).connect_broadcast("rated", rates, Rated, SCHEMA)
     bulk = numbers.key_by("key").batches("bulk", lambda batch: batch, max_rows=FULL, max_wait_ms=600_000)
-    given = bulk.partition_custom(route, "key").process("patient", Patient, SCHEMA)
-    counted = given.key_by("key").aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")}, changelog=True)
+    stream = bulk.partition_custom(route, "key").process("patient", Patient, SCHEMA)
+    counted = stream.key_by("key").aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")}, changelog=True)
     counted.sink("out", weir.ParquetSink(str(folder / "out")))
     return flow.compile(parallelism)
 

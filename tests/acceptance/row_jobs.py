@@ -168,8 +168,8 @@ def visits(version: Version, folder: Path) -> CompiledJob:
 def _visits(flow: weir.Dataflow, version: Version, folder: Path) -> None:
     name = "clicks, read anew" if version.turned else "clicks"
     clicks = flow.source("clicks", Clicks(version.upto, bounded=version.last), name=name)
-    told = clicks.key_by("user").process("visits", Visits, COUNTED, time="at")
-    told.sink("out", weir.ParquetSink(str(folder / "out")), name="told" if version.turned else "out")
+    visits = clicks.key_by("user").process("visits", Visits, COUNTED, time="at")
+    visits.sink("out", weir.ParquetSink(str(folder / "out")), name="told" if version.turned else "out")
 
 
 def _ticks(flow: weir.Dataflow, version: Version, folder: Path) -> None:

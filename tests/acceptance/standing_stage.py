@@ -17,16 +17,16 @@ Found = TypeVar("Found")
 
 
 def stage(words: WordCount) -> dict[str, Any]:
-    (found,) = words.run["standing_stages"]
-    return dict(found)
+    (row,) = words.run["standing_stages"]
+    return dict(row)
 
 
 def stage_pid(words: WordCount, kind: str, pipeline: str, operator: str) -> int:
     """The process of the stage; it leads a group with its JVM. 0: there is none, or there are several."""
     command = ("stand", kind, "--pipeline", pipeline, "--operator", operator, "--run", str(words.run["id"]))
-    wanted = "".join(f"{word}\0" for word in command).encode()
-    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(int(p.name))]
-    return int(found[0].name) if len(found) == 1 else 0
+    arguments = "".join(f"{word}\0" for word in command).encode()
+    folders = [p for p in Path("/proc").iterdir() if p.name.isdigit() and arguments in command_of(int(p.name))]
+    return int(folders[0].name) if len(folders) == 1 else 0
 
 
 def kill_when(words: WordCount, pid: Callable[[], int], look: Callable[[], Found | None]) -> Found:
@@ -42,8 +42,8 @@ def kill_when(words: WordCount, pid: Callable[[], int], look: Callable[[], Found
         while time.monotonic() < deadline:
             if look() is not None:
                 os.killpg(group, signal.SIGSTOP)
-                if (found := look()) is not None:
+                if (result := look()) is not None:
                     os.killpg(group, signal.SIGKILL)
-                    return found
+                    return result
                 os.killpg(group, signal.SIGCONT)
     raise AssertionError("the moment never came")

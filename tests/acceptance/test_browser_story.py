@@ -93,9 +93,9 @@ def picture(page: Page, weir_var: Path, name: str) -> None:
     """Of the page. What is cut off, at this width or on a smaller screen, is a complaint like others."""
     for width in (1280, WIDTH):
         page.set_viewport_size({"width": width, "height": HEIGHT})
-        for found in page.evaluate(CUT_OFF):
-            if not found.startswith(SCROLLING):
-                page.evaluate("text => console.error(text)", f"cut off in {name} at {width} px: {found}")
+        for clipping in page.evaluate(CUT_OFF):
+            if not clipping.startswith(SCROLLING):
+                page.evaluate("text => console.error(text)", f"cut off in {name} at {width} px: {clipping}")
     folder = Path(os.environ.get("WEIR_SCREENSHOTS") or weir_var / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=folder / f"{name}.png")
@@ -121,8 +121,8 @@ def look_into(savepoint: int, flights: Flights, page: Page, weir_var: Path) -> N
     page.get_by_label("carrier").fill("B6")
     page.get_by_role("button", name="Show rows").click()
     expect(page.locator(".status", has_text="Succeeded")).to_be_visible(timeout=PATIENCE_MS)
-    shown = page.locator("tbody tr")
-    assert shown.count() == shown.filter(has_text="JetBlue").count() > 0
+    rows = page.locator("tbody tr")
+    assert rows.count() == rows.filter(has_text="JetBlue").count() > 0
     picture(page, weir_var, "state-rows")
 
 

@@ -42,8 +42,8 @@ class Tables(WordCount):
 
     def execute(self, query: str) -> list[Any]:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            done = connection.execute(query.encode())
-            return done.fetchall() if done.description else []
+            cursor = connection.execute(query.encode())
+            return cursor.fetchall() if cursor.description else []
 
     @property
     def committed(self) -> Counter[str]:
@@ -52,11 +52,11 @@ class Tables(WordCount):
 
     @property
     def in_parquet(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for path in self.output.glob("part-*.parquet"):
             for row in pq.read_table(path).to_pylist():
-                found[row["word"]] += row["count"]
-        return found
+                counts[row["word"]] += row["count"]
+        return counts
 
     def is_exact(self) -> bool:
         return self.committed == self.fed == self.in_parquet
@@ -74,8 +74,8 @@ class Tables(WordCount):
     def is_recorded_only(self) -> bool:
         """Whether Postgres has recorded an epoch that is not released. The older fact is read first."""
         delivered = self.delivered
-        (found,) = self.execute(f"SELECT coalesce(max(epoch), 0) FROM {SCHEMA}.weir_epochs")
-        return int(found[0]) > delivered
+        (row,) = self.execute(f"SELECT coalesce(max(epoch), 0) FROM {SCHEMA}.weir_epochs")
+        return int(row[0]) > delivered
 
     def is_staged(self) -> bool:
         """Whether an epoch is on its way: its staging table is there, with rows."""
@@ -118,7 +118,7 @@ def test_the_stage_reports_and_releases_its_epochs(words: Tables) -> None:
 
 
 def figures(words: Tables) -> dict[str, Any]:
-    return {one["label"]: one["value"] for one in (stage(words)["live"] or {}).get("figures", ())}
+    return {figure["label"]: figure["value"] for figure in (stage(words)["live"] or {}).get("figures", ())}
 
 
 def test_sigkill_of_the_stage_between_staging_and_commit(words: Tables) -> None:

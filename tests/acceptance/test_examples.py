@@ -88,12 +88,12 @@ class Example:
         operators = (self.run["live"] or {}).get("operators", {})
         return sum(int(each.get("records_out", 0)) for uid, each in operators.items() if not each.get("records_in"))
 
-    def is_restored(self, token: int, known: int) -> bool:
-        """Whether an attempt after `token` runs from a checkpoint, and has completed another one than `known`."""
+    def is_restored(self, token: int, checkpoint: int) -> bool:
+        """Whether an attempt after `token` runs from a checkpoint, and has completed another one than `checkpoint`."""
         run = self.run
         assert run["state"] != "failed", run["failure"]
         restored = [a for a in run["attempts"] if a["token"] == run["token"] and a["restored_checkpoint"] is not None]
-        return bool(run["token"] > token and restored and run["state"] == "running" and self.checkpoints() > known)
+        return bool(run["token"] > token and restored and run["state"] == "running" and self.checkpoints() > checkpoint)
 
     def has_read_all(self) -> bool:
         """Waits for some checkpoints; false if rows were read meanwhile."""
@@ -124,9 +124,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
 def examples(checkout: Checkout) -> Iterator[list[Example]]:
     password = (checkout.var / "run/password").read_text().strip()
     api = Api.login(checkout.status()["url"].rstrip("/"), "operator", password)
-    found = [Example(name, checkout, api) for name in SAMPLES]
-    yield found
-    for example in found:
+    examples = [Example(name, checkout, api) for name in SAMPLES]
+    yield examples
+    for example in examples:
         if example.job and example.run["state"] == "running":
             api.operate(example.job, "cancel", {}, PATIENCE_S)
 
@@ -134,8 +134,8 @@ def examples(checkout: Checkout) -> Iterator[list[Example]]:
 def all_of(examples: list[Example], act: Callable[[Example], object]) -> None:
     """Performs `act` for all examples at the same time."""
     with ThreadPoolExecutor(len(examples)) as threads:
-        for done in [threads.submit(act, example) for example in examples]:
-            done.result()
+        for future in [threads.submit(act, example) for example in examples]:
+            future.result()
 
 
 def slot(example: Example) -> int:
@@ -143,23 +143,24 @@ def slot(example: Example) -> int:
 
 
 def job_master(example: Example) -> int:
-    wanted = f"runtime.launch.spark\0run\0{example.run['id']}\0".encode()
-    found = [
+    command = f"runtime.launch.spark\0run\0{example.run['id']}\0".encode()
+    pids = [
         process.pid
         for process in marked_processes(example.checkout.var)
-        if Path(f"/proc/{process.pid}/cmdline").exists() and wanted in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        if Path(f"/proc/{process.pid}/cmdline").exists()
+        and command in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     ]
-    assert len(found) == 1, found
-    return found[0]
+    assert len(pids) == 1, pids
+    return pids[0]
 
 
 def survive(example: Example, victim: Callable[[Example], int]) -> None:
     """Kills a process while input is written; the job must restore its checkpoint by itself."""
-    token, known = example.run["token"], example.checkpoints()
+    token, checkpoint = example.run["token"], example.checkpoints()
     example.feed()
     os.kill(victim(example), signal.SIGKILL)
     example.feed()
-    until(lambda: example.is_restored(token, known), PATIENCE_S)
+    until(lambda: example.is_restored(token, checkpoint), PATIENCE_S)
 
 
 def rescale(example: Example) -> None:

@@ -31,9 +31,9 @@ def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordC
     return words
 
 
-def survive(words: WordCount, known: int = 0) -> None:
-    """The job must go on by itself, from no older checkpoint than `known`, and be exact with what is fed meanwhile."""
-    assert words.restored_number() >= known
+def survive(words: WordCount, checkpoint: int = 0) -> None:
+    """The job must go on by itself, from `checkpoint` or a newer one, and be exact with what is fed meanwhile."""
+    assert words.restored_number() >= checkpoint
     before = words.newest_checkpoint()
     words.feed(5)
     until(lambda: words.goes_on(before), PATIENCE_S)
@@ -43,26 +43,26 @@ def survive(words: WordCount, known: int = 0) -> None:
 
 def test_sigkill_of_a_slot(words: WordCount) -> None:
     """S0-11, S4-42: all of it starts again, in a new attempt, from the newest completed checkpoint."""
-    token, known = words.run["token"], words.newest_checkpoint()
+    token, checkpoint = words.run["token"], words.newest_checkpoint()
     os.kill(words.slot_pid(1), signal.SIGKILL)
     until(lambda: words.run["token"] > token and words.restored_number() > 0, PATIENCE_S)
-    survive(words, known)
+    survive(words, checkpoint)
 
 
 def test_sigkill_of_the_job_master(words: WordCount) -> None:
     """Its supervisor starts another one with a newer token."""
-    token, known = words.run["token"], words.newest_checkpoint()
+    token, checkpoint = words.run["token"], words.newest_checkpoint()
     os.kill(master_pid(words), signal.SIGKILL)
     until(lambda: words.run["token"] > token and words.restored_number() > 0, PATIENCE_S)
-    survive(words, known)
+    survive(words, checkpoint)
 
 
 def test_sigkill_of_the_worker_that_holds_the_run(words: WordCount) -> None:
     """Another worker claims the run when its lease has stood still."""
-    owner, known = words.run["lease_owner"], words.newest_checkpoint()
+    owner, checkpoint = words.run["lease_owner"], words.newest_checkpoint()
     os.kill(int(owner.split(":")[1]), signal.SIGKILL)
     until(lambda: words.run["lease_owner"] not in ("", owner) and words.restored_number() > 0, PATIENCE_S)
-    survive(words, known)
+    survive(words, checkpoint)
 
 
 def test_sigkill_of_postgres(words: WordCount) -> None:
@@ -78,28 +78,28 @@ def test_sigkill_of_postgres(words: WordCount) -> None:
 @pytest.mark.long
 def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
     """S1-11: it is replaced after the heartbeat timeout; when it wakes up, nothing that it does counts."""
-    token, pid, known = words.run["token"], words.slot_pid(0), words.newest_checkpoint()
+    token, pid, checkpoint = words.run["token"], words.slot_pid(0), words.newest_checkpoint()
     os.kill(pid, signal.SIGSTOP)
     time.sleep(20)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     until(lambda: words.run["token"] > token and words.restored_number() > 0, PATIENCE_S)
-    survive(words, known)
+    survive(words, checkpoint)
 
 
 @pytest.mark.long
 def test_sigkill_of_the_job_master_and_of_the_reconciler_within_a_rollback(words: WordCount) -> None:
     """The next attempt takes the stop, and the next pass requests the restore. No input comes, so no output repeats."""
-    chosen, before = words.api.checkpoints(words.job)[-1], words.run["id"]
-    params = {"checkpoint": chosen["id"], "accept_repeated_output": True}
-    asked = words.api.post(f"jobs/{words.job}/operations/", {"kind": "rollback", "params": params})
+    checkpoint, before = words.api.checkpoints(words.job)[-1], words.run["id"]
+    params = {"checkpoint": checkpoint["id"], "accept_repeated_output": True}
+    operation = words.api.post(f"jobs/{words.job}/operations/", {"kind": "rollback", "params": params})
     os.kill(master_pid(words), signal.SIGKILL)
     os.kill(words.checkout.row("housekeeping")["pid"], signal.SIGKILL)
-    until(lambda: words.api.get(f"operations/{asked['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
-    whole = words.api.get(f"operations/{asked['id']}/")
-    assert (whole["state"], whole["error"]) == ("succeeded", None)
+    until(lambda: words.api.get(f"operations/{operation['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
+    outcome = words.api.get(f"operations/{operation['id']}/")
+    assert (outcome["state"], outcome["error"]) == ("succeeded", None)
     run = words.run
-    assert (run["id"], run["restore_checkpoint"]) == (whole["result"]["run"], chosen["id"])
+    assert (run["id"], run["restore_checkpoint"]) == (outcome["result"]["run"], checkpoint["id"])
     assert run["id"] > before
     words.feed(5)
     until(words.is_exact, PATIENCE_S)
@@ -121,10 +121,10 @@ def test_then_rescale_to_3_and_drain(words: WordCount) -> None:
 
 def master_pid(words: WordCount) -> int:
     """The job master: the process of this stack that was started for the run."""
-    wanted = f"runtime.launch.spark\0run\0{words.run['id']}\0".encode()
-    found = [process.pid for process in marked_processes(words.checkout.var) if wanted in command_of(process.pid)]
-    assert len(found) == 1, found
-    return found[0]
+    command = f"runtime.launch.spark\0run\0{words.run['id']}\0".encode()
+    pids = [process.pid for process in marked_processes(words.checkout.var) if command in command_of(process.pid)]
+    assert len(pids) == 1, pids
+    return pids[0]
 
 
 def command_of(pid: int) -> bytes:

@@ -46,9 +46,9 @@ def test_open_requests_are_asked_again_after_a_sigkill(launcher: SparkLauncher, 
     """S0-34: each row is answered once in the output, though the service heard of all of them twice."""
     source, service = Numbers(total=20, batch=20, unbounded=True), Service(tmp_path)
     rows = source.splits * source.total
-    again = FixedDelay(attempts=3, delay_ms=50)
+    restart = FixedDelay(attempts=3, delay_ms=50)
     with running(
-        lookups(source, service, tmp_path), tmp_path / "state", settings=OFTEN, restart=again, launcher=launcher
+        lookups(source, service, tmp_path), tmp_path / "state", settings=OFTEN, restart=restart, launcher=launcher
     ) as run:
         run.wait_for(lambda: service.asked() == rows)
         run.checkpoints(2)
@@ -72,20 +72,20 @@ def _pid(run: Run, slot: int) -> int:
 def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, tmp_path: Path) -> None:
     """State that grows, then one allocation of 3 GB: neither takes the host down, and the output stays exact."""
     grow, jump, hurry, bound_mb = tmp_path / "grow", tmp_path / "jump", tmp_path / "hurry", 512
-    held: list[bytes | bytearray] = []
+    blocks: list[bytes | bytearray] = []
 
     def trouble(batch: pa.RecordBatch) -> pa.RecordBatch:
         if grow.exists():
-            held.append(bytearray(b"x") * (4 << 20))
+            blocks.append(bytearray(b"x") * (4 << 20))
         if jump.exists():
-            held.append(b"x" * (3 << 30))
+            blocks.append(b"x" * (3 << 30))
         return batch
 
     source = Numbers(total=50_000, batch=50, unbounded=True, slow_until=str(hurry))
     job = counts(source, tmp_path / "out", trouble).compile(2)
-    again = FixedDelay(attempts=20, delay_ms=50)
+    restart = FixedDelay(attempts=20, delay_ms=50)
     with running(
-        job, tmp_path / "state", settings=OFTEN, restart=again, launcher=launcher, slot_memory_bytes=bound_mb << 20
+        job, tmp_path / "state", settings=OFTEN, restart=restart, launcher=launcher, slot_memory_bytes=bound_mb << 20
     ) as run:
         for number, cause in enumerate((grow, jump), start=1):
             run.wait_for(lambda: any(manifest.token == run.records.token for manifest in run.manifests))
@@ -111,8 +111,8 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
 
 def _slots(run: Run) -> list[dict[str, Any]]:
     """None while slots are waited for."""
-    found: list[dict[str, Any]] = run.records.live.get("slots", [])
-    return found
+    slots: list[dict[str, Any]] = run.records.live.get("slots", [])
+    return slots
 
 
 def _are_replaced(run: Run, pids: set[int]) -> bool:
@@ -140,11 +140,11 @@ def test_what_operators_hold_moves_over_two_rescales(launcher: SparkLauncher, tm
             run.wait_for(lambda new=new: run.operator("bulk").get("records_in", 0) == new)  # type: ignore[misc]
             run.wait_for(lambda: run.operator("patient").get("records_out", 0) > 0)
             savepoint = run.end("stop")
-        held = run.manifests[-1].operators
+        operators = run.manifests[-1].operators
         assert before % FULL, "or nothing would wait in batches"
-        assert any(snapshot.segments() for snapshot in held["bulk"].subtasks.values())
-        assert any(snapshot.unions["rows"] for snapshot in held["patient"].subtasks.values())
-        assert held["rates"].finished is FinishedState.FINISHED
+        assert any(snapshot.segments() for snapshot in operators["bulk"].subtasks.values())
+        assert any(snapshot.unions["rows"] for snapshot in operators["patient"].subtasks.values())
+        assert operators["rates"].finished is FinishedState.FINISHED
         assert folded(tmp_path / "out").keys() <= rated_answer(source).keys()
     assert records.state is RunState.FINISHED
     assert folded(tmp_path / "out") == rated_answer(source)

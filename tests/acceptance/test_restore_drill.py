@@ -20,10 +20,10 @@ def test_a_drill_proves_a_checkpoint_and_leaves_job_and_output_alone(checkout: C
     words.api.post(f"jobs/{words.job}/operations/", {"kind": "pin", "params": {"checkpoint": pinned["id"]}})
     before = {path.name for path in words.output.glob("[!._]*")}
     run, params = words.run["id"], {"checkpoint": pinned["id"], "parallelism": 1}
-    asked = words.api.post(f"jobs/{words.job}/operations/", {"kind": "drill", "params": params})
+    operation = words.api.post(f"jobs/{words.job}/operations/", {"kind": "drill", "params": params})
 
-    until(lambda: words.api.get(f"operations/{asked['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
-    ended = words.api.get(f"operations/{asked['id']}/")
+    until(lambda: words.api.get(f"operations/{operation['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
+    ended = words.api.get(f"operations/{operation['id']}/")
     assert (ended["state"], ended["error"]) == ("succeeded", None)
     result = ended["result"]
     assert result["restored_bytes"] > 0
@@ -32,9 +32,11 @@ def test_a_drill_proves_a_checkpoint_and_leaves_job_and_output_alone(checkout: C
     assert clone["archived_at"] is not None
     assert not (checkout.var / "storage" / str(result["job"])).exists()
     assert {path.name for path in words.output.glob("[!._]*")} == before, "the clone has written nothing"
-    asked = words.api.post(f"jobs/{words.job}/operations/", {"kind": "verify", "params": {"checkpoint": pinned["id"]}})
-    until(lambda: words.api.get(f"operations/{asked['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
-    assert words.api.get(f"operations/{asked['id']}/")["result"]["is_complete"], "a worker has checked the files"
+    operation = words.api.post(
+        f"jobs/{words.job}/operations/", {"kind": "verify", "params": {"checkpoint": pinned["id"]}}
+    )
+    until(lambda: words.api.get(f"operations/{operation['id']}/")["state"] in ("succeeded", "failed"), PATIENCE_S)
+    assert words.api.get(f"operations/{operation['id']}/")["result"]["is_complete"], "a worker has checked the files"
     words.feed(5)
     until(words.is_exact, PATIENCE_S)
     assert words.run["id"] == run

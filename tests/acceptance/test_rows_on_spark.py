@@ -141,9 +141,9 @@ def test_three_commits_in_a_row_end_with_one_checkpoint(launcher: SparkLauncher,
     assert run.records.state is RunState.FINISHED
     (manifest,) = run.manifests
     assert {o.finished for o in manifest.operators.values()} == {FinishedState.FINISHED}
-    for again in (False, True):
+    for is_second in (False, True):
         assert [rows_in(tmp_path / name) for name in TARGETS] == [rows_of(source)] * 3
-        if not again:
+        if not is_second:
             _restore(cascade(source, tmp_path, 2), tmp_path, run, launcher)
 
 
@@ -203,9 +203,9 @@ def test_state_timers_and_finished_marks_follow_their_operators_over_versions(
             run.wait_for(lambda rows=rows: run.operator("visits").get("records_in", 0) == rows)  # type: ignore[misc]
             folder = run.end("stop")
         assert all(row[1] < version.upto // 60 for row in found(tmp_path / "out")), "the last burst is still open"
-        own = [row["records_in"] for row in run.operator("visits")["subtasks"]]
-        assert len(own) == version.parallelism
-        assert all(own), "every subtask has work"
+        counts = [row["records_in"] for row in run.operator("visits")["subtasks"]]
+        assert len(counts) == version.parallelism
+        assert all(counts), "every subtask has work"
     assert records.state is RunState.FINISHED
     assert found(tmp_path / "out") == expected(1_000)
     assert rows_in(tmp_path / "ticks") == rows_of(Numbers(total=300))

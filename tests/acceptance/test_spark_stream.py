@@ -57,7 +57,7 @@ def survive(words: WordCount) -> None:
 
 def test_the_stage_stands_beside_the_run_and_reports(words: WordCount) -> None:
     def figures() -> dict[str, float]:
-        return {one["label"]: one["value"] for one in (stage(words)["live"] or {}).get("figures", [])}
+        return {figure["label"]: figure["value"] for figure in (stage(words)["live"] or {}).get("figures", [])}
 
     until(lambda: stage(words)["state"] == "running" and figures().get("Epochs written", 0) > 0, PATIENCE_S)
     assert figures()["Batch duration"] > 0
@@ -69,8 +69,8 @@ def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:
     token, epochs = stage(words)["token"], folder(words) / "epochs"
 
     def aside() -> int | None:
-        found = [path for path in epochs.glob(f".*-{token}") if any(path.glob("*.parquet"))]
-        return int(found[0].name[1:].partition("-")[0]) if found else None
+        folders = [path for path in epochs.glob(f".*-{token}") if any(path.glob("*.parquet"))]
+        return int(folders[0].name[1:].partition("-")[0]) if folders else None
 
     epoch = kill_when(words, aside)
     assert newest_epoch(epochs) < epoch
@@ -93,9 +93,9 @@ def test_sigkill_of_the_stage_after_the_rename(words: WordCount) -> None:
     written = {path.name: path.stat().st_mtime_ns for path in (epochs / f"{epoch:012}").iterdir()}
     assert written
     until(lambda: (commits / str(epoch)).exists() or newest_epoch(epochs) > epoch, PATIENCE_S)
-    kept = epochs / f"{epoch:012}"
-    if kept.exists():  # no checkpoint has passed it yet
-        assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == written
+    epoch_folder = epochs / f"{epoch:012}"
+    if epoch_folder.exists():  # no checkpoint has passed it yet
+        assert {path.name: path.stat().st_mtime_ns for path in epoch_folder.iterdir()} == written
     survive(words)
 
 
@@ -119,9 +119,9 @@ def test_epochs_go_once_no_retained_checkpoint_needs_them(words: WordCount) -> N
     until(words.is_exact, PATIENCE_S)
     before = words.newest_checkpoint()
     until(lambda: words.newest_checkpoint() > before + 7, PATIENCE_S)
-    kept = sorted(int(path.name) for path in epochs.glob("[0-9]*"))
+    numbers = sorted(int(path.name) for path in epochs.glob("[0-9]*"))
     assert oldest >= 0
-    assert len(kept) < newest_epoch(epochs) + 1, "some have been released"
+    assert len(numbers) < newest_epoch(epochs) + 1, "some have been released"
 
 
 def test_stop_and_restore_at_another_parallelism(words: WordCount) -> None:

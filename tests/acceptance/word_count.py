@@ -26,9 +26,9 @@ class WordCount:
         name: str = "words",
         parallelism: int = 2,
         pipeline: str = "wordcount",
-        **more: Any,
+        **parameters: Any,
     ) -> None:
-        """`more` are further parameters of the pipeline."""
+        """`parameters` are further parameters of the pipeline."""
         self.checkout = checkout
         self.input, self.output = folder / "in", folder / "out"
         self.input.mkdir(parents=True)
@@ -39,7 +39,7 @@ class WordCount:
         self.api = Api.login(checkout.status()["url"].rstrip("/"), "operator", password)
         self.feed(20)
         self.job = int(self.api.post("jobs/", {"name": name, "pipeline": pipeline})["id"])
-        params = {"lines_dir": str(self.input), "output_dir": str(self.output), **more}
+        params = {"lines_dir": str(self.input), "output_dir": str(self.output), **parameters}
         body = {"parallelism": parallelism, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
         self.api.ready_version(self.job, body, PATIENCE_S)
         self._start()

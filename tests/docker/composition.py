@@ -35,12 +35,12 @@ class Composition:
 
     def compose(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "podman_compose", "--file", str(self.file), *arguments]
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=self.engine.environment, text=True, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}"
-        return done.stdout
+        assert process.returncode == 0, f"{' '.join(command)}: {process.returncode}\n{process.stdout}"
+        return process.stdout
 
     def up(self, **scale: int) -> None:
         """Starts every service after those that it depends on, each when its condition holds."""

@@ -57,28 +57,30 @@ class Podman:
 
     def __call__(self, *arguments: str, check: bool = True, timeout_s: float = 900.0) -> str:
         """Runs `podman …` and returns what it printed; the failure of a command shows all of it."""
-        done = subprocess.run(
+        process = subprocess.run(
             ["podman", *arguments], env=self.environment, text=True, timeout=timeout_s, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        assert not check or done.returncode == 0, f"podman {' '.join(arguments)}: {done.returncode}\n{done.stdout}"
-        return done.stdout
+        assert not check or process.returncode == 0, (
+            f"podman {' '.join(arguments)}: {process.returncode}\n{process.stdout}"
+        )
+        return process.stdout
 
     def succeeds(self, *arguments: str) -> bool:
-        done = subprocess.run(["podman", *arguments], env=self.environment, capture_output=True, check=False)
-        return done.returncode == 0
+        process = subprocess.run(["podman", *arguments], env=self.environment, capture_output=True, check=False)
+        return process.returncode == 0
 
     def bootstrap(self, suite: str, packages: Sequence[str], name: str) -> None:
         """Imports a Debian release with these packages as image `name`. Skips where the packages are out of reach."""
         archive = self.folder / "base.tar"
         expired = 'Acquire::Check-Valid-Until "false"'  # as the index of a mirror that stands still is, in time
-        made = subprocess.run(
+        process = subprocess.run(
             ["mmdebstrap", "--variant=minbase", f"--aptopt={expired}", f"--include={','.join(packages)}",
              suite, str(archive)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        if made.returncode != 0:
-            pytest.skip(f"no Debian {suite} to be had here: {made.stderr.strip().splitlines()[-1]}")
+        if process.returncode != 0:
+            pytest.skip(f"no Debian {suite} to be had here: {process.stderr.strip().splitlines()[-1]}")
         self("import", "--quiet", *_changes(pip_environment()), str(archive), name)
         archive.unlink()
         if not self.succeeds("run", "--rm", "--network", "host", name, "true"):
@@ -139,12 +141,12 @@ def pip_mounts() -> list[str]:
 
     The parent of a local index is shown with it: its pages may link to files beside it.
     """
-    shown = dict[str, None]()
+    folders = dict[str, None]()
     for word in (word for value in pip_environment().values() for word in value.split()):
         path = Path(word.removeprefix("file://"))
         if path.is_absolute() and path.exists():
-            shown[str(path.parent if word.startswith("file://") else path)] = None
-    return [part for path in shown for part in ("-v", f"{path}:{path}:ro")]
+            folders[str(path.parent if word.startswith("file://") else path)] = None
+    return [part for path in folders for part in ("-v", f"{path}:{path}:ro")]
 
 
 def _changes(variables: Mapping[str, str]) -> list[str]:

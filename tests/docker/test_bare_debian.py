@@ -83,8 +83,8 @@ def test_an_ordinary_user_on_a_bare_debian_13_is_told_all_that_is_missing(
     engine: Podman, trixie: str, tmp_path: Path
 ) -> None:
     printed = run(engine, trixie, checkout(tmp_path), as_user("make demo") + " || true")
-    wanted = "as root, apt-get install python3.13-venv default-jre-headless\n"
-    assert [line for line in printed.splitlines(keepends=True) if line.endswith(wanted)], printed
+    advice = "as root, apt-get install python3.13-venv default-jre-headless\n"
+    assert [line for line in printed.splitlines(keepends=True) if line.endswith(advice)], printed
 
 
 def test_an_ordinary_user_on_debian_12_has_checkpoints_and_tests(engine: Podman, bookworm: str, tmp_path: Path) -> None:

@@ -58,12 +58,12 @@ def build(engine: Podman, file: Path, context: Path, name: str) -> None:
 def composition(engine: Podman) -> Composition:
     """All services, with two Spark workers. They end with the engine."""
     names = ("DJANGO_SECRET_KEY", "POSTGRES_PASSWORD", "WEIR_DB_PASSWORD", "REDIS_PASSWORD", "WEIR_ADMIN_PASSWORD")
-    given = {name: secrets.token_hex(20) for name in names}
-    given["WEIR_HTTP_PORT"] = str(free_port())
+    variables = {name: secrets.token_hex(20) for name in names}
+    variables["WEIR_HTTP_PORT"] = str(free_port())
     file = ROOT / "docker/compose.yaml"
     optional = set(re.findall(r"\$\{(\w+)", file.read_text()))  # the servers of this test session have set some
     inherited = {name: value for name, value in engine.environment.items() if name not in optional}
-    composition = Composition.read(replace(engine, environment={**inherited, **given}), file)
+    composition = Composition.read(replace(engine, environment={**inherited, **variables}), file)
     composition.up(spark_worker=2)
     return composition
 
@@ -113,19 +113,19 @@ def test_the_story_of_the_demo_is_exact_on_containers(composition: Composition) 
 
     api.operate(job, "restore", {"checkpoint": api.checkpoints(job)[-1]["id"], "parallelism": 3}, PATIENCE_S)
     assert feed(flights, REST_FEED_S).wait() == 0
-    done = InputEndDetector()
+    detector = InputEndDetector()
     run = int(api.latest_run(job)["id"])
-    until(lambda: done.is_complete(api.run(run), int(api.checkpoints(job)[-1]["number"])), PATIENCE_S)
+    until(lambda: detector.is_complete(api.run(run), int(api.checkpoints(job)[-1]["number"])), PATIENCE_S)
     api.operate(job, "drain", {}, PATIENCE_S)
     until(lambda: api.run(run)["state"] == "finished", PATIENCE_S)
 
-    found = compared(output)
-    assert (found["missing"], found["unexpected"], found["records"]) == (0, 0, RECORDS), found
+    comparison = compared(output)
+    assert (comparison["missing"], comparison["unexpected"], comparison["records"]) == (0, 0, RECORDS), comparison
 
 
 def attempts(api: Api, job: int) -> list[object]:
-    found: list[object] = api.run(int(api.latest_run(job)["id"]))["attempts"]
-    return found
+    attempts: list[object] = api.run(int(api.latest_run(job)["id"]))["attempts"]
+    return attempts
 
 
 def worker_with_a_slot(composition: Composition) -> str:
@@ -145,9 +145,9 @@ def feed(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
 
 def compared(output: Path) -> dict[str, int]:
     """The comparison of the output with plain Spark on this machine."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "examples.oracle", "--output", str(output)],
         cwd=ROOT, env={**os.environ, "JAVA_HOME": find_java(os.environ) or ""}, stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
-    found: dict[str, int] = json.loads(done.stdout.decode().splitlines()[-1])
-    return found
+    comparison: dict[str, int] = json.loads(process.stdout.decode().splitlines()[-1])
+    return comparison

@@ -31,10 +31,10 @@ def services() -> dict[str, dict[str, Any]]:
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if found is None:
+    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if path is None:
         pytest.skip(f"{name} has no package for this processor")
-    return found
+    return path
 
 
 def validate(path: Path) -> subprocess.CompletedProcess[str]:
@@ -43,8 +43,8 @@ def validate(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_compose_follows_the_specification() -> None:
-    done = validate(DOCKER / "compose.yaml")
-    assert done.returncode == 0, done.stdout
+    process = validate(DOCKER / "compose.yaml")
+    assert process.returncode == 0, process.stdout
 
 
 def test_the_specification_check_sees_a_mistake(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_the_specification_check_sees_a_mistake(tmp_path: Path) -> None:
 
 
 def lint(dockerfile: Path) -> tuple[int, str]:
-    done = subprocess.run([tool("hadolint"), str(dockerfile)], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout
+    process = subprocess.run([tool("hadolint"), str(dockerfile)], capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -74,9 +74,11 @@ def test_the_dockerfile_for_jobs_of_ones_own_is_clean_and_begins_with_the_image(
 
 
 def test_the_console_gets_the_variables_of_a_proxy(services: dict[str, dict[str, Any]]) -> None:
-    wanted = {"DJANGO_ALLOWED_HOSTS", "DJANGO_TRUSTED_ORIGINS", "DJANGO_HTTPS", "WEIR_NUM_PROXIES"}
-    given = services["web"]["environment"]
-    assert {name: given.get(name, "")[: len(name) + 3] for name in wanted} == {name: f"${{{name}:" for name in wanted}
+    names = {"DJANGO_ALLOWED_HOSTS", "DJANGO_TRUSTED_ORIGINS", "DJANGO_HTTPS", "WEIR_NUM_PROXIES"}
+    environment = services["web"]["environment"]
+    assert {name: environment.get(name, "")[: len(name) + 3] for name in names} == {
+        name: f"${{{name}:" for name in names
+    }
 
 
 def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:
@@ -105,33 +107,33 @@ def test_whoever_is_waited_for_exists_and_can_get_there(services: dict[str, dict
 
 def test_workers_serve_the_same_queues_as_make_up(services: dict[str, dict[str, Any]]) -> None:
     """A container may stand for several workers of a queue."""
-    ours = [list(spec.argv) for spec in plan.workers({})]
-    theirs = [service["command"] for service in services.values() if "worker" in service.get("command", [])]
-    assert concurrency_of_queues(theirs) == concurrency_of_queues(ours)
+    stack_commands = [list(spec.argv) for spec in plan.workers({})]
+    service_commands = [service["command"] for service in services.values() if "worker" in service.get("command", [])]
+    assert concurrency_of_queues(service_commands) == concurrency_of_queues(stack_commands)
 
 
 def concurrency_of_queues(commands: list[list[str]]) -> dict[str, int]:
     """Concurrency of all workers of a queue. Variables of the composition have their defaults."""
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for command in commands:
         queue, option, concurrency = command[command.index("worker") + 1 :][:3]
         assert option == "--concurrency"
-        found[queue] += int(re.sub(r"^\$\{\w+:-(\w+)\}$", r"\1", concurrency))
-    return found
+        totals[queue] += int(re.sub(r"^\$\{\w+:-(\w+)\}$", r"\1", concurrency))
+    return totals
 
 
 def test_migrate_prepares_the_same_as_make_up(services: dict[str, dict[str, Any]]) -> None:
-    ours = [" ".join(["python", *spec.argv[1:]]) for spec in plan.preparations({})]
-    assert services["migrate"]["command"][-1].strip().splitlines() == ours
+    commands = [" ".join(["python", *spec.argv[1:]]) for spec in plan.preparations({})]
+    assert services["migrate"]["command"][-1].strip().splitlines() == commands
 
 
 def test_all_parts_of_weir_share_one_image_and_the_contract(services: dict[str, dict[str, Any]]) -> None:
-    ours = {name: service for name, service in services.items() if name not in OF_OTHERS}
-    assert len({service["image"] for service in ours.values()}) == 1
+    weir_services = {name: service for name, service in services.items() if name not in OF_OTHERS}
+    assert len({service["image"] for service in weir_services.values()}) == 1
 
-    console = [name for name in ours if not name.startswith("spark-")]
-    wanted = {"DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SECRET_KEY", "WEIR_VAR", "WEIR_STORAGE", "SPARK_MASTER"}
-    assert [name for name in console if not wanted <= set(ours[name]["environment"])] == []
+    console = [name for name in weir_services if not name.startswith("spark-")]
+    variables = {"DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SECRET_KEY", "WEIR_VAR", "WEIR_STORAGE", "SPARK_MASTER"}
+    assert [name for name in console if not variables <= set(weir_services[name]["environment"])] == []
 
 
 def test_the_role_of_the_console_is_not_the_superuser_that_the_image_makes(services: dict[str, dict[str, Any]]) -> None:

@@ -16,13 +16,13 @@ from spark_jobs.sources.splits import InputFolder
 
 def write_input(folder: Path, *splits: pa.Table) -> None:
     """A complete input of these splits."""
-    found = InputFolder(folder)
-    found.begin(splits[0].schema, keep=True)
+    input_folder = InputFolder(folder)
+    input_folder.begin(splits[0].schema, keep=True)
     for number, split in enumerate(splits):
-        file = found.staging_path()
+        file = input_folder.staging_path()
         pq.write_table(split, file)
-        found.publish(file, number)
-    found.finish(set(range(len(splits))))
+        input_folder.publish(file, number)
+    input_folder.finish(set(range(len(splits))))
 
 
 def write_flight_inputs(root: Path, flights: pa.Table) -> None:
@@ -42,8 +42,8 @@ def hours() -> pa.Table:
     rows = weather()
     wet = rows.append_column("wet", pc.greater(rows["precip"], 0))
     keys = ["origin", "year", "month", "day", "hour"]
-    found = wet.group_by(keys).aggregate([("wet", "max"), ("wind_speed", "max")])
-    return found.rename_columns(WEATHER.names).cast(WEATHER)
+    totals = wet.group_by(keys).aggregate([("wet", "max"), ("wind_speed", "max")])
+    return totals.rename_columns(WEATHER.names).cast(WEATHER)
 
 
 def weather() -> pa.Table:

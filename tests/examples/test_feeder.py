@@ -74,8 +74,8 @@ def test_the_event_time_is_the_scheduled_minute_of_the_local_day(year: pa.Table)
 
 def test_a_second_feeder_goes_on_where_the_first_one_stood(year: pa.Table, tmp_path: Path) -> None:
     some, plan = year.slice(0, 2_000), FeedPlan(files=10)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    list(feed(some, whole, plan, 0))
+    reference, broken = tmp_path / "whole", tmp_path / "broken"
+    list(feed(some, reference, plan, 0))
     started = feed(some, broken, plan, 0)
     for _ in range(4):
         next(started)
@@ -85,7 +85,7 @@ def test_a_second_feeder_goes_on_where_the_first_one_stood(year: pa.Table, tmp_p
     assert sum(feed(some, broken, plan, 0)) == 2_000
     assert {name: (broken / name).stat().st_mtime_ns for name in before} == before
     assert {path.name: path.read_bytes() for path in broken.iterdir()} == {
-        path.name: path.read_bytes() for path in whole.iterdir()
+        path.name: path.read_bytes() for path in reference.iterdir()
     }
 
 

@@ -70,17 +70,17 @@ def compared(spark: SparkSession, expected: DataFrame, folder: Path, rows: list[
 
 
 def test_the_answer_is_the_one_worked_out_by_hand(expected: DataFrame) -> None:
-    found = [one.asDict() for one in expected.orderBy("window_start", "carrier").collect()]
-    assert found == BY_HAND
+    rows = [row.asDict() for row in expected.orderBy("window_start", "carrier").collect()]
+    assert rows == BY_HAND
     assert expected.schema.names == DAILY.names
     assert [f.dataType for f in expected.schema] == [f.dataType for f in spark_schema(DAILY)]
 
 
 def test_an_equal_output_is_exact_in_any_order(spark: SparkSession, expected: DataFrame, tmp_path: Path) -> None:
-    found = compared(spark, expected, tmp_path, BY_HAND[::-1])
-    assert found.is_exact
-    assert (found.expected, found.committed, found.records) == (4, 4, 6)
-    assert found.files == ("part-1-1-parquet-0-1-0.parquet",)
+    comparison = compared(spark, expected, tmp_path, BY_HAND[::-1])
+    assert comparison.is_exact
+    assert (comparison.expected, comparison.committed, comparison.records) == (4, 4, 6)
+    assert comparison.files == ("part-1-1-parquet-0-1-0.parquet",)
 
 
 def test_a_lost_a_repeated_and_a_changed_row_are_each_found(
@@ -88,10 +88,13 @@ def test_a_lost_a_repeated_and_a_changed_row_are_each_found(
 ) -> None:
     """What differs is shown row by row."""
     changed = BY_HAND[2] | {"max_delay": 1}
-    found = compared(spark, expected, tmp_path, [BY_HAND[0], BY_HAND[0], changed, BY_HAND[3]])
-    assert not found.is_exact
-    assert (found.missing, found.unexpected) == (2, 2)
-    assert {(one.side, one.row["carrier"], one.row["max_delay"]) for one in found.differences} == {
+    comparison = compared(spark, expected, tmp_path, [BY_HAND[0], BY_HAND[0], changed, BY_HAND[3]])
+    assert not comparison.is_exact
+    assert (comparison.missing, comparison.unexpected) == (2, 2)
+    assert {
+        (difference.side, difference.row["carrier"], difference.row["max_delay"])
+        for difference in comparison.differences
+    } == {
         ("missing", "UA", None),
         ("missing", "AA", 0),
         ("unexpected", "AA", 10),
@@ -107,5 +110,5 @@ def test_hidden_files_are_not_output(spark: SparkSession, expected: DataFrame, t
 
 def test_the_smallest_difference_of_a_mean_counts(spark: SparkSession, expected: DataFrame, tmp_path: Path) -> None:
     nearly = [BY_HAND[0] | {"mean_delay": 3.5000000000000004}, *BY_HAND[1:]]
-    found = compared(spark, expected, tmp_path, nearly)
-    assert (found.missing, found.unexpected) == (1, 1)
+    comparison = compared(spark, expected, tmp_path, nearly)
+    assert (comparison.missing, comparison.unexpected) == (1, 1)

@@ -116,7 +116,7 @@ class Kept(weir.KeyedProcessFunction):
         out.emit({"key": context.current_key, "n": self._n.get(), "seen": len(self._seen), "newest": names[-1]})
 
 
-def job(numbers: Steps, tally: Tally, counted: weir.spi.Sink, kept: weir.spi.Sink) -> weir.Dataflow:
+def job(numbers: Steps, tally: Tally, counted: weir.spi.Sink, process_sink: weir.spi.Sink) -> weir.Dataflow:
     flow = weir.Dataflow("golden")
     rules = flow.source("rules", Steps(RULES, 1), parallelism=1)
     rows = flow.source("numbers", numbers).connect_broadcast("tally", rules, tally, ROWS)
@@ -129,5 +129,5 @@ def job(numbers: Steps, tally: Tally, counted: weir.spi.Sink, kept: weir.spi.Sin
         "mean": weir.Mean("value"),
     }
     rows.key_by("key", "name").aggregate("counts", summed).sink("counted", counted)
-    rows.key_by("key").process("kept", Kept, KEPT).sink("out", kept)
+    rows.key_by("key").process("kept", Kept, KEPT).sink("out", process_sink)
     return flow

@@ -32,27 +32,27 @@ def restored(savepoint: Path, folder: Path) -> Tally:
 def check_output(folder: Path) -> None:
     """What comes out holds what was counted before the savepoint."""
     rows = [row(split, value) for split in range(SPLITS) for value in range(WHOLE)]
-    by_key = {key: [one for one in rows if one["key"] == key] for key in range(KEYS)}
-    kept = {one["key"]: one for one in committed(folder / "kept")}
-    assert {key: (one["n"], one["seen"], one["newest"]) for key, one in kept.items()} == {
-        key: (len(own), len({one["value"] for one in own}), f"key {key}") for key, own in by_key.items()
+    by_key = {key: [entry for entry in rows if entry["key"] == key] for key in range(KEYS)}
+    entries = {entry["key"]: entry for entry in committed(folder / "kept")}
+    assert {key: (entry["n"], entry["seen"], entry["newest"]) for key, entry in entries.items()} == {
+        key: (len(group), len({entry["value"] for entry in group}), f"key {key}") for key, group in by_key.items()
     }
-    last = {one["key"]: one for one in sorted(committed(folder / "counted"), key=lambda one: one["n"])}
-    for key, own in by_key.items():
-        values = [one["value"] for one in own]
-        found = last[key]
-        assert (found["n"], found["even"]) == (len(own), sum(one["even"] for one in own))
-        assert (found["total"], found["least"], found["most"]) == (sum(values), min(values), max(values))
-        assert found["mean"] == pytest.approx(sum(values) / len(values))
+    last = {entry["key"]: entry for entry in sorted(committed(folder / "counted"), key=lambda entry: entry["n"])}
+    for key, group in by_key.items():
+        values = [entry["value"] for entry in group]
+        totals = last[key]
+        assert (totals["n"], totals["even"]) == (len(group), sum(entry["even"] for entry in group))
+        assert (totals["total"], totals["least"], totals["most"]) == (sum(values), min(values), max(values))
+        assert totals["mean"] == pytest.approx(sum(values) / len(values))
 
 
 @pytest.mark.parametrize("savepoint", GOLDEN, ids=lambda path: path.name)
 def test_a_savepoint_of_this_format_restores(savepoint: Path, tmp_path: Path) -> None:
     tally = restored(savepoint, tmp_path)
-    assert sum(sum(seen) for seen, _, _ in tally.opened) == HALF * SPLITS
+    assert sum(sum(counts) for counts, _, _ in tally.opened) == HALF * SPLITS
     assert all(parts == ["part 0", "part 1"] for _, parts, _ in tally.opened)
-    known = {row(0, value)["name"]: value for value in range(RULES)}
-    assert all(rules == known for _, _, rules in tally.opened)
+    expected = {row(0, value)["name"]: value for value in range(RULES)}
+    assert all(rules == expected for _, _, rules in tally.opened)
     check_output(tmp_path)
 
 
@@ -61,10 +61,14 @@ def test_a_golden_savepoint_holds_what_it_is_there_for(savepoint: Path) -> None:
     manifest = decode_manifest((savepoint / MANIFEST_FILE).read_bytes(), MANIFEST_FILE)
     assert savepoint.name == f"format-{manifest.format}"
     assert manifest.finished_operators() == ("rules",)
-    kept = [one for uid in ("numbers", "tally", "counts", "kept") for one in manifest.operators[uid].subtasks.values()]
+    snapshots = [
+        snapshot
+        for uid in ("numbers", "tally", "counts", "kept")
+        for snapshot in manifest.operators[uid].subtasks.values()
+    ]
     assert all(manifest.operators[uid].finished is FinishedState.RUNNING for uid in ("numbers", "tally"))
     for kind in ("keyed", "broadcast", "lists", "unions"):
-        assert any(getattr(one, kind) for one in kept), kind
+        assert any(getattr(snapshot, kind) for snapshot in snapshots), kind
     assert sum(file.stat().st_size for file in savepoint.rglob("*") if file.is_file()) < 100_000
 
 

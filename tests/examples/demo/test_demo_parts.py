@@ -40,14 +40,14 @@ def test_a_second_failure_starts_the_count_again() -> None:
 
 def test_everything_is_read_when_nothing_comes_for_two_whole_checkpoints_near_the_end() -> None:
     end = END_OF_YEAR_MS - MAX_WATERMARK_LAG_MS
-    done = InputEndDetector()
-    assert not done.is_complete(run(0, 10, watermark=end), 5)
-    assert not done.is_complete(run(1, 11, watermark=end), 7)
-    assert not done.is_complete(run(2, 11, watermark=end), 9), "checkpoint 8 may have been under way"
-    assert not done.is_complete(run(3, 11, watermark=end - 1), 10), "a subtask stands still in November"
-    assert not done.is_complete(run(3, 11, watermark=None), 10)
-    assert not done.is_complete(run(3, 11, watermark=end, state="restarting"), 10)
-    assert done.is_complete(run(4, 11, watermark=end), 10)
+    detector = InputEndDetector()
+    assert not detector.is_complete(run(0, 10, watermark=end), 5)
+    assert not detector.is_complete(run(1, 11, watermark=end), 7)
+    assert not detector.is_complete(run(2, 11, watermark=end), 9), "checkpoint 8 may have been under way"
+    assert not detector.is_complete(run(3, 11, watermark=end - 1), 10), "a subtask stands still in November"
+    assert not detector.is_complete(run(3, 11, watermark=None), 10)
+    assert not detector.is_complete(run(3, 11, watermark=end, state="restarting"), 10)
+    assert detector.is_complete(run(4, 11, watermark=end), 10)
 
 
 def filled(folder: Path) -> Output:
@@ -99,8 +99,8 @@ def job_start(stages: list[int], description: str) -> dict[str, Any]:
 
 def test_records_of_an_application_are_added_up_by_job(tmp_path: Path) -> None:
     """Of the application that is asked for, in one file or in parts; a line that is half written ends the reading."""
-    ours = [{"Event": "SparkListenerApplicationStart", "App Name": "ours"}, job_start([0, 1], "input weather")]
-    parts = [[*ours, task_end(0, 7, 0), task_end(0, 5, 0)], [task_end(1, 0, 11), job_start([2], "input history")]]
+    prefix = [{"Event": "SparkListenerApplicationStart", "App Name": "ours"}, job_start([0, 1], "input weather")]
+    parts = [[*prefix, task_end(0, 7, 0), task_end(0, 5, 0)], [task_end(1, 0, 11), job_start([2], "input history")]]
     (tmp_path / "eventlog_v2_a").mkdir()
     for number, events in enumerate(parts, 1):
         text = "\n".join(map(json.dumps, events))
@@ -118,5 +118,5 @@ def test_rows_of_two_outputs_are_compared_with_their_number(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
     pq.write_table(pa.table({"n": [1, 1, 2]}), tmp_path / "one" / "part-1-1-out-0-1-0.parquet")
     pq.write_table(pa.table({"n": [2, 1, 2]}), tmp_path / "other" / "part-2-1-out-0-1-0.parquet")
-    one, other = Output(tmp_path / "one", "1").rows_by_value(), Output(tmp_path / "other", "2").rows_by_value()
-    assert (list(one - other), list(other - one)) == (["{'n': 1}"], ["{'n': 2}"])
+    counts, other = Output(tmp_path / "one", "1").rows_by_value(), Output(tmp_path / "other", "2").rows_by_value()
+    assert (list(counts - other), list(other - counts)) == (["{'n': 1}"], ["{'n': 2}"])

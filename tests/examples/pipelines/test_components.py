@@ -79,8 +79,8 @@ def job(folder: Path, parallelism: int, bounded: bool = False) -> CompiledJob:
 
 def in_the_loop(run: Run) -> bool:
     """Whether some checkpoint of this attempt holds messages that were on their way."""
-    mine = [m for m in run.manifests if m.token == run.records.token]
-    return any(s.feedback for m in mine for s in m.operators["loop"].subtasks.values())
+    manifests = [m for m in run.manifests if m.token == run.records.token]
+    return any(s.feedback for m in manifests for s in m.operators["loop"].subtasks.values())
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
@@ -119,16 +119,16 @@ def test_a_stopped_job_goes_on_at_another_parallelism_over_a_graph_that_has_grow
     tmp_path: Path, before: int, after: int
 ) -> None:
     """S4-30: what was going round goes on going round; new edges join old components."""
-    some, more = edges(seed=3, vertices=1_200, count=50), [(0, 1_199), (7, 150), (5_000, 5)]
+    some, additions = edges(seed=3, vertices=1_200, count=50), [(0, 1_199), (7, 150), (5_000, 5)]
     write_all(tmp_path / "edges", some, files=20)
     with running(job(tmp_path, before), tmp_path / "state") as run:
         run.wait_for(lambda: in_the_loop(run))
         savepoint = run.end("stop")
-    write_all(tmp_path / "edges", more, "more", files=1)
+    write_all(tmp_path / "edges", additions, "more", files=1)
     with running(job(tmp_path, after), tmp_path / "state", MemoryRunStore(Token(9), restore_from=savepoint)) as run:
-        run.wait_for(lambda: found(tmp_path / "out") == answer(some + more))
+        run.wait_for(lambda: found(tmp_path / "out") == answer(some + additions))
         run.end("drain")
-    assert found(tmp_path / "out") == answer(some + more)
+    assert found(tmp_path / "out") == answer(some + additions)
 
 
 def test_a_drain_waits_until_all_that_was_read_is_settled(tmp_path: Path) -> None:

@@ -84,10 +84,10 @@ def test_an_example_is_exact_over_a_stop_and_a_rescale(example: str, tmp_path: P
     tables = sample.tables(tmp_path, database)
     assert differences(example, tables) == []
     for output in OUTPUTS[example]:
-        whole = tables[output]
-        lost = whole.num_rows if output in ("late_orders", "late_payments") else 1  # a late row may have no partner
-        assert differences(example, {**tables, output: whole.slice(lost)}), f"a lost row of {output} is found"
-        twice = pa.concat_tables([whole, whole.slice(whole.num_rows - 1)])
+        table = tables[output]
+        lost = table.num_rows if output in ("late_orders", "late_payments") else 1  # a late row may have no partner
+        assert differences(example, {**tables, output: table.slice(lost)}), f"a lost row of {output} is found"
+        twice = pa.concat_tables([table, table.slice(table.num_rows - 1)])
         assert differences(example, {**tables, output: twice}), f"a repeated row of {output} is found"
 
 

@@ -70,8 +70,8 @@ class LocalRun:
 
 
 def operators(records: MemoryRunStore) -> dict[str, Any]:
-    found: dict[str, Any] = records.live.get("operators", {})
-    return found
+    operators: dict[str, Any] = records.live.get("operators", {})
+    return operators
 
 
 @contextmanager
@@ -106,8 +106,8 @@ class Folders:
         return self.root / "out"
 
     def flow(self, **params: Any) -> Dataflow:
-        given = {"flights_dir": str(self.flights), "output_dir": str(self.output), **params}
-        return flights.PIPELINE.dataflow(given, PipelineContext(str(self.root / "inputs")))
+        arguments = {"flights_dir": str(self.flights), "output_dir": str(self.output), **params}
+        return flights.PIPELINE.dataflow(arguments, PipelineContext(str(self.root / "inputs")))
 
     def committed(self) -> list[dict[str, Any]]:
         parts = [pq.read_table(path) for path in sorted(self.output.glob("part-*.parquet"))]
@@ -118,11 +118,11 @@ class Folders:
 @pytest.fixture
 def folders(tmp_path: Path, some: pa.Table) -> Folders:
     """Empty folders, with the inputs from Spark already written."""
-    found = Folders(tmp_path)
-    for folder in (found.flights, found.output):
+    folders = Folders(tmp_path)
+    for folder in (folders.flights, folders.output):
         folder.mkdir(parents=True)
     write_flight_inputs(tmp_path / "inputs", some)
-    return found
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def by_hand(table: pa.Table) -> list[dict[str, Any]]:
     def key(row: dict[str, Any]) -> tuple[str, str, str]:
         return row["carrier"], row["origin"], f"{row['year']}-{row['month']:02}-{row['day']:02}T00:00:00"
 
-    found = []
+    results = []
     for (carrier, origin, day), rows in itertools.groupby(sorted(table.to_pylist(), key=key), key=key):
         group = list(rows)
         delays = [row["dep_delay"] for row in group if row["dep_delay"] is not None]
@@ -147,8 +147,8 @@ def by_hand(table: pa.Table) -> list[dict[str, Any]]:
         wind = [hour["wind_speed"] for hour in hours if hour.get("wind_speed") is not None]
         arrivals = [row["arr_delay"] for row in group if row["arr_delay"] is not None] if carrier in names else []
         sums = (len(group), _mean(delays), max(delays, default=None), cancelled, wet, max(wind, default=None))
-        found.append((carrier, names.get(carrier), origin, day, *sums, _mean(arrivals)))
-    return [dict(zip([*DAILY.names[:4], *DAILY.names[5:]], row, strict=True)) for row in found]
+        results.append((carrier, names.get(carrier), origin, day, *sums, _mean(arrivals)))
+    return [dict(zip([*DAILY.names[:4], *DAILY.names[5:]], row, strict=True)) for row in results]
 
 
 _HOUR = ("origin", "year", "month", "day", "hour")
@@ -160,8 +160,8 @@ def _mean(values: list[int]) -> float | None:
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the end of the window, which follows from its start."""
-    kept = [{name: value for name, value in row.items() if name != "window_end"} for row in rows]
-    return [row | {"window_start": row["window_start"].isoformat()} for row in kept]
+    records = [{name: value for name, value in row.items() if name != "window_end"} for row in rows]
+    return [row | {"window_start": row["window_start"].isoformat()} for row in records]
 
 
 def test_flights_are_exact_over_a_stop_and_a_rescale(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
@@ -235,10 +235,10 @@ def test_a_malformed_row_fails_the_run_and_is_named(folders: Folders, some: pa.T
     victim = spoil(folders.flights)
     with running(folders.flow(), 2, tmp_path / "state", MemoryRunStore()) as run:
         run.thread.join(PATIENCE_S)
-    told = str(run.records.failure)
-    assert victim.name in told
-    assert "dep_delay" in told
-    assert "3" in told
+    message = str(run.records.failure)
+    assert victim.name in message
+    assert "dep_delay" in message
+    assert "3" in message
 
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])

@@ -40,10 +40,10 @@ def test_clicks_are_out_of_order_within_the_bound_but_for_stragglers(tmp_path: P
     table = sample.tables(tmp_path, "")["clicks"]
     lags, newest = [], 0
     for path in sorted((tmp_path / "clicks").iterdir()):
-        one = tmp_path / path.stem
-        one.mkdir()
-        path.rename(one / path.name)
-        for at in json_table(one, table.schema)["clicked_at"].cast("int64").to_pylist():
+        folder = tmp_path / path.stem
+        folder.mkdir()
+        path.rename(folder / path.name)
+        for at in json_table(folder, table.schema)["clicked_at"].cast("int64").to_pylist():
             newest = max(newest, at)
             lags.append(newest - at)
     assert 0 < sum(lag > 60_000 for lag in lags) < len(lags) / 50
@@ -68,7 +68,7 @@ def test_the_examples_are_of_the_version_that_they_need_and_the_product_has_none
     product, examples = (
         tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "examples")
     )
-    needed = next(each for each in examples["dependencies"] if each.startswith(product["name"]))
-    assert needed.endswith(f"=={product['version']}")
+    requirement = next(each for each in examples["dependencies"] if each.startswith(product["name"]))
+    assert requirement.endswith(f"=={product['version']}")
     assert examples["version"] == product["version"]
     assert "entry-points" not in product

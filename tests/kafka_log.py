@@ -22,8 +22,8 @@ def read_log(address: tuple[str, int], topic: str, partition: int) -> list[Entry
     """All entries, those of open transactions and markers too. Batches must not be compressed."""
     entries: list[Entry] = []
     with socket.create_connection(address, 30) as connection:
-        while found := _fetch(connection, topic, partition, entries[-1].offset + 1 if entries else 0):
-            entries += found
+        while batch := _fetch(connection, topic, partition, entries[-1].offset + 1 if entries else 0):
+            entries += batch
     return entries
 
 
@@ -47,12 +47,12 @@ def _fetch(connection: socket.socket, topic: str, partition: int, offset: int) -
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = connection.recv(size - len(found))
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
         assert part, "the broker has closed the connection"
-        found += part
-    return found
+        data += part
+    return data
 
 
 def _batches(data: bytes) -> list[Entry]:
@@ -96,11 +96,11 @@ def _bytes(data: bytes, place: int) -> tuple[bytes, int]:
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
     """A zigzag number and the place behind it."""
-    found = shift = 0
+    bits = shift = 0
     while True:
         byte = data[place]
         place += 1
-        found |= (byte & 0x7F) << shift
+        bits |= (byte & 0x7F) << shift
         if not byte & 0x80:
-            return (found >> 1) ^ -(found & 1), place
+            return (bits >> 1) ^ -(bits & 1), place
         shift += 7

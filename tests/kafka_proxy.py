@@ -111,10 +111,10 @@ def _frame(connection: socket.socket) -> bytes:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = connection.recv(size - len(found))
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
         if not part:
             raise EOFError
-        found += part
-    return found
+        data += part
+    return data

@@ -70,8 +70,8 @@ class Prose:
         prose = re.sub(r"``.*?``|`[^`]*`", "code", text, flags=re.DOTALL)  # names in backticks are no prose
         self.words += len(re.findall(r"[A-Za-z][A-Za-z'-]*", prose))
         for kind, (pattern, _) in VAGUE.items():
-            for found in pattern.finditer(prose):
-                around = prose[max(found.start() - 30, 0) : found.end() + 30].replace("\n", " ")
+            for match in pattern.finditer(prose):
+                around = prose[max(match.start() - 30, 0) : match.end() + 30].replace("\n", " ")
                 self.vague[kind].append(f"{place}: …{around}…")
 
     def rate(self, kind: str) -> float:

@@ -66,22 +66,22 @@ def sections_of(document: Path) -> list[Section]:
 
 
 def _take(line: str, sections: list[Section], place: str) -> None:
-    found = LINE.fullmatch(line)
-    if found is None or not sections:
+    match = LINE.fullmatch(line)
+    if match is None or not sections:
         raise BadDocument(f"{place}: a requirement is `- **S0-01** sentence` below a heading")
-    if any(found[1] in section.sentences for section in sections):
-        raise BadDocument(f"{place}: {found[1]} is there twice")
-    sections[-1].sentences[found[1]] = found[2]
+    if any(match[1] in section.sentences for section in sections):
+        raise BadDocument(f"{place}: {match[1]} is there twice")
+    sections[-1].sentences[match[1]] = match[2]
 
 
 def ids_in(text: str) -> list[str]:
     """Every id that a text names, each once, ranges spelled out."""
-    found = [
+    ids = [
         f"{document}-{number:02}"
         for document, first, last in NAMED.findall(text)
         for number in range(int(first), int(last or first) + 1)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(ids))
 
 
 def names_of(tests: Path) -> dict[str, list[Test]]:
@@ -98,8 +98,8 @@ def names_of(tests: Path) -> dict[str, list[Test]]:
                 on_spark = marks & SPARK_MARKS or _arguments(node) & fixtures
                 level = "spark" if on_spark else FOLDERS.get(folder, "unit")
                 test = Test(f"{path.relative_to(tests.parent)}::{node.name}", level)
-                for one in ids_in(ast.get_docstring(node) or ""):
-                    names.setdefault(one, []).append(test)
+                for requirement in ids_in(ast.get_docstring(node) or ""):
+                    names.setdefault(requirement, []).append(test)
     return names
 
 
@@ -109,8 +109,8 @@ def _assigns_marks(node: ast.stmt) -> bool:
 
 def _marks(node: ast.AST) -> set[str]:
     """Every `pytest.mark.NAME` below a node."""
-    found = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
-    return {each.attr for each in found if isinstance(each.value, ast.Attribute) and each.value.attr == "mark"}
+    attributes = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    return {each.attr for each in attributes if isinstance(each.value, ast.Attribute) and each.value.attr == "mark"}
 
 
 def _arguments(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
@@ -119,8 +119,8 @@ def _arguments(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
 
 def _fixtures_on_spark(module: ast.Module) -> set[str]:
     """The fixtures of `tests/jobs/conftest.py`, and those of this module that take one of them."""
-    own = (node for node in module.body if isinstance(node, ast.FunctionDef) and not _is_test(node.name))
-    return SPARK_FIXTURES | {node.name for node in own if _arguments(node) & SPARK_FIXTURES}
+    functions = (node for node in module.body if isinstance(node, ast.FunctionDef) and not _is_test(node.name))
+    return SPARK_FIXTURES | {node.name for node in functions if _arguments(node) & SPARK_FIXTURES}
 
 
 def _is_test(name: str) -> bool:
@@ -132,13 +132,14 @@ def report(sections: Sequence[Section], names: Names, verbose: bool) -> Iterator
     """A line per requirement: the strongest level that shows it, and the number of tests."""
     for section in sections:
         yield f"\n{section.title}"
-        for one, sentence in section.sentences.items():
-            tests = names.get(one, ())
-            yield f"  {one}  {_strongest(tests):9}  {_count(len(tests))}  {sentence}"
+        for requirement, sentence in section.sentences.items():
+            tests = names.get(requirement, ())
+            yield f"  {requirement}  {_strongest(tests):9}  {_count(len(tests))}  {sentence}"
             yield from (f"           {test.name} ({test.level})" for test in tests if verbose)
-    ids = [one for section in sections for one in section.sentences]
-    strongest = Counter(_strongest(names.get(one, ())) for one in ids)
-    yield f"\n{sum(one in names for one in ids)} of {len(ids)} lines are named by a test, at its strongest:"
+    ids = [requirement for section in sections for requirement in section.sentences]
+    strongest = Counter(_strongest(names.get(requirement, ())) for requirement in ids)
+    count = sum(requirement in names for requirement in ids)
+    yield f"\n{count} of {len(ids)} lines are named by a test, at its strongest:"
     yield from (f"  {strongest[level]:>3} {level}" for level in LEVELS)
 
 
@@ -152,9 +153,13 @@ def _count(tests: int) -> str:
 
 def unknown(sections: Sequence[Section], names: Names) -> list[str]:
     """What is wrong: ids that tests name and the document does not have."""
-    known = {one for section in sections for one in section.sentences}
-    strange = {one: ", ".join(test.name for test in tests) for one, tests in sorted(names.items()) if one not in known}
-    return [f"{one} does not exist; named by {tests}" for one, tests in strange.items()]
+    ids = {requirement for section in sections for requirement in section.sentences}
+    strange = {
+        requirement: ", ".join(test.name for test in tests)
+        for requirement, tests in sorted(names.items())
+        if requirement not in ids
+    }
+    return [f"{requirement} does not exist; named by {tests}" for requirement, tests in strange.items()]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -48,8 +48,8 @@ def reason_to_skip() -> str:
     if missing:
         return f"no {', '.join(missing)}"
     trial = "ip link add bridge type bridge && ip link add cable type veth peer name device"
-    made = subprocess.run([*HOST, "sh", "-c", trial], check=False, capture_output=True, text=True)
-    return "" if made.returncode == 0 else f"no namespaces, bridges or cables can be made: {made.stderr.strip()}"
+    process = subprocess.run([*HOST, "sh", "-c", trial], check=False, capture_output=True, text=True)
+    return "" if process.returncode == 0 else f"no namespaces, bridges or cables can be made: {process.stderr.strip()}"
 
 
 def _start(command: Sequence[str], folder: Path, log: Path, address: str = "") -> subprocess.Popen[bytes]:
@@ -63,8 +63,8 @@ def _start(command: Sequence[str], folder: Path, log: Path, address: str = "") -
 
 def _await_network(process: subprocess.Popen[bytes]) -> None:
     """Blocks until the process has a network of its own."""
-    ours, its = Path("/proc/self/ns/net"), Path(f"/proc/{process.pid}/ns/net")
-    until(lambda: its.readlink() != ours.readlink(), PATIENCE_S)
+    own_network, its = Path("/proc/self/ns/net"), Path(f"/proc/{process.pid}/ns/net")
+    until(lambda: its.readlink() != own_network.readlink(), PATIENCE_S)
 
 
 class Switch:
@@ -78,8 +78,8 @@ class Switch:
 
     def ip(self, arguments: str) -> None:
         network = ["nsenter", f"--target={self._process.pid}", "--net"]
-        done = subprocess.run([*network, "ip", *arguments.split()], check=False, capture_output=True, text=True)
-        assert done.returncode == 0, f"ip {arguments}: {done.stderr}"
+        process = subprocess.run([*network, "ip", *arguments.split()], check=False, capture_output=True, text=True)
+        assert process.returncode == 0, f"ip {arguments}: {process.stderr}"
 
     def connect(self, cable: str, device: str, pid: int) -> None:
         """A cable from the bridge to a new device in the network of a process."""

@@ -32,8 +32,8 @@ class Registry:
         if kind == "AVRO" and versions:
             reader, writer = (avro.schema.parse(each) for each in (text, self.schemas[versions[-1] - 1][1]))
             checker: Any = ReaderWriterCompatibilityChecker
-            found = checker().get_compatibility(reader, writer)
-            if found.compatibility is not SchemaCompatibilityType.compatible:
+            result = checker().get_compatibility(reader, writer)
+            if result.compatibility is not SchemaCompatibilityType.compatible:
                 return None
         if (kind, text) not in self.schemas:
             self.schemas.append((kind, text))
@@ -73,8 +73,8 @@ def running_registry() -> Iterator[Registry]:
 
         def is_known(self) -> bool:
             registry.requests += 1
-            wanted = "Basic " + base64.b64encode(registry.user.encode()).decode()
-            if not registry.user or self.headers.get("Authorization") == wanted:
+            header = "Basic " + base64.b64encode(registry.user.encode()).decode()
+            if not registry.user or self.headers.get("Authorization") == header:
                 return True
             self.answer(401, {"error_code": 401, "message": "Unauthorized"})
             return False

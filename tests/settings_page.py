@@ -27,22 +27,22 @@ def text() -> str:
     """The whole page."""
     parts: dict[str, Any] = msgspec.json.schema(JobSettings)["$defs"]
     return _HEAD + "".join(
-        f"| `{name}` | {_values(one, parts)} | {_default(one['default'])} | {one['description']} |\n"
-        for name, one in parts["JobSettings"]["properties"].items()
+        f"| `{name}` | {_values(setting, parts)} | {_default(setting['default'])} | {setting['description']} |\n"
+        for name, setting in parts["JobSettings"]["properties"].items()
     )
 
 
-def _values(one: dict[str, Any], parts: dict[str, Any]) -> str:
-    if "$ref" in one:
-        return _values(parts[one["$ref"].rpartition("/")[2]], parts)
-    if "anyOf" in one:
-        return f"{_values(one['anyOf'][0], parts)}, or empty"
-    if "enum" in one:
-        return ", ".join(f"`{value}`" for value in one["enum"])
-    if one["type"] == "object":
+def _values(setting: dict[str, Any], parts: dict[str, Any]) -> str:
+    if "$ref" in setting:
+        return _values(parts[setting["$ref"].rpartition("/")[2]], parts)
+    if "anyOf" in setting:
+        return f"{_values(setting['anyOf'][0], parts)}, or empty"
+    if "enum" in setting:
+        return ", ".join(f"`{value}`" for value in setting["enum"])
+    if setting["type"] == "object":
         return "texts by name"
-    kind = "whole number" if one["type"] == "integer" else "number"
-    return f"{kind}, {one['minimum']:,} to {one['maximum']:,}"
+    kind = "whole number" if setting["type"] == "integer" else "number"
+    return f"{kind}, {setting['minimum']:,} to {setting['maximum']:,}"
 
 
 def _default(value: Any) -> str:

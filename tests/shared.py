@@ -67,7 +67,7 @@ class _Server:
         threading.Thread(target=self._accept, name="shared", daemon=True).start()
 
     def address_of(self, shared: Shared) -> tuple[str, bytes, int]:
-        number = next((n for n, known in self._objects.items() if known is shared), None) or next(self._numbers)
+        number = next((n for n, candidate in self._objects.items() if candidate is shared), None) or next(self._numbers)
         self._objects[number] = shared
         return str(self._listener.address), self._key, number
 
@@ -90,29 +90,29 @@ class _Server:
     @staticmethod
     def _answer(shared: Shared, kind: str, name: str, arguments: list[Any]) -> tuple[bool, Any]:
         try:
-            found = getattr(shared, name)
+            attribute = getattr(shared, name)
             if kind == "read":
-                return True, (True, None) if callable(found) else (False, found)
-            return True, found(*arguments[0], **arguments[1])
+                return True, (True, None) if callable(attribute) else (False, attribute)
+            return True, attribute(*arguments[0], **arguments[1])
         except Exception as error:
             return False, error
 
 
-_made: list[_Server] = []
+_servers: list[_Server] = []
 _making = threading.Lock()
 
 
 def _server() -> _Server:
     with _making:
-        if not _made:
-            _made.append(_Server())
-        return _made[0]
+        if not _servers:
+            _servers.append(_Server())
+        return _servers[0]
 
 
 def _resolve(address: str, key: bytes, number: int) -> Any:
     """The object itself in its own process, a `Remote` elsewhere."""
-    own = _made[0].find(key, number) if _made else None
-    return own if own is not None else Remote(address, key, number)
+    target = _servers[0].find(key, number) if _servers else None
+    return target if target is not None else Remote(address, key, number)
 
 
 class Notes(Shared):

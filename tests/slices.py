@@ -27,26 +27,26 @@ def parse_slice(text: str) -> tuple[int, int]:
 def files_of_slice(weights: dict[str, int], number: int, count: int) -> set[str]:
     """The files of a slice. `weights`: expected seconds by file."""
     slices: list[tuple[int, int]] = [(0, each) for each in range(count)]  # seconds so far, slice
-    found = set()
+    files = set()
     for file in sorted(weights, key=lambda name: (-weights[name], name)):
         seconds, least = min(slices)
         slices[slices.index((seconds, least))] = (seconds + weights[file], least)
         if least == number:
-            found.add(file)
-    return found
+            files.add(file)
+    return files
 
 
 def select_slice(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests of other slices, if `--slice` is given."""
-    chosen = config.getoption("slice")
-    if chosen is None:
+    selection = config.getoption("slice")
+    if selection is None:
         return
     weights: defaultdict[str, int] = defaultdict(int)
     for item in items:
         weights[_file_of(item)] += _LONG_S if item.get_closest_marker("long") else _SHORT_S
-    files = files_of_slice(weights, *chosen)
-    others: Sequence[pytest.Item] = [item for item in items if _file_of(item) not in files]
-    config.hook.pytest_deselected(items=others)
+    files = files_of_slice(weights, *selection)
+    remainder: Sequence[pytest.Item] = [item for item in items if _file_of(item) not in files]
+    config.hook.pytest_deselected(items=remainder)
     items[:] = [item for item in items if _file_of(item) in files]
 
 

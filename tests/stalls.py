@@ -56,9 +56,9 @@ def _serve(client: socket.socket, behind: tuple[str, int], stall: Stall) -> None
 def _forward(source: socket.socket, to: socket.socket, stall: Stall | None) -> None:
     """Forwards bytes until one side ends, then ends the sending direction of the other side."""
     with suppress(OSError):
-        while found := source.recv(1 << 16):
+        while data := source.recv(1 << 16):
             if stall is not None:
                 stall.wait()
-            to.sendall(found)
+            to.sendall(data)
     with suppress(OSError):
         to.shutdown(socket.SHUT_WR)

@@ -53,8 +53,8 @@ def broken_links(document: Path) -> Iterator[str]:
     prose = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", document.read_text())
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose):
         path, _, anchor = target.partition("#")
-        found = (document.parent / path).resolve() if path else document
-        if not found.exists() or (anchor and anchor not in anchors(found)):
+        file = (document.parent / path).resolve() if path else document
+        if not file.exists() or (anchor and anchor not in anchors(file)):
             yield target
 
 
@@ -72,6 +72,6 @@ def without_docstrings(code: str) -> str:
 
 
 def test_the_job_of_the_readme_is_the_pipeline_wordcount() -> None:
-    shown = re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / "README.md").read_text())[0]
+    code = re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / "README.md").read_text())[0]
     pipeline = (ROOT / "examples/pipelines/wordcount.py").read_text()
-    assert without_docstrings(shown) == without_docstrings(pipeline)
+    assert without_docstrings(code) == without_docstrings(pipeline)

@@ -37,8 +37,8 @@ RUNNING = {"BatchResult", "SavepointWriter", "WrittenSavepoint", "run_batch", "r
 def loaded(program: str, modules: tuple[str, ...]) -> list[str]:
     """Which of `modules` a fresh interpreter has loaded after `program`."""
     command = [sys.executable, "-c", f"import sys\n{program}\nprint([m for m in {modules!r} if m in sys.modules])"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    names: list[str] = ast.literal_eval(done.stdout)
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names: list[str] = ast.literal_eval(process.stdout)
     return names
 
 
@@ -63,10 +63,10 @@ def test_what_builds_a_job_loads_neither_spark_nor_the_network() -> None:
 
 @pytest.mark.parametrize("name", weir._HOMES)
 def test_a_name_is_that_of_the_module_that_defines_it(name: str) -> None:
-    found, home = getattr(weir, name), weir._HOMES[name]
-    assert found is getattr(import_module(home), name)
-    assert (found.__module__, found.__name__) == (home, name), "no second name for one thing"
-    assert found.__doc__, "help() describes it"
+    definition, home = getattr(weir, name), weir._HOMES[name]
+    assert definition is getattr(import_module(home), name)
+    assert (definition.__module__, definition.__name__) == (home, name), "no second name for one thing"
+    assert definition.__doc__, "help() describes it"
 
 
 #: The runtime calls the methods of connectors, formats and records: their interfaces describe these methods.
@@ -75,28 +75,28 @@ CALLED_BY_RUNTIME = ("runtime.connectors.", "runtime.io.", "spark_jobs.sinks.")
 
 @pytest.mark.parametrize("name", [name for name, home in weir._HOMES.items() if not home.startswith(CALLED_BY_RUNTIME)])
 def test_every_method_that_an_author_calls_or_writes_is_described(name: str) -> None:
-    found = getattr(weir, name)
-    own = [base for base in getattr(found, "__mro__", ()) if base.__module__.split(".")[0] in OWN]
+    definition = getattr(weir, name)
+    bases = [base for base in getattr(definition, "__mro__", ()) if base.__module__.split(".")[0] in OWN]
     public = {
         method
-        for base in own
+        for base in bases
         for method, value in vars(base).items()
         if not method.startswith("_") and (inspect.isroutine(value) or isinstance(value, property | cached_property))
     }
-    assert [method for method in sorted(public) if not inspect.getdoc(getattr(found, method))] == []
+    assert [method for method in sorted(public) if not inspect.getdoc(getattr(definition, method))] == []
 
 
 def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
     tree = ast.parse((ROOT / "weir/__init__.py").read_text())
     imported = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
+    homes = {
         alias.asname: node.module
         for node in imported.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname == alias.name
     }
-    assert seen == {**weir._HOMES, "spi": "weir"}
+    assert homes == {**weir._HOMES, "spi": "weir"}
 
 
 def test_no_name_is_in_both_modules() -> None:
@@ -130,7 +130,7 @@ def snippets() -> Iterator[tuple[str, str]]:
 
 def imports(code: str) -> set[str]:
     """Modules of the project that `code` imports."""
-    found = [
+    modules = [
         name
         for node in ast.walk(ast.parse(code))
         for name in (
@@ -141,7 +141,7 @@ def imports(code: str) -> set[str]:
             else []
         )
     ]
-    return {name for name in found if name.split(".")[0] in OWN}
+    return {name for name in modules if name.split(".")[0] in OWN}
 
 
 def unknown_names(code: str) -> set[str]:
@@ -151,10 +151,10 @@ def unknown_names(code: str) -> set[str]:
 
 
 def test_documents_show_the_names_of_weir_only() -> None:
-    shown = dict(snippets())
-    assert sum("weir." in code for code in shown.values()) >= 5, "there is something to check"
-    assert {place: imports(code) - {"weir"} for place, code in shown.items() if imports(code) - {"weir"}} == {}
-    assert {place: unknown_names(code) for place, code in shown.items() if unknown_names(code)} == {}
+    codes = dict(snippets())
+    assert sum("weir." in code for code in codes.values()) >= 5, "there is something to check"
+    assert {place: imports(code) - {"weir"} for place, code in codes.items() if imports(code) - {"weir"}} == {}
+    assert {place: unknown_names(code) for place, code in codes.items() if unknown_names(code)} == {}
 
 
 @pytest.mark.parametrize("pipeline", sorted((ROOT / "examples/pipelines").glob("*.py")), ids=lambda path: path.stem)
@@ -169,7 +169,7 @@ def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
 
 def test_no_other_package_has_a_folder_of_one_of_our_names() -> None:
     """Decision 0017: the wheel has names such as `console`; of two packages with one name, the later one wins."""
-    others = {
+    distributions = {
         name: set(packages_distributions().get(name, ())) - {"weir-streams", "weir-streams-examples"} for name in OWN
     }
-    assert {name: packages for name, packages in others.items() if packages} == {}
+    assert {name: packages for name, packages in distributions.items() if packages} == {}

@@ -18,8 +18,8 @@ def lost_client_ms(session: "psycopg.Connection[Any]") -> list[int]:
     """The times after which the server of the session notices a lost client: of a quiet session, of unsent data."""
     assert not session.info.host.startswith("/"), "the limits are those of TCP"
     query = "SELECT setting::int FROM pg_settings WHERE name = ANY(%s) ORDER BY array_position(%s, name)"
-    found = psycopg.Cursor(session, row_factory=scalar_row).execute(query, [NAMES, NAMES])
-    idle, interval, count, unsent_ms = found.fetchall()
+    cursor = psycopg.Cursor(session, row_factory=scalar_row).execute(query, [NAMES, NAMES])
+    idle, interval, count, unsent_ms = cursor.fetchall()
     return [1000 * (idle + interval * count), unsent_ms]
 
 

@@ -28,9 +28,9 @@ def test_all_missing_extras_are_named_at_once() -> None:
 def test_a_name_of_the_face_that_needs_a_missing_library_names_the_extra() -> None:
     """In a process without psycopg, as after an installation without extras."""
     program = "import sys; sys.modules['psycopg'] = None; import weir; weir.DirectorySource; weir.PostgresSource"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "JobRejected" in done.stderr.splitlines()[-1]
-    assert done.stderr.rstrip().endswith("pip install 'weir-streams[postgres]'")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "JobRejected" in process.stderr.splitlines()[-1]
+    assert process.stderr.rstrip().endswith("pip install 'weir-streams[postgres]'")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_a_dataflow_whose_connector_lacks_its_library_does_not_compile(library: 
     flow = "weir.Dataflow('job')"
     lines = f"{flow}.source('in', weir.DirectorySource('/tmp/in', weir.LineFormat()))"
     program = f"import sys; sys.modules[{library!r}] = None; import weir; {flow if 'source' in step else lines}.{step}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.rstrip().endswith(f"pip install 'weir-streams[{extra}]'"), done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert process.stderr.rstrip().endswith(f"pip install 'weir-streams[{extra}]'"), process.stderr
 
 
 def test_a_library_that_misses_a_library_of_its_own_is_not_called_missing(

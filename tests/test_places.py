@@ -17,8 +17,8 @@ FILES = sorted(
 
 def folders_of(name: str) -> set[Path]:
     """The folders with a module of this name, as tests name them."""
-    found = (path.parent.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob(f"{name}.py"))
-    return {Path(*folder.parts[1:]) if folder.parts[0] == "runtime" else folder for folder in found}
+    folders = (path.parent.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob(f"{name}.py"))
+    return {Path(*folder.parts[1:]) if folder.parts[0] == "runtime" else folder for folder in folders}
 
 
 @pytest.mark.parametrize("folder", sorted({file.parent for file in FILES}), ids=str)

@@ -54,8 +54,8 @@ def test_only_the_docstrings_of_tests_count_each_once(project: Path, capsys: pyt
 
 def test_the_tests_are_named_when_asked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-v"], project) == 0
-    named = [line.strip() for line in capsys.readouterr().out.splitlines() if "::" in line]
-    assert named == [f"tests/core/test_ends.py::{name} (unit)" for name in ("test_one", "StateMachine", "test_two")]
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if "::" in line]
+    assert lines == [f"tests/core/test_ends.py::{name} (unit)" for name in ("test_one", "StateMachine", "test_two")]
 
 
 def test_an_id_that_does_not_exist_is_named_with_its_test(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,18 +69,18 @@ def test_an_id_that_does_not_exist_is_named_with_its_test(project: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("added", "told"),
+    ("added", "message"),
     [
         ("- **S0-01** Again\n", "requirements.md, line 9: S0-01 is there twice"),
         ("- [ ] S0-03 An old form\n", "requirements.md, line 9: a requirement is"),
     ],
 )
 def test_a_bad_line_of_the_document_is_named(
-    project: Path, capsys: pytest.CaptureFixture[str], added: str, told: str
+    project: Path, capsys: pytest.CaptureFixture[str], added: str, message: str
 ) -> None:
     (project / "docs/requirements.md").write_text(DOCUMENT + added)
     assert main([], project) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_ranges_are_spelled_out() -> None:
@@ -122,7 +122,7 @@ def test_the_level_of_a_test_follows_from_markers_fixtures_and_folder(tmp_path: 
     for name, text in MARKED.items():
         (tmp_path / "tests" / name).parent.mkdir(parents=True)
         (tmp_path / "tests" / name).write_text(text)
-    levels = {one: test.level for one, (test,) in names_of(tmp_path / "tests").items()}
+    levels = {test_name: test.level for test_name, (test,) in names_of(tmp_path / "tests").items()}
     assert levels == {
         "S0-01": "threads",
         "S0-02": "spark",

@@ -73,9 +73,9 @@ TESTS: Final = {
 
 def test_each_sentence_has_a_test_and_each_test_a_sentence() -> None:
     sentences = re.findall(r"(?m)^- (.+)$", PAGE)
-    named = [[words for words in TESTS if sentence.startswith(words)] for sentence in sentences]
-    assert [sentence for sentence, found in zip(sentences, named, strict=True) if len(found) != 1] == []
-    assert {words for found in named for words in found} == set(TESTS)
+    matches = [[words for words in TESTS if sentence.startswith(words)] for sentence in sentences]
+    assert [sentence for sentence, prefixes in zip(sentences, matches, strict=True) if len(prefixes) != 1] == []
+    assert {words for prefixes in matches for words in prefixes} == set(TESTS)
 
 
 @pytest.mark.parametrize("test", TESTS.values())

@@ -29,11 +29,11 @@ def test_the_version_is_shown() -> None:
 
 
 def test_pipelines_are_a_table_for_people_and_have_schemas_for_programs() -> None:
-    shown = CliRunner().invoke(main, ["pipelines"]).stdout.splitlines()
-    assert shown[0].split() == ["NAME", "DESCRIPTION", "ERROR"]
-    found = json.loads(CliRunner().invoke(main, ["pipelines", "--json"]).stdout)
-    assert [line.split()[0] for line in shown[1:]] == [each["name"] for each in found]
-    assert "lines_dir" in next(each for each in found if each["name"] == "wordcount")["schema"]["properties"]
+    lines = CliRunner().invoke(main, ["pipelines"]).stdout.splitlines()
+    assert lines[0].split() == ["NAME", "DESCRIPTION", "ERROR"]
+    pipelines = json.loads(CliRunner().invoke(main, ["pipelines", "--json"]).stdout)
+    assert [line.split()[0] for line in lines[1:]] == [each["name"] for each in pipelines]
+    assert "lines_dir" in next(each for each in pipelines if each["name"] == "wordcount")["schema"]["properties"]
 
 
 def test_a_job_runs_in_the_process_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,11 +41,11 @@ def test_a_job_runs_in_the_process_of_the_command(tmp_path: Path, monkeypatch: p
     (tmp_path / "in").mkdir()
     (tmp_path / "in/lines.txt").write_text("to be or not\nto be\n")
     params = {"lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "out"), "bounded": True}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "weir.control", "run", "--pipeline", "wordcount", "--json"],
         input=json.dumps(params), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    rows = {row["step"]: (row["rows_in"], row["rows_out"]) for row in json.loads(done.stdout)}
+    rows = {row["step"]: (row["rows_in"], row["rows_out"]) for row in json.loads(process.stdout)}
     assert (rows["lines"], rows["words"]) == ((0, 2), (2, 6))
     assert list((tmp_path / "out").glob("part-*"))
 
@@ -77,8 +77,8 @@ def test_ctrl_c_stops_a_job_without_end_and_commits_the_rows_that_it_has_read(tm
 
 def test_a_missing_input_folder_is_refused_before_the_job_starts(tmp_path: Path) -> None:
     params = {"lines_dir": str(tmp_path / "nowhere"), "output_dir": str(tmp_path / "out"), "bounded": True}
-    done = CliRunner().invoke(main, ["run", "--pipeline", "wordcount"], input=json.dumps(params))
-    assert (done.exit_code, done.stderr) == (3, f"weir: lines.path: there is no folder {tmp_path}/nowhere\n")
+    result = CliRunner().invoke(main, ["run", "--pipeline", "wordcount"], input=json.dumps(params))
+    assert (result.exit_code, result.stderr) == (3, f"weir: lines.path: there is no folder {tmp_path}/nowhere\n")
     assert not (tmp_path / "out").exists()
 
 
@@ -91,8 +91,8 @@ def test_a_missing_input_folder_is_refused_before_the_job_starts(tmp_path: Path)
     ],
 )
 def test_a_refusal_is_a_line_and_an_exit_code(arguments: list[str], code: int, text: str) -> None:
-    done = CliRunner().invoke(main, arguments)
-    assert (done.exit_code, text in done.stderr) == (code, True), done.stderr
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ PathFinder.find_spec = lambda name, *more: None if name == {missing!r} else foun
 from weir.control.__main__ import main
 main({command.split()!r})
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    assert done.stderr.endswith(f"pip install 'weir-streams[{extra}]'\n")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert process.returncode == 3
+    assert process.stderr.endswith(f"pip install 'weir-streams[{extra}]'\n")
 
 
 def test_the_stack_starts_a_worker_for_each_queue() -> None:

@@ -120,10 +120,10 @@ def test_a_process_of_many_jobs_masks_the_secrets_of_a_job_in_its_texts_only(mon
 def test_a_failure_keeps_its_code_operator_and_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_SECRET_ORDERS_PASSWORD", "orders")
     register_references({"url": URL})
-    named = {"code": "orders", "operator": "orders", "slot": 1}
-    failure = {**named, "message": "orders: KeyError", "detail": {**named, "log": ["orders"]}}
+    facts = {"code": "orders", "operator": "orders", "slot": 1}
+    failure = {**facts, "message": "orders: KeyError", "detail": {**facts, "log": ["orders"]}}
     assert redact_failure(failure, redact_json) == {
-        **named, "message": "********: KeyError", "detail": {**named, "log": ["********"]}
+        **facts, "message": "********: KeyError", "detail": {**facts, "log": ["********"]}
     }  # fmt: skip
 
 

@@ -105,8 +105,8 @@ def test_the_settings_of_a_version_hold_them() -> None:
 
 def test_the_event_log_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     assert event_log_settings({}) == {}
-    found = event_log_settings({"WEIR_SPARK_EVENT_LOG": str(tmp_path / "events")})
-    assert found["spark.eventLog.dir"] == (tmp_path / "events").as_uri()
+    settings = event_log_settings({"WEIR_SPARK_EVENT_LOG": str(tmp_path / "events")})
+    assert settings["spark.eventLog.dir"] == (tmp_path / "events").as_uri()
     assert (tmp_path / "events").is_dir()
 
 

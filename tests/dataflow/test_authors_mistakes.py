@@ -170,8 +170,8 @@ def test_a_join_of_known_columns_that_fit_passes() -> None:
     assert rows.map("rows", dict, TYPED).join_broadcast("step", build, on=["name"], take=["title"]).uid == "step"
 
 
-def directory(**more: Any) -> Callable[[], Any]:
-    settings = {"event_time": "n", "max_disorder_ms": 5, **more}
+def directory(**arguments: Any) -> Callable[[], Any]:
+    settings = {"event_time": "n", "max_disorder_ms": 5, **arguments}
     source = weir.DirectorySource("/in", weir.JsonLinesFormat(SCHEMA), **settings)
     return lambda: weir.Dataflow("mistakes").source("step", source)
 
@@ -300,8 +300,8 @@ def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
     build, message = MISTAKES[mistake]
     with pytest.raises(weir.JobRejected, match=f"(?s){message}") as refused:
         build()
-    named = str(refused.value)
-    assert "step" in named or mistake in ("keys in a list", "same uid"), "the operator is named"
+    text = str(refused.value)
+    assert "step" in text or mistake in ("keys in a list", "same uid"), "the operator is named"
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -343,10 +343,10 @@ def test_a_window_on_an_authors_own_source_without_watermarks_is_refused(tmp_pat
         flow.compile(1)
 
 
-@pytest.mark.parametrize("more", [{"bounded": True}, {"event_time": "key"}])
-def test_a_window_fires_on_what_ends_or_has_event_time(tmp_path: Path, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("arguments", [{"bounded": True}, {"event_time": "key"}])
+def test_a_window_fires_on_what_ends_or_has_event_time(tmp_path: Path, arguments: dict[str, Any]) -> None:
     flow = weir.Dataflow("right")
-    read = flow.source("files", weir.DirectorySource(str(tmp_path), weir.JsonLinesFormat(SCHEMA), **more))
+    read = flow.source("files", weir.DirectorySource(str(tmp_path), weir.JsonLinesFormat(SCHEMA), **arguments))
     read.key_by("key").window("step", 5 * MS, "key", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
     assert flow.compile(1)
 
@@ -400,8 +400,8 @@ FOLLOWING: dict[str, Callable[[weir.Stream], weir.Stream]] = {
 def test_two_columns_of_one_name_are_an_error_of_the_step_that_made_them(tmp_path: Path, following: Any) -> None:
     """Not of the next step, which cannot choose between them."""
     flow = weir.Dataflow("mistakes")
-    made = flow.source("numbers", Numbers(total=10)).map_batches("step", _twice)
-    following(made).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    stream = flow.source("numbers", Numbers(total=10)).map_batches("step", _twice)
+    following(stream).sink("out", weir.ParquetSink(str(tmp_path / "out")))
     with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
         run.join()
         assert run.records.failure is not None
@@ -435,7 +435,7 @@ def test_an_error_of_the_pre_aggregation_names_the_window(tmp_path: Path) -> Non
 
 def test_a_factory_of_a_function_that_yields_is_refused_when_it_is_called() -> None:
     """What a factory makes is not known before."""
-    made = keyed().process("step", partial(Yielding), SCHEMA)
-    code = next(step.code for step in made.flow._plan.steps if step.uid == "step")
+    stream = keyed().process("step", partial(Yielding), SCHEMA)
+    code = next(step.code for step in stream.flow._plan.steps if step.uid == "step")
     with pytest.raises(weir.JobRejected, match=r"process uses yield: .*out\.emit"):
         code()

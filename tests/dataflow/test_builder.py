@@ -38,8 +38,8 @@ def test_the_graph_names_sources_with_a_single_reader() -> None:
     flow.source("numbers", Numbers(total=1)).sink("shown", PrintSink())
     changes = PostgresChanges("postgresql://weir@db/shop", "orders", "orders", "orders")
     flow.source("changes", changes).sink("printed", PrintSink())
-    found = {operator.uid: operator.exclusive for operator in flow.compile(1).graph.operators}
-    assert found == {"numbers": False, "shown": False, "changes": True, "printed": False}
+    readers = {operator.uid: operator.exclusive for operator in flow.compile(1).graph.operators}
+    assert readers == {"numbers": False, "shown": False, "changes": True, "printed": False}
 
 
 def test_the_graph_carries_what_each_end_of_the_job_promises(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_the_graph_carries_what_each_end_of_the_job_promises(tmp_path: Path) -> 
     flow = Dataflow("ends", required_guarantee="none")
     flow.source("socket", Socket(total=1)).sink("shown", PrintSink())
     flow.source("numbers", Numbers(total=1)).sink("files", ParquetSink(str(tmp_path)))
-    found = {operator.uid: operator.guarantee for operator in flow.compile(1).graph.operators}
-    assert found == {
+    guarantees = {operator.uid: operator.guarantee for operator in flow.compile(1).graph.operators}
+    assert guarantees == {
         "socket": Guarantee.NONE,
         "shown": Guarantee.AT_LEAST_ONCE,
         "numbers": Guarantee.EXACTLY_ONCE,
@@ -90,9 +90,9 @@ def test_a_sink_within_the_stream_counts_as_a_sink(tmp_path: Path) -> None:
     assert after.columns == numbers.columns
     after.write_through("files", ParquetSink(str(tmp_path))).sink("out", PrintSink())
     graph = flow.compile(2).graph
-    found = {str(operator.uid): (operator.role, operator.commits, operator.guarantee) for operator in graph.operators}
-    assert found["shown"] == (Role.OPERATOR, True, Guarantee.AT_LEAST_ONCE)
-    assert found["files"] == (Role.OPERATOR, True, Guarantee.EXACTLY_ONCE)
+    facts = {str(operator.uid): (operator.role, operator.commits, operator.guarantee) for operator in graph.operators}
+    assert facts["shown"] == (Role.OPERATOR, True, Guarantee.AT_LEAST_ONCE)
+    assert facts["files"] == (Role.OPERATOR, True, Guarantee.EXACTLY_ONCE)
     with pytest.raises(JobRejected) as refused:
         numbers.write_through("bucket", ParquetSink("s3://bucket"))
     assert (refused.value.code, refused.value.field) == ("bad-path", "bucket")
@@ -134,7 +134,7 @@ def _first(rows: pa.RecordBatch, targets: int) -> list[int]:
 
 def test_windows_have_a_combiner_on_their_edge_and_nothing_more_in_the_graph(tmp_path: Path) -> None:
     """One for each subtask before them, with panes that no window cuts; a slide of the size is none."""
-    flow, made = Dataflow("windows"), []
+    flow, counts = Dataflow("windows"), []
     numbers = flow.source("numbers", Numbers(total=1))
     for uid, slide_s in (("tumbling", None), ("same", 10), ("sliding", 4)):
         slide = None if slide_s is None else timedelta(seconds=slide_s)
@@ -149,12 +149,12 @@ def test_windows_have_a_combiner_on_their_edge_and_nothing_more_in_the_graph(tmp
     assert len(job.graph.operators) == 7
     assert [folding.pane_ms for folding in foldings] == [10_000, 10_000, 2_000]
     for folding in foldings:
-        one, other = folding.create(), folding.create()
-        assert isinstance(one, WindowPreAggregator)
-        one.add(pa.record_batch({"key": [1, 1], "value": [0, 2_000]}))
-        made.append(sum(parts.num_rows for parts in one.flush()))
+        aggregator, other = folding.create(), folding.create()
+        assert isinstance(aggregator, WindowPreAggregator)
+        aggregator.add(pa.record_batch({"key": [1, 1], "value": [0, 2_000]}))
+        counts.append(sum(parts.num_rows for parts in aggregator.flush()))
         assert other.flush() == []
-    assert made == [1, 1, 2]
+    assert counts == [1, 1, 2]
     assert [type(job.operators[OperatorId(uid)]()) for uid in ("tumbling", "same", "sliding")] == [
         TumblingWindow, TumblingWindow, SlidingWindow,
     ]  # fmt: skip
@@ -209,8 +209,8 @@ def test_key_types_are_in_the_graph_where_a_source_or_a_step_declares_its_column
     read = flow.source("numbers", Described(total=1))
     read.key_by("key").aggregate("direct", {"n": Count()}).sink("one", ParquetSink(str(tmp_path / "one")))
     other = pa.schema([("name", pa.dictionary(pa.int8(), pa.string()))])
-    made = read.flat_map("rows", lambda row: [], other).key_by("name").aggregate("declared", {"n": Count()})
-    made.sink("two", ParquetSink(str(tmp_path / "two")))
+    stream = read.flat_map("rows", lambda row: [], other).key_by("name").aggregate("declared", {"n": Count()})
+    stream.sink("two", ParquetSink(str(tmp_path / "two")))
     unknown = read.map_batches("batches", lambda batch: batch).key_by("key").aggregate("unknown", {"n": Count()})
     unknown.sink("three", ParquetSink(str(tmp_path / "three")))
     edges = {edge.target: edge.key_types for edge in flow.compile(2).graph.edges if edge.keys}

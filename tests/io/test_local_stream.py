@@ -24,9 +24,9 @@ NOWHERE = "grpc://127.0.0.1:9"
 
 @pytest.fixture
 def network() -> Iterator[LocalNetwork]:
-    made = LocalNetwork()
-    yield made
-    made.close()
+    network = LocalNetwork()
+    yield network
+    network.close()
 
 
 def test_slots_of_a_host_need_no_flight(network: LocalNetwork) -> None:
@@ -100,16 +100,16 @@ def test_a_default_timeout_of_sockets_breaks_no_stream() -> None:
 
 
 def test_slices_are_sent_without_the_rest(network: LocalNetwork) -> None:
-    whole = pa.record_batch({"n": pa.array(range(1_000_000), pa.int64()), "s": ["text"] * 1_000_000})
-    (received,) = transferred(Pair(network), whole.slice(17, 5))
-    assert received == whole.slice(17, 5)
+    batch = pa.record_batch({"n": pa.array(range(1_000_000), pa.int64()), "s": ["text"] * 1_000_000})
+    (received,) = transferred(Pair(network), batch.slice(17, 5))
+    assert received == batch.slice(17, 5)
     assert received.get_total_buffer_size() < 10_000
 
 
 def connected(name: str) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.connect(f"\0{name}")
-    return made
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(f"\0{name}")
+    return client
 
 
 @pytest.mark.parametrize(
@@ -152,15 +152,15 @@ def test_a_stream_is_served_once_a_descriptor_is_free() -> None:
 
 
 def test_a_frame_that_is_cut_off_breaks_the_stream() -> None:
-    found: list[str] = []
-    done = threading.Event()
+    errors: list[str] = []
+    end = threading.Event()
 
     def serve(opening: bytes, stream: LocalStream) -> None:
         try:
             list(stream.frames())
         except LocalStreamError as error:
-            found.append(str(error))
-        done.set()
+            errors.append(str(error))
+        end.set()
 
     server = LocalServer(serve)
     stream = LocalStream.connect(server.name, b"open")
@@ -168,8 +168,8 @@ def test_a_frame_that_is_cut_off_breaks_the_stream() -> None:
     with stream:
         stream._socket.sendall(struct.pack("<BIQ", 1, 10, 0) + b"12345")
         stream._socket.shutdown(socket.SHUT_WR)
-        assert done.wait(30)
-    assert found == ["the stream ended within a frame"]
+        assert end.wait(30)
+    assert errors == ["the stream ended within a frame"]
     for thread in server.shut_down():
         thread.join(30)
 
@@ -185,7 +185,7 @@ class CrampedSocket(socket.socket):
         self.connects = True
         super().connect(address)
 
-    def sendmsg(self, buffers: Any, *more: Any) -> int:
+    def sendmsg(self, buffers: Any, *arguments: Any) -> int:
         left = self.sends.get(self.connects, 1)
         if not left:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
@@ -204,8 +204,8 @@ def test_a_frame_that_is_sent_in_pieces_arrives_as_a_whole(
         monkeypatch.setattr(socket, "socket", CrampedSocket)
         channel = ChannelId(0, 0, chunk_bytes)
         pair.send(*map(records, batches), channel=channel)
-        found = [message.payload for message in pair.received(2, channel) if isinstance(message, Records)]
-        assert found == batches
+        payloads = [message.payload for message in pair.received(2, channel) if isinstance(message, Records)]
+        assert payloads == batches
 
 
 @pytest.mark.parametrize(("at_sender", "sends"), [(True, 2), (True, 3), (False, 0)])

@@ -44,21 +44,21 @@ def test_retention_in_the_middle_of_a_read_leaves_what_is_read_until_its_reader_
         run.checkpoints(2)
         before, read = run.records.completed[-2:]
         PinnedCheckpoint(str(storage), read.folder).renew()  # the process takes longer to start than a checkpoint
-        (own,) = (storage / PINS_FOLDER).iterdir()
+        (pin,) = (storage / PINS_FOLDER).iterdir()
         arguments = [sys.executable, "-c", READS, str(storage / read.folder)]
         with subprocess.Popen(arguments, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
             assert reader.stdin is not None
             assert reader.stdout is not None
             try:
                 assert reader.stdout.readline() == "open\n"
-                own.unlink()
+                pin.unlink()
                 run.checkpoints(6)
                 run.wait_for(lambda: not (storage / before.folder / MANIFEST_FILE).exists())
                 assert all((storage / path).exists() for path in files_of(read.manifest))
                 reader.stdin.write("read\n")
                 reader.stdin.flush()
-                found = {int(key): tuple(value) for key, value in json.loads(reader.stdout.readline()).items()}
-                assert found == expected_counts(SOURCE.numbers)
+                read_counts = {int(key): tuple(value) for key, value in json.loads(reader.stdout.readline()).items()}
+                assert read_counts == expected_counts(SOURCE.numbers)
             finally:
                 reader.send_signal(signal.SIGKILL)
         run.checkpoints(1)

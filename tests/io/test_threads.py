@@ -18,9 +18,9 @@ LOCAL, FLIGHT = LocalNetwork, FlightNetwork
 
 @pytest.fixture
 def wiring() -> Iterator[Wiring]:
-    made = Wiring()
-    yield made
-    made.close()
+    wiring = Wiring()
+    yield wiring
+    wiring.close()
 
 
 def test_a_thread_that_cannot_start_is_a_failure_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ def test_java_options_of_an_operator_are_kept(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {options}\n")
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path)}
     environment.pop("JAVA_TOOL_OPTIONS", None)  # of the tests: with another collector
-    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
-    probe, arguments = done.stdout.splitlines()
+    process = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
+    probe, arguments = process.stdout.splitlines()
     assert probe == "kept"
     assert {"-XX:+UseParallelGC", "-XX:TieredStopAtLevel=1"} <= set(arguments.split())
 
@@ -49,8 +49,8 @@ launcher.close()
 @pytest.mark.slow
 def test_the_ports_of_a_local_spark_ask_for_a_secret_of_this_run() -> None:
     """The ports of the driver take serialised objects from whoever connects, other users of the machine too."""
-    done = subprocess.run([sys.executable, "-c", AUTHENTICATED], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["true", "None", str(sum(range(100)))], done.stderr
+    process = subprocess.run([sys.executable, "-c", AUTHENTICATED], capture_output=True, text=True, check=False)
+    assert process.stdout.split() == ["true", "None", str(sum(range(100)))], process.stderr
 
 
 @pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[2,3]"])
@@ -76,12 +76,12 @@ print(*(conf.get(f"spark.{name}") for name in names))
 @pytest.mark.slow
 def test_a_run_takes_the_cores_that_it_needs_and_keeps_what_an_operator_has_set(tmp_path: Path) -> None:
     """Executors of two cores come whole, so three slots take four cores."""
-    chosen = "spark.executor.cores 2\nspark.executor.heartbeatInterval 9s\nspark.cores.max 100\n"
-    (tmp_path / "spark-defaults.conf").write_text(chosen)
+    defaults = "spark.executor.cores 2\nspark.executor.heartbeatInterval 9s\nspark.cores.max 100\n"
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path)}
     environment.pop("SPARK_LOCAL_IP", None)
-    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["4", "None", "5s", "127.0.0.1", "127.0.0.1"]
+    process = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["4", "None", "5s", "127.0.0.1", "127.0.0.1"]
 
 
 #: A version's settings reach Spark; its UI is on, on this machine only, and its event log is where it was asked for.
@@ -104,11 +104,11 @@ launcher.close()
 def test_spark_shows_what_it_does(tmp_path: Path) -> None:
     environment = {**os.environ, "WEIR_SPARK_EVENT_LOG": str(tmp_path / "events")}
     environment.pop("SPARK_LOCAL_IP", None)
-    done = subprocess.run([sys.executable, "-c", SEEN], env=environment, capture_output=True, text=True, check=False)
-    settings, address, shown = done.stdout.splitlines() or ("", "", done.stderr)
+    process = subprocess.run([sys.executable, "-c", SEEN], env=environment, capture_output=True, text=True, check=False)
+    settings, address, flag = process.stdout.splitlines() or ("", "", process.stderr)
     assert settings == "3 false"
     assert address.startswith(("http://127.0.0.1:", "http://localhost:"))
-    assert shown == "True"
+    assert flag == "True"
     (log,) = (tmp_path / "events").iterdir()
     written = "".join(path.read_text() for path in ([log] if log.is_file() else sorted(log.iterdir())))
     assert "SparkListenerJobEnd" in written
@@ -142,6 +142,6 @@ def test_a_stored_version_runs_no_command_by_its_settings(program: str, tmp_path
     environment = {**os.environ}
     environment.pop("JAVA_TOOL_OPTIONS", None)
     command = [sys.executable, "-c", program, str(proof)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert not proof.exists(), "the settings of a version have run a command as the service account"
-    assert "not the name of a Spark setting" in done.stderr.splitlines()[-1]
+    assert "not the name of a Spark setting" in process.stderr.splitlines()[-1]

@@ -42,9 +42,9 @@ def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_outp
     rows = len(committed(tmp_path / "out"))
     last = records.completed[-1]
     assert set(last.manifest.finished_operators()) == {"numbers", "counts", "out"}
-    again = MemoryRunStore(restore_from=last.folder)
-    run_local(counts(source, tmp_path / "out"), parallelism=2, storage=storage, settings=FAST, records=again)
-    assert again.state is RunState.FINISHED
+    second_run = MemoryRunStore(restore_from=last.folder)
+    run_local(counts(source, tmp_path / "out"), parallelism=2, storage=storage, settings=FAST, records=second_run)
+    assert second_run.state is RunState.FINISHED
     assert len(committed(tmp_path / "out")) == rows
 
 

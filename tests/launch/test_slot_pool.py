@@ -40,7 +40,7 @@ class Place:
 
     stage: SlotPool
     index: int
-    given: list[StartSlot] = field(default_factory=list)
+    requests: list[StartSlot] = field(default_factory=list)
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def __post_init__(self) -> None:
@@ -49,19 +49,19 @@ class Place:
         )
         self.thread.start()
 
-    def _run(self, given: StartSlot) -> None:
-        self.given.append(given)
+    def _run(self, request: StartSlot) -> None:
+        self.requests.append(request)
         self.go.acquire(timeout=PATIENCE_S)
 
-    def is_running(self, given: StartSlot) -> bool:
-        return self.given[-1:] == [given]
+    def is_running(self, request: StartSlot) -> bool:
+        return self.requests[-1:] == [request]
 
 
 @pytest.fixture
 def stage() -> Iterator[SlotPool]:
-    made = SlotPool(Token(7), 2, "127.0.0.1")
-    yield made
-    made.dismiss_members()
+    pool = SlotPool(Token(7), 2, "127.0.0.1")
+    yield pool
+    pool.dismiss_members()
 
 
 def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: SlotPool) -> None:
@@ -83,38 +83,38 @@ def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: Slo
         place.go.release()
         place.thread.join(PATIENCE_S)
         assert not place.thread.is_alive()
-        assert place.given == [FIRST, SECOND]
+        assert place.requests == [FIRST, SECOND]
 
 
 def test_a_lost_place_is_known_at_once(stage: SlotPool) -> None:
     class Death(Exception):
         pass
 
-    def die(given: StartSlot) -> None:
+    def die(request: StartSlot) -> None:
         raise Death
 
     def stand_and_die() -> None:
         with suppress(Death):
             serve_slots(stage.address, 1, die)
 
-    told: list[str | None] = []
+    reports: list[str | None] = []
     Place(stage, 0)
     threading.Thread(target=stand_and_die, daemon=True).start()
-    stage.start_slots(FIRST, told.append)
+    stage.start_slots(FIRST, reports.append)
     started = time.monotonic()
     assert not stage.wait_until_empty(PATIENCE_S)
     assert time.monotonic() - started < PATIENCE_S, "nobody waits for the other one"
     assert not stage.is_intact
-    until(lambda: told != [], 10)
-    assert told[0] == "the process of slot 1 is lost: Death()", "it says why, and not only that it is gone"
+    until(lambda: reports != [], 10)
+    assert reports[0] == "the process of slot 1 is lost: Death()", "it says why, and not only that it is gone"
 
 
 def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: SlotPool) -> None:
     """Places are started ahead; who is given them must not wait for the one that is missing."""
-    told: list[str | None] = []
+    reports: list[str | None] = []
     stage.on_lost(1, "it never spoke")
-    stage.start_slots(FIRST, told.append)
-    assert told == ["a pool member was lost before it was needed"]
+    stage.start_slots(FIRST, reports.append)
+    assert reports == ["a pool member was lost before it was needed"]
 
 
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
@@ -129,22 +129,22 @@ def test_a_place_of_another_stage_is_turned_away(stage: SlotPool, wrong: dict[st
 
 def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: SlotPool) -> None:
     """S1-04: one that could not even begin has no connection that could be lost; nobody waits for its hello."""
-    told: list[str | None] = []
+    reports: list[str | None] = []
     place = Place(stage, 1)
-    stage.start_slots(FIRST, told.append)
+    stage.start_slots(FIRST, reports.append)
     until(lambda: place.is_running(FIRST))
-    assert told == []
+    assert reports == []
     place.go.release()
-    until(lambda: told != [], 10)
-    assert told == ["slot 1 has exited or could not start: see its log"]
+    until(lambda: reports != [], 10)
+    assert reports == ["slot 1 has exited or could not start: see its log"]
 
 
 def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: SlotPool) -> None:
-    told: list[str | None] = []
-    stage.start_slots(FIRST, told.append)
+    reports: list[str | None] = []
+    stage.start_slots(FIRST, reports.append)
     stage.on_end("no more slots")
-    stage.start_slots(SECOND, told.append)
-    assert told == ["no more slots", "no more slots"]
+    stage.start_slots(SECOND, reports.append)
+    assert reports == ["no more slots", "no more slots"]
     assert not stage.is_intact
 
 

@@ -123,11 +123,11 @@ def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path
 
 def test_an_exception_leaves_the_stage_standing_and_a_kill_replaces_it(launcher: SparkLauncher, tmp_path: Path) -> None:
     """S0-11, S4-42: an operator raises once, then a slot is killed; the output stays exact."""
-    told, raised, hurry = tmp_path / "raise", tmp_path / "raised", tmp_path / "hurry"
+    trigger, raised, hurry = tmp_path / "raise", tmp_path / "raised", tmp_path / "hurry"
 
     def trouble(batch: pa.RecordBatch) -> pa.RecordBatch:
         with contextlib.suppress(FileNotFoundError):
-            told.rename(raised)  # by one slot, once
+            trigger.rename(raised)  # by one slot, once
             raise ValueError("once")
         return batch
 
@@ -135,7 +135,7 @@ def test_an_exception_leaves_the_stage_standing_and_a_kill_replaces_it(launcher:
     job = Running(launcher, tmp_path, source, 2, trouble=trouble)
     job.wait_for(lambda: job.checkpoints(1) >= 1 and job.shows(restarts=0))
     pids, stages = {job.pid(0), job.pid(1)}, stages_of(launcher)
-    told.touch()
+    trigger.touch()
     job.wait_for(lambda: job.checkpoints(2) >= 1 and job.shows(restarts=1))
     assert "ValueError: once" in job.records.attempts[0][2]
     assert {job.pid(0), job.pid(1)} == pids

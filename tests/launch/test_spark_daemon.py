@@ -36,15 +36,15 @@ for _ in range(2):
 def test_nothing_is_imported_that_starts_threads() -> None:
     """Those of jemalloc see to a fork themselves."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
-    first, threads = done.stdout.splitlines()
+    process = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
+    first, threads = process.stdout.splitlines()
     assert first == "1 False False"
     assert [name for name in threads.split() if not name.startswith("jemalloc")] == ["python"]
 
 
 def test_forks_draw_different_random_numbers() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
-    first, second = done.stdout.split()
+    process = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
+    first, second = process.stdout.split()
     assert first != second
 
 

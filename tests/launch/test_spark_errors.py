@@ -34,20 +34,20 @@ org.apache.spark.SparkException: EOFException occurred while reading the port nu
 
 def test_the_cause_is_told_that_stands_deep_in_an_error_of_spark() -> None:
     """An executor whose Python lacks a package: its name is what an operator needs."""
-    told = summarize_error(RuntimeError(NO_NUMPY))
-    assert "ModuleNotFoundError: No module named 'numpy'" in told
-    assert told.startswith("org.apache.spark.SparkException: Job aborted")
-    assert "PythonWorkerFactory" not in told
-    assert "^^^" not in told
+    summary = summarize_error(RuntimeError(NO_NUMPY))
+    assert "ModuleNotFoundError: No module named 'numpy'" in summary
+    assert summary.startswith("org.apache.spark.SparkException: Job aborted")
+    assert "PythonWorkerFactory" not in summary
+    assert "^^^" not in summary
 
 
 def test_an_error_of_any_length_is_told_by_its_beginning_and_its_end() -> None:
-    told = summarize_error(
+    summary = summarize_error(
         RuntimeError("\n".join(["it began so", *(f"line {number}" for number in range(1_000)), "it ended so"]))
     )
-    assert told.startswith("it began so")
-    assert told.endswith("it ended so")
-    assert len(told) < 1_100
+    assert summary.startswith("it began so")
+    assert summary.endswith("it ended so")
+    assert len(summary) < 1_100
 
 
 def test_an_error_without_words_is_told_by_its_kind() -> None:
@@ -65,8 +65,10 @@ def test_a_run_without_java_names_the_package_to_install(tmp_path: Path, has_jav
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     program = "from runtime.launch.spark import SparkLauncher; SparkLauncher('run', '').open_context(1)"
     environment = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    error = done.stderr.splitlines()[-1]
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    error = process.stderr.splitlines()[-1]
     assert error.startswith(
         "runtime.errors.EnvironmentFailure: Spark's JVM ended at its start; the first error in its output"
         if has_java

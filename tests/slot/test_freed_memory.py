@@ -24,8 +24,10 @@ print(faults() - before)
 
 def faults(first: str) -> int:
     """How often twenty batches met a page that the system had to clear."""
-    done = subprocess.run([sys.executable, "-c", PAGES.format(first=first)], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    process = subprocess.run(
+        [sys.executable, "-c", PAGES.format(first=first)], capture_output=True, text=True, check=True
+    )
+    return int(process.stdout)
 
 
 @pytest.mark.skipif(not process_tuning.keep_freed_memory(), reason="another C library")

@@ -61,8 +61,8 @@ except MemoryError:
 
 def test_one_allocation_cannot_outrun_the_bound() -> None:
     """The first limit of a process stays, also where a later attempt computes a larger one."""
-    done = subprocess.run([sys.executable, "-c", JUMP], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["refused", "200", "refused"], done.stderr
+    process = subprocess.run([sys.executable, "-c", JUMP], capture_output=True, text=True, check=False)
+    assert process.stdout.split() == ["refused", "200", "refused"], process.stderr
 
 
 def test_a_slot_above_its_bound_fails_the_run_by_name_though_checkpoints_complete(tmp_path: Path) -> None:
@@ -70,16 +70,16 @@ def test_a_slot_above_its_bound_fails_the_run_by_name_though_checkpoints_complet
 
     def trouble(batch: pa.RecordBatch) -> pa.RecordBatch:
         if any(manifest.token == run.records.token for manifest in run.manifests):
-            held = bytearray(b"x") * (256 * MEGABYTE)
+            block = bytearray(b"x") * (256 * MEGABYTE)
             threading.Event().wait(1.0)  # the watch does not wait for the end of a step
-            del held
+            del block
         return batch
 
     source = Numbers(total=50_000, batch=10, unbounded=True, slow_until=str(tmp_path / "never"))
     job = counts(source, tmp_path / "out", trouble).compile(1)
     bound = resident_bytes() + 200 * MEGABYTE
-    again = FixedDelay(attempts=1, delay_ms=30)
-    with running(job, tmp_path / "state", restart=again, slot_memory_bytes=bound) as run:
+    restart = FixedDelay(attempts=1, delay_ms=30)
+    with running(job, tmp_path / "state", restart=restart, slot_memory_bytes=bound) as run:
         run.wait_for(lambda: run.records.state is RunState.FAILED)
     failure = run.records.failure
     assert failure is not None

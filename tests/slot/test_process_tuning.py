@@ -33,21 +33,21 @@ def test_what_is_there_is_not_walked_any_more() -> None:
 
 def test_what_an_attempt_leaves_behind_is_freed_before_the_next() -> None:
     node = Node()
-    gone = weakref.ref(node)
+    reference = weakref.ref(node)
     process_tuning.freeze_heap()
     del node
     gc.collect()
-    assert gone() is not None, "it was set aside with all else"
+    assert reference() is not None, "it was set aside with all else"
     process_tuning.freeze_heap()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_cycles_that_a_function_makes_are_freed_while_it_runs() -> None:
     process_tuning.freeze_heap()
     first = weakref.ref(Node())
-    kept = [Node() for _ in range(20_000)]
+    nodes = [Node() for _ in range(20_000)]
     assert first() is None
-    assert len(kept) == 20_000
+    assert len(nodes) == 20_000
 
 
 def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
@@ -55,16 +55,16 @@ def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
     size = 0
     relief = process_tuning.GrowthCollector(lambda: size)
     node = Node()
-    gone = weakref.ref(node)
+    reference = weakref.ref(node)
     for _ in range(3):
         gc.collect(1)  # it is old now
     del node
     relief.collect_on_growth()
-    assert gone() is not None, "nothing has grown"
+    assert reference() is not None, "nothing has grown"
     for _ in range(10):
         size += process_tuning.MAX_GROWTH_BYTES
         relief.collect_on_growth()
-    assert gone() is None
+    assert reference() is None
 
 
 #: A function that leaves a cycle behind per batch, with the batch in it: a hundred times a megabyte between two looks.
@@ -89,8 +89,8 @@ print(most // 2**20)
 
 
 def test_cycles_that_hold_batches_do_not_fill_the_memory() -> None:
-    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 400
+    process = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
+    assert int(process.stdout) < 400
 
 
 #: The interval before, after, and in a fork. What it gains is a measurement, which other processes disturb (0037).

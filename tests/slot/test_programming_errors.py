@@ -51,8 +51,8 @@ STEPS = {
 def run(step: Any, tmp_path: Path, attempts: int) -> MemoryRunStore:
     flow, records = Dataflow("wrong"), MemoryRunStore()
     step(flow.source("numbers", Numbers(total=100, splits=1))).sink("out", ParquetSink(str(tmp_path / "out")))
-    again = FixedDelay(attempts=attempts, delay_ms=10)
-    with running(flow.compile(1), tmp_path / "state", records, restart=again) as job:
+    restart = FixedDelay(attempts=attempts, delay_ms=10)
+    with running(flow.compile(1), tmp_path / "state", records, restart=restart) as job:
         job.join()
     assert records.failure is not None
     return records

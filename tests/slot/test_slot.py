@@ -50,7 +50,7 @@ class Failing:
 
     error: Exception
     when_made: bool = False
-    asked: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     guarantee = "exactly-once"
     bounded = False
 
@@ -78,16 +78,16 @@ class FailingReader(SourceReader):
         return False
 
     def snapshot(self, checkpoint: int) -> None:
-        self._source.asked.append(f"snapshot {checkpoint}")
+        self._source.calls.append(f"snapshot {checkpoint}")
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
-        self._source.asked.append(f"completed {permit.checkpoint}")
+        self._source.calls.append(f"completed {permit.checkpoint}")
 
 
 class Master:
     """Deploys one slot and hears it."""
 
-    def __init__(self, source: Failing, storage: Path, **more: Any) -> None:
+    def __init__(self, source: Failing, storage: Path, **options: Any) -> None:
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.lost = threading.Event()
         self.control = ControlServer(
@@ -102,7 +102,7 @@ class Master:
         flow.source("fails", source).sink("out", PrintSink())
         self.job = flow.compile(1)
         address = self.control.address
-        config = SlotConfig(index=0, token=TOKEN, secret="secret", master=address, job=self.job, **more)
+        config = SlotConfig(index=0, token=TOKEN, secret="secret", master=address, job=self.job, **options)
         self.thread = threading.Thread(target=self._slot, args=(config,), daemon=True)
         self.thread.start()
         self.heard.get(timeout=PATIENCE_S)
@@ -111,7 +111,11 @@ class Master:
 
     def _slot(self, config: SlotConfig) -> None:
         hub = MemoryHub()
-        Slot(config, lambda slot, *rest: MemoryExchange(hub, slot, rest[0], rest[2], rest[1]), FileStore).run()
+        Slot(
+            config,
+            lambda slot, *arguments: MemoryExchange(hub, slot, arguments[0], arguments[2], arguments[1]),
+            FileStore,
+        ).run()
 
     def send(self, *messages: Any) -> None:
         for message in messages:
@@ -129,9 +133,9 @@ class Master:
 
 @pytest.fixture
 def masters() -> Iterator[list[Master]]:
-    made: list[Master] = []
-    yield made
-    for master in made:
+    masters: list[Master] = []
+    yield masters
+    for master in masters:
         master.close()
 
 
@@ -195,7 +199,7 @@ def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Maste
     )
     master.thread.join(PATIENCE_S)
     assert not master.thread.is_alive()
-    assert source.asked == []
+    assert source.calls == []
 
 
 def test_a_failed_slot_goes_when_its_master_is_gone(masters: list[Master], tmp_path: Path) -> None:
@@ -257,8 +261,8 @@ class Costly:
 
 class CostlyReader(FailingReader):
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        held = Costly()
-        raise ValueError("x" * 1_000_000) if held else RuntimeError
+        ballast = Costly()
+        raise ValueError("x" * 1_000_000) if ballast else RuntimeError
 
 
 class CostlySource(Failing):

@@ -55,7 +55,7 @@ def run(
     environment: Mapping[str, str],
     log: Path,
     time_box_s: float,
-    on_event: Callable[[dict[str, Any]], None] = lambda said: None,
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     footprint: Footprint | None = None,
     kill_after_s: float | None = None,
 ) -> ChildResult:
@@ -147,13 +147,13 @@ def _read_events(
             return
         if line is None:
             return
-        said = protocol.parse_event(line)
-        assert said is not None, "the queue holds events only"
-        outcome.events[said["event"]], outcome.heard_at[said["event"]] = said, time.monotonic()
-        on_event(said)
-        if said["event"] == protocol.STARTED:
+        event = protocol.parse_event(line)
+        assert event is not None, "the queue holds events only"
+        outcome.events[event["event"]], outcome.heard_at[event["event"]] = event, time.monotonic()
+        on_event(event)
+        if event["event"] == protocol.STARTED:
             cpu_before = watch.on_start()
-        elif said["event"] == protocol.MEASURED:
+        elif event["event"] == protocol.MEASURED:
             outcome.cpu_seconds = watch.sample(is_measured=True) - cpu_before
     outcome.state = "done"
 

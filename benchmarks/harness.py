@@ -202,13 +202,13 @@ class Harness:
             self._record(name, outcome)
             self.progress.drop_steps(name)
 
-    def on_event(self, name: str, said: dict[str, Any]) -> None:
+    def on_event(self, name: str, event: dict[str, Any]) -> None:
         """Handles an event of a running measurement. Preliminary results survive an interrupt."""
-        if said["event"] == protocol.STEPPED:
-            self.progress.set_text(f"{name} {said['text']}, load {results.load_average()}")
+        if event["event"] == protocol.STEPPED:
+            self.progress.set_text(f"{name} {event['text']}, load {results.load_average()}")
             self.progress.complete_step(name)
-        elif said["event"] == protocol.TOLD:
-            self._record(name, child.ChildResult(state="interrupted", events={protocol.TOLD: said}))
+        elif event["event"] == protocol.TOLD:
+            self._record(name, child.ChildResult(state="interrupted", events={protocol.TOLD: event}))
 
     def _record(self, name: str, outcome: child.ChildResult) -> None:
         self.figures[name] = figure_result(name, outcome)
@@ -264,8 +264,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def figure_result(name: str, outcome: child.ChildResult) -> FigureResult:
     """The result of measurement `name`, with its last report, which may be preliminary."""
-    said = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
-    report = None if said is None else figures.report_from_json(said["report"])
+    event = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
+    report = None if event is None else figures.report_from_json(event["report"])
     return FigureResult(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
 
 
@@ -274,18 +274,18 @@ def add_result(
 ) -> None:
     """Compares the output, then adds the result: output that cannot be compared is no result."""
     compare_output(workload, system, task, outcome, measured)
-    said, seconds = outcome.events[protocol.MEASURED], outcome.events[protocol.MEASURED]["seconds"]
-    miscounted = workload.count_errors(said["rows"], said["details"])
-    if workload.late and "late_rows" in said["details"]:
+    event, seconds = outcome.events[protocol.MEASURED], outcome.events[protocol.MEASURED]["seconds"]
+    miscounted = workload.count_errors(event["rows"], event["details"])
+    if workload.late and "late_rows" in event["details"]:
         right = {"late_rows": late_rows(workload, task.rows)}
         if workload.late_is_bound:
-            right["late_rows"] = min(right["late_rows"], said["details"]["late_rows"])
-        miscounted = (miscounted or []) + count_errors(said["details"], right)
+            right["late_rows"] = min(right["late_rows"], event["details"]["late_rows"])
+        miscounted = (miscounted or []) + count_errors(event["details"], right)
     if miscounted is not None:
         measured.miscounted = (measured.miscounted or []) + miscounted
     if workload.dataset is not None:
         seconds = outcome.heard_at[protocol.MEASURED] - outcome.heard_at[protocol.STARTED]
-    measured.add(rows=said["rows"], seconds=seconds, cpu_seconds=outcome.cpu_seconds, rows_worked=said["rows_worked"])
+    measured.add(rows=event["rows"], seconds=seconds, cpu_seconds=outcome.cpu_seconds, rows_worked=event["rows_worked"])
 
 
 def compare_output(

@@ -161,14 +161,14 @@ class _Sampler:
         self._process: subprocess.Popen[bytes] | None = None
         self.seconds: dict[str, float] = {}
 
-    def on_event(self, said: Mapping[str, Any]) -> None:
-        if said["event"] == protocol.STARTED:
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == protocol.STARTED:
             self._times.start()
             (master,) = (each for each in psutil.Process().children() if kind_of(each.cmdline()) == MASTER)
             command = [str(SAMPLER), "record", "--pid", str(master.pid), "--subprocesses", "--nonblocking"]
             command += ["--rate", str(RATE), "--format", "raw", "--output", str(self._output)]
             self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        elif said["event"] == protocol.MEASURED and self._process is not None:
+        elif event["event"] == protocol.MEASURED and self._process is not None:
             self.seconds = self._times.stop()
             self._process.send_signal(signal.SIGINT)
             self._process.wait()

@@ -271,9 +271,9 @@ def typed_task_errors() -> Iterator[None]:
 def task_error(error: Exception) -> WeirError:
     """The typed error of a task, parsed from the text of Spark's exception."""
     text = str(error)
-    refused = _REFUSED_PATTERN.findall(text)
-    if refused:
-        return JobRejected(*msgspec.json.decode(refused[-1], type=tuple[str, str, str]))
+    refusals = _REFUSED_PATTERN.findall(text)
+    if refusals:
+        return JobRejected(*msgspec.json.decode(refusals[-1], type=tuple[str, str, str]))
     failed = _FAILED_PATTERN.findall(text)
     if failed:
         return TaskFailure(*msgspec.json.decode(failed[-1], type=tuple[str, str]))

@@ -243,7 +243,7 @@ class _Copy:
     command: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark, rows, away, refused = uuid4().hex, 0, None, None
+        mark, rows, away, refusal = uuid4().hex, 0, None, None
         try:
             with (
                 _connect(self.url) as connection,
@@ -255,6 +255,6 @@ class _Copy:
         except psycopg.OperationalError as error:
             away = first_line(error)
         except psycopg.Error as error:  # permanent: a retry would fail too
-            refused = first_line(error)
-        report = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
+            refusal = first_line(error)
+        report = {"try": [mark], "rows": [rows], "away": [away], "refused": [refusal]}
         yield pa.RecordBatch.from_pydict(report, _REPORT_SCHEMA)

@@ -96,8 +96,8 @@ def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:
         if (other := names.setdefault(field.name.casefold(), field.name)) is not field.name:
             detail = f"its DataFrame has the columns {other!r} and {field.name!r}: Spark takes them for one"
             raise JobRejected("duplicate-column", uid, detail)
-        if (refused := _unsupported_type(field.dataType)) is not None:
-            detail = f"column {field.name!r} is {refused.simpleString()}, which a source cannot give"
+        if (data_type := _unsupported_type(field.dataType)) is not None:
+            detail = f"column {field.name!r} is {data_type.simpleString()}, which a source cannot give"
             raise JobRejected("type-from-spark", uid, f"{detail}: cast it in the DataFrame")
     return pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in fields])
 

@@ -238,9 +238,9 @@ def test_damage_and_other_formats_are_named(tmp_path: Path) -> None:
         with pytest.raises(CorruptState, match=r"7-out-1\.json"):
             CommitLog(tmp_path).epochs("7", "out")
     entry.write_bytes(json.dumps(json.loads(content) | {"format": 2}).encode())
-    with pytest.raises(JobRejected, match="has format 2") as refused:
+    with pytest.raises(JobRejected, match="has format 2") as error:
         CommitLog(tmp_path).epochs("7", "out")
-    assert refused.value.code == "other-format"
+    assert error.value.code == "other-format"
 
 
 def test_a_log_that_cannot_be_written_fails_the_commit(tmp_path: Path) -> None:

@@ -138,10 +138,10 @@ def test_a_client_that_never_says_hello_is_dropped(monkeypatch: pytest.MonkeyPat
     tcp.close()
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 3) + b"\xc1\xc1\xc1", frame({"a": 1})])
-def test_whoever_says_something_else_first_is_turned_away(tcp: Wiring, said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 3) + b"\xc1\xc1\xc1", frame({"a": 1})])
+def test_whoever_says_something_else_first_is_turned_away(tcp: Wiring, data: bytes) -> None:
     with raw(tcp) as connection:
-        connection.sendall(said)
+        connection.sendall(data)
         until_closed(connection)
     tcp.client(slot=2)
     tcp.master.wait("hello", 2)

@@ -151,13 +151,13 @@ def test_a_listener_of_the_definer_receives_no_secret(
     """A host that jobs may use is not the host that the secret is for."""
     if allowed:
         monkeypatch.setenv("WEIR_DATA_HOSTS", "allowed.example.org 127.0.0.1")
-    with pytest.raises(Exception) as refused:  # noqa: PT011 - any, so that a leak is the first failure
+    with pytest.raises(Exception) as error:  # noqa: PT011 - any, so that a leak is the first failure
         attack(listener.port)
     for secret in (SECRET.encode(), base64.b64encode(f"app:{SECRET}".encode())):
         assert secret not in listener.received, "the secret has left"
     assert listener.connections == 0
-    assert isinstance(refused.value, JobRejected)
-    assert SECRET not in str(refused.value)
+    assert isinstance(error.value, JobRejected)
+    assert SECRET not in str(error.value)
 
 
 # ------------------------------------------------------------ hosts without secrets
@@ -314,9 +314,9 @@ def test_parameters_of_libpq_come_from_a_list(option: str) -> None:
     ],
 )  # fmt: skip
 def test_options_of_librdkafka_come_from_a_list(name: str) -> None:
-    with pytest.raises(JobRejected, match=r"no option that a job may choose") as refused:
+    with pytest.raises(JobRejected, match=r"no option that a job may choose") as error:
         KafkaConnection("allowed.example.org:9092", {name: "1"})
-    assert refused.value.field == f"options.{name}"
+    assert error.value.field == f"options.{name}"
 
 
 def test_the_login_of_a_named_connection_cannot_be_weakened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,9 +335,9 @@ def test_the_login_of_a_named_connection_cannot_be_weakened(monkeypatch: pytest.
 )  # fmt: skip
 def test_servers_of_kafka_are_read_as_librdkafka_reads_them(servers: str) -> None:
     """librdkafka takes everything up to the last colon as the name."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         check_connection(servers, {})
-    assert refused.value.field == "servers"
+    assert error.value.field == "servers"
     check_connection("allowed.example.org:9092, allowed.example.org:9093", {})
 
 
@@ -366,15 +366,15 @@ def test_an_address_of_postgres_has_no_secret_that_errors_print(
 ) -> None:
     acts: list[Callable[[], object]] = [PostgresSink(address, "t").check, lambda: connect(address)]
     for act in acts:
-        with pytest.raises(JobRejected, match=r"takes no secret|no address of a Postgres") as refused:
+        with pytest.raises(JobRejected, match=r"takes no secret|no address of a Postgres") as error:
             act()
-        assert SECRET not in str(refused.value)
+        assert SECRET not in str(error.value)
 
 
 @pytest.mark.parametrize("url", [f"http://{REFERENCE}/", f"http://x{REFERENCE}.org/", f"{REFERENCE}.evil.org/"])
 def test_an_address_of_a_webhook_has_no_secret_as_its_host(url: str) -> None:
     acts: list[Callable[[], object]] = [Webhook(url).check, lambda: post(url)]
     for act in acts:
-        with pytest.raises(JobRejected, match="takes no secret") as refused:
+        with pytest.raises(JobRejected, match="takes no secret") as error:
             act()
-        assert SECRET not in str(refused.value)
+        assert SECRET not in str(error.value)

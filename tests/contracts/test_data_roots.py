@@ -61,9 +61,9 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 def test_no_root_at_all_refuses_everything_and_says_so(tmp_path: Path) -> None:
-    with pytest.raises(JobRejected, match=r"output_dir: .* Allowed are folders below: none") as refused:
+    with pytest.raises(JobRejected, match=r"output_dir: .* Allowed are folders below: none") as error:
         roots(tmp_path).check("output_dir", str(tmp_path))
-    assert refused.value.code == "path-not-allowed"
+    assert error.value.code == "path-not-allowed"
 
 
 def test_a_file_that_links_out_of_the_roots_is_refused_without_its_content(
@@ -77,9 +77,9 @@ def test_a_file_that_links_out_of_the_roots_is_refused_without_its_content(
     (folder / "orders.jsonl").symlink_to(secret)
     monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path / "data"))
     reading = Reading(DirectorySource(str(folder), JsonLinesFormat(SCHEMA)))
-    with pytest.raises(DataRejected, match="leads out of the folders that jobs may read") as refused:
+    with pytest.raises(DataRejected, match="leads out of the folders that jobs may read") as error:
         reading.rows()
-    assert "swordfish" not in str(refused.value)
+    assert "swordfish" not in str(error.value)
 
 
 def test_a_file_that_links_to_another_one_below_the_roots_is_read(

@@ -245,17 +245,17 @@ def test_a_checkpoint_that_needs_released_epochs_is_refused(tmp_path: Path) -> N
     early = Reading(source(tmp_path), store=store)
     snapshot = early.snapshot("chk-1")
     EpochFolder(tmp_path).release(2)
-    with pytest.raises(JobRejected, match=r"epoch 0 of .* is needed, but epochs below \d+ are deleted") as refused:
+    with pytest.raises(JobRejected, match=r"epoch 0 of .* is needed, but epochs below \d+ are deleted") as error:
         Reading(source(tmp_path), store=store, snapshots=[snapshot])
-    assert refused.value.code == "epochs-released"
+    assert error.value.code == "epochs-released"
 
 
 def test_a_checkpoint_of_other_epochs_is_refused(tmp_path: Path) -> None:
     store = MemorySnapshotStore()
     snapshot = Reading(source(tmp_path, lineage="5"), store=store).snapshot("chk-1")
-    with pytest.raises(JobRejected, match=r"lineage 5 .*, but this run belongs to lineage 7") as refused:
+    with pytest.raises(JobRejected, match=r"lineage 5 .*, but this run belongs to lineage 7") as error:
         Reading(source(tmp_path), store=store, snapshots=[snapshot])
-    assert refused.value.code == "other-epochs"
+    assert error.value.code == "other-epochs"
 
 
 # ---------------------------------------------------------------- in a dataflow
@@ -295,9 +295,9 @@ def test_a_sink_within_a_stream_has_its_stage_too(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_pipeline_it_is_refused() -> None:
-    with pytest.raises(JobRejected, match="offer the job as a Pipeline") as refused:
+    with pytest.raises(JobRejected, match="offer the job as a Pipeline") as error:
         Dataflow("orders").source("orders", EpochSource(make=print))
-    assert refused.value.code == "no-stage"
+    assert error.value.code == "no-stage"
 
 
 def test_slots_are_not_sent_the_function(tmp_path: Path) -> None:

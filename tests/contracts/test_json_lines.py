@@ -204,9 +204,9 @@ LINES = (
 def test_the_policies_hold_for_lines_as_for_other_rows(tmp_path: Path) -> None:
     folder, letters = tmp_path / "in", tmp_path / "letters"
     drop(folder, "a.jsonl", LINES)
-    with pytest.raises(DataRejected) as refused:
+    with pytest.raises(DataRejected) as error:
         Reading(source(folder, "fail")).rows()
-    assert str(refused.value) == f"{folder / 'a.jsonl'}: row 2, column 'n': a string, number expected"
+    assert str(error.value) == f"{folder / 'a.jsonl'}: row 2, column 'n': a string, number expected"
     skipping = Reading(source(folder, "skip"))
     assert [row["n"] for row in skipping.rows()] == [1, 4]
     assert skipping.context.counters == {MALFORMED_RECORDS: 2}

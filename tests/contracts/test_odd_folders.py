@@ -56,9 +56,9 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
     """Positions are kept by name, as text."""
     drop(tmp_path, "a.csv", csv(range(5)))
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff.csv")).write_text(csv(range(5)))
-    with pytest.raises(DataRejected, match=r"the name of the file 'b\\udcff\.csv' is not UTF-8") as refused:
+    with pytest.raises(DataRejected, match=r"the name of the file 'b\\udcff\.csv' is not UTF-8") as error:
         Reading(DirectorySource(str(tmp_path), CSV)).poll()
-    str(refused.value).encode()
+    str(error.value).encode()
 
 
 TOO_FAR = "id,at\n1,1\n2,9223372036854775807\n3,\n4,-9223372036854775808\n5,5\n"
@@ -70,9 +70,9 @@ def test_a_time_out_of_range_is_a_malformed_row(tmp_path: Path) -> None:
     assert ids(skipping.rows()) == [1, 5]
     assert skipping.context.counters == {"malformed_records": 3}
     drop(tmp_path, "a.csv", TOO_FAR.replace("3,\n", ""))
-    with pytest.raises(DataRejected) as refused:
+    with pytest.raises(DataRejected) as error:
         Reading(DirectorySource(str(tmp_path), CSV, event_time="at")).rows()
-    assert str(refused.value) == f"{tmp_path / 'a.csv'}: row 2, column 'at': the event time is out of range"
+    assert str(error.value) == f"{tmp_path / 'a.csv'}: row 2, column 'at': the event time is out of range"
 
 
 def test_dead_letters_are_kept_under_their_policy_only(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_dead_letters_are_kept_under_their_policy_only(tmp_path: Path) -> None:
 def test_what_is_said_of_a_huge_value_is_short(tmp_path: Path, content: str) -> None:
     """It goes to the master, into the database and onto a page."""
     drop(tmp_path, "a.csv", content)
-    with pytest.raises(DataRejected) as refused:
+    with pytest.raises(DataRejected) as error:
         Reading(DirectorySource(str(tmp_path), CSV)).poll()
-    assert len(str(refused.value)) < 2_000
-    assert "a.csv: " in str(refused.value)
+    assert len(str(error.value)) < 2_000
+    assert "a.csv: " in str(error.value)

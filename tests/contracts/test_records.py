@@ -579,14 +579,14 @@ def test_no_reason_in_the_records_shows_a_secret() -> None:
     records = PostgresRunStore(
         url(), run.pk, Token(run.token), 128, redact=lambda value: redact_json(value, secret, {})
     )
-    said = "login with 'hunter22' failed"
-    records.report_checkpoint(replace(report(FailureReason.ASYNC_FAILED), detail=said))
+    message = "login with 'hunter22' failed"
+    records.report_checkpoint(replace(report(FailureReason.ASYNC_FAILED), detail=message))
     operation = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", token=run.token)
     run.attempts.create(token=run.token)
-    records.complete_operation(str(operation.pk), None, {"code": "declined", "message": said})
-    records.next_attempt(said, {"message": said, "story": [said]})
-    records.end_attempt("failed", said)
-    failure = {"code": "x", "operator": "hunter22", "message": said, "detail": {"log": [said]}}
+    records.complete_operation(str(operation.pk), None, {"code": "declined", "message": message})
+    records.next_attempt(message, {"message": message, "story": [message]})
+    records.end_attempt("failed", message)
+    failure = {"code": "x", "operator": "hunter22", "message": message, "detail": {"log": [message]}}
     records.change_state(RunEvent.GAVE_UP, failure)
     records.close()
     run.refresh_from_db()

@@ -156,9 +156,9 @@ def test_another_number_of_key_groups_is_refused_also_by_a_later_checkpoint() ->
         reader = Reading(SequenceSource(), store=store, snapshots=before, groups=16)
         reader.poll(10)
         before = [reader.snapshot(f"chk-{attempt}")]
-        with pytest.raises(JobRejected, match="split by 16 key groups, and 32 would repeat and skip ids") as refused:
+        with pytest.raises(JobRejected, match="split by 16 key groups, and 32 would repeat and skip ids") as error:
             Reading(SequenceSource(), store=store, snapshots=before, groups=32)
-        assert (refused.value.code, refused.value.field) == ("changed-key-groups", "files")
+        assert (error.value.code, error.value.field) == ("changed-key-groups", "files")
 
 
 def test_keys_may_be_text() -> None:
@@ -209,6 +209,6 @@ def test_a_duration_ends_each_subtask_and_counts_from_the_first_start() -> None:
 )
 def test_bad_settings_are_refused_by_name(field: str, source: SequenceSource) -> None:
     """S3-01."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         source.check()
-    assert refused.value.field == field
+    assert error.value.field == field

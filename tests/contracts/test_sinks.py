@@ -629,9 +629,9 @@ def test_names_that_are_not_our_own_move_no_file(tmp_path: Path, change: dict[st
     (committable,) = sink.prepare(1)
     before = names(folder)
     crafted = {**committable, **({"bytes": 4} if "pending" in change else {}), **change}
-    with pytest.raises(JobRejected, match="that this sink has not written") as refused:
+    with pytest.raises(JobRejected, match="that this sink has not written") as error:
         commit(folder, [committable, crafted])
-    assert refused.value.code == "bad-committable"
+    assert error.value.code == "bad-committable"
     assert names(folder) == before, "nothing is committed when one name is bad"
     assert victim.read_text() == "1234"
     assert not list(tmp_path.rglob("stolen*"))

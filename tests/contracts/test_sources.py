@@ -394,10 +394,10 @@ def test_a_malformed_row_fails_the_job_with_file_row_and_column(
     header, *lines = BAD.replace("\n\n", "\n").splitlines(keepends=True)
     good = [line for line in lines if line[0] in "17"]
     drop(tmp_path, "a.csv", header + good[0] * (row - 1) + lines[row - 1] + good[1])
-    with pytest.raises(DataRejected) as refused:
+    with pytest.raises(DataRejected) as error:
         Reading(malformed(tmp_path, "fail")).rows()
     where = f", column {column!r}" if column else ""
-    assert str(refused.value) == f"{tmp_path / 'a.csv'}: row {row}{where}: {reason}"
+    assert str(error.value) == f"{tmp_path / 'a.csv'}: row {row}{where}: {reason}"
 
 
 def test_malformed_rows_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -477,9 +477,9 @@ def test_a_file_that_cannot_be_opened_now_is_not_given_up(kind: str, policy: OnM
     reading = Reading(source)
     write(folder, "part-1", range(5, 9))
     batch = reading.poll()  # its folder has been looked at, the second file is yet to be opened
-    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files") as refused:
+    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files") as error:
         reading.poll()
-    assert refused.value.errno == errno.EMFILE
+    assert error.value.errno == errno.EMFILE
     assert MALFORMED_RECORDS not in reading.context.counters
     successor = Reading(source, store=reading.store, snapshots=[reading.snapshot("chk-1")])
     assert batch is not None
@@ -530,9 +530,9 @@ def test_files_of_other_columns_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_refused_by_name_before_anything_is_touched(make: Any, field: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         make().check()
-    assert refused.value.field == field
+    assert error.value.field == field
 
 
 def test_sources_name_their_guarantee_and_survive_the_way_to_an_executor() -> None:

@@ -41,10 +41,10 @@ def reading(folder: Path) -> Reading:
 
 
 def refuses(folder: Path, use: Callable[[], object]) -> None:
-    with pytest.raises(JobRejected, match=re.escape(f"{folder} is not a folder that jobs may use")) as refused:
+    with pytest.raises(JobRejected, match=re.escape(f"{folder} is not a folder that jobs may use")) as error:
         use()
-    assert refused.value.code == "path-not-allowed"
-    assert "swordfish" not in str(refused.value)
+    assert error.value.code == "path-not-allowed"
+    assert "swordfish" not in str(error.value)
 
 
 @pytest.mark.parametrize("existed", [True, False])
@@ -69,9 +69,9 @@ def test_a_folder_that_becomes_a_link_after_it_was_listed_is_not_read(
         return open_to_read(checked, name)
 
     monkeypatch.setattr(CheckedFolder, "open_to_read", swap_before)
-    with pytest.raises(DataRejected, match="leads out of the folders that jobs may read") as refused:
+    with pytest.raises(DataRejected, match="leads out of the folders that jobs may read") as error:
         reading(folder).rows()
-    assert "swordfish" not in str(refused.value)
+    assert "swordfish" not in str(error.value)
 
 
 def test_a_folder_that_becomes_a_link_after_the_check_is_not_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

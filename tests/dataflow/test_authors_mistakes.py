@@ -133,9 +133,9 @@ def test_a_column_of_event_times_that_is_unknown_or_no_time_is_refused(method: s
         ("tiem", "unknown-column", "step: tiem: there is no such column; there are key, at, name"),
         ("name", "bad-time-column", "step: name: event times are a timestamp, a date or .*, not string"),
     ):
-        with pytest.raises(weir.JobRejected, match=detail) as refused:
+        with pytest.raises(weir.JobRejected, match=detail) as error:
             add(stream().map("rows", dict, TYPED), column)
-        assert (refused.value.code, refused.value.field) == (code, "step")
+        assert (error.value.code, error.value.field) == (code, "step")
     runs = pa.schema([("key", pa.int64()), ("at", pa.run_end_encoded(pa.int32(), pa.timestamp("ms")))])
     for schema in (TYPED, runs):  # channels carry no run ends
         assert add(stream().map("rows", dict, schema), "at").uid == "step"
@@ -157,9 +157,9 @@ def test_columns_of_a_broadcast_join_that_do_not_fit_are_refused(
 ) -> None:
     titles = pa.schema([("name", pa.string()), ("key", pa.string()), ("title", pa.string())])
     rows = stream()
-    with pytest.raises(weir.JobRejected, match=detail) as refused:
+    with pytest.raises(weir.JobRejected, match=detail) as error:
         rows.map("rows", dict, TYPED).join_broadcast("step", rows.map("titles", dict, titles), **arguments)
-    assert (refused.value.code, refused.value.field) == (code, "step")
+    assert (error.value.code, error.value.field) == (code, "step")
     rows.join_broadcast("unknown", rows, **arguments)  # the columns are not known before the first batch
 
 
@@ -298,9 +298,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
     build, message = MISTAKES[mistake]
-    with pytest.raises(weir.JobRejected, match=f"(?s){message}") as refused:
+    with pytest.raises(weir.JobRejected, match=f"(?s){message}") as error:
         build()
-    text = str(refused.value)
+    text = str(error.value)
     assert "step" in text or mistake in ("keys in a list", "same uid"), "the operator is named"
 
 
@@ -315,17 +315,17 @@ def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path:
     read = flow.source("files", files(str(tmp_path)))
     passed = read.map_batches("same", lambda batch: batch)
     passed.key_by("key").window("step", 5 * MS, "at", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
-    with pytest.raises(weir.JobRejected, match=r"step: .*never fire.*'files'.*event_time") as refused:
+    with pytest.raises(weir.JobRejected, match=r"step: .*never fire.*'files'.*event_time") as error:
         flow.compile(1)
-    assert refused.value.code == "no-event-time"
+    assert error.value.code == "no-event-time"
 
 
 def test_a_job_that_would_read_its_own_output_is_refused(tmp_path: Path) -> None:
     flow = weir.Dataflow("mistakes")
     flow.source("files", files(str(tmp_path))).sink("step", weir.ParquetSink(f"{tmp_path}/."))
-    with pytest.raises(weir.JobRejected, match=r"step: .*the source 'files' reads") as refused:
+    with pytest.raises(weir.JobRejected, match=r"step: .*the source 'files' reads") as error:
         flow.compile(1)
-    assert refused.value.code == "same-folder"
+    assert error.value.code == "same-folder"
 
 
 def test_a_url_as_storage_of_a_local_run_is_refused(tmp_path: Path) -> None:

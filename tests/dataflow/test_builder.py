@@ -60,9 +60,9 @@ def test_a_job_that_may_lose_records_is_refused_unless_its_author_accepts_it() -
     """S4-47: the refusal names the source, and the argument that accepts less."""
     flow = Dataflow("lossy")
     flow.source("socket", Socket(total=1)).sink("shown", PrintSink())
-    with pytest.raises(JobRejected, match=r"Source socket cannot rewind.*required_guarantee='none'") as refused:
+    with pytest.raises(JobRejected, match=r"Source socket cannot rewind.*required_guarantee='none'") as error:
         flow.compile(1)
-    assert refused.value.code == "weak-guarantee"
+    assert error.value.code == "weak-guarantee"
 
 
 def test_an_author_may_require_exactly_once(tmp_path: Path) -> None:
@@ -93,24 +93,24 @@ def test_a_sink_within_the_stream_counts_as_a_sink(tmp_path: Path) -> None:
     facts = {str(operator.uid): (operator.role, operator.commits, operator.guarantee) for operator in graph.operators}
     assert facts["shown"] == (Role.OPERATOR, True, Guarantee.AT_LEAST_ONCE)
     assert facts["files"] == (Role.OPERATOR, True, Guarantee.EXACTLY_ONCE)
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         numbers.write_through("bucket", ParquetSink("s3://bucket"))
-    assert (refused.value.code, refused.value.field) == ("bad-path", "bucket")
+    assert (error.value.code, error.value.field) == ("bad-path", "bucket")
 
 
 def test_a_sink_within_the_stream_does_not_write_where_a_source_reads(tmp_path: Path) -> None:
     flow = Dataflow("round")
     lines = flow.source("lines", DirectorySource(str(tmp_path), LineFormat()))
     lines.write_through("files", ParquetSink(str(tmp_path))).sink("out", PrintSink())
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         flow.compile(1)
-    assert (refused.value.code, refused.value.field) == ("same-folder", "files")
+    assert (error.value.code, error.value.field) == ("same-folder", "files")
 
 
 def test_a_promise_that_nobody_knows_is_refused_by_the_name_of_its_operator() -> None:
-    with pytest.raises(JobRejected, match="exactly-once, at-least-once, none") as refused:
+    with pytest.raises(JobRejected, match="exactly-once, at-least-once, none") as error:
         Dataflow("ends").source("numbers", Boastful(total=1))
-    assert (refused.value.code, refused.value.field) == ("bad-guarantee", "numbers")
+    assert (error.value.code, error.value.field) == ("bad-guarantee", "numbers")
 
 
 def test_a_routing_of_the_authors_is_an_edge_that_names_its_columns(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_windows_have_a_combiner_on_their_edge_and_nothing_more_in_the_graph(tmp
 
 def test_windows_that_cannot_be_are_refused_by_name() -> None:
     keyed = Dataflow("windows").source("numbers", Numbers(total=1)).key_by("key")
-    with pytest.raises(JobRejected, match="the slide of 20000 ms is longer than the window of 10000 ms") as refused:
+    with pytest.raises(JobRejected, match="the slide of 20000 ms is longer than the window of 10000 ms") as error:
         keyed.window("w", timedelta(seconds=10), "value", {"n": Count()}, slide=timedelta(seconds=20))
-    assert (refused.value.code, refused.value.field) == ("bad-window", "w")
+    assert (error.value.code, error.value.field) == ("bad-window", "w")
 
 
 def test_no_key_is_behind_a_routing_of_the_authors() -> None:
@@ -172,9 +172,9 @@ def test_no_key_is_behind_a_routing_of_the_authors() -> None:
     flow = Dataflow("dealt")
     numbers = flow.source("numbers", Numbers(total=1))
     dealt = numbers.partition_custom(_first, "key")
-    with pytest.raises(JobRejected, match="its input uses hash partitioning") as refused:
+    with pytest.raises(JobRejected, match="its input uses hash partitioning") as error:
         dealt.key_by("key").aggregate("counts", {"n": Count()})
-    assert (refused.value.code, refused.value.field) == ("bad-partitioning", "counts")
+    assert (error.value.code, error.value.field) == ("bad-partitioning", "counts")
     with pytest.raises(JobRejected, match="table: its input uses broadcast partitioning"):
         numbers.join_broadcast("table", dealt, on=["key"], take=["value"])
     with pytest.raises(JobRejected, match="at least one column"):
@@ -185,16 +185,16 @@ def test_a_stream_of_another_dataflow_is_refused() -> None:
     """Its operator might have a namesake here."""
     other = Dataflow("other").source("numbers", Numbers(total=1))
     loop = Dataflow("own").source("numbers", Numbers(total=1)).iterate("loop")
-    with pytest.raises(JobRejected, match="'numbers' belongs to another dataflow, 'other'") as refused:
+    with pytest.raises(JobRejected, match="'numbers' belongs to another dataflow, 'other'") as error:
         loop.close_with(other)
-    assert (refused.value.code, refused.value.field) == ("bad-input", "loop")
+    assert (error.value.code, error.value.field) == ("bad-input", "loop")
 
 
 def test_a_keyed_stream_where_rows_are_read_is_refused_by_name() -> None:
     loop = Dataflow("own").source("numbers", Numbers(total=1)).iterate("loop")
-    with pytest.raises(JobRejected, match="leave out the key_by") as refused:
+    with pytest.raises(JobRejected, match="leave out the key_by") as error:
         loop.close_with(loop.key_by("key"))  # type: ignore[arg-type]
-    assert (refused.value.code, refused.value.field) == ("bad-input", "loop")
+    assert (error.value.code, error.value.field) == ("bad-input", "loop")
 
 
 class Described(Numbers):
@@ -233,6 +233,6 @@ def test_a_key_column_that_cannot_be_is_refused_when_the_job_is_compiled(column:
 def test_a_column_that_a_partitioner_lacks_is_refused_when_the_job_is_compiled() -> None:
     numbers = Dataflow("typed").source("numbers", Described(total=1)).partition_custom(_first, "key", "absent")
     message = r"absent: there is no such column for the partitioner before operator 'out'; there are key, amount"
-    with pytest.raises(JobRejected, match=message) as refused:
+    with pytest.raises(JobRejected, match=message) as error:
         numbers.sink("out", PrintSink())
-    assert (refused.value.code, refused.value.field) == ("unknown-column", "absent")
+    assert (error.value.code, error.value.field) == ("unknown-column", "absent")

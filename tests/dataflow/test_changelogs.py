@@ -130,9 +130,9 @@ READING: dict[str, Step] = {
 @pytest.mark.parametrize("factory", [changes, table_changes])
 @pytest.mark.parametrize("step", REFUSED.values(), ids=REFUSED)
 def test_a_step_that_would_count_retractions_as_rows_is_refused(step: Step, factory: Any) -> None:
-    with pytest.raises(weir.JobRejected, match=r"'changes' is a changelog: .*'op'") as refused:
+    with pytest.raises(weir.JobRejected, match=r"'changes' is a changelog: .*'op'") as error:
         step(factory(weir.Dataflow("counts")))
-    assert (refused.value.code, refused.value.field) == ("changelog-input", "step")
+    assert (error.value.code, error.value.field) == ("changelog-input", "step")
 
 
 @pytest.mark.parametrize("step", FORWARDING.values(), ids=FORWARDING)

@@ -163,9 +163,9 @@ def test_what_cannot_be_connected_is_refused_when_the_job_is_built() -> None:
         (texts.key_by("small", "name"), "the same number of keys, not key and small, name"),
         (texts, "both streams need keys"),
     ):
-        with pytest.raises(weir.JobRejected, match=message) as refused:
+        with pytest.raises(weir.JobRejected, match=message) as error:
             by_key.connect(other).process("pairs", Pairs, OUT)  # type: ignore[arg-type]
-        assert refused.value.field == "pairs"
+        assert error.value.field == "pairs"
     with pytest.raises(weir.JobRejected, match="Counts is not a subclass of KeyedCoProcessFunction"):
         by_key.connect(by_key).process("pairs", Counts, OUT)  # type: ignore[arg-type]
     with pytest.raises(weir.JobRejected, match="needs key_by"):
@@ -174,9 +174,9 @@ def test_what_cannot_be_connected_is_refused_when_the_job_is_built() -> None:
         by_key.connect(by_key).process("pairs", Pairs, OUT, time="value")  # type: ignore[arg-type]
     stream = by_key.connect(texts.key_by("small")).process("pairs", Pairs, OUT)
     stream.sink("out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="STREAMING") as refused:
+    with pytest.raises(weir.JobRejected, match="STREAMING") as error:
         check_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("connect-in-batch", "pairs")
+    assert (error.value.code, error.value.field) == ("connect-in-batch", "pairs")
 
 
 class Ignores(weir.KeyedCoProcessFunction):

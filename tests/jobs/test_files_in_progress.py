@@ -89,17 +89,17 @@ def test_a_restore_with_another_sink_is_refused_and_deletes_no_file(tmp_path: Pa
         "json": weir.JsonLinesSink(str(out), **NO_LIMITS),
         "compacted": weir.ParquetSink(str(out), compact_checkpoints=1_000_000),
     }
-    source, savepoint, refused = Gated(total=20), "", ""
+    source, savepoint, message = Gated(total=20), "", ""
     for number, sink in enumerate((sinks[kind], weir.ParquetSink(str(out)), sinks[kind])):
         records = MemoryRunStore(token=Token(10 * number + 1), restore_from=savepoint or None)
         records.reserve_ids_above(1_000 * number, 1)
         with running(compiled(sink, source, Bomb(), 1), tmp_path / "state", records) as run:
             if number == 1:
                 assert run.join() is MasterExitCode.DONE
-                refused = str(records.failure)
+                message = str(records.failure)
             else:
                 run.checkpoints(2)
                 savepoint = Path(run.end("drain" if number else "stop")).name
-    assert "state-not-declared" in refused
+    assert "state-not-declared" in message
     values = Counter(value for path in out.glob("part-*") for value in values_in(path))
     assert values == Counter(value for value in range(source.total) for _ in range(source.splits))

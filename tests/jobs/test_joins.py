@@ -165,17 +165,17 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
         ({"other": texts.key_by("key")}, "first input is int64, key 'key' of its second input is string"),
         ({"other": texts}, "both streams need keys"),
     ):
-        with pytest.raises(weir.JobRejected, match=message) as refused:
+        with pytest.raises(weir.JobRejected, match=message) as error:
             wrong(**arguments)
-        assert refused.value.field == "j"
+        assert error.value.field == "j"
     stream = join.between("j", zero, second, time=time, suffixes=("", "_2"), result_time="when")
     assert stream.columns is not None
     assert stream.columns.names == ["key", "value", "value_2", "when"]
     stream.sink("out", weir.DiscardSink())
     texts.sink("texts_out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="STREAMING") as refused:
+    with pytest.raises(weir.JobRejected, match="STREAMING") as error:
         check_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("join-in-batch", "j")
+    assert (error.value.code, error.value.field) == ("join-in-batch", "j")
 
 
 def test_a_join_without_event_time_is_refused_before_the_start() -> None:
@@ -185,6 +185,6 @@ def test_a_join_without_event_time_is_refused_before_the_start() -> None:
         "j", timedelta(0), timedelta(seconds=1), time=("value", "value"), suffixes=("", "_2")
     )
     joined.sink("out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="kept for ever: the unbounded source 'rows'") as refused:
+    with pytest.raises(weir.JobRejected, match="kept for ever: the unbounded source 'rows'") as error:
         flow.compile(1)
-    assert (refused.value.code, refused.value.field) == ("no-event-time", "j")
+    assert (error.value.code, error.value.field) == ("no-event-time", "j")

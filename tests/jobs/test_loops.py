@@ -202,9 +202,9 @@ def test_a_function_in_a_loop_puts_out_what_it_holds_back_when_the_loop_settles(
 def test_a_loop_that_is_not_closed_is_refused() -> None:
     flow = Dataflow("open")
     flow.source("numbers", Numbers(total=1)).iterate("loop").sink("out", PrintSink())
-    with pytest.raises(JobRejected, match="this loop has no back-edge") as refused:
+    with pytest.raises(JobRejected, match="this loop has no back-edge") as error:
         flow.compile(1)
-    assert (refused.value.code, refused.value.field) == ("open-loop", "loop")
+    assert (error.value.code, error.value.field) == ("open-loop", "loop")
 
 
 def test_each_stream_that_is_brought_back_has_an_input_of_its_own() -> None:

@@ -209,9 +209,9 @@ def test_what_cannot_be_is_refused_when_the_job_is_built(tmp_path: Path) -> None
         (Buffering(), "not an instance"),
         (dict, "dict is not a subclass of Operator"),
     ):
-        with pytest.raises(weir.JobRejected, match=message) as refused:
+        with pytest.raises(weir.JobRejected, match=message) as error:
             rows.transform("buffer", make)  # type: ignore[arg-type]
-        assert (refused.value.code, refused.value.field) == ("bad-operator-factory", "buffer")
+        assert (error.value.code, error.value.field) == ("bad-operator-factory", "buffer")
     split = rows.transform("split", Splitting, side_outputs=[ODD])
     with pytest.raises(weir.JobRejected, match="no side output 'seen'; declared in side_outputs: 'odd'"):
         split.side_output(SEEN)
@@ -227,6 +227,6 @@ def test_batch_refuses_a_side_output_that_is_read() -> None:
     split.sink("even", weir.DiscardSink())
     check_batch(flow.compile(1))
     split.side_output(ODD).sink("odd", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected) as refused:
+    with pytest.raises(weir.JobRejected) as error:
         check_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("side-output-in-batch", "split")
+    assert (error.value.code, error.value.field) == ("side-output-in-batch", "split")

@@ -139,10 +139,10 @@ def test_streams_with_different_columns_are_refused_when_the_job_is_built(
     first_stream = shaped(rows, "one", pa.schema([("key", pa.int64()), ("value", pa.int64())]))
     second_stream = shaped(rows, "two", pa.schema(other))
     unknown = rows.map_batches("same", timed)
-    with pytest.raises(weir.JobRejected, match=reason) as refused:
+    with pytest.raises(weir.JobRejected, match=reason) as error:
         unknown.union("both", first_stream, second_stream)
-    assert (refused.value.code, refused.value.field) == ("wrong-columns", "both")
-    assert "the columns of 'two' differ from the columns of 'one'" in refused.value.detail
+    assert (error.value.code, error.value.field) == ("wrong-columns", "both")
+    assert "the columns of 'two' differ from the columns of 'one'" in error.value.detail
 
 
 def test_what_is_no_stream_of_the_job_is_refused() -> None:
@@ -171,8 +171,8 @@ def test_a_bounded_job_with_a_union_runs_in_streaming() -> None:
     flow = weir.Dataflow("union")
     rows = flow.source("numbers", SEQUENCE)
     rows.union("both", rows).sink("out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="STREAMING") as refused:
+    with pytest.raises(weir.JobRejected, match="STREAMING") as error:
         check_batch(flow.compile(2))
-    assert (refused.value.code, refused.value.field) == ("union-in-batch", "both")
+    assert (error.value.code, error.value.field) == ("union-in-batch", "both")
     assert resolve_mode(flow, ExecutionMode.AUTOMATIC, 2) is ExecutionMode.STREAMING
     assert resolve_mode(flow, ExecutionMode.BATCH, 2) is ExecutionMode.BATCH

@@ -94,10 +94,10 @@ def test_a_cluster_whose_address_says_nothing_of_the_way_is_refused_by_name(
     master: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    with pytest.raises(JobRejected, match="set SPARK_LOCAL_IP") as refused:
+    with pytest.raises(JobRejected, match="set SPARK_LOCAL_IP") as error:
         _ = SparkLauncher("job", master).host
-    assert refused.value.field == "SPARK_MASTER"
-    assert master in str(refused.value)
+    assert error.value.field == "SPARK_MASTER"
+    assert master in str(error.value)
 
 
 def test_a_cluster_whose_name_is_not_known_now_may_be_known_later(monkeypatch: pytest.MonkeyPatch) -> None:

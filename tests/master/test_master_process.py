@@ -49,9 +49,9 @@ def test_what_is_left_out_has_its_default() -> None:
 def test_settings_that_this_software_cannot_obey_end_the_run_instead_of_killing_masters(
     settings: dict[str, Any],
 ) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         settings_of(row(**settings))
-    assert (refused.value.code, refused.value.field) == ("bad-settings", "settings")
+    assert (error.value.code, error.value.field) == ("bad-settings", "settings")
 
 
 def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
@@ -67,9 +67,9 @@ def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
     assert compile_job(run_row)[0].sinks
     out.rmdir()
     out.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         compile_job(run_row)
-    assert (refused.value.code, refused.value.field) == ("path-not-allowed", "output_dir")
+    assert (error.value.code, error.value.field) == ("path-not-allowed", "output_dir")
 
 
 def test_a_clone_discards_the_rows_of_every_sink_under_its_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,9 +143,9 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_offered(
     assert records.state is RunState.FAILED
     numbers = [manifest.checkpoint for manifest in scene.manifests]
     assert records.failure is not None
-    said = dict(records.failure)
-    message = said.pop("message")
-    assert said == {
+    failure = dict(records.failure)
+    message = failure.pop("message")
+    assert failure == {
         "code": "corrupt-state",
         "operator": operator,
         "file": file,

@@ -35,9 +35,9 @@ def streams(tmp_path: Path) -> Path:
 def test_a_version_without_the_sink_is_refused_until_its_epochs_are_delivered(streams: Path) -> None:
     lacking: list[dict[OperatorId, Sink]] = [{}, {OperatorId("renamed"): EpochStage(print)}, {UID: ParquetSink("/out")}]
     for sinks in lacking:
-        with pytest.raises(JobRejected, match="2 committed epochs") as refused:
+        with pytest.raises(JobRejected, match="2 committed epochs") as error:
             reject_undelivered_epochs(streams, sinks)
-        assert (refused.value.code, refused.value.field) == ("undelivered-epochs", UID)
+        assert (error.value.code, error.value.field) == ("undelivered-epochs", UID)
     CommitLog(streams / encode_name(UID)).release("7", encode_name(UID), 2)
     reject_undelivered_epochs(streams, {})
 

@@ -146,6 +146,6 @@ def test_running_aggregates_take_any_names(aggregates: dict[str, Aggregate]) -> 
 @pytest.mark.parametrize("key", ["window_start", "window_end", "n"])
 def test_two_columns_of_one_name_in_the_output_are_refused(key: str) -> None:
     for make in (tumbling, sliding):
-        with pytest.raises(JobRejected, match="output columns must differ") as refused:
+        with pytest.raises(JobRejected, match="output columns must differ") as error:
             make([key], {"n": Count()})
-        assert refused.value.code == "duplicate-column"
+        assert error.value.code == "duplicate-column"

@@ -69,9 +69,9 @@ def test_the_columns_are_declared_to_the_next_step() -> None:
     assert selection.columns == pa.schema([("city", pa.string()), ("cents", pa.int64()), ("on", pa.bool_())])
     columns = selection.with_columns("more", twice=pc.field("cents") * 2).columns
     assert columns == pa.schema([*(selection.columns or ()), ("twice", pa.int64())])
-    with pytest.raises(weir.JobRejected) as refused:
+    with pytest.raises(weir.JobRejected) as error:
         selection.key_by("fare").aggregate("counts", {"n": weir.Count()})
-    assert refused.value.field in ("counts", "fare")
+    assert error.value.field in ("counts", "fare")
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_the_columns_are_declared_to_the_next_step() -> None:
     ],
 )
 def test_what_does_not_fit_the_columns_is_refused_when_the_job_is_built(step: Any, code: str, message: str) -> None:
-    with pytest.raises(weir.JobRejected, match=message) as refused:
+    with pytest.raises(weir.JobRejected, match=message) as error:
         step(stream())
-    assert (refused.value.code, refused.value.field) == (code, "step")
+    assert (error.value.code, error.value.field) == (code, "step")
 
 
 def test_where_columns_are_unknown_the_first_batch_is_checked() -> None:

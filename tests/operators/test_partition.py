@@ -94,9 +94,9 @@ def test_a_function_may_return_arrow(kind: Any) -> None:
 )
 def test_a_function_that_names_no_subtask_is_refused(returned: Any, message: str) -> None:
     """S3-30: the error names the operator and the value."""
-    with pytest.raises(WeirError) as refused:
+    with pytest.raises(WeirError) as error:
         partition_by_function(TEN, ["k"], lambda rows, targets: np.asarray(returned), "next", 3)
-    assert str(refused.value) == f"the partitioner before operator 'next': {message}"
+    assert str(error.value) == f"the partitioner before operator 'next': {message}"
 
 
 def test_a_column_that_is_not_there_is_named() -> None:

@@ -114,12 +114,12 @@ def test_a_column_that_the_newest_epoch_lacks_is_refused_unless_columns_are_name
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JobRejected, match="name the output folder") as refused:
+    with pytest.raises(JobRejected, match="name the output folder") as error:
         OutputSource({}).schema()
-    assert refused.value.code == "no-path"
-    with pytest.raises(JobRejected, match="has no commit log") as refused:
+    assert error.value.code == "no-path"
+    with pytest.raises(JobRejected, match="has no commit log") as error:
         read(tmp_path)
-    assert refused.value.code == "no-commit-log"
+    assert error.value.code == "no-commit-log"
     write_epoch(tmp_path, 1, {"n": [1]}, token=1)
     write_epoch(tmp_path, 2, {"n": [2]}, token=2)
     with pytest.raises(JobRejected, match="the number of an epoch"):

@@ -70,9 +70,9 @@ def test_broken_entry_points_are_listed_with_their_errors_and_the_rest_works(com
     for name, (_, error) in BROKEN.items():
         assert error in entries[name]["error"]
         assert f"acme-{name}" in entries[name]["error"], "the package is named"
-        refused = command("compile", "--pipeline", name, "--parallelism", "1", **environment)
-        assert refused.json["error"]["code"] == "broken-pipeline"
-        assert error in refused.json["error"]["detail"]
+        answer = command("compile", "--pipeline", name, "--parallelism", "1", **environment)
+        assert answer.json["error"]["code"] == "broken-pipeline"
+        assert error in answer.json["error"]["detail"]
     arguments = ("--pipeline", "wordcount", "--parallelism", "1")
     assert command("compile", *arguments, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
 

@@ -106,9 +106,9 @@ def test_data_outlives_a_killed_postgres(home: Path) -> None:
 
 def test_a_postgres_that_is_restarted_by_hand_returns_to_its_supervisor(home: Path) -> None:
     """`pg_ctl restart` starts a server of its own. A second one was refused by its lock, for ever."""
-    log, said = home / "log", list[str]()
+    log, lines = home / "log", list[str]()
     log.mkdir()
-    supervisor = Supervisor(log, log, 0.2, said.append)
+    supervisor = Supervisor(log, log, 0.2, lines.append)
     service = postgres(home, free_port())
     child = supervisor.start(service.spec)
     try:
@@ -135,7 +135,7 @@ def test_a_postgres_that_is_restarted_by_hand_returns_to_its_supervisor(home: Pa
             supervisor.check_children()
             return child.state is State.READY and child.identity != first
 
-        until(is_tended, 60, or_else=lambda: f"but {said}")
+        until(is_tended, 60, or_else=lambda: f"but {lines}")
         assert child.is_alive
         assert child.restarts == 1
     finally:
@@ -164,11 +164,11 @@ def test_data_of_another_major_version_is_refused_and_not_touched(home: Path) ->
     (data / "postmaster.pid").write_text("1\n")
     before = {path: path.lstat() for path in [data, *data.rglob("*")]}
 
-    with pytest.raises(ServiceFailed) as refused:
+    with pytest.raises(ServiceFailed) as error:
         postgres(home, free_port())
 
     words = rf"{re.escape(str(data))} was written by Postgres 12, and Postgres \d+ cannot open it: .*DATABASE_URL"
-    assert re.fullmatch(words, str(refused.value))
+    assert re.fullmatch(words, str(error.value))
     after = {path: path.lstat() for path in [data, *data.rglob("*")]}
     assert {path: (status.st_mtime_ns, status.st_size, status.st_mode) for path, status in after.items()} == {
         path: (status.st_mtime_ns, status.st_size, status.st_mode) for path, status in before.items()

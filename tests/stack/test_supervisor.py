@@ -234,8 +234,8 @@ def test_a_restart_that_the_system_refuses_is_tried_again(bench: Bench) -> None:
     program.rename(bench.folder / "aside")
     assert child.identity is not None
     os.kill(child.identity.pid, signal.SIGKILL)
-    refused = "one: cannot start ([Errno 2] No such file or directory: "
-    until(lambda: bench.tended() and sum(line.startswith(refused) for line in bench.said) >= 2)
+    message = "one: cannot start ([Errno 2] No such file or directory: "
+    until(lambda: bench.tended() and sum(line.startswith(message) for line in bench.said) >= 2)
     (bench.folder / "aside").rename(program)
     until(lambda: bench.tended() and child.state is State.READY)
 

@@ -54,8 +54,8 @@ def test_a_wheel_plays_the_demo_in_an_empty_folder(installed: Path, tmp_path: Pa
     places = _run([installed, "-c", f"import {names}; print(*(each.__file__ for each in ({names})))"], empty).split()
     assert all(Path(place).is_relative_to(installed.parent.parent) for place in places), places
     try:
-        said = _run([installed, "-m", "examples", "demo", "--exit"], empty)
-        assert "demo: exact, 336776 records" in said, said
+        output = _run([installed, "-m", "examples", "demo", "--exit"], empty)
+        assert "demo: exact, 336776 records" in output, output
         assert [each.name for each in empty.iterdir()] == ["var"]
     finally:
         _run([installed, "-m", "stack", "clean"], empty)

@@ -35,9 +35,9 @@ VALUES = st.recursive(ATOMS, lambda inner: st.lists(inner) | st.dictionaries(st.
 @pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("around", [lambda v: v, lambda v: [1, v], lambda v: {"deep": [{"x": v}]}])
 def test_a_value_that_would_come_back_as_another_type_is_refused(value: Any, around: Any) -> None:
-    with pytest.raises(JobRejected, match=rf"seen: .*{type(value).__name__}") as refused:
+    with pytest.raises(JobRejected, match=rf"seen: .*{type(value).__name__}") as error:
         encode("seen", around(value))
-    assert refused.value.code == "bad-state-value"
+    assert error.value.code == "bad-state-value"
 
 
 @given(VALUES)
@@ -64,9 +64,9 @@ JSON_VALUES = st.recursive(JSON_ATOMS, lambda inner: st.lists(inner) | st.dictio
 @pytest.mark.parametrize("around", [lambda v: v, lambda v: [1, v], lambda v: {"deep": [{"x": v}]}])
 def test_list_state_refuses_values_that_a_manifest_cannot_hold(value: Any, around: Any) -> None:
     state = OperatorList("splits", [1])
-    with pytest.raises(JobRejected, match="splits: ") as refused:
+    with pytest.raises(JobRejected, match="splits: ") as error:
         state.replace([around(value)])
-    assert refused.value.code == "bad-state-value"
+    assert error.value.code == "bad-state-value"
     assert state.get() == [1], "the values before"
 
 

@@ -172,9 +172,9 @@ def test_a_login_within_tls_needs_a_certificate_that_is_trusted(
         (broker,) = trusting.metadata("brokers").brokers
         assert (broker.host, broker.port) == proxy.broker.address
         assert logins.count == 1
-        with pytest.raises(EnvironmentFailure, match=r"brokers: .*certificate verify failed") as refused:
+        with pytest.raises(EnvironmentFailure, match=r"brokers: .*certificate verify failed") as error:
             KafkaConnection(proxy.broker.servers, within).metadata("brokers")
-        assert not isinstance(refused.value, TargetAway), "waiting is no remedy"
+        assert not isinstance(error.value, TargetAway), "waiting is no remedy"
         missing = KafkaConnection(proxy.broker.servers, {**within, "ssl.ca.location": "/no/such/file"})
         with pytest.raises(JobRejected, match="the certificates cannot be loaded"):
             missing.metadata("brokers")

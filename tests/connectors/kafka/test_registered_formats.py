@@ -164,9 +164,9 @@ def test_a_registry_that_is_down_is_an_outage_and_a_refused_login_is_not(
     registry.user = "weir:right"
     monkeypatch.setenv("WEIR_SECRET_REGISTRY", "wrong")
     option = {"basic.auth.user.info": "weir:${secret:REGISTRY}"}
-    with pytest.raises(JobRejected, match=r"Unauthorized: check `basic\.auth\.user\.info`") as refused:
+    with pytest.raises(JobRejected, match=r"Unauthorized: check `basic\.auth\.user\.info`") as refusal:
         avro(registry, OLD, **option).encoder("t")
-    assert "wrong" not in str(refused.value)
+    assert "wrong" not in str(refusal.value)
     monkeypatch.setenv("WEIR_SECRET_REGISTRY", "right")
     avro(registry, OLD, **option).encoder("t")
 

@@ -130,10 +130,10 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
         kafka_source = source(first_broker, topic, start="latest", discovery_interval_ms=100)
         reading = Reading(kafka_source, clock=clock)
         assert reading.poll() is None
-    with broker_without_ids(port) as two:
-        two.topic(2, topic)
-        two.produce(topic, values(range(7)), 0)
-        two.produce(topic, values(range(100, 103)), 1)
+    with broker_without_ids(port) as second_broker:
+        second_broker.topic(2, topic)
+        second_broker.produce(topic, values(range(7)), 0)
+        second_broker.produce(topic, values(range(100, 103)), 1)
 
         def has_all() -> bool:
             clock.advance(100)
@@ -145,11 +145,11 @@ def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
         assert sorted(ids) == [5, 6, 100, 101, 102]
         snapshot = reading.snapshot("chk-1")
         closing([reading])
-    with broker_without_ids(port) as three:
-        three.topic(3, topic)
-        three.produce(topic, values(range(7)), 0)
-        three.produce(topic, values(range(100, 104)), 1)
-        three.produce(topic, values(range(200, 203)), 2)
+    with broker_without_ids(port) as third_broker:
+        third_broker.topic(3, topic)
+        third_broker.produce(topic, values(range(7)), 0)
+        third_broker.produce(topic, values(range(100, 104)), 1)
+        third_broker.produce(topic, values(range(200, 203)), 2)
         successor = Reading(kafka_source, store=reading.store, snapshots=[snapshot], clock=clock)
         assert sorted(read([successor], 4)) == [103, 200, 201, 202]
         closing([successor])

@@ -318,9 +318,9 @@ def test_a_table_that_takes_over_the_name_ends_the_job(database: Database, repla
     database.run(f"{replace.format(name=name)}; CREATE TABLE {name} (id int8 PRIMARY KEY, text text)")
     database.run(f"ALTER PUBLICATION {name} ADD TABLE {name}; INSERT INTO {name} VALUES (3, 'c')")
     try:
-        with pytest.raises(JobRejected, match=r"another table has the name .*begin anew with another slot") as refused:
+        with pytest.raises(JobRejected, match=r"another table has the name .*begin anew with another slot") as error:
             reading.rows()
-        assert refused.value.code == "table-replaced"
+        assert error.value.code == "table-replaced"
         with pytest.raises(JobRejected, match="another table has the name"):
             Reading(database.source(slot), store=reading.store, snapshots=[older])
     finally:
@@ -338,9 +338,9 @@ def test_a_checkpoint_whose_log_is_gone_is_refused(database: Database) -> None:
     reading.reader.snapshot(2)
     complete(reading, 2)
     reading.reader.close()
-    with pytest.raises(JobRejected, match="advanced beyond the checkpoint") as refused:
+    with pytest.raises(JobRejected, match="advanced beyond the checkpoint") as error:
         Reading(database.source(slot), store=reading.store, snapshots=[older])
-    assert refused.value.code == "slot-has-advanced"
+    assert error.value.code == "slot-has-advanced"
     with pytest.raises(JobRejected, match="of the slot"):
         Reading(database.source(database.slot()), store=reading.store, snapshots=[older])
 
@@ -390,6 +390,6 @@ def test_what_the_server_lacks_is_named_with_the_command(database: Database) -> 
 )
 def test_bad_settings_are_refused(options: dict[str, Any], code: str) -> None:
     arguments = {"url": "postgresql://h/d", "publication": "p", "slot": "s", "table": "t"} | options
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         PostgresChanges(**arguments).check()
-    assert refused.value.code == code
+    assert error.value.code == code

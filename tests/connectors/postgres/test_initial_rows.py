@@ -291,9 +291,9 @@ def test_a_truncation_before_the_snapshot_does_no_harm(table: Table) -> None:
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, Any], code: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         PostgresChanges("postgresql://h/d", "p", "s", "t", **options).check()
-    assert refused.value.code == code
+    assert error.value.code == code
 
 
 @given(

@@ -240,9 +240,9 @@ def test_any_order_of_steps_equals_the_oracle(database: Prepared, steps: list[st
 
 def test_a_key_is_refused() -> None:
     """The next upsert of the key would wait for the prepared transaction, and its barrier with it."""
-    with pytest.raises(JobRejected, match="wait for the prepared transaction") as refused:
+    with pytest.raises(JobRejected, match="wait for the prepared transaction") as error:
         PostgresSink("postgresql://h/d", "t", key=["id"], commit="prepared").check()
-    assert refused.value.code == "key-of-prepared"
+    assert error.value.code == "key-of-prepared"
 
 
 def test_a_server_with_too_few_prepared_transactions_is_refused(database: Prepared) -> None:

@@ -157,9 +157,9 @@ def test_a_view_leaves_out_rows_of_a_savepoint_that_the_job_has_left_behind(
 def test_a_view_never_replaces_the_relation_of_another(database: Database) -> None:
     database.run(f"CREATE VIEW {database.schema}.so_far AS SELECT id, text FROM {database.table}")
     for relation in ("so_far", "rows"):
-        with pytest.raises(JobRejected, match=rf"uncommitted: .*{relation} exists") as refused:
+        with pytest.raises(JobRejected, match=rf"uncommitted: .*{relation} exists") as error:
             open_writer(database.sink(uncommitted=relation))
-        assert refused.value.code == "view-exists"
+        assert error.value.code == "view-exists"
     with pytest.raises(JobRejected, match="uncommitted: must name a view, with commit='staged'"):
         database.sink(commit="prepared", uncommitted="so_far")
 
@@ -581,9 +581,9 @@ def test_a_writer_that_sets_another_role_is_ended_as_well(database: Database, mo
 
 def test_an_upsert_without_a_key_is_refused() -> None:
     """S1-28."""
-    with pytest.raises(JobRejected, match="would be inserted twice without a key") as refused:
+    with pytest.raises(JobRejected, match="would be inserted twice without a key") as error:
         PostgresSink("postgresql://h/d", "t", commit="immediate").check()
-    assert refused.value.code == "missing-key"
+    assert error.value.code == "missing-key"
 
 
 # ---------------------------------------------------------------- refusals
@@ -603,9 +603,9 @@ def test_an_upsert_without_a_key_is_refused() -> None:
     ],
 )
 def test_bad_settings_are_refused(sink: PostgresSink, code: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         sink.check()
-    assert refused.value.code == code
+    assert error.value.code == code
     assert "literal" not in repr(sink)
 
 
@@ -660,9 +660,9 @@ def test_servers_and_credentials_are_named(database_url: str, monkeypatch: pytes
     with pytest.raises(JobRejected, match="the secret 'PG' is not set"):
         open_writer(PostgresSink(unknown, "t"))
     monkeypatch.setenv("WEIR_SECRET_PG", "very hidden")
-    with pytest.raises(JobRejected, match="check user, password and database") as refused:
+    with pytest.raises(JobRejected, match="check user, password and database") as error:
         open_writer(PostgresSink(unknown, "t"))
-    assert "very hidden" not in str(refused.value)
+    assert "very hidden" not in str(error.value)
     monkeypatch.setenv("WEIR_SECRET_URL", database_url)
     with pytest.raises(JobRejected, match=r"no table nowhere\.t"):
         open_writer(PostgresSink("${secret:URL}", "nowhere.t"))
@@ -670,9 +670,9 @@ def test_servers_and_credentials_are_named(database_url: str, monkeypatch: pytes
 
 def test_a_role_without_rights_is_named(database: Database) -> None:
     database.run(f"REVOKE CREATE ON SCHEMA {database.schema} FROM CURRENT_USER")
-    with pytest.raises(JobRejected, match=r"permission denied.*GRANT") as refused:
+    with pytest.raises(JobRejected, match=r"permission denied.*GRANT") as error:
         open_writer(database.sink())
-    assert refused.value.code == "no-privilege"
+    assert error.value.code == "no-privilege"
 
 
 def test_a_committable_that_the_sink_did_not_write_is_refused(database: Database) -> None:

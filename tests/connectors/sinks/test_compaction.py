@@ -135,12 +135,12 @@ def test_a_refused_merge_keeps_no_claim(tmp_path: Path) -> None:
     for checkpoint in (1, 2):
         subtask.write(rows(checkpoint))
         _, entries = subtask.snapshot(checkpoint)
-    zombie, refused = start(sink, entries[1:], token=2), start(sink, entries, token=3)
-    for each in (zombie, refused):
+    zombie, loser = start(sink, entries[1:], token=2), start(sink, entries, token=3)
+    for each in (zombie, loser):
         each.finish()
     commit(sink, zombie.snapshot(3)[0], 3, 2)
     with pytest.raises(JobRejected, match="rows of it are visible in"):
-        commit(sink, refused.snapshot(4)[0], 4, 3)
+        commit(sink, loser.snapshot(4)[0], 4, 3)
     sink.committer().clean(JOB, UID, Token(4), entries)
     successor = start(sink, entries, token=4)
     successor.finish()

@@ -305,6 +305,6 @@ def test_json_times_of_nanoseconds_are_iso_8601_or_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize("delimiter", "-:. 1eT")
 def test_a_delimiter_within_numbers_or_times_is_refused(delimiter: str) -> None:
     """S1-52: Arrow quotes text only, so such a file could not be read."""
-    with pytest.raises(JobRejected, match="stands in numbers or times") as refused:
+    with pytest.raises(JobRejected, match="stands in numbers or times") as error:
         weir.CsvSink("/out", delimiter=delimiter).check()
-    assert refused.value.field == "delimiter"
+    assert error.value.field == "delimiter"

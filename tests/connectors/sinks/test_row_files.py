@@ -435,19 +435,19 @@ def test_files_are_rolled_by_age_and_without_new_rows(tmp_path: Path) -> None:
     assert subtask.operator.next_processing_timer() == 1_030
     prepared, entries = subtask.snapshot(1)
     assert (prepared, len(entries)) == ([], 2)
-    two = opened(sink, entries, token=2, clock=subtask.clock)
-    two.clock.now += 1
-    two.fire_timers()
-    prepared, entries = two.snapshot(2)
+    successor = opened(sink, entries, token=2, clock=subtask.clock)
+    successor.clock.now += 1
+    successor.fire_timers()
+    prepared, entries = successor.snapshot(2)
     assert [each["final"].split("/")[0] for each in prepared] == ["day=b"]
-    while two.clock.now < 1_099:
-        two.write(rows(4))
-        two.clock.now += 23
-        two.fire_timers()
-    assert len(two.snapshot(3)[1]) == 1, "new rows keep it open"
-    two.clock.now = 1_100
-    two.fire_timers()
-    assert len(two.snapshot(4)[1]) == 0, "until it is too old"
+    while successor.clock.now < 1_099:
+        successor.write(rows(4))
+        successor.clock.now += 23
+        successor.fire_timers()
+    assert len(successor.snapshot(3)[1]) == 1, "new rows keep it open"
+    successor.clock.now = 1_100
+    successor.fire_timers()
+    assert len(successor.snapshot(4)[1]) == 0, "until it is too old"
 
 
 def test_a_checkpoint_rolls_all_files_if_wanted(tmp_path: Path) -> None:
@@ -470,10 +470,10 @@ def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         subtask.write(rows(number, day=str(number % 5)))
     prepared, entries = subtask.snapshot(1)
     assert len(entries) == 3
-    two = opened(sink, entries, token=2)
-    two.finish()
+    successor = opened(sink, entries, token=2)
+    successor.finish()
     commit(sink, prepared)
-    commit(sink, two.snapshot(2)[0], 2, 2)
+    commit(sink, successor.snapshot(2)[0], 2, 2)
     assert visible(tmp_path) == list(range(40))
 
 

@@ -97,12 +97,12 @@ def test_secrets_are_resolved_in_the_request_only(server: WebhookServer, monkeyp
     received = server.at("/in?key=hidden")
     assert received.headers[0]["Authorization"] == "Bearer hidden"
     received.answer = lambda count: 403
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         target.write_epoch(EPOCH, [rows(1)])
     monkeypatch.setenv("WEIR_SECRET_TOKEN", "hid\nden")
     with pytest.raises(JobRejected, match="invalid character") as invalid:
         target.write_epoch(EPOCH, [rows(1)])
-    assert "hid" not in f"{refused.value} {invalid.value} {target!r}"
+    assert "hid" not in f"{error.value} {invalid.value} {target!r}"
     monkeypatch.delenv("WEIR_SECRET_TOKEN")
     with pytest.raises(JobRejected, match="'token' is not set on this host"):
         target.write_epoch(EPOCH, [rows(1)])

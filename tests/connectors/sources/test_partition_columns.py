@@ -171,9 +171,9 @@ def test_inferred_types_stay_after_a_restore(tmp_path: Path) -> None:
     snapshot = first.snapshot("chk")
     drop(tmp_path / "n=text", "a", "3\n")
     assert Reading(source, store=first.store, snapshots=[snapshot]).rows() == [{"line": "2", "n": 1}]
-    with pytest.raises(JobRejected, match="the savepoint has no type of the partition column 'm'") as refused:
+    with pytest.raises(JobRejected, match="the savepoint has no type of the partition column 'm'") as error:
         Reading(lines(tmp_path, partition_by=("n", "m")), store=first.store, snapshots=[snapshot])
-    assert refused.value.field == "partition_by"
+    assert error.value.field == "partition_by"
 
 
 def test_only_committed_files_of_a_sink_are_read(tmp_path: Path) -> None:
@@ -260,9 +260,9 @@ def test_a_partition_folder_that_is_gone_is_named(tmp_path: Path) -> None:
 )
 def test_bad_settings_are_refused(options: Any, text: str) -> None:
     source = DirectorySource("/in", JsonLinesFormat(pa.schema([("id", pa.int64())])), **({"bounded": True} | options))
-    with pytest.raises(JobRejected, match=text) as refused:
+    with pytest.raises(JobRejected, match=text) as error:
         source.check()
-    assert refused.value.field == "partition_by"
+    assert error.value.field == "partition_by"
 
 
 @pytest.mark.parametrize("text", ["+7", "١٢"])

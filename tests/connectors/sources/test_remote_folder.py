@@ -51,9 +51,9 @@ def no_roots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host/in", "http://host/in", "dbfs:/in", "S4://bucket/in"])
 def test_an_unsupported_scheme_is_refused(url: str, no_roots: None) -> None:
-    with pytest.raises(JobRejected, match=r"is not supported: name a folder, or a URL of file:, s3://") as refused:
+    with pytest.raises(JobRejected, match=r"is not supported: name a folder, or a URL of file:, s3://") as error:
         lines(url).check()
-    assert (refused.value.code, refused.value.field) == ("unsupported-scheme", "path")
+    assert (error.value.code, error.value.field) == ("unsupported-scheme", "path")
 
 
 @pytest.mark.parametrize("url", ["s3://b/in", "gs://b/in", "abfs://c@a.dfs.core.windows.net/in", "hdfs://nn:8020/in"])
@@ -66,9 +66,9 @@ def test_schemes_of_pyarrow_are_taken(url: str, no_roots: None) -> None:
 @pytest.mark.parametrize("url", ["file://data/in", "file:///data#1", "file:/data/in?x=1"])
 def test_a_file_url_with_more_than_a_path_is_refused(url: str, no_roots: None) -> None:
     """The host and the rest would be ignored, and another folder read."""
-    with pytest.raises(JobRejected, match="three slashes") as refused:
+    with pytest.raises(JobRejected, match="three slashes") as error:
         lines(url).check()
-    assert refused.value.field == "path"
+    assert error.value.field == "path"
 
 
 def test_dead_letters_are_not_in_the_folder_of_a_url(tmp_path: Path) -> None:
@@ -78,16 +78,16 @@ def test_dead_letters_are_not_in_the_folder_of_a_url(tmp_path: Path) -> None:
 
 def test_a_key_must_be_a_reference(no_roots: None) -> None:
     lines("s3://${secret:id}:${secret:key}@bucket/in").check()
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         lines("s3://AKIA:hunter2@bucket/in").check()
-    assert refused.value.code == "literal-secret"
-    assert "hunter2" not in str(refused.value)
+    assert error.value.code == "literal-secret"
+    assert "hunter2" not in str(error.value)
 
 
 def test_dead_letters_are_local(no_roots: None) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         lines("s3://b/in", on_malformed="dead_letter", dead_letter_path="s3://b/letters").check()
-    assert refused.value.field == "dead_letter_path"
+    assert error.value.field == "dead_letter_path"
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_urls_lie_below_the_allowed_urls(urls: str, url: str, allowed: bool, mon
     if allowed:
         lines(url).check()
         return
-    with pytest.raises(JobRejected, match="An administrator adds URLs in WEIR_DATA_URLS") as refused:
+    with pytest.raises(JobRejected, match="An administrator adds URLs in WEIR_DATA_URLS") as error:
         lines(url).check()
-    assert (refused.value.code, refused.value.field) == ("path-not-allowed", "path")
+    assert (error.value.code, error.value.field) == ("path-not-allowed", "path")
 
 
 def test_a_file_url_is_a_local_folder_under_the_data_roots(tmp_path: Path) -> None:

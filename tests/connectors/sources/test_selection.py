@@ -173,9 +173,9 @@ def test_a_column_that_one_file_lacks_is_named(format_: Any, options: Any, tmp_p
     ],
 )
 def test_bad_settings_are_refused_by_name(options: Any, code: str, field: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         DirectorySource("/in", JsonLinesFormat(SCHEMA), **options).check()
-    assert (refused.value.code, refused.value.field) == (code, field)
+    assert (error.value.code, error.value.field) == (code, field)
 
 
 def test_the_columns_of_the_stream_are_known_before_it_reads() -> None:

@@ -95,12 +95,12 @@ REFUSED = {
 @pytest.mark.parametrize("catalog", REFUSED.values(), ids=REFUSED)
 def test_other_hosts_files_and_code_are_refused(catalog: dict[str, str]) -> None:
     """Before anything starts, and again when a slot opens the catalog."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         IcebergSink("ns.rows", catalog).check()
-    assert refused.value.field.startswith("catalog")
-    with pytest.raises(JobRejected) as refused, open_catalog("default", catalog):
+    assert error.value.field.startswith("catalog")
+    with pytest.raises(JobRejected) as error, open_catalog("default", catalog):
         pass
-    assert SECRET not in str(refused.value)
+    assert SECRET not in str(error.value)
 
 
 def test_a_secret_goes_to_no_catalog_without_a_host(tmp_path: Path) -> None:

@@ -45,30 +45,30 @@ NO_LOOP = ("not-a-loop", "b")
 )
 def test_a_bad_graph_is_refused_by_the_name_at_fault(make: Callable[[], JobGraph], code: str, field: str) -> None:
     """S4-07, S4-29: also a cycle, on which aligned barriers would wait for themselves."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         make()
-    assert (refused.value.code, refused.value.field) == (code, field)
+    assert (error.value.code, error.value.field) == (code, field)
 
 
 def test_a_build_side_that_never_ends_is_refused() -> None:
     """The table of a join is bounded."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         JobGraph((source("a"), source("t"), operator("j"), sink("k")), _joined("a", "t", "j", "k"))
-    assert (refused.value.code, refused.value.field) == ("unbounded-build-side", "j")
+    assert (error.value.code, error.value.field) == ("unbounded-build-side", "j")
 
 
 def test_a_source_on_both_sides_of_a_join_is_refused_since_it_would_wait_for_itself() -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         JobGraph((source("a", bounded=True), operator("j"), sink("k")), _joined("a", "a", "j", "k"))
-    assert (refused.value.code, refused.value.field) == ("build-side-deadlock", "a")
+    assert (error.value.code, error.value.field) == ("build-side-deadlock", "a")
 
 
 def test_two_joins_that_need_two_sources_in_opposite_orders_are_refused() -> None:
     operators = (source("a", bounded=True), source("b", bounded=True), operator("m"), operator("i"), operator("j"))
     edges = (edge("b", "m"), *_joined("a", "m", "i", "k"), *_joined("m", "a", "j", "l"))
-    with pytest.raises(JobRejected, match="wait for itself") as refused:
+    with pytest.raises(JobRejected, match="wait for itself") as error:
         JobGraph((*operators, sink("k"), sink("l")), edges)
-    assert refused.value.code == "build-side-deadlock"
+    assert error.value.code == "build-side-deadlock"
 
 
 def test_one_table_may_serve_two_joins_in_a_row() -> None:
@@ -167,9 +167,9 @@ def test_a_cycle_without_a_feedback_edge_says_how_to_close_it() -> None:
 def test_a_build_side_that_a_loop_would_wait_for_is_refused(join: str, build: str) -> None:
     operators = (source("a", bounded=True), source("t", bounded=True), operator("h"), operator("j"), sink("c"))
     edges = (edge("a", "h"), edge("t", "j", input=3), edge("h", "j"), back("j", "h"), edge("j", "c"))
-    with pytest.raises(JobRejected, match="would have to end before the loop around it goes on") as refused:
+    with pytest.raises(JobRejected, match="would have to end before the loop around it goes on") as error:
         JobGraph(operators, (*edges, edge(build, join, input=2, build=True)))
-    assert (refused.value.code, refused.value.field) == ("build-side-deadlock", join)
+    assert (error.value.code, error.value.field) == ("build-side-deadlock", join)
 
 
 def test_an_unbounded_source_of_a_loop_is_one_of_what_comes_out_of_it() -> None:

@@ -119,9 +119,9 @@ def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -
 def test_a_setting_in_python_that_is_out_of_bounds_is_refused_by_name(
     settings: Callable[..., Any], values: dict[str, Any], detail: str
 ) -> None:
-    with pytest.raises(JobRejected, match=detail) as refused:
+    with pytest.raises(JobRejected, match=detail) as error:
         settings(**values)
-    assert (refused.value.code, refused.value.field) == ("bad-settings", next(iter(values)))
+    assert (error.value.code, error.value.field) == ("bad-settings", next(iter(values)))
 
 
 @pytest.mark.parametrize("strategy", ["fixed_delay", "exponential_delay"])

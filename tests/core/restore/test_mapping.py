@@ -128,9 +128,9 @@ def test_a_graph_at_another_parallelism(compiled: int, most: int, now: int, afte
 )
 def test_what_would_lose_or_misplace_state_is_refused_by_name(savepoint: Manifest, code: str, field: str) -> None:
     """S0-24, S0-63, S3-23."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         check_restorable(savepoint, chain(), "job")
-    assert (refused.value.code, refused.value.field) == (code, field)
+    assert (error.value.code, error.value.field) == (code, field)
 
 
 def test_output_of_a_committing_step_in_mid_stream_is_restored() -> None:
@@ -147,9 +147,9 @@ def test_output_of_a_committing_step_in_mid_stream_is_restored() -> None:
 
 
 def test_a_savepoint_of_another_job_is_refused() -> None:
-    with pytest.raises(JobRejected, match="belongs to job job, not to job other") as refused:
+    with pytest.raises(JobRejected, match="belongs to job job, not to job other") as error:
         check_restorable(manifest({"a": [HELD]}), chain(), "other")
-    assert refused.value.code == "other-job"
+    assert error.value.code == "other-job"
 
 
 def test_a_new_operator_before_a_finished_one_is_incompatible_and_one_behind_it_is_not() -> None:
@@ -374,9 +374,9 @@ def test_records_that_were_on_their_way_round_need_a_loop_to_go_on_in() -> None:
     logged = SubtaskSnapshot(feedback=(segment("log"),))
     check_restorable(manifest({"h": [logged]}), looped(), "job")
     for uid in ("b", "gone"):
-        with pytest.raises(JobRejected) as refused:
+        with pytest.raises(JobRejected) as error:
             check_restorable(manifest({uid: [logged]}), chain(), "job")
-        assert (refused.value.code, refused.value.field) == ("unmapped-state", uid)
+        assert (error.value.code, error.value.field) == ("unmapped-state", uid)
         check_restorable(manifest({uid: [logged]}), chain(), "job", allow_unmapped=True)
 
 

@@ -52,10 +52,10 @@ def test_another_format_is_refused_by_its_number_although_it_cannot_be_read(othe
     checksum = msgspec.json.decode(encode_manifest(MADE))["checksum"]
     content = b'{"checksum":"%s","manifest":%s}' % (_checksum_of(body).encode(), body)
     assert checksum not in content.decode()
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         decode_manifest(content, "m.json")
-    assert (refused.value.code, refused.value.field) == ("other-format", "m.json")
-    assert f"format {other}, this version reads format {FORMAT_VERSION}" in str(refused.value)
+    assert (error.value.code, error.value.field) == ("other-format", "m.json")
+    assert f"format {other}, this version reads format {FORMAT_VERSION}" in str(error.value)
 
 
 def _checksum_of(body: bytes) -> str:
@@ -102,9 +102,9 @@ def test_an_inline_segment_is_no_file_and_becomes_one_in_a_savepoint() -> None:
 
 @pytest.mark.parametrize("path", ["chk-6-3/a-0/k.arrow", "savepoint-7-3/../../secret", "/etc/passwd"])
 def test_a_savepoint_that_names_files_elsewhere_is_refused(path: str) -> None:
-    with pytest.raises(JobRejected, match="outside its own folder") as refused:
+    with pytest.raises(JobRejected, match="outside its own folder") as error:
         relative_paths(savepoint(path), "m.json")
-    assert refused.value.code == "not-a-savepoint"
+    assert error.value.code == "not-a-savepoint"
 
 
 def test_a_periodic_checkpoint_cannot_be_moved() -> None:
@@ -126,9 +126,9 @@ def test_a_signed_manifest_is_opened_with_each_key_that_may_verify() -> None:
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_manifest_that_somebody_else_sealed_is_refused(signed: bool) -> None:
     """Its checksum is right: whoever writes a manifest computes one."""
-    with pytest.raises(JobRejected, match="no key in WEIR_MANIFEST_KEY verifies its signature") as refused:
+    with pytest.raises(JobRejected, match="no key in WEIR_MANIFEST_KEY verifies its signature") as error:
         decode_manifest(encode_manifest(MADE, (THEIRS,)), "m.json", (OURS,), signed=signed)
-    assert refused.value.code == "not-signed"
+    assert error.value.code == "not-signed"
 
 
 def test_a_signature_is_good_for_one_manifest() -> None:
@@ -154,9 +154,9 @@ def test_keys_are_separated_by_commas_and_long_enough() -> None:
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../victim.txt", "a-0/../../victim.txt", "a//b", "", "a\0b"])
 def test_a_manifest_that_names_files_outside_the_storage_is_refused(path: str) -> None:
     snapshot = SubtaskSnapshot(keyed={"k": (segment(path),)})
-    with pytest.raises(JobRejected, match="path that no checkpoint has") as refused:
+    with pytest.raises(JobRejected, match="path that no checkpoint has") as error:
         decode_manifest(encode_manifest(manifest({"a": [snapshot]}, checkpoint=7, token=3)), "m.json")
-    assert refused.value.code == "bad-path"
+    assert error.value.code == "bad-path"
 
 
 def test_a_savepoint_written_outside_of_a_job_has_a_folder_of_its_own() -> None:

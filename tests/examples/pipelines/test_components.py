@@ -188,5 +188,5 @@ def test_a_slot_that_is_killed_while_labels_go_round_leaves_the_answer_exact(tmp
 
 def test_each_edge_is_a_message_to_either_end() -> None:
     batch = pa.RecordBatch.from_pydict({"source": [1, 2], "target": [3, 4]}, schema=components.EDGE_SCHEMA)
-    said = [(row["vertex"], row["value"], row["links"]) for row in components.to_both_ends(batch).to_pylist()]
-    assert said == [(1, 3, True), (2, 4, True), (3, 1, True), (4, 2, True)]
+    messages = [(row["vertex"], row["value"], row["links"]) for row in components.to_both_ends(batch).to_pylist()]
+    assert messages == [(1, 3, True), (2, 4, True), (3, 1, True), (4, 2, True)]

@@ -41,9 +41,9 @@ def test_a_query_reads(sql: str) -> None:
     ],
 )
 def test_a_query_that_cannot_be_is_refused_by_name(queries: Any, words: str) -> None:
-    with pytest.raises(weir.JobRejected) as refused:
+    with pytest.raises(weir.JobRejected) as error:
         with_queries(queries)
-    assert words in str(refused.value)
+    assert words in str(error.value)
 
 
 def test_the_flights_pipeline_carries_queries() -> None:

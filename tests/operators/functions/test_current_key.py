@@ -56,11 +56,11 @@ def test_keyed_state_is_refused_between_rows() -> None:
     late = Late()
     harness = Harness(operator(late))
     harness.process(batch([("a", 1)]))
-    refused: list[Callable[[], Any]] = [
+    calls: list[Callable[[], Any]] = [
         late.value.get, lambda: late.value.update(1), late.value.clear, lambda: late.value.update([1]), late.folded.get,
         lambda: late.folded.add(1), lambda: late.context.current_key, lambda: late.context.register_event_timer(1),
     ]  # fmt: skip
-    for use in refused:
+    for use in calls:
         with pytest.raises(WeirError, match="no current key"):
             use()
     assert harness.snapshot("chk-1").keyed["value"][0].rows == 1

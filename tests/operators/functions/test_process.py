@@ -280,11 +280,11 @@ def test_the_example_says_its_piece_once_a_minute_after_a_restore_too() -> None:
     lists = before.snapshot("chk-1").lists
     clock.advance(1_000)
     successor = Harness(Process(names["Heartbeat"](), schema), clock=clock, lists=lists)
-    said = []
+    counts = []
     for _ in range(180):
         clock.advance(1_000)
-        said += [row["seen"] for row in successor.tick()]
-    assert said == [2, 2, 2]
+        counts += [row["seen"] for row in successor.tick()]
+    assert counts == [2, 2, 2]
 
 
 # ---------------------------------------------------------------- where output would be lost

@@ -121,9 +121,9 @@ SCHEMA = pa.schema([("key", pa.string()), ("total", pa.int64())])
 )
 def test_a_column_that_the_schema_lacks_is_refused_by_name(rows: list[dict[str, Any]]) -> None:
     """Misspelt or too many: its values were dropped."""
-    with pytest.raises(JobRejected, match=r"totals: .*it has key, total") as refused:
+    with pytest.raises(JobRejected, match=r"totals: .*it has key, total") as error:
         batch_of(rows, SCHEMA)
-    assert refused.value.code == "unknown-column"
+    assert error.value.code == "unknown-column"
 
 
 def test_a_column_that_may_not_be_null_is_refused_by_name() -> None:

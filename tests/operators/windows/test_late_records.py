@@ -184,6 +184,6 @@ def test_other_columns_are_refused_before_any_row_is_late() -> None:
     with pytest.raises(JobRejected, match=r"columns k: string, t: int64, but 'late' declares k: string, t: int64, v"):
         harness.process(batch([("a", 1, 1)]).select(["k", "t"]))
     numbers = weir.Dataflow("late").source("numbers", weir.SequenceSource(rows=1)).key_by("key")
-    with pytest.raises(JobRejected, match="columns id: int64, key: int64") as refused:
+    with pytest.raises(JobRejected, match="columns id: int64, key: int64") as error:
         numbers.window("windows", timedelta(seconds=1), "time", {"n": weir.Count()}, late_to=LATE)
-    assert (refused.value.code, refused.value.field) == ("bad-late-to", "windows")
+    assert (error.value.code, error.value.field) == ("bad-late-to", "windows")

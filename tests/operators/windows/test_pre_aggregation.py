@@ -168,9 +168,9 @@ def test_what_comes_after_its_pane_goes_on_at_once(form: str) -> None:
 )
 def test_a_column_that_cannot_be_a_key_is_refused_by_name(key: str, kind: Any, code: str) -> None:
     rows = pa.RecordBatch.from_arrays([pa.nulls(1, kind), pa.array([0])], names=["k", "t"])
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         combiner({"n": Count()}, (key,)).add(rows)
-    assert (refused.value.code, refused.value.field) == (code, key)
+    assert (error.value.code, error.value.field) == (code, key)
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])

@@ -120,9 +120,9 @@ def test_partitions_with_the_same_times_are_refused_as_streaming_drops_their_row
         columns = ["'k' AS key", "id AS `a.b`", "timestamp_millis(id % 100 * 60000) AS at"]
         return spark.range(200, numPartitions=2).selectExpr(*columns)
 
-    with pytest.raises(JobRejected, match=r"minutes: .* order the DataFrame") as refused:
+    with pytest.raises(JobRejected, match=r"minutes: .* order the DataFrame") as error:
         run(by_number)
-    assert refused.value.code == "late-rows-in-batch"
+    assert error.value.code == "late-rows-in-batch"
     assert rows_in(tmp_path / "out") == []
     run(lambda spark: by_number(spark).orderBy("at"))
     assert len(rows_in(tmp_path / "out")) == 100

@@ -183,9 +183,9 @@ def _with_decimal256(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_what_batch_cannot_do_is_refused_by_operator(what: str) -> None:
     """S0-10: an answer that would depend on the clock is not given."""
     build, code, reason = REFUSED[what]
-    with pytest.raises(JobRejected, match=reason) as refused:
+    with pytest.raises(JobRejected, match=reason) as error:
         plan(build)
-    assert (refused.value.code, refused.value.field) == (code, "p")
+    assert (error.value.code, error.value.field) == (code, "p")
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_what_batch_cannot_do_is_refused_by_operator(what: str) -> None:
 )
 def test_a_source_without_an_end_of_its_own_is_refused(source: Any, code: str) -> None:
     """S0-05: one error before the start, which names the source; nothing is read."""
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         plan(lambda numbers: numbers.map_batches("a", same), source)
-    assert (refused.value.code, refused.value.field) == (code, "numbers")
+    assert (error.value.code, error.value.field) == (code, "numbers")
 
 
 def test_iteration_is_refused() -> None:
@@ -209,18 +209,18 @@ def test_iteration_is_refused() -> None:
     passed = loop.map_batches("a", same)
     loop.close_with(passed)
     passed.sink("out", DiscardSink())
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         plan_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("iteration-in-batch", "loop")
+    assert (error.value.code, error.value.field) == ("iteration-in-batch", "loop")
 
 
 def test_a_sink_of_epochs_is_refused() -> None:
     flow = Dataflow("epochs")
     stage = EpochStage(print, folder="/epochs", is_bound=True)
     flow.source("numbers", SequenceSource(rows=10)).sink("out", stage)
-    with pytest.raises(JobRejected, match="run this job in STREAMING") as refused:
+    with pytest.raises(JobRejected, match="run this job in STREAMING") as error:
         plan_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("epochs-in-batch", "out")
+    assert (error.value.code, error.value.field) == ("epochs-in-batch", "out")
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_a_sink_that_shows_rows_before_the_end_is_refused(sink: Any) -> None:
     numbers.sink("lines", PrintSink())
     assert plan_batch(flow.compile(1)).stages
     numbers.sink("out", sink)
-    with pytest.raises(JobRejected, match="run this job in STREAMING") as refused:
+    with pytest.raises(JobRejected, match="run this job in STREAMING") as error:
         plan_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("immediate-sink-in-batch", "out")
+    assert (error.value.code, error.value.field) == ("immediate-sink-in-batch", "out")
 
 
 @pytest.mark.parametrize(
@@ -313,9 +313,9 @@ def test_a_custom_partitioning_does_not_pass_a_sink_within_the_stream() -> None:
     flow = Dataflow("through")
     dealt = flow.source("numbers", SequenceSource(rows=10)).partition_custom(lambda rows, subtasks: [0], "key")
     dealt.write_through("through", DiscardSink()).sink("out", DiscardSink())
-    with pytest.raises(JobRejected, match="partition_custom behind it") as refused:
+    with pytest.raises(JobRejected, match="partition_custom behind it") as error:
         plan_batch(flow.compile(1))
-    assert (refused.value.code, refused.value.field) == ("custom-write-through-in-batch", "through")
+    assert (error.value.code, error.value.field) == ("custom-write-through-in-batch", "through")
 
 
 def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
@@ -346,9 +346,9 @@ REFUSED_PIPELINES: dict[str, tuple[dict[str, Any], str, str]] = {  #: parameters
 def test_a_shipped_pipeline_that_batch_cannot_run_is_refused_by_operator(name: str, tmp_path: Path) -> None:
     params, code, operator = REFUSED_PIPELINES[name]
     flow = pipeline(name).dataflow(params, PipelineContext(str(tmp_path)))
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         plan_batch(flow.compile(2))
-    assert (refused.value.code, refused.value.field) == (code, operator)
+    assert (error.value.code, error.value.field) == (code, operator)
 
 
 def test_batch_runs_or_refuses_every_shipped_pipeline() -> None:

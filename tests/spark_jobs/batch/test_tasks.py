@@ -250,17 +250,17 @@ def test_every_type_has_a_carrier_and_comes_back() -> None:
 )
 def test_a_type_that_spark_cannot_hold_is_refused_by_name(kind: pa.DataType) -> None:
     assert carrier_of(kind) is None
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         WireSchema("step", pa.schema([("fine", pa.int8()), ("odd", kind)]))
-    assert (refused.value.code, refused.value.field) == ("type-in-batch", "step")
-    assert f"'odd' is {kind}" in refused.value.detail
+    assert (error.value.code, error.value.field) == ("type-in-batch", "step")
+    assert f"'odd' is {kind}" in error.value.detail
 
 
 @pytest.mark.parametrize(("names", "code"), [((), "no-columns"), (("a", "a"), "duplicate-column")])
 def test_rows_without_columns_or_with_two_of_one_name_are_refused(names: tuple[str, ...], code: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         WireSchema("step", pa.schema([(name, pa.int8()) for name in names]))
-    assert (refused.value.code, refused.value.field) == (code, "step")
+    assert (error.value.code, error.value.field) == (code, "step")
 
 
 TEN_S = timedelta(seconds=10)
@@ -359,9 +359,9 @@ def test_a_refusal_of_late_rows_cancels_the_stages_that_still_run() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("second", "refused"), [([10], False), ([9], True), ([], False)])
+@pytest.mark.parametrize(("second", "is_refused"), [([10], False), ([9], True), ([], False)])
 def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_compared(
-    shared: bool, second: list[int], refused: bool, monkeypatch: pytest.MonkeyPatch
+    shared: bool, second: list[int], is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table whose partitions span the same hours: a subtask that reads both drops rows of the second."""
     flow = Dataflow("frames", max_parallelism=8)
@@ -380,7 +380,7 @@ def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_co
             sent: list[TaskReport] = []
             batches = list(task_of(stage, JOB, {}, report=sent.append)(iter(batches)))
             reports[stage.number, partition] = sent[0]
-    if refused:
+    if is_refused:
         with pytest.raises(JobRejected, match=r"w: partition 2 of the DataFrame .* order the DataFrame") as late:
             check_partitions(stages, reports)
         assert late.value.code == "late-rows-in-batch"

@@ -62,9 +62,9 @@ TABLE = [
     ],
 )
 def test_columns_that_do_not_fit_are_named(frame: pa.Schema, code: str, field: str) -> None:
-    with pytest.raises(JobRejected, match="the table t") as refused:
+    with pytest.raises(JobRejected, match="the table t") as error:
         check_columns("t", TABLE, frame)
-    assert (refused.value.code, refused.value.field) == (code, field)
+    assert (error.value.code, error.value.field) == (code, field)
 
 
 def test_columns_that_fit() -> None:
@@ -84,9 +84,9 @@ def test_columns_that_fit() -> None:
     ],
 )
 def test_a_sink_with_bad_settings_is_refused(stage: EpochStage, code: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(JobRejected) as error:
         stage.check()
-    assert refused.value.code == code
+    assert error.value.code == code
 
 
 def test_a_slot_gets_neither_the_function_nor_its_password() -> None:
@@ -107,9 +107,9 @@ def test_a_second_write_of_an_epoch_is_refused_instead_of_skipped(target: Any, m
     monkeypatch.setattr(type(target), "_write", lambda *_: True)
     epoch = DeliveredEpoch("a", 1, "7", "out", 1, 4)
     assert target.write(None, epoch)
-    with pytest.raises(JobRejected, match=r"writes into .*words twice in an epoch") as refused:
+    with pytest.raises(JobRejected, match=r"writes into .*words twice in an epoch") as error:
         target.write(None, epoch)
-    assert refused.value.code == "written-twice"
+    assert error.value.code == "written-twice"
     assert target.write(None, replace(epoch)), "another call of the function"
 
 
@@ -369,9 +369,9 @@ def test_a_parquet_table_takes_each_epoch_once_and_only_its_own_columns(spark: S
     selection = spark.read.format("weir-output").option("sink", "out.b").option("from_epoch", 2).load(str(path))
     assert selection.count() == 4
     other = DeliveredEpoch("a", 3, "7", "out", 3, 4)
-    with pytest.raises(JobRejected, match="has other columns than the DataFrame") as refused:
+    with pytest.raises(JobRejected, match="has other columns than the DataFrame") as error:
         table.write(spark.range(4).withColumnRenamed("id", "other"), other)
-    assert refused.value.code == "schema-differs"
+    assert error.value.code == "schema-differs"
     assert spark.read.parquet(str(path)).count() == 16
     assert table.write(spark.range(0), other)
     assert not [entry.name for entry in path.iterdir() if entry.name.startswith(".weir")]

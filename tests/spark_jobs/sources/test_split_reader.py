@@ -266,11 +266,9 @@ def test_a_local_run_without_a_stage_is_refused_before_any_slot_starts(tmp_path:
     flow = Dataflow("local")
     flow.source("weather", from_spark(lambda spark: spark.range(1))).sink("out", DiscardSink())
     records = MemoryRunStore()
-    with pytest.raises(
-        JobRejected, match=r"weather: .*start it in the console, or run it by weir\.run_batch"
-    ) as refused:
+    with pytest.raises(JobRejected, match=r"weather: .*start it in the console, or run it by weir\.run_batch") as error:
         run_local(flow, storage=str(tmp_path / "state"), records=records)
-    assert (refused.value.code, refused.value.field) == ("no-stage", "weather")
+    assert (error.value.code, error.value.field) == ("no-stage", "weather")
     assert not records.attempts
     assert not (tmp_path / "state").exists()
 

@@ -82,9 +82,9 @@ def _raise(_: SparkSession) -> DataFrame:
 def test_what_cannot_feed_a_job_is_refused_by_operator_and_column(
     spark: SparkSession, make: Make, code: str, says: str
 ) -> None:
-    with pytest.raises(JobRejected, match=says) as refused:
+    with pytest.raises(JobRejected, match=says) as error:
         columns.checked_columns(columns.make_frame(from_spark_stream(make), spark, "orders"), "orders", streaming=True)
-    assert (refused.value.code, refused.value.field) == (code, "orders")
+    assert (error.value.code, error.value.field) == (code, "orders")
 
 
 def test_the_compile_stage_learns_columns_once(spark: SparkSession, tmp_path: Path) -> None:

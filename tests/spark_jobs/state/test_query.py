@@ -96,15 +96,15 @@ def test_states_are_listed_from_the_manifest(savepoint: Path) -> None:
 def test_a_page_that_cannot_be_is_refused_before_spark_starts(
     savepoint: Path, fields: dict[str, Any], code: str, text: str
 ) -> None:
-    with pytest.raises(JobRejected, match=text) as refused:
+    with pytest.raises(JobRejected, match=text) as error:
         page(never, savepoint, **fields)
-    assert refused.value.code == code
+    assert error.value.code == code
 
 
 def test_a_checkpoint_that_is_gone_or_damaged_is_named(savepoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(JobRejected, match="there is no such file") as refused:
+    with pytest.raises(JobRejected, match="there is no such file") as error:
         page(never, tmp_path / "savepoint-9-9")
-    assert refused.value.code == "corrupt-checkpoint"
+    assert error.value.code == "corrupt-checkpoint"
 
 
 def test_a_state_without_rows_is_an_empty_page(savepoint: Path) -> None:
@@ -259,11 +259,11 @@ def test_the_queries_of_the_flights_pipeline_are_answered(spark: SparkSession, t
 def test_sql_that_fails_gives_the_short_message_of_spark(
     spark: SparkSession, savepoint: Path, text: str, code: str, message: str
 ) -> None:
-    with pytest.raises(JobRejected, match=message) as refused:
+    with pytest.raises(JobRejected, match=message) as error:
         sql(lambda: spark, savepoint, text)
-    assert refused.value.code == code
-    assert refused.value.field == "a query"
-    assert "\n" not in refused.value.detail
+    assert error.value.code == code
+    assert error.value.field == "a query"
+    assert "\n" not in error.value.detail
 
 
 @pytest.mark.slow
@@ -273,6 +273,6 @@ def test_a_file_that_goes_missing_is_named(spark: SparkSession, savepoint: Path,
     damaged = shutil.copytree(savepoint, tmp_path / "7" / savepoint.name)
     file = min(damaged.glob("daily-1/*"))
     file.unlink()
-    with pytest.raises(JobRejected, match=file.name) as refused:
+    with pytest.raises(JobRejected, match=file.name) as error:
         page(lambda: spark, damaged, cursor=Cursor(group=100))
-    assert "Traceback" not in refused.value.detail
+    assert "Traceback" not in error.value.detail

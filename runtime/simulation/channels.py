@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, Literal
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Message, Records
+from runtime.core.job.messages import Barrier, Message, Records
 from runtime.core.subtask.credits import FlowControl
 from runtime.simulation.invariants import ChannelChecker
 
@@ -28,9 +28,9 @@ class Channel:
         return self._messages[index]
 
     @property
-    def total(self) -> int:
-        """The number of messages, arrived or in flight."""
-        return len(self._messages)
+    def has_barrier_ahead(self) -> bool:
+        """Whether the next message has arrived and is a barrier."""
+        return self._arrived > 0 and isinstance(self._messages[0], Barrier)
 
     @property
     def in_flight(self) -> int:

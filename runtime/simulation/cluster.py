@@ -5,18 +5,19 @@ while.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from math import inf
+from typing import Final, TypeVar
 
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
-from runtime.core.job.messages import Barrier, Message
+from runtime.core.job.messages import Message
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import Decline, FollowWatermark, SubtaskReport
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.event_log import EventLog
 from runtime.core.subtask.events import SourceAdvanced, SubtaskEvent
-from runtime.errors import CorruptState, EnvironmentFailure, OperatorFailure
+from runtime.errors import CorruptState, EnvironmentFailure, OperatorFailure, is_outage
 from runtime.ports import SnapshotStore
 from runtime.simulation.channels import FLOW, Channel
 from runtime.simulation.invariants import STATE_IN_FILES, check_subtask, require
@@ -30,6 +31,7 @@ from runtime.task.source_operator import SourceOperator
 from runtime.task.task import Task
 
 T = TypeVar("T")
+MAX_IDLE_WAIT_MS: Final = 500  #: as in production
 
 
 class Attempt:
@@ -101,8 +103,9 @@ class Attempt:
 
     def step(self) -> bool:
         """Runs a step of some runnable subtask. Returns False if no subtask is runnable."""
-        start = self.world.rng.randrange(len(self.order))
-        return any(task.step() for task in self.order[start:] + self.order[:start])
+        start, now = self.world.rng.randrange(len(self.order)), self.world.now
+        turns = self.order[start:] + self.order[:start]
+        return any(task.step() for task in turns if task.wakes_at <= now)
 
 
 class SlotHost:
@@ -113,18 +116,20 @@ class SlotHost:
         self._attempt, self._world, self._slot = attempt, attempt.world, slot
 
     def wake(self) -> None:
-        """No effect: the world gives each task turns."""
+        for task in self._attempt.tasks.values():
+            if task.slot is self._slot:
+                task.wake()
 
     def send(self, channel: ChannelId, message: Message) -> None:
         self._attempt.channels[channel].check(message)
-        self._attempt.tasks[self._attempt.graph.target(channel)].task.deliver(channel, message)
+        self._attempt.tasks[self._attempt.graph.target(channel)].deliver(channel, message)
 
     def return_credit(self, channel: ChannelId, nbytes: int) -> None:
-        sender = self._attempt.tasks[self._attempt.graph.source(channel)].task
+        sender = self._attempt.tasks[self._attempt.graph.source(channel)]
         if self._world.rng.random() < 0.7:
-            sender.outputs.credits.repay(channel, nbytes)
+            sender.repay(channel, nbytes)
         else:
-            self._world.schedule(lambda: sender.outputs.credits.repay(channel, nbytes))
+            self._world.schedule(lambda: sender.repay(channel, nbytes))
 
     def report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
         self._slot.send_report(subtask, report)
@@ -165,48 +170,79 @@ class SlotHost:
 
 
 class SimulatedTask:
-    """A task whose turns, messages and failures the world decides."""
+    """A task whose turns, messages and failures the world decides.
+
+    As in a slot's loop, a task without work sleeps until an event or its next timer. Each task sleeps for itself, so
+    that no event of another task hides a lost wake-up.
+    """
 
     def __init__(self, attempt: Attempt, slot: Slot, task: Task) -> None:
         self.slot, self.task, self.subtask = slot, task, task.id
         self.is_started = False
         self._world = attempt.world
+        self.wakes_at = 0.0  #: there is no work before
+        self._sleeps_without_timer = False
         self._inputs = {channel: attempt.channels[channel] for channel in task.machine.spec.inputs}
         self._outputs = [attempt.channels[channel] for channel in attempt.graph.outputs[task.id]]
         task.machine.event_log = Journal(attempt.world, f"{attempt.token}:{task.id}")
+
+    def wake(self) -> None:
+        """An event may give the task work."""
+        self.wakes_at, self._sleeps_without_timer = 0.0, False
+
+    def deliver(self, channel: ChannelId, message: Message) -> None:
+        self.task.deliver(channel, message)
+        self.wake()
+
+    def repay(self, channel: ChannelId, nbytes: int) -> None:
+        self.task.outputs.credits.repay(channel, nbytes)
+        self.wake()
 
     def step(self) -> bool:
         """Starts the task, or runs a step of it. Returns False if it is not runnable."""
         machine = self.task.machine
         if not self.slot.alive or machine.ended:
+            self.wakes_at = inf
             return False
         if not self.is_started:
             self.is_started = True
             self._run(self._start)
             return True
-        queued = [(channel, queue) for channel, queue in self._inputs.items() if queue.total]
-        if not queued and not machine.is_source and not machine.loop.replaying:
-            return False
-        in_flight = [queue for channel, queue in queued if queue.in_flight and machine.is_readable(channel)]
+        in_flight = [
+            queue for channel, queue in self._inputs.items() if queue.in_flight and machine.is_readable(channel)
+        ]
         if in_flight:
             self._world.rng.choice(in_flight).arrive(self._world.rng.randint(1, 3))
         did = bool(self._run(self.task.step))
         if self.slot.alive and not machine.loop.replaying:
-            waiting = [c for c, queue in queued if queue and isinstance(queue[0], Barrier) and machine.is_readable(c)]
+            waiting = [c for c, queue in self._inputs.items() if queue.has_barrier_ahead and machine.is_readable(c)]
             require(not waiting, "a-barrier-waits-for-no-credit", f"{self.subtask}: {waiting}")
+        require(not (did and self._sleeps_without_timer), "no-wake-up-is-lost", self.subtask)
+        if did or in_flight or self.task.is_throttled:  # a throttled source looks at its siblings
+            self.wake()
+        else:
+            self._sleep()
         return did
+
+    def _sleep(self) -> None:
+        task = self.task
+        due = [ms for ms in (task.poll_in_ms, task.timer_in_ms, task.barrier_in_ms) if ms is not None]
+        self._sleeps_without_timer = not due
+        self.wakes_at = self._world.now + min(due, default=MAX_IDLE_WAIT_MS)
 
     def on_master_event(self, event: SubtaskEvent) -> None:
         if isinstance(event, FollowWatermark):
             self._run(lambda: self.task.follow(event))
         else:
             self._run(lambda: self.task.on_master_event(event))
+        self.wake()
 
     def handle(self, event: SubtaskEvent) -> None:
         self._run(lambda: self.task.handle(event))
+        self.wake()
 
-    def fail(self, detail: str) -> None:
-        self.slot.send_report(self.subtask, ReportFailed(detail))
+    def fail(self, detail: str, *, is_outage: bool = False) -> None:
+        self.slot.send_report(self.subtask, ReportFailed(detail, is_outage))
         self.slot.alive = False
 
     def _start(self) -> None:
@@ -221,11 +257,11 @@ class SimulatedTask:
         try:
             result = act()
         except EnvironmentFailure as failure:
-            self.fail(str(failure))
+            self.fail(str(failure), is_outage=is_outage(failure))
             return None
         except OperatorFailure as failure:
             if isinstance(failure.__cause__, EnvironmentFailure):
-                self.fail(str(failure))
+                self.fail(str(failure), is_outage=is_outage(failure))
                 return None
             raise failure.__cause__ or failure from None
         for channel in self._outputs:

@@ -159,8 +159,8 @@ class Driver:
         match report:
             case ReportStarted():
                 self._on_subtask_started(subtask)
-            case ReportFailed(detail):
-                failure = AttemptFailed(f"{subtask}: {detail}", subtask.operator)
+            case ReportFailed(detail, is_outage):
+                failure = AttemptFailed(f"{subtask}: {detail}", subtask.operator, is_outage=is_outage)
                 self.feed(events.WorkFailed(self.now, failure))
             case _:
                 self.feed(events.ReportReceived(self.now, subtask, report))

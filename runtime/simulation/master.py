@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from runtime.core.attempt.events import OperationRequest
+from runtime.core.attempt.failover import Failover, GiveUp
 from runtime.core.attempt.result import (
     AttemptFailed,
     AttemptResult,
@@ -19,10 +20,12 @@ from runtime.core.attempt.result import (
     Ended,
     SavepointCompleted,
     Superseded,
+    master_failure,
 )
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.mapping import check_restorable
 from runtime.core.restore.state_assignment import SubtaskRestore, assign_state
@@ -33,11 +36,11 @@ from runtime.io.manifests import read_manifest
 from runtime.master import retention
 from runtime.simulation.cluster import Attempt
 from runtime.simulation.driver import Driver, MasterProcess
-from runtime.simulation.invariants import Violation, check_files, check_pending_committables
+from runtime.simulation.invariants import Violation, check_files, check_pending_committables, require
 from runtime.simulation.jobs import Job
 from runtime.simulation.world import World
 
-RESTART_DELAY_MS: Final = 20
+OUTAGE_BACKOFF: Final = ExponentialDelay(initial_ms=20, max_ms=500)
 
 
 class RunEnding(StrEnum):
@@ -46,15 +49,25 @@ class RunEnding(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
     CANCELED = "canceled"
+    FAILED = "failed"
 
 
 class Master:
     """Runs the attempts of a run, sequentially."""
 
     def __init__(
-        self, world: World, job: Job, graph: JobGraph, base: Manifest | None, settings: CoordinatorSettings
+        self,
+        world: World,
+        job: Job,
+        graph: JobGraph,
+        base: Manifest | None,
+        settings: CoordinatorSettings,
+        restart: RestartStrategy,
     ) -> None:
         self.world, self.job, self.graph, self.base, self.settings = world, job, graph, base, settings
+        self.restart = restart
+        self._failover = Failover(restart, OUTAGE_BACKOFF)
+        self._failures_in_a_row = 0  #: without a completed checkpoint in between, and without outages
         self.driver: Driver | None = None
         self.token: Token | None = None  #: of the newest attempt
         self.operations: dict[str, OperationRequest] = {}  #: requested and not completed
@@ -116,8 +129,8 @@ class Master:
         self.token = self.world.records.take_token()
         try:
             self._begin_with_token(self.token)
-        except EnvironmentFailure:
-            self.begin_at = self.world.now + RESTART_DELAY_MS
+        except EnvironmentFailure as error:
+            self._on_failure(master_failure(error))
         return True
 
     def _begin_with_token(self, token: Token) -> None:
@@ -187,9 +200,24 @@ class Master:
             case SavepointCompleted():
                 self.begin_at = self.world.now
             case AttemptFailed():
-                self.begin_at = self.world.now + RESTART_DELAY_MS
+                self._on_failure(result)
             case _:
                 raise AssertionError(f"no master of the simulator is released, or lacks slots: {result}")
+
+    def _on_failure(self, failed: AttemptFailed) -> None:
+        assert self.token is not None, "an attempt has a token"
+        decision = self._failover.decide(failed, self.world.now, self.world.rng.random())
+        self.world.note("master", decision)
+        has_progressed = self.world.ledger.completed_by_attempt[self.token] > 0
+        if not failed.is_outage:
+            self._failures_in_a_row = 1 if has_progressed else self._failures_in_a_row + 1
+        if isinstance(decision, GiveUp):
+            self._end_run(RunEnding.FAILED)
+            return
+        if isinstance(self.restart, FixedDelay) and not failed.is_outage:
+            within = self._failures_in_a_row <= self.restart.attempts
+            require(within, "restarts-within-the-limit-of-their-strategy", self._failures_in_a_row)
+        self.begin_at = self.world.now + decision.delay_ms
 
     def _end_run(self, ending: RunEnding) -> None:
         self.world.note("master", f"the run is {ending}")

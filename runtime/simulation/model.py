@@ -9,7 +9,7 @@ the guarantees of the runtime: no record after `finish`, no second `close`.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from random import Random
 from typing import Any, ClassVar, Final, Protocol
 from zlib import crc32
@@ -54,10 +54,14 @@ _decode: Final[Callable[[Any], Any]] = msgspec.msgpack.decode
 
 
 def batch_of(rows: Rows) -> pa.RecordBatch:
+    return _batch_of(tuple(rows))
+
+
+@lru_cache(maxsize=10_000)  # steps pass the same rows on
+def _batch_of(rows: tuple[Row, ...]) -> pa.RecordBatch:
     names = [name for name, _ in rows]
-    keys = [name.lower() for name in names]
-    columns = [pa.array(keys, pa.string()), pa.array(names, pa.string()), pa.array([time for _, time in rows])]
-    return pa.RecordBatch.from_arrays([*columns[:2], columns[2].cast(pa.int64())], schema=SCHEMA)
+    texts = (pa.array(each, pa.string()) for each in ([name.lower() for name in names], names))
+    return pa.RecordBatch.from_arrays([*texts, pa.array([time for _, time in rows], pa.int64())], schema=SCHEMA)
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:

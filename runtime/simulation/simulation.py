@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
@@ -43,6 +44,12 @@ from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 
 FAULTY_STEPS: Final = 3_000  #: faults happen only in the first steps
 STEP_LIMIT: Final = 40_000  #: every job must end within this number of steps
+RESTART_STRATEGIES: Final = (
+    FixedDelay(attempts=100, delay_ms=20),
+    FixedDelay(attempts=2, delay_ms=20),
+    ExponentialDelay(initial_ms=10, max_ms=1_000),
+    NoRestart(),
+)
 T = TypeVar("T")
 MAX_RUNS: Final = 4  #: number of runs that may be stopped or canceled
 REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
@@ -63,6 +70,7 @@ class SimulationPlan:
     job: Job | None = None
     parallelism: dict[int, int] | None = None
     settings: CoordinatorSettings | None = None
+    restart: RestartStrategy | None = None
     faults: dict[str, float] | None = None
     pace_ms: int | None = None
     retained_checkpoints: int | None = None
@@ -93,6 +101,7 @@ class Simulation:
         settings = plan.settings or _settings(shape, seed)
         self.job = self.cuts.apply(plan.job or _job(shape, seed))
         self.settings = plan.settings or _with_loop_timeout(settings, self.job)
+        self.restart = plan.restart or Random(f"{seed} restart").choice(RESTART_STRATEGIES)
         self.attempts: list[Attempt] = []
         self.old_masters: list[Master] = []
         self.operations = 0
@@ -286,7 +295,7 @@ class Simulation:
         else:
             lanes = self.plan.parallelism if not self.endings and self.plan.parallelism else None
             graph = self.job.graph(self.cuts.limit_parallelism(lanes or random_parallelism(self.lanes, self.job)))
-        master = Master(self.world, self.job, graph, base, self.settings)
+        master = Master(self.world, self.job, graph, base, self.settings, self.restart)
         master.on_attempt = self.attempts.append
         return master
 
@@ -295,12 +304,13 @@ class Simulation:
         return self._master(base)
 
     def _next_run(self) -> None:
-        """Restores the job at another parallelism after a stop or a cancel."""
+        """Restores the job at another parallelism after a stop, a cancel or a failure."""
         assert self.master.ending is not None, "the run goes on"
         self.endings.append(self.master.ending)
         # A checkpoint may be in the middle of being recorded. Taking the token first decides whether it is recorded.
         self.world.records.take_token()
         self.master = self._new_run(self.world.records.newest())
+        self.master.begin_at = self.world.now + self.rng.randint(0, 100)  # a user, or a service, starts it
 
     def _is_finished(self) -> bool:
         return self.master.ending is RunEnding.FINISHED

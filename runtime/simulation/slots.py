@@ -27,6 +27,7 @@ class ReportFailed:
     """Report: the subtask's operator raised an exception."""
 
     detail: str
+    is_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
-from runtime.errors import EnvironmentFailure
+from runtime.errors import EnvironmentFailure, TargetAway
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Clock
 from runtime.simulation.faults import Faults
@@ -180,7 +180,7 @@ class FaultyStorage(MemorySnapshotStore):
 
     def _check(self, what: str) -> None:
         if self.away:
-            raise EnvironmentFailure(f"{what}: storage is unavailable")
+            raise TargetAway(f"{what}: storage is unavailable")
 
 
 @dataclass(slots=True)

@@ -160,7 +160,7 @@ class Task:
     @property
     def wants_polling(self) -> bool:
         runnable = self.outputs.credits.runnable and not self.is_paused
-        return self.machine.may_poll and runnable and not self._is_throttled
+        return self.machine.may_poll and runnable and not self.is_throttled
 
     @property
     def poll_in_ms(self) -> float | None:
@@ -173,7 +173,7 @@ class Task:
         return self.machine.may_poll and not self.machine.is_idle
 
     @property
-    def _is_throttled(self) -> bool:
+    def is_throttled(self) -> bool:
         return self._is_active and self.poll_policy.is_throttled(self.clock.monotonic_ms())
 
     def step(self) -> bool:
@@ -197,7 +197,7 @@ class Task:
             return False
         reader, max_rows = self.operator.reader, self.poll_policy.max_rows
         if not self.wants_polling:
-            if self._is_throttled:
+            if self.is_throttled:
                 self.poll_policy.on_throttled()
             return False
         if self.poll_policy.rests(now):
@@ -325,7 +325,7 @@ class Task:
 
     def _sample_waiting(self, now: float) -> None:
         self._blocked.sample(not self.machine.ended and not self.outputs.credits.runnable, now)
-        self._throttled.sample(self._is_throttled, now)
+        self._throttled.sample(self.is_throttled, now)
 
     # ------------------------------------------------------------ effects
 

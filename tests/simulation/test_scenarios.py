@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from runtime.core.attempt.failover import Failover
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import FixedDelay, NoRestart
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask import poll_policy
@@ -68,6 +70,7 @@ def live(plan: SimulationPlan, seed: int) -> Simulation:
 
 
 def plan(job: Job, settings: CoordinatorSettings = PERIODIC, *incidents: Incident, **more: Any) -> SimulationPlan:
+    more.setdefault("restart", FixedDelay(attempts=1_000, delay_ms=20))
     return SimulationPlan(job=job, settings=settings, incidents=list(incidents), pace_ms=10, **more)
 
 
@@ -401,7 +404,7 @@ def windowing(bounded: bool, *counts: int) -> Job:
 
 def a_source_waits(s: Simulation) -> bool:
     driver = s.master.driver
-    return running(s) and driver is not None and any(host.task._is_throttled for host in driver.attempt.order)
+    return running(s) and driver is not None and any(host.task.is_throttled for host in driver.attempt.order)
 
 
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
@@ -493,3 +496,54 @@ def test_a_join_that_loses_its_kept_rows_is_found(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(IntervalJoin, "snapshot", lambda join, checkpoint: None)
     with pytest.raises(Violation, match="rows, such as"):
         live(after_a_checkpoint(lambda s: s.crash_slot(0)), 0)
+
+
+# ---------------------------------------------------------------- restart strategies
+
+
+def crashes(count: int, when: When = running, behind: int = 0) -> Incident:
+    """A slot of each of the next attempts, whose tokens are above `behind`, crashes as soon as `when` holds."""
+
+    def crash(s: Simulation) -> None:
+        token = s.master.token or 0
+        s.crash_slot(0)
+        if count > 1:
+            s.incidents.append(crashes(count - 1, when, token))
+
+    return Incident(lambda s: when(s) and (s.master.token or 0) > behind, crash)
+
+
+@pytest.mark.parametrize("seed", EACH_SEED)
+def test_a_run_without_restarts_fails_at_the_first_crash_and_loses_nothing(seed: int) -> None:
+    s = live(plan(counting(bounded=True), PERIODIC, crashes(1), restart=NoRestart()), seed)
+    assert s.endings == [RunEnding.FAILED, RunEnding.FINISHED]
+
+
+@pytest.mark.parametrize("seed", EACH_SEED)
+def test_a_run_fails_behind_its_last_restart(seed: int) -> None:
+    job, strategy = counting(bounded=True), FixedDelay(attempts=2, delay_ms=20)
+    s = live(plan(job, NONE, crashes(3), restart=strategy), seed)
+    assert s.endings[0] is RunEnding.FAILED
+    s = live(plan(job, NONE, crashes(2), restart=strategy), seed)
+    assert RunEnding.FAILED not in s.endings
+
+
+def test_a_checkpoint_gives_all_restarts_back() -> None:
+    """Crashes behind a checkpoint of their attempt never end a run."""
+
+    def has_completed(s: Simulation) -> bool:
+        return s.master.token is not None and s.world.ledger.completed_by_attempt[s.master.token] > 0
+
+    job, strategy = counting(bounded=True), FixedDelay(attempts=1, delay_ms=20)
+    s = live(plan(job, PERIODIC, crashes(4, has_completed), restart=strategy), 0)
+    assert RunEnding.FAILED not in s.endings
+
+
+def test_restarts_without_a_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = Failover.decide
+    monkeypatch.setattr(
+        Failover, "decide", lambda it, failed, *args: decide(it, replace(failed, has_progressed=True), *args)
+    )
+    strategy = FixedDelay(attempts=1, delay_ms=20)
+    with pytest.raises(Violation, match="restarts-within-the-limit"):
+        live(plan(counting(bounded=True), NONE, crashes(3), restart=strategy), 0)

@@ -86,7 +86,7 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRows:
+class SegmentContents:
     """Tombstones and rows of a segment for the requested key groups."""
 
     deleted_keys: list[pa.Array]
@@ -146,9 +146,9 @@ def segment_column_names(batch: pa.RecordBatch) -> list[str]:
     return list(batch.schema.names[len(OWN_FIELDS) :])
 
 
-def segment_rows(batch: pa.RecordBatch, key: PrimaryKey, groups: range) -> StoredRows:
+def segment_rows(batch: pa.RecordBatch, key: PrimaryKey, groups: range) -> SegmentContents:
     """The rows of a segment that lie in `groups`."""
     part = key.in_groups(batch, groups)
     deleted = key.deleted(part)
     tombstones, live_rows = part.filter(pa.array(deleted)), part.filter(pa.array(~deleted))
-    return StoredRows(key.keys(tombstones.columns), key.keys(live_rows.columns), key.values(live_rows.columns))
+    return SegmentContents(key.keys(tombstones.columns), key.keys(live_rows.columns), key.values(live_rows.columns))

@@ -29,7 +29,7 @@ from runtime.connectors.kafka.epochs import KafkaEpochs
 from runtime.connectors.kafka.formats import MessageFormat
 from runtime.connectors.kafka.rows import PARTITIONER, RowProducer
 from runtime.connectors.kafka.transactions import (
-    CommitRecord,
+    KafkaCommitRecord,
     KafkaCommitter,
     PreparedTransaction,
     call_again,
@@ -213,7 +213,7 @@ class TransactionWriter(SinkWriter):
         self._prefix = new_writer_name(self._sink.id_prefix, context.job, context.uid, context.token, context.index)
         self._connection = KafkaConnection(self._sink.servers, self._sink.options)
         self._library = import_library("confluent_kafka", "kafka")
-        self._record = CommitRecord(self._connection)
+        self._record = KafkaCommitRecord(self._connection)
         self._record.check_topic_exists(self._sink.topic)
         self._encode = self._sink.format.encoder(self._sink.topic)
         self._next = self._thread.submit(self._open_producer)

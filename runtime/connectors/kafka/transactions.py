@@ -99,7 +99,7 @@ def encode_id_part(name: str) -> str:
     return encode_name(name).replace("~", "=")
 
 
-class CommitRecord:
+class KafkaCommitRecord:
     """The groups that record the commits of transactional ids, as offsets of partition 0 of a topic. Thread-safe.
 
     kafka-python sends its requests. An admin client of librdkafka that asks during an outage can end the process.
@@ -162,7 +162,7 @@ class KafkaCommitter(SinkCommitter):
 
     def __init__(self, servers: str, options: Mapping[str, str], id_prefix: str) -> None:
         self._servers, self._options, self._id_prefix = servers, options, id_prefix
-        self._open: tuple[KafkaConnection, CommitRecord] | None = None
+        self._open: tuple[KafkaConnection, KafkaCommitRecord] | None = None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Commits in the order of the numbers, so that the record never has a gap.
@@ -200,10 +200,10 @@ class KafkaCommitter(SinkCommitter):
         record.delete([name for name in names if name not in by_id])
         return len(names)
 
-    def _connect(self) -> tuple[KafkaConnection, CommitRecord]:
+    def _connect(self) -> tuple[KafkaConnection, KafkaCommitRecord]:
         if self._open is None:
             connection = KafkaConnection(self._servers, self._options)
-            self._open = connection, CommitRecord(connection)
+            self._open = connection, KafkaCommitRecord(connection)
         return self._open
 
     def _commit(self, transaction: PreparedTransaction) -> bool:

@@ -25,7 +25,7 @@ from psycopg import sql
 from runtime.connectors.postgres import pgoutput
 from runtime.connectors.postgres.change_columns import ChangeColumns, choose_columns
 from runtime.connectors.postgres.connection import check_url, connect, postgres_errors
-from runtime.connectors.postgres.initial_rows import Chunk, InitialRows, InitialRowsFilter, find_key
+from runtime.connectors.postgres.initial_rows import InitialRows, InitialRowsFilter, SnapshotChunk, find_key
 from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
 from runtime.connectors.postgres.replication import check_publication, check_server, one_row, slot_position
 from runtime.connectors.postgres.table import ResolvedTable, check_table_name, find_table
@@ -132,7 +132,7 @@ class _Position(msgspec.Struct, frozen=True):
     lsn: int
     rows: int
     columns: list[Column]
-    chunks: list[Chunk]
+    chunks: list[SnapshotChunk]
     is_initial: bool
     event_time: int | None
     oid: int  #: of the table
@@ -154,7 +154,7 @@ class ChangesReader(EventClockReader):
         self._relations: dict[int, pgoutput.Relation] = {}  #: of this table only
         self._places: dict[int, tuple[int, ...]] = {}  #: relation -> places of the columns
         self._initial: InitialRows | None = None  #: until all rows of the initial snapshot are emitted
-        self._chunks: tuple[Chunk, ...] = ()
+        self._chunks: tuple[SnapshotChunk, ...] = ()
         self._filter: InitialRowsFilter | None = None
         self._filter_end: int | None = None  #: position behind which no change is in the initial rows
         self._transaction = pgoutput.Begin(0, 0, 0)  #: the transaction that is read

@@ -46,7 +46,7 @@ class KeyColumn(NamedTuple):
     type: str
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True):
     """Keys behind the preceding chunk up to `last`, in text; None: up to the end of the table."""
 
     snapshot: str
@@ -71,7 +71,7 @@ class InitialRows:
         table: ResolvedTable,
         columns: Sequence[tuple[str, int]],
         key: Sequence[KeyColumn],
-        chunks: Sequence[Chunk],
+        chunks: Sequence[SnapshotChunk],
     ) -> None:
         """`columns`: names and the oids of their types."""
         self._connection, self._table, self._columns, self._key = connection, table, columns, key
@@ -85,9 +85,9 @@ class InitialRows:
         self.time_us = 0  #: of the transaction, since the epoch
 
     @property
-    def chunks(self) -> tuple[Chunk, ...]:
+    def chunks(self) -> tuple[SnapshotChunk, ...]:
         """The chunks of all rows so far."""
-        return (*self._before, Chunk(self._snapshot, self._last)) if self._has_rows else self._before
+        return (*self._before, SnapshotChunk(self._snapshot, self._last)) if self._has_rows else self._before
 
     def read(self, max_rows: int) -> list[Row]:
         """The next rows, in text. None of them: the table is complete, or other transactions have yet to end."""
@@ -141,7 +141,7 @@ class InitialRowsFilter:
     """Drops the changes that the initial rows contain already."""
 
     def __init__(
-        self, connection: psycopg.Connection[Any], name: str, key: Sequence[KeyColumn], chunks: Sequence[Chunk]
+        self, connection: psycopg.Connection[Any], name: str, key: Sequence[KeyColumn], chunks: Sequence[SnapshotChunk]
     ) -> None:
         self._connection, self._name, self._key = connection, name, key
         self._snapshots = [_Snapshot(each.snapshot) for each in chunks]

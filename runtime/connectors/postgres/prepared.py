@@ -53,7 +53,7 @@ class PreparedRows(Written, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     transaction: str
 
 
-class _Place(SinkWriters):
+class _PreparedTarget(SinkWriters):
     """The marks and the records of a sink, in the schema of its target."""
 
     def __init__(self, table: ResolvedTable, job: str, uid: str) -> None:
@@ -101,7 +101,7 @@ class PreparedWriter(SinkWriter):
         with postgres_errors(self._name), self._connection.transaction():
             _check_server(self._connection, context.parallelism)
             table = find_table(self._connection, self._name)
-            self._place = _Place(table, context.job, context.uid)
+            self._place = _PreparedTarget(table, context.job, context.uid)
             lift_time_limits(self._connection)
             self._place.lock(self._connection)
             self._place.create(self._connection)
@@ -180,7 +180,7 @@ class PreparedCommitter(SinkCommitter):
         if not prepared:
             return 0
         with self._connection() as (connection, table):
-            place = _Place(table, permit.job, check_sink(prepared, table))
+            place = _PreparedTarget(table, permit.job, check_sink(prepared, table))
             if not place.has_records(connection):
                 raise _lost(prepared[0])
             recorded = place.moved_numbers(connection, [each.writer_id for each in prepared])
@@ -198,7 +198,7 @@ class PreparedCommitter(SinkCommitter):
         committables = own_committables(keep, PreparedRows)
         names = {each.transaction for each in committables}
         with self._connection() as (connection, table):
-            place = _Place(table, job, uid)
+            place = _PreparedTarget(table, job, uid)
             if not place.has_records(connection):
                 return 0
             place.end_older_sessions(connection, token)
@@ -212,7 +212,7 @@ class PreparedCommitter(SinkCommitter):
                 place.forget(connection, token, [each.writer_id for each in committables])
             return len(leftovers)
 
-    def _commit(self, connection: psycopg.Connection[Any], place: _Place, each: PreparedRows) -> bool:
+    def _commit(self, connection: psycopg.Connection[Any], place: _PreparedTarget, each: PreparedRows) -> bool:
         """Whether the transaction was prepared until now. Raises EnvironmentFailure if it is lost."""
         try:
             connection.execute(sql.SQL("COMMIT PREPARED {}").format(sql.Literal(each.transaction)))

@@ -70,7 +70,7 @@ class StagedRows(Written, frozen=True, kw_only=True, forbid_unknown_fields=True)
     columns: list[str]
 
 
-class _Place(SinkWriters):
+class _StagingTarget(SinkWriters):
     """The staging table and the records of a sink, in the schema of its target."""
 
     def __init__(self, table: ResolvedTable, job: str, uid: str) -> None:
@@ -142,7 +142,7 @@ class StagedWriter(SinkWriter):
         with postgres_errors(self._name), self._connection.transaction():
             table = find_table(self._connection, self._name)
             table.check_key(self._connection, self._key)
-            self._place = _Place(table, context.job, context.uid)
+            self._place = _StagingTarget(table, context.job, context.uid)
             lift_time_limits(self._connection)
             self._place.lock(self._connection)
             self._place.create(self._connection)
@@ -249,7 +249,7 @@ class StagedCommitter(SinkCommitter):
             "numbers": [each.number for each in committables],
         }
         with self._transaction() as (connection, table):
-            place = _Place(table, job, uid)
+            place = _StagingTarget(table, job, uid)
             if not place.has_records(connection):
                 return 0
             place.lock(connection)
@@ -272,7 +272,7 @@ class StagedCommitter(SinkCommitter):
         self, connection: psycopg.Connection[Any], table: ResolvedTable, job: str, staged: Sequence[StagedRows]
     ) -> int:
         """Moves the rows that are not recorded as moved, and records them. Returns the number of committables."""
-        place = _Place(table, job, check_sink(staged, table))
+        place = _StagingTarget(table, job, check_sink(staged, table))
         if not place.has_records(connection):
             raise _lost(staged[0], table)
         place.lock(connection)
@@ -287,7 +287,11 @@ class StagedCommitter(SinkCommitter):
         return len(due)
 
     def _insert(
-        self, connection: psycopg.Connection[Any], place: _Place, columns: Sequence[str], group: Sequence[StagedRows]
+        self,
+        connection: psycopg.Connection[Any],
+        place: _StagingTarget,
+        columns: Sequence[str],
+        group: Sequence[StagedRows],
     ) -> None:
         parameters = {
             "writers": [each.writer_id for each in group],

@@ -31,7 +31,7 @@ from runtime.connectors.tables.data_files import (
     own_committables,
 )
 from runtime.connectors.tables.iceberg_catalog import check_catalog, iceberg_errors, load_table, open_catalog
-from runtime.connectors.tables.iceberg_commits import CommitRecord
+from runtime.connectors.tables.iceberg_commits import IcebergCommitRecord
 from runtime.connectors.tables.iceberg_table import parse_partition
 from runtime.connectors.tables.iceberg_writer import IcebergWriter, data_folder
 from runtime.core.job.ids import Token
@@ -116,7 +116,7 @@ class IcebergCommitter(SinkCommitter):
             if not here:
                 return 0
             job, uid = _sink_of(here[0])
-            record = CommitRecord.of(table, job, uid)
+            record = IcebergCommitRecord.of(table, job, uid)
             record.refuse_older(permit.token)
             due = [each for each in here if not record.is_committed(each)]
             if not due:
@@ -149,7 +149,9 @@ class IcebergCommitter(SinkCommitter):
             table = load_table(catalog, self._name)
         if table is None:
             return [str(path) for _, path in lost]
-        return [str(path) for each, path in lost if not CommitRecord.of(table, *_sink_of(each)).is_committed(each)]
+        return [
+            str(path) for each, path in lost if not IcebergCommitRecord.of(table, *_sink_of(each)).is_committed(each)
+        ]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Refuses commits of older attempts from now on, and removes files that no commit and no manifest names."""
@@ -164,7 +166,7 @@ class IcebergCommitter(SinkCommitter):
         conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
         folder = self._folder_of(table)
         for _ in range(MAX_CONFLICTS):
-            record = CommitRecord.of_sink(table, job, uid)
+            record = IcebergCommitRecord.of_sink(table, job, uid)
             leftovers = [
                 file
                 for file in files_before(folder, job, uid, token)
@@ -200,7 +202,9 @@ class IcebergCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ the table
 
-    def _append(self, table: Any, files: Sequence[Any], record: CommitRecord, summary: Mapping[str, str]) -> None:
+    def _append(
+        self, table: Any, files: Sequence[Any], record: IcebergCommitRecord, summary: Mapping[str, str]
+    ) -> None:
         """Commits a snapshot on top of the current one of `table`, unless another snapshot has replaced that one."""
         # The library would otherwise repeat a refused commit on top of the new snapshot, without reading the record.
         table.metadata.properties["commit.retry.num-retries"] = "0"
@@ -230,7 +234,7 @@ class IcebergCommitter(SinkCommitter):
                 problem = f"output of a checkpoint belongs to the table {each['name']}, which was dropped or replaced"
                 remedy = "bring the table back, or start the job without this checkpoint"
                 raise JobRejected("no-table", "table", f"{problem}: {remedy}")
-            if not CommitRecord.of(former, *_sink_of(each)).is_committed(each):
+            if not IcebergCommitRecord.of(former, *_sink_of(each)).is_committed(each):
                 problem = f"output of the checkpoint is pending for the table {each['name']}, not for {self._name}"
                 raise JobRejected("other-table", "table", f"{problem}: restore it into that table first")
         return here

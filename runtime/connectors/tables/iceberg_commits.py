@@ -21,7 +21,7 @@ _PREFIX: Final = "weir.commits."
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRecord:
+class IcebergCommitRecord:
     """The commits of a sink to a table.
 
     Args:
@@ -83,16 +83,18 @@ class CommitRecord:
             remedy = f"if that attempt is of a former installation, remove the table's property {self.key}"
             raise JobRejected("superseded", "sink", f"{problem}; {remedy}")
 
-    def after(self, numbers: Mapping[str, int], token: Token) -> "CommitRecord":
+    def after(self, numbers: Mapping[str, int], token: Token) -> "IcebergCommitRecord":
         """The record once the files up to `numbers` are committed by the attempt `token`."""
         newest = {owner: max(number, self.numbers.get(owner, 0)) for owner, number in numbers.items()}
-        return CommitRecord(self.key, max(token, self.token), self.forgotten, {**self.numbers, **newest})
+        return IcebergCommitRecord(self.key, max(token, self.token), self.forgotten, {**self.numbers, **newest})
 
-    def without_older(self, token: Token, keep: Collection[str]) -> "CommitRecord":
+    def without_older(self, token: Token, keep: Collection[str]) -> "IcebergCommitRecord":
         """The record without writers of attempts before `token`, except the writers `keep`."""
         numbers = {owner: number for owner, number in self.numbers.items() if owner in keep or token_of(owner) >= token}
         pending = {owner: 0 for owner in keep if owner not in numbers}
-        return CommitRecord(self.key, max(token, self.token), max(token - 1, self.forgotten), {**numbers, **pending})
+        return IcebergCommitRecord(
+            self.key, max(token, self.token), max(token - 1, self.forgotten), {**numbers, **pending}
+        )
 
 
 def token_of(owner: str) -> int:

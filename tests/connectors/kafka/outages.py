@@ -1,4 +1,4 @@
-"""Requests of a `CommitRecord` during outages of a broker: `python -m tests.connectors.kafka.outages ROUNDS`.
+"""Requests of a `KafkaCommitRecord` during outages of a broker: `python -m tests.connectors.kafka.outages ROUNDS`.
 
 It is a process of its own, since a fault inside librdkafka ends the process. It prints the numbers that it has read.
 """
@@ -7,7 +7,7 @@ import sys
 import time
 
 from runtime.connectors.kafka.connection import KafkaConnection
-from runtime.connectors.kafka.transactions import CommitRecord
+from runtime.connectors.kafka.transactions import KafkaCommitRecord
 from runtime.errors import EnvironmentFailure, is_outage
 from tests.kafka import free_port, running_broker
 from tests.waiting import until
@@ -22,7 +22,7 @@ def live_through(rounds: int) -> None:
     for _ in range(rounds):
         with running_broker(port=port) as broker:
             broker.topic(1, topic)
-            record = record or CommitRecord(KafkaConnection(broker.servers, {"socket.timeout.ms": "1000"}))
+            record = record or KafkaCommitRecord(KafkaConnection(broker.servers, {"socket.timeout.ms": "1000"}))
             until(lambda record=record: _number(record, topic) == 0, 30.0)  # type: ignore[misc]
             time.sleep(SETTLED_S)
         answers = [_number(record, topic) for _ in range(REQUESTS)]
@@ -30,7 +30,7 @@ def live_through(rounds: int) -> None:
     sys.stdout.write("lived\n")
 
 
-def _number(record: CommitRecord, topic: str) -> int | None:
+def _number(record: KafkaCommitRecord, topic: str) -> int | None:
     """None: an outage."""
     try:
         return record.committed_number("nobody", topic)

@@ -16,7 +16,7 @@ import pytest
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
-from runtime.connectors.kafka.transactions import CommitRecord
+from runtime.connectors.kafka.transactions import KafkaCommitRecord
 from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
 from runtime.ports import SinkWriter
@@ -324,7 +324,7 @@ def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: s
     sink_writer = writer(of, job=job)
     sink_writer.write(rows(1))
     (committable,) = sink_writer.prepare(1)
-    record = CommitRecord(KafkaConnection(broker.servers, {}))
+    record = KafkaCommitRecord(KafkaConnection(broker.servers, {}))
     assert record.committed_number(committable["id"], topic) == 0
     assert commit(of, committable, job=job) == 1
     until(lambda: record.committed_number(committable["id"], topic) == 1, 30.0)

@@ -344,9 +344,7 @@ CELERY_TASK_ROUTES = {
     "console.tasks.reconcile": {"queue": "housekeeping"},
     "console.tasks.store_verdicts": {"queue": "housekeeping"},
     "console.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
-    "console.tasks.run_file_work": {"queue": "stages"},  # large folders take their time
-    "console.tasks.run_verifications": {"queue": "stages"},  # large snapshots take their time
-    "console.tasks.run_copies": {"queue": "stages"},  # large savepoints take their time
+    "console.tasks.advance_operations": {"queue": "stages"},  # large folders and snapshots take their time
     "console.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
     "console.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
 }
@@ -381,18 +379,8 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": schedule(15),
         "options": {"expires": 15},
     },
-    "run-file-work": {
-        "task": "console.tasks.run_file_work",
-        "schedule": schedule(5),
-        "options": {"expires": 5},
-    },
-    "run-copies": {
-        "task": "console.tasks.run_copies",
-        "schedule": schedule(5),
-        "options": {"expires": 5},
-    },
-    "run-verifications": {
-        "task": "console.tasks.run_verifications",
+    "advance-operations": {
+        "task": "console.tasks.advance_operations",
         "schedule": schedule(5),
         "options": {"expires": 5},
     },

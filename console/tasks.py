@@ -11,15 +11,7 @@ from console.health import housekeeping as health
 from console.health import passes
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
-from console.operations import (
-    copies,
-    file_work,
-    lineage_folders,
-    old_rows,
-    reconciler,
-    scheduled_operations,
-    verification,
-)
+from console.operations import advance, lineage_folders, old_rows, reconciler, scheduled_operations
 from console.runs import run_supervisor, stage_supervisor
 
 shared_task(name=wakeups.SUPERVISE_TASK)(run_supervisor.supervise)
@@ -31,8 +23,6 @@ shared_task(name="console.tasks.store_verdicts")(passes.record_passes("verdicts"
 shared_task(name="console.tasks.maintain")(passes.record_passes(passes.STAGES, housekeeping.maintain))
 shared_task(name="console.tasks.reconcile")(passes.record_passes(passes.RECONCILER, reconciler.reconcile))
 shared_task(name="console.tasks.run_schedules")(scheduled_operations.run_schedules)
-shared_task(name="console.tasks.run_file_work")(passes.record_passes(passes.STAGES, file_work.run_file_work))
-shared_task(name="console.tasks.run_verifications")(passes.record_passes(passes.STAGES, verification.run_verifications))
-shared_task(name="console.tasks.run_copies")(passes.record_passes(passes.STAGES, copies.run_copies))
+shared_task(name="console.tasks.advance_operations")(passes.record_passes(passes.STAGES, advance.advance_operations))
 shared_task(name="console.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)
 shared_task(name="console.tasks.remove_old_rows")(old_rows.remove_old_rows)

@@ -1,6 +1,6 @@
 """The effects of a savepoint or of the end of a run in numbers, before it is requested, and the recovery horizon."""
 
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -14,9 +14,11 @@ from console.api.serializers.base import Problem
 from console.checkpoints.restart_times import read_restarts_ms
 from console.checkpoints.selectors import run_progress
 from console.health.recovery import read_horizon
-from console.operations.models import OperationKind
-from console.operations.preview import PREVIEWED, preview
+from console.operations.kinds.job.delegated import DelegatedOperation, delegated_operation, preview
+from console.operations.registry import types_of
 from console.runs.selectors import latest_run
+
+PREVIEWED: Final = [each.kind.value for each in types_of(DelegatedOperation)]
 
 
 class PreviewNumberSerializer(serializers.Serializer[Any]):
@@ -64,6 +66,6 @@ class OperationPreview(ScopedView):
         run, now = latest_run(of), timezone.now()
         reached, horizon = run_progress(run), run and read_horizon(run, now, read_restarts_ms(of.pk))
         begin = reached.continuable.triggered_at if reached.continuable else None
-        numbers = preview(OperationKind(act), run, reached, horizon.records_from(begin) if horizon else None)
+        numbers = preview(delegated_operation(act), run, reached, horizon.records_from(begin) if horizon else None)
         found = {"act": act, "run": run and run.pk, "numbers": numbers, "horizon": horizon}
         return Response(self.get_serializer(found).data)

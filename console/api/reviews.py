@@ -10,8 +10,8 @@ from console.api.serializers.checkpoints import CheckpointSerializer
 from console.api.serializers.operations import OperationSerializer
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.review_queue import ReviewFilter, review_queue
+from console.operations.kinds.snapshot.review import review_history
 from console.operations.models import Operation
-from console.operations.reviews import review_history
 
 
 class Reviews(StrictView, generics.ListAPIView[Checkpoint]):

@@ -1,4 +1,4 @@
-"""Connects the ledger to the changes that it records."""
+"""Connects the ledger to the changes that it records, and registers the check of the kinds of operations."""
 
 from django.apps import AppConfig
 
@@ -7,4 +7,4 @@ class OperationsConfig(AppConfig):
     name = "console.operations"
 
     def ready(self) -> None:
-        from console.operations import ledger  # noqa: F401  # models are loaded now
+        from console.operations import ledger, registry  # noqa: F401  # models are loaded now

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
-from console import formats
 from console.accounts.refusals import Conflict, InvalidField, Refused
 from console.accounts.rights import AnyUser, define_refusal, require_define, require_operate
 from console.checkpoints.models import Checkpoint, Kind, Status
@@ -22,12 +21,13 @@ from console.jobs.editing import change_tags, checked_tags
 from console.jobs.models import Job, Run, choices
 from console.jobs.services import lock_job
 from console.operations import services
-from console.operations.expected_times import ExpectedDuration, expected_savepoints
-from console.operations.legality import request_refusal, run_conflict
-from console.operations.models import ACTIVE_STATES, WITH_SAVEPOINT, BulkOperation, Operation, OperationKind
-from console.operations.preview import fired_early
+from console.operations.expected_times import expected_savepoints
+from console.operations.job_state import run_conflict
+from console.operations.kinds.job.delegated import delegated_operation
+from console.operations.legality import request_refusal
+from console.operations.models import ACTIVE_STATES, BulkOperation, Operation
 from console.operations.selectors import with_latest_run, with_runs
-from runtime.core.job.lifecycle import RunAct, RunState
+from runtime.core.job.lifecycle import RunAct
 
 MAX_JOBS: Final = 100
 
@@ -103,18 +103,18 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
     on_runs = Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES)
     for row in on_runs.select_related("requested_by").order_by("created_at"):
         active.setdefault(row.run_id, []).append(row)
-    refused, lines = request_refusal(OperationKind(act), user), []
+    operation, refused, lines = delegated_operation(act), request_refusal(act, user), []
     streaming = {run.job_id: checkpoints.get(run.newest) for run in runs.values() if not run.version.is_batch}
-    expected = expected_savepoints(streaming, act) if OperationKind(act) in WITH_SAVEPOINT else {}
+    expected = expected_savepoints(streaming, act) if operation.takes_savepoint else {}
     for job in found:
         run = runs.get(job.run_pk)
         others = tuple(active.get(job.run_pk, ()))
-        conflict = run_conflict(run, RunAct(act), others)
+        conflict = run_conflict(run, operation.act, others)
         why = refused or (conflict.detail if conflict else "")
         effect = ""
         if run is not None and not why:
             reached = checkpoints.get(run.newest), checkpoints.get(run.committed)
-            effect = _effect(act, run, *reached, expected.get(job.pk), now)
+            effect = operation.effect(run, *reached, expected.get(job.pk), now)
         lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why, active=others))
     return lines
 
@@ -248,35 +248,3 @@ def _tag_line(act: BulkAct, job: Job, tags: Sequence[str], refused: str) -> Bulk
 
 def _tag_effect(act: BulkAct, tags: Sequence[str]) -> str:
     return f"{'gets' if act is BulkAct.TAG else 'loses'} {', '.join(tags)}"
-
-
-def _effect(
-    act: BulkAct,
-    run: Run,
-    newest: Checkpoint | None,
-    committed: Checkpoint | None,
-    expected: ExpectedDuration | None,
-    now: datetime,
-) -> str:
-    """The effect of `act` on a run for which it is possible. `committed`: up to it, output is committed."""
-    name, savepoint = f"run {run.pk}", "a savepoint"
-    if newest is not None and newest.size_bytes is not None and not run.version.is_batch:
-        savepoint = f"a savepoint of about {formats.size(newest.size_bytes)}"
-    lasts = f"; expected time {expected} ({expected.note})" if expected else ""
-    match act:
-        case BulkAct.SAVEPOINT:
-            return f"{name} takes {savepoint} and continues{lasts}"
-        case BulkAct.STOP:
-            return f"{name} takes {savepoint}, commits the output up to it and ends{lasts}"
-        case BulkAct.DRAIN:
-            early = f" ({found})" if (found := fired_early(run)) else ""
-            return f"every open window of {name} fires early{early}, its output is committed, and it finishes{lasts}"
-        case _ if run.run_state is RunState.QUEUED:
-            return f"{name} leaves the queue; it has not started"
-        case _ if run.version.is_batch:
-            return f"{name} ends at once; no output of it is committed"
-        case _ if committed is None:
-            return f"{name} ends at once; it has completed no checkpoint, so all of its work is lost"
-        case _:
-            age = formats.duration((now - committed.triggered_at).total_seconds() * 1000)
-            return f"{name} ends at once; output since {committed}, {age} ago, is not committed"

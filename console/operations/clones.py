@@ -20,7 +20,6 @@ from typing import Final
 import structlog
 from django.conf import settings
 from django.db import connection
-from django.db.models import QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.advisory_lock import try_lock
@@ -29,7 +28,6 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.timed_reads import load_pinned_manifest_in_time
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, require_name
-from console.operations.labels import record_success
 from console.operations.models import Operation, OperationKind
 from console.operations.new_runs import new_run, new_run_target, require_isolable
 from console.operations.origin import Origin, find_checkpoint, require_restorable_row
@@ -165,21 +163,6 @@ def create_clone(row: Operation, prepared: PreparedClone, purpose: str) -> Run:
     )
     assert restore.run is not None, "a restore is written with its run"
     return restore.run
-
-
-def accept_clone(row: Operation, prepared: PreparedClone) -> Operation:
-    """Creates the clone and its run. The operation succeeds at once; the restore is an operation of the clone.
-
-    Raises:
-        Conflict: as `create_clone`.
-    """
-    run = create_clone(row, prepared, "clone")
-    return record_success(row, {"job": run.job_id, "run": run.pk})
-
-
-def drills_of(job: Job) -> QuerySet[Operation]:
-    """The drills of a job, newest first."""
-    return Operation.objects.filter(job=job, kind=OperationKind.DRILL)
 
 
 def _require_free(name: str) -> None:

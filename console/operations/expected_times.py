@@ -14,20 +14,12 @@ from console import formats
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.restart_times import restarts_ms
 from console.jobs.models import Job
-from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.models import Operation, OperationState
+from console.operations.registry import operation_type, operation_types
 from runtime.core.snapshot.failure_reason import FailureReason
 
-_K = OperationKind
 _HISTORY: Final = 20  #: newest operations
 _RESTART: Final = "restart"  #: after a failure; it restores state, as a restore does
-#: Kinds that stand for a kind, in order of preference. A start and a restore wait for the same steps.
-_SIMILAR: Final[Mapping[str, tuple[str, ...]]] = {
-    _K.RESTORE: (_K.RESTORE, _RESTART, _K.START),
-    _K.START: (_K.START, _K.RESTORE, _RESTART),
-    _K.STOP: (_K.STOP, _K.SAVEPOINT),
-    _K.DRAIN: (_K.DRAIN, _K.STOP, _K.SAVEPOINT),
-}
-_WITH_SAVEPOINT: Final = (_K.SAVEPOINT, _K.STOP, _K.DRAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,7 @@ class ExpectedDuration:
 def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) -> ExpectedDuration | None:
     """The durations of the job's last successful operations of `kind`, from request to end. A single query.
 
-    Without any, `_SIMILAR` kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
+    Without any, similar kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
     at least as long as the checkpoint `newest`, which shares files with earlier ones. None: nothing is known.
     """
     return expected_durations(job_id, (kind,), newest)[0]
@@ -80,8 +72,9 @@ def expected_savepoints(newest: Mapping[int, Checkpoint | None], kind: str) -> d
 def _newest_operations(kind: str) -> ArraySubquery:
     """The newest operations that show how long `kind` takes: successful ones, and those whose savepoint expired."""
     succeeded = Q(state=OperationState.SUCCEEDED)
-    expired = Q(state=OperationState.FAILED, kind__in=_WITH_SAVEPOINT, error__code=FailureReason.EXPIRED)
-    similar = _SIMILAR.get(kind, (kind,))
+    of_savepoints = [each.kind for each in operation_types() if each.takes_savepoint]
+    expired = Q(state=OperationState.FAILED, kind__in=of_savepoints, error__code=FailureReason.EXPIRED)
+    similar = _similar(kind)
     earlier = Operation.objects.filter(succeeded | expired, job=OuterRef("pk"), kind__in=similar)
     ended = earlier.filter(ended_at__isnull=False).order_by("-created_at")
     took_s = Extract(F("ended_at") - F("created_at"), "epoch")
@@ -93,7 +86,7 @@ def _estimate(
     kind: str, operations: Sequence[Mapping[str, Any]], restarts: Sequence[float], newest: Checkpoint | None
 ) -> ExpectedDuration | None:
     """The expected time of `kind` by the `operations`, by `restarts`, whose times are in ms, or by `newest`."""
-    similar = _SIMILAR.get(kind, (kind,))
+    similar, of_savepoint = _similar(kind), operation_type(kind).takes_savepoint
     took_ms = defaultdict[str, list[float]](list, {_RESTART: list(restarts)})
     expired_ms = defaultdict[str, list[float]](list)
     for each in operations:
@@ -102,9 +95,9 @@ def _estimate(
     for name in similar:
         if known := took_ms[name]:
             note = _note(known, name) + _expired_note(expired_ms[name], len(known))
-            is_least = kind in _WITH_SAVEPOINT and name != kind
+            is_least = of_savepoint and name != kind
             return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
-    if kind in _WITH_SAVEPOINT and newest is not None and newest.duration_ms is not None:
+    if of_savepoint and newest is not None and newest.duration_ms is not None:
         lasted = float(newest.duration_ms)
         note = f"as {newest}: the job has no earlier {kind}"
         note += _expired_note([ms for name in similar for ms in expired_ms[name]], 0)
@@ -126,3 +119,8 @@ def _note(took_ms: Sequence[float], noun: str) -> str:
     spread = f"{formats.duration(min(took_ms))} to {formats.duration(max(took_ms))}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"the last {len(took_ms)} {plural} of this job took {spread}"
+
+
+def _similar(kind: str) -> tuple[str, ...]:
+    """Kinds that stand for a kind, in order of preference. A start and a restore wait for the same steps."""
+    return operation_type(kind).similar or (kind,)

@@ -7,7 +7,6 @@ holds it, since the end of another would release it.
 from console.accounts.refusals import Conflict
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import CHECKPOINT_FIELD
-from console.operations.legality import hold_reason
 from console.operations.models import Operation
 
 
@@ -28,3 +27,12 @@ def hold(snapshot: Checkpoint, row: Operation) -> None:
 def release(row: Operation) -> None:
     """Ends the hold of `row`, if there is one."""
     Checkpoint.objects.filter(pk=row.params.get("checkpoint"), held_by=row.pk).update(held_by=None)
+
+
+def hold_reason(checkpoint: Checkpoint) -> str | None:
+    """Why a checkpoint that a rollback or a drill restores cannot be discarded, or chosen for another of them."""
+    if checkpoint.held_by is None:
+        return None
+    name = str(checkpoint).capitalize()
+    kind = Operation.objects.values_list("kind", flat=True).get(pk=checkpoint.held_by)
+    return f"{name} is restored by a {kind} that is under way, operation {checkpoint.held_by}."

@@ -9,8 +9,8 @@ from django.dispatch import receiver
 from console.accounts.models import User
 from console.jobs.changes import definition_changed
 from console.jobs.models import Job
-from console.operations.labels import record_success
 from console.operations.models import Operation
+from console.operations.operation_type import save_succeeded
 
 
 @receiver(definition_changed)
@@ -28,4 +28,4 @@ def record_change(
     row = Operation(
         job=job, kind=kind, requested_by=user, reason=reason, request_id=request_id, idempotency_key=request_key
     )
-    record_success(row, {"changes": {name: list(values) for name, values in changes.items()}})
+    save_succeeded(row, {"changes": {name: list(values) for name, values in changes.items()}})

@@ -28,8 +28,8 @@ from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run, StandingStage
 from console.jobs.services import lock_job
+from console.operations.advance import FILE_WORK_LOCK
 from console.operations.orphans import remove_failed_folders
-from console.operations.passes import FILE_WORK_LOCK
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 RUN_END_GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet

@@ -16,20 +16,9 @@ from console.accounts.refusals import Conflict, InvalidField
 from console.accounts.rights import require_maintain
 from console.accounts.storable import text_problem
 from console.jobs.changes import MAX_REASON_LENGTH
-from console.operations.models import Maintenance, OperationKind
+from console.operations.models import Maintenance
+from console.operations.operation_type import OperationType
 
-REFUSED_KINDS: Final = (
-    OperationKind.START,
-    OperationKind.RESTORE,
-    OperationKind.RESCALE,
-    OperationKind.ROLLBACK,
-    OperationKind.DRAIN,
-    OperationKind.CLONE,
-    OperationKind.DRILL,
-    OperationKind.COPY,
-    OperationKind.VERIFY,
-    OperationKind.DISCARD,
-)
 CACHE_KEY: Final = "maintenance"
 _CACHE_S: Final = 2  #: a page may show the mode of so many seconds ago; a request reads the row
 
@@ -45,9 +34,15 @@ def shown_maintenance() -> Maintenance | None:
     return cast(Maintenance, found[0]) if found else None
 
 
-def maintenance_conflict(kind: OperationKind, active: Maintenance | None) -> Conflict | None:
+def require_no_maintenance(operation: OperationType) -> None:
+    """Raises Conflict if an operation of this kind cannot be requested now."""
+    if conflict := maintenance_conflict(operation, active_maintenance()):
+        raise conflict
+
+
+def maintenance_conflict(operation: OperationType, active: Maintenance | None) -> Conflict | None:
     """Why an operation of this kind cannot be requested during `active`; None if it can be."""
-    if active is None or kind not in REFUSED_KINDS:
+    if active is None or not operation.blocked_by_maintenance:
         return None
     since = f"{active.started_at:%Y-%m-%d %H:%M} UTC"
     detail = (

@@ -59,26 +59,12 @@ class OperationState(StrEnum):
 OPERATION_STATES = choices(OperationState, {OperationState.RUNNING: "In progress"})
 OPERATION_KINDS = choices(OperationKind)
 ACTIVE_STATES = (OperationState.QUEUED, OperationState.RUNNING)
-#: Operations of a review. They take effect at once; their rows are the history of the review, with its comments.
-REVIEW_OPERATIONS = (OperationKind.ASSIGN, OperationKind.COMMENT, OperationKind.REVIEW)
-#: Operations on a checkpoint or savepoint, from its own page. A pin and a label take effect at once.
-CHECKPOINT_OPERATIONS = (
-    OperationKind.DISCARD, OperationKind.PIN, OperationKind.UNPIN, OperationKind.LABEL, OperationKind.CLONE,
-    OperationKind.DRILL, OperationKind.VERIFY, OperationKind.COPY, *REVIEW_OPERATIONS,
-)  # fmt: skip
-#: Operations on the schedules of a job, from their own page. They take effect at once.
-SCHEDULE_OPERATIONS = (OperationKind.SCHEDULE, OperationKind.UNSCHEDULE)
-#: Entries of changes that other requests made: facts about the job and its archive; its creation and its versions.
-RECORDED_KINDS = (OperationKind.EDIT, OperationKind.DEFINE)
-#: Operations on the job or its run.
-JOB_OPERATIONS = tuple(
-    kind for kind in OperationKind if kind not in (*CHECKPOINT_OPERATIONS, *SCHEDULE_OPERATIONS, *RECORDED_KINDS)
-)
-WITH_SAVEPOINT = (OperationKind.SAVEPOINT, OperationKind.STOP, OperationKind.DRAIN)
-NEW_RUN_KINDS = (OperationKind.START, OperationKind.RESTORE)
-#: Operations that end the run and then restore a snapshot into another; each part is an operation of its own.
-SUCCESSION_KINDS = (OperationKind.RESCALE, OperationKind.ROLLBACK)
 _ACTIVE_VALUES = [state.value for state in ACTIVE_STATES]
+
+
+def operation_kinds() -> list[tuple[str, str]]:
+    """The choices of a kind. A function, so that a further kind needs no migration."""
+    return OPERATION_KINDS
 
 
 class Operation(models.Model):
@@ -93,7 +79,7 @@ class Operation(models.Model):
     job = models.ForeignKey(Job, models.CASCADE, related_name="operations")
     run = models.ForeignKey(Run, models.CASCADE, null=True, related_name="operations")
     part_of = models.ForeignKey("self", models.CASCADE, null=True, related_name="parts")
-    kind = models.TextField(choices=OPERATION_KINDS)
+    kind = models.TextField(choices=operation_kinds)
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     state = models.TextField(choices=OPERATION_STATES, default=OperationState.QUEUED.value, db_default="queued")
     phase = models.TextField(default="", db_default="", blank=True)
@@ -119,7 +105,7 @@ class Operation(models.Model):
             models.Index(fields=("-created_at", "-id"), name="weir_operation_newest"),
             models.Index(
                 fields=("job", "-created_at"),
-                condition=Q(kind__in=[kind.value for kind in REVIEW_OPERATIONS]),
+                condition=Q(kind__in=["assign", "comment", "review"]),
                 name="weir_operation_reviews",
             ),
             models.Index(
@@ -153,15 +139,16 @@ class Operation(models.Model):
     @property
     def shows_run(self) -> bool:
         """Whether pages show the state of the created run, which outlives the operation, instead of `state`."""
-        return self.kind in NEW_RUN_KINDS and self.state == OperationState.SUCCEEDED and self.run_id is not None
+        return self.run_id is not None and self._succeeded_with("run") == self.run_id
 
     @property
     def made_savepoint(self) -> int | None:
-        """The number of the savepoint that the operation has taken."""
-        if self.kind not in WITH_SAVEPOINT or self.state != OperationState.SUCCEEDED or self.result is None:
-            return None
-        number = self.result.get("checkpoint")
-        return number if isinstance(number, int) else None
+        """The number of the savepoint that the operation on a run has taken."""
+        return None if self.run_id is None else self._succeeded_with("checkpoint")
+
+    def _succeeded_with(self, name: str) -> int | None:
+        value = self.result.get(name) if self.state == OperationState.SUCCEEDED and self.result else None
+        return value if isinstance(value, int) else None
 
     @property
     def is_active(self) -> bool:

@@ -1,15 +1,13 @@
-"""New runs: their version and parallelism, their rows, and starts that wait for the compilation of a version."""
+"""New runs: their version and parallelism, and their rows."""
 
 from typing import Any
-
-from django.db.models import QuerySet
 
 from console.accounts.refusals import Conflict, Refused
 from console.jobs.models import Job, JobVersion, VersionState
 from console.jobs.services import newest_ready, require_parallelism
-from console.operations.legality import NO_READY_VERSION
-from console.operations.models import ACTIVE_STATES, Operation, OperationKind
-from console.operations.params import NewRunParams, StartParams
+from console.operations.job_state import NO_READY_VERSION
+from console.operations.models import Operation
+from console.operations.params import NewRunParams
 from console.runs import run_store
 
 
@@ -71,32 +69,3 @@ def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
     why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))
     whole = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
     return Conflict(code, whole, field="params.version", rejection=rejection)
-
-
-def waiting_starts() -> QuerySet[Operation]:
-    return Operation.objects.filter(kind=OperationKind.START, run=None, state__in=ACTIVE_STATES)
-
-
-def awaited_version(job: Job, wanted: StartParams) -> JobVersion | None:
-    """The version whose compilation a start awaits, in any state. None: the start awaits none, or it does not exist.
-
-    Default: the newest version. A start that awaits it never starts an older version, also if it was rejected already.
-    """
-    if not wanted.when_ready:
-        return None
-    named = job.versions.filter(pk=wanted.version) if wanted.version else job.versions.order_by("-number")
-    return named.first()
-
-
-def accept_waiting(row: Operation, version: JobVersion) -> Operation:
-    """Writes a start that waits for `version`.
-
-    Raises:
-        Conflict: another start of the job waits.
-    """
-    if waiting_starts().filter(job=row.job).exists():
-        raise Conflict("conflict", f"A start of {row.job.name} already waits for the compilation of a version.")
-    row.params = {**row.params, "version": version.pk}
-    row.phase = "waiting for the compilation"
-    row.save(force_insert=True)
-    return row

@@ -21,14 +21,12 @@ from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, Kind, ReviewS
 from console.jobs.models import Attempt, Job, Run
 from console.operations.models import (
     ACTIVE_STATES,
-    CHECKPOINT_OPERATIONS,
-    NEW_RUN_KINDS,
-    RECORDED_KINDS,
-    SUCCESSION_KINDS,
     Operation,
     Schedule,
     Verification,
 )
+from console.operations.operation_type import SnapshotOperation, Target
+from console.operations.registry import operation_types, types_of
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 BATCH_ROWS: Final = 500
@@ -169,7 +167,10 @@ def old_operations() -> QuerySet[Operation]:
     ended, the newest operation of a schedule, and operations on a checkpoint whose row is there.
     """
     before = _days_ago(settings.WEIR_OPERATION_DAYS)
-    starts = Q(kind__in=(*NEW_RUN_KINDS, *SUCCESSION_KINDS)) & Q(run__isnull=False)
+    begins = [each.kind for each in operation_types() if each.begins_run or each.is_succession]
+    records = [each.kind for each in operation_types() if each.target is Target.RECORD]
+    on_snapshots = [each.kind for each in types_of(SnapshotOperation)]
+    starts = Q(kind__in=begins) & Q(run__isnull=False)
     needed = (
         Exists(Operation.objects.filter(Q(state__in=ACTIVE_STATES) | Q(ended_at__gte=before), part_of=OuterRef("pk")))
         | Exists(Schedule.objects.filter(last_operation=OuterRef("pk")))
@@ -177,7 +178,7 @@ def old_operations() -> QuerySet[Operation]:
         | Exists(Checkpoint.objects.filter(held_by=OuterRef("pk")))
     )
     old = Operation.objects.filter(ended_at__lt=before, part_of=None).exclude(state__in=ACTIVE_STATES)
-    old = old.exclude(kind__in=RECORDED_KINDS).exclude(starts & ~Q(run__state__in=TERMINAL_STATES)).exclude(needed)
+    old = old.exclude(kind__in=records).exclude(starts & ~Q(run__state__in=TERMINAL_STATES)).exclude(needed)
     key = Cast(KeyTextTransform("checkpoint", OuterRef("params")), BigIntegerField())
     checkpoint = Checkpoint.objects.filter(job=OuterRef("job"), pk=key)
-    return old.exclude(Q(kind__in=CHECKPOINT_OPERATIONS) & Exists(checkpoint))
+    return old.exclude(Q(kind__in=on_snapshots) & Exists(checkpoint))

@@ -10,7 +10,7 @@ from console.jobs.models import Run
 from console.metrics import live as metrics
 from console.metrics.selectors import newest_in_flight_bytes
 from console.operations.expected_times import expected_duration
-from console.operations.models import WITH_SAVEPOINT, OperationKind
+from console.operations.models import OperationKind
 from runtime.core.job.lifecycle import FLOWING_STATES
 
 #: Result of an operator -> its term, its fate in a drain, and its fate in a savepoint or a stop.
@@ -22,7 +22,6 @@ _OPEN_RESULTS: Final = {
     "timers": ("Timers", "fire early", "stay in the savepoint"),
     "rows": ("Rows not committed", "committed with the savepoint", "committed with the savepoint"),
 }
-PREVIEWED: Final = tuple(kind.value for kind in (*WITH_SAVEPOINT, OperationKind.CANCEL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +39,7 @@ class Number:
     note: str = ""
 
 
-def preview(kind: str, run: Run | None, reached: RunProgress, replayed: int | None) -> tuple[Number, ...]:
-    """The numbers of an operation on a streaming run whose records flow; else none. At most four queries.
-
-    `replayed`: the records since `reached.continuable`, which a restore after a cancel would read again.
-    """
-    if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
-        return ()
-    if kind in WITH_SAVEPOINT:
-        return tuple(_savepoint(kind, run, reached))
-    if kind == OperationKind.CANCEL:
-        return tuple(_cancel(run, reached, replayed))
-    return ()
-
-
-def _savepoint(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
+def savepoint_numbers(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
     newest = reached.newest
     if expected := expected_duration(run.job_id, kind, newest):
         yield Number("expected_ms", expected.median_ms, "Expected time", str(expected), expected.note)
@@ -106,7 +91,7 @@ def _by_result(run: Run) -> Mapping[str, list[tuple[str, int]]]:
     return found
 
 
-def _cancel(run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
+def cancel_numbers(run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
     since = f"since {reached.continuable}" if reached.continuable else "since the run began"
     if replayed is not None:
         note = f"read {since}; a restore reads them again"

@@ -12,7 +12,7 @@ from console.checkpoints.selectors import continuable, newest_of
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import require_parallelism
 from console.operations.expected_times import ExpectedDuration, expected_durations
-from console.operations.legality import ending_operations, run_conflict
+from console.operations.job_state import ending_operations, run_conflict
 from console.operations.models import OperationKind
 from console.operations.new_runs import version_of
 from console.operations.origin import Origin

@@ -1,37 +1,27 @@
 """Why a run ended, for pages and REST."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from console.jobs.failures import NO_REASON, failure_detail
 from console.jobs.models import Run
 from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.registry import operation_types
 from runtime.access.redaction import Schema
 from runtime.core.job.lifecycle import RunState
-
-_ENDING_KINDS: Final = (OperationKind.STOP, OperationKind.DRAIN, OperationKind.CANCEL)
 
 
 def ending_operation(run: Run) -> Operation | None:
     """The operation that ended the run; None if it runs or ended by itself. A query for runs that have ended."""
     if not run.is_terminal:
         return None
-    ending = Operation.objects.filter(run=run, kind__in=_ENDING_KINDS, state=OperationState.SUCCEEDED)
+    ending = Operation.objects.filter(run=run, kind__in=_ending_kinds(), state=OperationState.SUCCEEDED)
     return ending.select_related("requested_by").order_by("-created_at").first()
 
 
 def ending_of(run: Run, operations: Iterable[Operation]) -> Operation | None:
     """As `ending_operation`, of the newest `operations` of the job, newest first."""
-    return next(
-        (
-            operation
-            for operation in operations
-            if operation.run_id == run.pk
-            and operation.kind in _ENDING_KINDS
-            and operation.state == OperationState.SUCCEEDED
-        ),
-        None,
-    )
+    succeeded = (row for row in operations if row.run_id == run.pk and row.state == OperationState.SUCCEEDED)
+    return next((row for row in succeeded if row.kind in _ending_kinds()), None)
 
 
 def end_of_run(run: Run, ended_by: Operation | None, schema: Schema) -> str:
@@ -49,3 +39,7 @@ def end_of_run(run: Run, ended_by: Operation | None, schema: Schema) -> str:
     if run.run_state is RunState.FINISHED:
         return "All inputs ended, and all output is committed."
     return f"The run was {run.state}."
+
+
+def _ending_kinds() -> list[OperationKind]:
+    return [each.kind for each in operation_types() if each.ends_run]

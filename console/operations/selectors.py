@@ -31,7 +31,9 @@ from console.checkpoints.selectors import batch_output, newest_kept
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.metrics.recent import newest_lag, newest_rate
 from console.operations.lines import AttemptLine, RunLine, attempt_lines, run_lines
-from console.operations.models import ACTIVE_STATES, JOB_OPERATIONS, Operation, OperationKind
+from console.operations.models import ACTIVE_STATES, Operation, OperationKind
+from console.operations.operation_type import JobOperation
+from console.operations.registry import types_of
 from console.operations.restore import committed_checkpoints
 from console.operations.restore_points import RestorePoint, oldest_restorable, read_restore_point
 from console.operations.restore_proof import RestoreProof, latest_proof, read_proof
@@ -193,7 +195,8 @@ def job_rows(jobs: Sequence[Any], now: datetime) -> list[JobRow]:
     for run in runs.values():
         run.live, run.version.graph = run.report, run.graph  # or the deferred columns would take a query
     checkpoints = Checkpoint.objects.only(*_LIST_CHECKPOINT_COLUMNS).in_bulk([job.checkpoint_pk for job in jobs])
-    of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=JOB_OPERATIONS, part_of=None)
+    kinds = [each.kind for each in types_of(JobOperation)]
+    of_runs = Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES, kind__in=kinds, part_of=None)
     operations = of_runs.order_by("created_at", "pk")
     active = {row.job_id: row for row in operations.only("job", "part_of", "kind", "state", "created_at")}
     return [

@@ -16,7 +16,8 @@ from console.jobs.failures import NO_REASON, FailureDetail, failure_detail
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.metrics.live import BatchLive, Live, live_metrics
 from console.operations.legality import allowed_operations
-from console.operations.models import SUCCESSION_KINDS, Operation, OperationKind
+from console.operations.models import Operation, OperationKind
+from console.operations.registry import operation_type, operation_types
 from console.operations.restore import restore_target
 from console.operations.run_ends import end_of_run, ending_of
 from console.operations.selectors import JobPage
@@ -48,19 +49,8 @@ _STATE_LABELS_AT_REST = {
     RunState.CANCELED: "canceled",
     RunState.FAILED: "ended",
 }
-#: Operations that bring a run into a state in which it ends.
-_ENDING_STATES: Mapping[RunState, tuple[str, ...]] = {
-    RunState.STOPPING: (OperationKind.STOP, *SUCCESSION_KINDS),
-    RunState.DRAINING: (OperationKind.DRAIN,),
-    RunState.CANCELLING: (OperationKind.CANCEL, OperationKind.ROLLBACK),
-}
-#: Desired state of a run, by its active operation or by its own state.
-_DESIRED_STATES: Mapping[str, str] = {
-    OperationKind.RESCALE: "rescaled",
-    OperationKind.ROLLBACK: "rolled back",
-    OperationKind.STOP: "stopped",
-    OperationKind.DRAIN: "finished",
-    OperationKind.CANCEL: "canceled",
+#: Desired state of a run by its own state.
+_DESIRED_STATES: Mapping[RunState, str] = {
     RunState.STOPPING: "stopped",
     RunState.DRAINING: "finished",
     RunState.CANCELLING: "canceled",
@@ -262,9 +252,10 @@ def desired_state(job: Job, run: Run | None, failure_code: str | None, active: t
     if run.is_terminal:
         return ""
     for operation in active:
-        if operation.part_of_id is None and (goal := _DESIRED_STATES.get(operation.kind)):
-            return goal
-    return _DESIRED_STATES.get(run.state, "running")
+        kind = operation_type(operation.kind)
+        if operation.part_of_id is None and kind.goal:
+            return kind.goal
+    return _DESIRED_STATES.get(run.run_state, "running")
 
 
 def state_since(run: Run | None, attempt_ended_at: datetime | None, active: Sequence[Operation]) -> datetime | None:
@@ -273,7 +264,8 @@ def state_since(run: Run | None, attempt_ended_at: datetime | None, active: Sequ
         return None
     if run.run_state in STATES_BETWEEN_ATTEMPTS:
         return attempt_ended_at or run.created_at
-    asked = [operation.created_at for operation in active if operation.kind in _ENDING_STATES.get(run.run_state, ())]
+    ending = [each.kind for each in operation_types() if run.run_state in each.states]
+    asked = [operation.created_at for operation in active if operation.kind in ending]
     return asked[0] if asked else run.started_at or run.created_at
 
 

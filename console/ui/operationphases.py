@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import Final
 
 from console.checkpoints.models import Checkpoint
-from console.operations.models import WITH_SAVEPOINT, Operation, OperationKind
+from console.operations.models import Operation
+from console.operations.registry import operation_type
 
-_OF_MASTER: Final = (*WITH_SAVEPOINT, OperationKind.CANCEL)  #: the job master carries them out
 _TAKEN: Final = "asked"  #: phase of an operation that its job master has taken
 
 
@@ -40,15 +40,16 @@ def operation_phases(operation: Operation, checkpoint: Checkpoint | None) -> tup
 
 
 def _moments(operation: Operation, checkpoint: Checkpoint | None) -> Iterator[tuple[str, datetime]]:
+    kind = operation_type(operation.kind)
     yield "Requested", operation.created_at
     if operation.started_at is not None:
-        yield "Taken by the job master" if operation.kind in _OF_MASTER else "Started", operation.started_at
+        yield "Taken by the job master" if kind.is_delegated else "Started", operation.started_at
     for entered in operation.phases:
         at = datetime.fromisoformat(entered["at"])
         is_before_end = operation.ended_at is None or at < operation.ended_at  # the end may be written with a phase
         if entered["phase"] != _TAKEN and is_before_end:
             yield entered["phase"].replace("_", " ").capitalize(), at
-    if checkpoint is not None and operation.kind in WITH_SAVEPOINT:
+    if checkpoint is not None and kind.takes_savepoint:
         yield f"{str(checkpoint).capitalize()} triggered", checkpoint.triggered_at
         if checkpoint.completed_at is not None:
             yield f"{str(checkpoint).capitalize()} completed", checkpoint.completed_at

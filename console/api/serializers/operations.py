@@ -9,7 +9,7 @@ from console.api.openapi import inline_references
 from console.api.serializers.base import StrictSerializer
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.operations.models import Maintenance, Operation
-from console.operations.params import params_schemas
+from console.operations.registry import params_schemas
 
 
 @extend_schema_field(

@@ -14,14 +14,15 @@ from console.health.findings import Verdict
 from console.health.housekeeping import encode, verdicts
 from console.jobs.models import Attempt, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
-from console.operations.models import JOB_OPERATIONS
+from console.operations.operation_type import JobOperation
+from console.operations.registry import types_of
 from console.operations.run_ends import end_of_run, ending_operation
 from console.runs.selectors import latest_run
 from runtime.access.redaction import redact_failure, redact_json
 
 
 class ActSerializer(serializers.Serializer[AllowedOperation]):
-    act = serializers.ChoiceField(choices=[kind.value for kind in JOB_OPERATIONS])
+    act = serializers.ChoiceField(choices=[each.kind.value for each in types_of(JobOperation)])
     enabled = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True)
 

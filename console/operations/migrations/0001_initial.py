@@ -8,6 +8,8 @@ import django.db.models.functions.datetime
 from django.conf import settings
 from django.db import migrations, models
 
+import console.operations.models
+
 #: A new operation of a run wakes its job master at once: it listens on `weir_operation`, and polls for safety.
 NOTIFY = """
 CREATE FUNCTION weir_operation_notify() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -128,36 +130,7 @@ class Migration(migrations.Migration):
             name="Operation",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
-                (
-                    "kind",
-                    models.TextField(
-                        choices=[
-                            ("start", "Start"),
-                            ("restore", "Restore"),
-                            ("rescale", "Rescale"),
-                            ("rollback", "Rollback"),
-                            ("savepoint", "Savepoint"),
-                            ("stop", "Stop"),
-                            ("drain", "Drain"),
-                            ("cancel", "Cancel"),
-                            ("discard", "Discard"),
-                            ("pin", "Pin"),
-                            ("unpin", "Unpin"),
-                            ("label", "Label"),
-                            ("schedule", "Schedule"),
-                            ("unschedule", "Unschedule"),
-                            ("clone", "Clone"),
-                            ("drill", "Drill"),
-                            ("verify", "Verify"),
-                            ("copy", "Copy"),
-                            ("assign", "Assign"),
-                            ("comment", "Comment"),
-                            ("review", "Review"),
-                            ("edit", "Edit"),
-                            ("define", "Define"),
-                        ]
-                    ),
-                ),
+                ("kind", models.TextField(choices=console.operations.models.operation_kinds)),
                 ("params", models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict)),
                 (
                     "state",

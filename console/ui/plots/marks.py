@@ -19,7 +19,7 @@ from django.utils.text import Truncator
 from console import formats
 from console.checkpoints.models import NOT_FAILURES
 from console.jobs.models import Job
-from console.operations.models import JOB_OPERATIONS, OperationKind
+from console.operations.registry import operation_types
 from console.ui.plots.window import Window
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.failure_reason import FailureReason
@@ -28,7 +28,7 @@ FAILED_CHECKPOINT: Final = "failed-checkpoint"
 MAX_MARKS: Final = 60  #: newest events of a kind that are drawn
 MAX_FAILURES: Final = 20  #: newest failed checkpoints of the job whose durations are shown, for each reason
 #: Operations that change the run; savepoints have marks of their own.
-_OPERATIONS: Final = [kind.value for kind in JOB_OPERATIONS if kind is not OperationKind.SAVEPOINT]
+_OPERATIONS: Final = [each.kind.value for each in operation_types() if each.changes_run]
 #: States of a run whose attempt is being started.
 _STARTING: Final = [RunState.RESTARTING.value, RunState.STARTING.value, RunState.WAITING.value]
 #: Reasons of failed checkpoints whose durations are shown.

@@ -18,42 +18,22 @@ from console.checkpoints.selectors import continuable, run_progress
 from console.checkpoints.storage import target_roots
 from console.jobs.models import Job, Run
 from console.metrics.live import live_metrics
+from console.operations.confirmation import Confirmation
+from console.operations.kinds.job.start import Start
 from console.operations.legality import allowed_operation, request_refusal
 from console.operations.models import OperationKind
+from console.operations.registry import operation_type
 from console.operations.restore import repeated_output
 from console.operations.selectors import active_operations, rows_of_confirmation
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
 from console.operations.workers import wait_of_new_run
 from console.runs.selectors import latest_run
-from console.ui.actions import Confirmation, confirmation, start_confirmation
+from console.ui.actions import confirmation
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
-REQUEST_MESSAGES = {
-    OperationKind.START: "The start was requested.",
-    OperationKind.RESTORE: "The restore was requested.",
-    OperationKind.RESCALE: "The rescale was requested: the run stops with a savepoint, then a new run restores it.",
-    OperationKind.ROLLBACK: "The rollback was requested: the run ends, then a new run restores the snapshot.",
-    OperationKind.SAVEPOINT: "A savepoint was requested.",
-    OperationKind.STOP: "The stop with savepoint was requested.",
-    OperationKind.DRAIN: "The drain was requested.",
-    OperationKind.CANCEL: "The cancellation was requested.",
-    OperationKind.DISCARD: "The savepoint is discarded; its files are being deleted.",
-    OperationKind.PIN: "The pin is set.",
-    OperationKind.UNPIN: "The pin is removed.",
-    OperationKind.SCHEDULE: "The schedule is saved.",
-    OperationKind.UNSCHEDULE: "The schedule is removed. Its savepoints and the results of its drills stay.",
-    OperationKind.LABEL: "Name and note are saved.",
-    OperationKind.CLONE: "The clone is created; its restore was requested.",
-    OperationKind.DRILL: "The restore drill was requested.",
-    OperationKind.COPY: "The copy of the savepoint was requested.",
-    OperationKind.VERIFY: "The check was requested.",
-    OperationKind.ASSIGN: "The assignment is saved.",
-    OperationKind.COMMENT: "The comment is saved.",
-    OperationKind.REVIEW: "The review is saved.",
-}
 REPEATED_MESSAGE = "This page had already sent the request."
 
 
@@ -70,7 +50,7 @@ def request_operation(request: HttpRequest, job: Job, kind: str, params: dict[st
         idempotency_key=request.POST.get("key") or None,
     )
     accepted = ask(asked, job, kind, params or {})
-    messages.info(request, REPEATED_MESSAGE if accepted.replayed else REQUEST_MESSAGES[OperationKind(kind)])
+    messages.info(request, REPEATED_MESSAGE if accepted.replayed else operation_type(kind).message)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -86,7 +66,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
     newest, repeated = continuable(job).first(), repeated_output(job.pk)
     wait = wait_of_new_run()
     return _confirmation_page(
-        request, job, OperationKind.START, lambda run: start_confirmation(newest, repeated, wait), wait
+        request, job, OperationKind.START, lambda run: Start().confirmation(newest, repeated, wait), wait
     )
 
 

@@ -20,18 +20,17 @@ from console.formats import Quantity
 from console.jobs.attempts import attempt_number
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.live import live_metrics
-from console.operations.clones import drills_of
-from console.operations.copies import copies_of
-from console.operations.discard import discards_under_way
 from console.operations.explanations import explanation_of
-from console.operations.legality import allowed_copy, allowed_discard, allowed_pin
+from console.operations.kinds.snapshot.copy import copies_of
+from console.operations.kinds.snapshot.discard import Discard, discards_under_way
+from console.operations.kinds.snapshot.drill import drills_of
+from console.operations.kinds.snapshot.review import review_history
+from console.operations.legality import allowed_on, allowed_pin
 from console.operations.lineage import request_of, restored_runs
 from console.operations.models import OperationKind
 from console.operations.restore_proof import proof_of
-from console.operations.reviews import review_history
 from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation, runs_of
 from console.runs.selectors import latest_run
-from console.ui.actions import discard_confirmation
 from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt
 from console.ui.jobpage import show_progress
@@ -98,7 +97,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
             "phases": PHASE_NAMES.items(),
             "previous": selectors.previous_completed(found),
             "pin": allowed_pin(found, request.user),
-            "copy": allowed_copy(found, request.user) if is_savepoint else None,
+            "copy": allowed_on(found, OperationKind.COPY, request.user) if is_savepoint else None,
             "copies": copies,
             "discards": discards,
             "request_of_it": request_of(found) if is_savepoint else None,
@@ -140,8 +139,8 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 
     def load_content() -> PageContent:
         context = {
-            "job": found.job, "run": found.run, "act": allowed_discard(found, request.user),
-            "asked": discard_confirmation(found), "active": tuple(operations_beside(found)), "command": "discard",
+            "job": found.job, "run": found.run, "act": allowed_on(found, OperationKind.DISCARD, request.user),
+            "asked": Discard().confirmation(found), "active": tuple(operations_beside(found)), "command": "discard",
             "number": found.number, "snapshot": found.pk,
         }  # fmt: skip
         return PageContent(context, settled=False)

@@ -11,8 +11,8 @@ from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import JobVersion
 from console.jobs.services import ready_versions
-from console.operations.clones import drills_of
-from console.operations.legality import allowed_clone, allowed_drill
+from console.operations.kinds.snapshot.drill import drills_of
+from console.operations.legality import allowed_on
 from console.operations.models import OperationKind, OperationState
 from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation
 from console.operations.workers import wait_of_new_run
@@ -61,8 +61,8 @@ def clone(request: HttpRequest, pk: int) -> HttpResponse:
             "wanted": wanted,
             "versions": versions,
             "limit": form.limit(versions),
-            "clone": allowed_clone(found, request.user),
-            "drill": allowed_drill(found, request.user),
+            "clone": allowed_on(found, OperationKind.CLONE, request.user),
+            "drill": allowed_on(found, OperationKind.DRILL, request.user),
             "active": tuple(operations_beside(found)),
             "wait": wait_of_new_run(),
             "earlier": next(iter(earlier), None),

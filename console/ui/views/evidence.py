@@ -8,7 +8,7 @@ from django.views.decorators.http import require_http_methods
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.operations.evidence import evidence_pack
-from console.operations.legality import allowed_verify
+from console.operations.legality import allowed_on
 from console.operations.models import Operation, OperationKind
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
@@ -36,7 +36,7 @@ def evidence(request: HttpRequest, pk: int) -> HttpResponse:
         return response
 
     def load_content() -> PageContent:
-        pack, act = evidence_pack(found, user_of(request)), allowed_verify(found, request.user)
+        pack, act = evidence_pack(found, user_of(request)), allowed_on(found, OperationKind.VERIFY, request.user)
         context = {"checkpoint": found, "job": found.job, "pack": pack, "act": act}
         return PageContent(context, settled=not pack["verification"]["is_under_way"])
 

@@ -16,7 +16,8 @@ from console.csv_files import csv_file
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive, live_metrics
 from console.operations.expected_times import expected_duration
-from console.operations.models import NEW_RUN_KINDS, SUCCESSION_KINDS, Operation
+from console.operations.models import Operation
+from console.operations.registry import operation_type
 from console.operations.selectors import with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
 from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
@@ -57,7 +58,8 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = get_object_or_404(Operation.objects.select_related(*_RELATED).defer(*_LARGE), pk=pk)
 
     def load_content() -> PageContent:
-        starts, checkpoint = found.run is not None and found.kind in NEW_RUN_KINDS, _checkpoint_of(found)
+        checkpoint = _checkpoint_of(found)
+        starts = found.run is not None and operation_type(found.kind).begins_run
         context = {
             "section": "operations",
             "operation": found,
@@ -104,7 +106,7 @@ def _runs_of(rows: Sequence[Operation]) -> list[str]:
 
 
 def _has_parts(found: Operation) -> bool:
-    return found.kind in SUCCESSION_KINDS or bool(found.params.get("target"))
+    return operation_type(found.kind).is_succession or bool(found.params.get("target"))
 
 
 def _progress(found: Operation) -> CheckpointLive | None:

@@ -25,10 +25,10 @@ from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import parallelism_limit, pipeline_schema, ready_versions, require_parallelism
 from console.metrics.selectors import records_read
 from console.operations.expected_times import ExpectedDuration, expected_durations
+from console.operations.kinds.job.rollback import EndRun
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
-from console.operations.params import EndRun
 from console.operations.restore import RestoreReport, report, run_to_end
 from console.operations.selectors import active_operations, rows_of_restore
 from console.operations.workers import wait_of_new_run

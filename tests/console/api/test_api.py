@@ -29,7 +29,7 @@ from console.health.models import HousekeepingPass
 from console.health.passes import RECONCILER
 from console.health.readiness import READINESS
 from console.jobs.models import Job, JobVersion, Pipeline, Run
-from console.operations import orphaned_operations
+from console.operations.advance import advance_rows
 from console.operations.models import BulkOperation, Operation, Schedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
@@ -344,7 +344,7 @@ def test_an_act_is_accepted_with_the_place_to_look(api: APIClient, job: Job, ver
     assert accepted["Location"] == f"/api/v1/operations/{accepted.json()['id']}/"
     assert (accepted.json()["request_id"], accepted.json()["reason"]) == ("from-me", "first")
     assert api.get(accepted["Location"]).json()["state"] == "queued", "reading changes nothing"
-    orphaned_operations.update_start_operations()
+    advance_rows()
     assert api.get(accepted["Location"]).json()["phase"] == "waiting for a worker"
 
 
@@ -397,7 +397,7 @@ def test_a_restore_that_the_master_would_refuse_is_refused_at_once(
 def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, version: JobVersion, state: str) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state=state)
-    orphaned_operations.update_start_operations()
+    advance_rows()
     shown = api.get(accepted["Location"]).json()
     assert (shown["state"], shown["result"]) == ("succeeded", {"run": accepted.json()["run"]})
     assert shown["ended_at"] is not None
@@ -406,7 +406,7 @@ def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, versi
 def test_a_start_whose_run_failed_first_has_failed(api: APIClient, job: Job, version: JobVersion) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state="failed", failure={"code": "no-slots", "message": "needs 6 slots", "detail": ""})
-    orphaned_operations.update_start_operations()
+    advance_rows()
     shown = api.get(accepted["Location"]).json()
     assert (shown["state"], shown["error"]["code"]) == ("failed", "run-failed")
     assert "needs 6 slots" in shown["error"]["message"]

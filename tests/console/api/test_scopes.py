@@ -14,7 +14,8 @@ from console.accounts.models import ApiToken, SavedView, Scope, User
 from console.api.urls import urlpatterns
 from console.checkpoints.models import StateQuery
 from console.jobs.models import Job, JobVersion
-from console.operations.models import OPERATION_KINDS, RECORDED_KINDS, REVIEW_OPERATIONS, BulkOperation, Operation
+from console.operations.models import BulkOperation, Operation
+from console.operations.registry import requestable_types
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
@@ -140,12 +141,12 @@ def test_a_review_is_an_operation_with_a_scope_of_its_own(
     operator: User, keys: dict[str, Any], scopes: tuple[str, ...]
 ) -> None:
     path = f"/api/v1/jobs/{keys['jobs']}/operations/"
-    for kind in (kind for kind, _ in OPERATION_KINDS if kind not in RECORDED_KINDS):
+    for operation in requestable_types():
         with transaction.atomic():
-            answer = signed_in(operator, scopes).post(path, {"kind": kind}, format="json")
+            answer = signed_in(operator, scopes).post(path, {"kind": operation.kind}, format="json")
             transaction.set_rollback(True)
-        allowed = "operate" in scopes or (kind in REVIEW_OPERATIONS and "review" in scopes)
-        assert is_refused(answer) is not allowed, kind
+        allowed = "operate" in scopes or (operation.is_review and "review" in scopes)
+        assert is_refused(answer) is not allowed, operation.kind
 
 
 def test_tags_in_bulk_need_the_scope_of_definitions(operator: User, keys: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from console.celery import app
 from console.health import passes
 from console.health.models import HousekeepingPass
-from console.operations import copies, file_work, verification
+from console.operations import advance
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -50,13 +50,11 @@ def test_a_pass_that_fails_is_no_pass() -> None:
     assert not HousekeepingPass.objects.exists()
 
 
-@pytest.mark.parametrize("name", ["run_copies", "run_verifications", "run_file_work"])
-def test_a_pass_that_leaves_its_work_to_another_is_no_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_leaves_its_work_to_another_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storage hung in the pass that had the lock, and each later pass counted as complete."""
-    for module in (copies, verification, file_work):
-        monkeypatch.setattr(module, "try_lock", lambda key: nullcontext(False))
+    monkeypatch.setattr(advance, "try_lock", lambda key: nullcontext(False))
     app.loader.import_default_modules()
-    app.tasks[f"console.tasks.{name}"]()
+    app.tasks["console.tasks.advance_operations"]()
     assert not HousekeepingPass.objects.exists()
 
 
@@ -100,9 +98,8 @@ def test_every_page_says_that_the_worker_is_silent(browser: Client, path: str) -
 STAGES_SAY = "The console's worker of the queue stages has completed no pass since"
 
 
-@pytest.mark.parametrize("name", ["run_copies", "run_verifications", "run_file_work"])
-def test_any_pass_in_the_queue_stages_shows_that_a_worker_of_it_is_free(name: str) -> None:
-    task = f"console.tasks.{name}"
+def test_any_pass_in_the_queue_stages_shows_that_a_worker_of_it_is_free() -> None:
+    task = "console.tasks.advance_operations"
     assert settings.CELERY_TASK_ROUTES[task] == {"queue": "stages"}
     before = passed_ago(300, passes.STAGES)
     app.loader.import_default_modules()

@@ -16,11 +16,12 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.health.collection import collect
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import drill_starts, drills
+from console.operations.advance import advance_operations, advance_rows
 from console.operations.clones import create_clone
-from console.operations.file_work import run_file_work
+from console.operations.console_work import WorkWithdrawn
+from console.operations.kinds.snapshot import drill
+from console.operations.kinds.snapshot.drill import Drill
 from console.operations.models import Operation, OperationKind
-from console.operations.passes import WorkWithdrawn
 from console.operations.restore_proof import latest_proof, proof_of
 from console.operations.services import OperationRequestContext, request
 from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
@@ -47,7 +48,7 @@ def ask(user: User, snapshot: Checkpoint, kind: str = "clone", **params: Any) ->
 def ask_drill(user: User, snapshot: Checkpoint, **params: Any) -> Operation:
     """A drill whose clone a worker has created."""
     found = ask(user, snapshot, "drill", **params)
-    run_file_work()
+    advance_operations()
     found.refresh_from_db()
     return found
 
@@ -112,8 +113,8 @@ def test_a_source_with_a_single_reader_is_not_read_by_a_clone(operator: User, sn
 def advance(run: Run, state: str) -> Operation:
     """The drill after the passes, with its clone in `state`."""
     Run.objects.filter(pk=run.pk).update(state=state, started_at=timezone.now())
-    drills.advance_drills()
-    run_file_work()
+    advance_rows()
+    advance_operations()
     return Operation.objects.get(kind=OperationKind.DRILL)
 
 
@@ -129,7 +130,7 @@ def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User,
     )  # fmt: skip
     under_way = advance(run, "running")
     assert (under_way.state, under_way.phase) == ("running", "ending the clone")
-    drills.advance_drills()  # the clone is still ending: it is not cancelled twice
+    advance_rows()  # the clone is still ending: it is not cancelled twice
     assert Operation.objects.get(kind="cancel").run == run
     ended = advance(run, "canceled")
     assert (ended.state, ended.phase, ended.ended_at is not None) == ("succeeded", "", True)
@@ -239,8 +240,8 @@ def test_the_storage_of_a_clone_stays_while_a_user_runs_it_again(operator: User,
     first = Run.objects.select_related("job").get(pk=found.result["run"])  # type: ignore[index]
     Run.objects.filter(pk=first.pk).update(state="failed")
     other = rows.run(first.job)
-    drills.advance_drills()
-    run_file_work()
+    advance_rows()
+    advance_operations()
     found.refresh_from_db()
     assert (found.state, found.phase) == ("running", f"waiting for the end of run {other.pk}")
     assert job_root(first.job_id).exists()
@@ -313,7 +314,7 @@ def test_a_queued_drill_is_withdrawn_at_once(
     snapshot.refresh_from_db()
     found.refresh_from_db()
     assert (found.state, snapshot.held_by) == ("failed", None)
-    run_file_work()
+    advance_operations()
     assert Job.objects.count() == 1, "no clone begins"
 
     begun, create = ask(operator, snapshot, "drill"), create_clone
@@ -322,10 +323,10 @@ def test_a_queued_drill_is_withdrawn_at_once(
         withdraw_operation(operator, begun)
         return create(row, *more)
 
-    monkeypatch.setattr("console.operations.drill_starts.create_clone", withdraw_and_create)
+    monkeypatch.setattr("console.operations.kinds.snapshot.drill.create_clone", withdraw_and_create)
     folders = set(job_root(snapshot.job_id).parent.iterdir())
     with pytest.raises(WorkWithdrawn):
-        drill_starts._start(begun)
+        drill._start(begun, Drill().parse(begun.params))
     assert set(job_root(snapshot.job_id).parent.iterdir()) == folders, "the files of the clone are deleted"
 
 

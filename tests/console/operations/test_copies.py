@@ -13,8 +13,9 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import Run
-from console.operations import copies, passes
-from console.operations.copies import run_copies
+from console.operations import console_work
+from console.operations.advance import advance_operations
+from console.operations.kinds.snapshot import copy
 from console.operations.models import Operation
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
@@ -47,7 +48,7 @@ def ask(api: APIClient, job: int, kind: str, **params: Any) -> Any:
 
 
 def copied() -> Operation:
-    run_copies()
+    advance_operations()
     return Operation.objects.filter(kind="copy").latest("created_at")
 
 
@@ -225,7 +226,7 @@ def test_a_copy_is_withdrawn_while_it_is_under_way(
     """B11: a copy of hundreds of GiB could not be cancelled."""
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
     row = Operation.objects.get(kind="copy")
-    path, write = f"/api/v1/operations/{row.pk}/withdraw/", copies._write
+    path, write = f"/api/v1/operations/{row.pk}/withdraw/", copy._write
 
     def write_and_withdraw(target: Path, chunks: Iterable[bytes]) -> None:
         write(target, chunks)
@@ -235,8 +236,8 @@ def test_a_copy_is_withdrawn_while_it_is_under_way(
             assert (answer["state"], answer["error"]["code"]) == ("running", "withdrawn")
             assert api.post(path).json()["detail"] == "The copy is being stopped."
 
-    monkeypatch.setattr(copies, "_write", write_and_withdraw)
-    monkeypatch.setattr(passes, "_REPORT_S", 0.0)
+    monkeypatch.setattr(copy, "_write", write_and_withdraw)
+    monkeypatch.setattr(console_work, "_REPORT_S", 0.0)
     found = copied()
     assert (found.state, found.phase, (found.error or {})["code"]) == ("failed", "", "withdrawn")
     assert found.ended_at is not None

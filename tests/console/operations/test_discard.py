@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import STORAGE_MARKER, job_root
 from console.jobs.models import Run
-from console.operations.file_work import run_file_work
+from console.operations.advance import advance_operations
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
@@ -46,7 +46,7 @@ def test_a_savepoint_is_discarded_over_the_api_and_the_act_is_kept(api: APIClien
     assert ask(api, savepoint).status_code == 202
     savepoint.refresh_from_db()
     assert not savepoint.is_restorable, "at once: nobody restores what is being deleted"
-    run_file_work()
+    advance_operations()
     assert not folder(savepoint).exists()
     assert folder(other).exists()
     (operation,) = Operation.objects.all()
@@ -68,7 +68,7 @@ def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepo
     assert "Checkpoint 7 needs the savepoint's files" in answer.json()["detail"]
     (folder(newer) / "manifest.json").write_bytes(b"damaged")
     assert "Checkpoint 7 cannot be read" in ask(api, savepoint).json()["detail"]
-    run_file_work()
+    advance_operations()
     assert folder(savepoint).exists()
     assert not Operation.objects.exists()
 
@@ -125,7 +125,7 @@ def test_a_damaged_savepoint_can_be_discarded_from_its_page(browser: Client, sav
     asked = browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
     assert f"Discard savepoint 5: {savepoint.job.name}?" in asked
     assert browser.post(f"/checkpoints/{savepoint.pk}/discard/").status_code == 302
-    run_file_work()
+    advance_operations()
     assert not folder(savepoint).exists()
     assert f"/checkpoints/{savepoint.pk}/discard/" not in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
 
@@ -137,14 +137,14 @@ def test_a_discard_waits_for_storage_that_is_not_mounted(
     """The mount point is empty or missing. The savepoint was recorded as deleted, and its files stayed."""
     ask(api, savepoint)
     mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path / below
-    run_file_work()
+    advance_operations()
     operation = Operation.objects.get()
     assert (operation.state, operation.ended_at) == ("queued", None)
     assert operation.phase.startswith("waiting for storage: [Errno 2] No such file or directory")
     assert "(waiting for storage: [Errno 2] No such file" in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
 
     settings.WEIR_STORAGE = mounted
-    run_file_work()
+    advance_operations()
     assert not folder(savepoint).exists()
     assert Operation.objects.get().state == "succeeded"
     assert "waiting for storage" not in blocks.text(browser.get(f"/checkpoints/{savepoint.pk}/"))
@@ -157,13 +157,13 @@ def test_a_discard_ends_if_the_folder_of_its_job_was_removed_by_hand(
     (Path(settings.WEIR_STORAGE) / STORAGE_MARKER).unlink(missing_ok=True)
     ask(api, savepoint)
     shutil.rmtree(job_root(savepoint.job_id))
-    run_file_work()
+    advance_operations()
     assert Operation.objects.get().phase.startswith("waiting for storage: [Errno 2]")
     other = rows.checkpoint(rows.run(rows.job("orders")), 9, is_stored=False)
-    run_file_work()
+    advance_operations()
     assert Operation.objects.get().state == "queued", "the snapshot of the other job is not there either"
     store(other)
-    run_file_work()
+    advance_operations()
     found = Operation.objects.get()
     assert (found.state, found.phase, found.result) == ("succeeded", "the files were already gone", {"checkpoint": 5})
     assert "The files were already gone." in blocks.text(browser.get(f"/operations/{found.pk}/"))
@@ -174,7 +174,7 @@ def test_a_discard_ends_if_the_folder_of_its_savepoint_was_removed_by_hand(
 ) -> None:
     ask(api, savepoint)
     shutil.rmtree(folder(savepoint))
-    run_file_work()
+    advance_operations()
     found = Operation.objects.get()
     assert (found.state, found.phase) == ("succeeded", "the files were already gone")
 
@@ -203,7 +203,7 @@ def test_storage_that_is_away_is_tried_again(
 
     with monkeypatch.context() as broken:
         broken.setattr("console.checkpoints.storage.shutil.rmtree", away)
-        run_file_work()
+        advance_operations()
     assert "Input/output error" in Operation.objects.get().phase
-    run_file_work()
+    advance_operations()
     assert Operation.objects.get().state == "succeeded"

@@ -23,10 +23,11 @@ import weir
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import file_chunks, job_root
-from console.operations import passes, verification
+from console.operations import advance, console_work
+from console.operations.advance import FILE_WORK_LOCK, advance_operations
+from console.operations.kinds.snapshot import verify
 from console.operations.models import Operation, Verification
 from console.operations.origin import Origin
-from console.operations.passes import FILE_WORK_LOCK
 from console.operations.restore import RestoreReport, report
 from console.operations.verification import (
     VERIFIED,
@@ -34,7 +35,6 @@ from console.operations.verification import (
     found_damage,
     is_complete,
     read_manifest,
-    run_verifications,
     summary,
 )
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
@@ -176,8 +176,8 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     browser.post(path)
     assert "A check is under way." in blocks.text(reading.get(path))
     assert ask(api, savepoint).json()["code"] == "verify-active"
-    run_verifications()
-    run_verifications()
+    advance_operations()
+    advance_operations()
     found = Operation.objects.get()
     assert (found.state, (found.result or {})["is_complete"]) == ("succeeded", True)
     pack = api.get(f"/api/v1{path}").json()
@@ -186,7 +186,7 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     file_of(savepoint, "a/state-000001.arrow").unlink()
     assert WHOLE in blocks.text(reading.get(path)), "no file is read"
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     damaged = Operation.objects.latest("created_at")
     assert (damaged.state, damaged.error) == (
         "failed", {"code": "damaged-files", "message": "1 of 3 files are missing or damaged."},
@@ -198,7 +198,7 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     assert "1 of 3 files are missing or damaged." in blocks.text(reading.get(path))
     file_of(savepoint, MANIFEST_FILE).write_text("damaged")
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     newest = Operation.objects.latest("created_at")
     assert (newest.state, (newest.error or {})["code"]) == ("failed", "not-verified")
     assert "The manifest cannot be read" in blocks.text(reading.get(path))
@@ -217,7 +217,7 @@ def test_a_state_that_lacks_rows_in_an_undamaged_file_is_named(
     file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     assert results(savepoint) == [VERIFIED] * 3
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     row = Operation.objects.get()
     assert (row.state, (row.error or {})["code"]) == ("failed", "damaged-state")
     sentence = (row.error or {})["message"]
@@ -235,7 +235,7 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
     ask(api, savepoint)
     Operation.objects.update(state="running", phase="checking files: 2 of 3")
     with CaptureQueriesContext(connection) as captured:
-        run_verifications()
+        advance_operations()
     assert any(re.search(r"checking files: 1 of 3, [\d.]+ \w+ of [\d.]+ \w+", query["sql"]) for query in captured)
     assert any("checking states" in query["sql"] for query in captured)
     found = Operation.objects.get()
@@ -262,13 +262,13 @@ def test_a_restore_warns_of_damage_until_a_check_finds_none(api: APIClient, save
     body, before = file.read_bytes(), plan()
     file.write_bytes(bytes(len(body)))  # a restore is refused if a file is missing or has another size
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     damage = "The last check of this savepoint found damage: 1 of 3 files are missing or damaged."
     assert plan().warnings == (*before.warnings, damage)
     assert plan().plan_hash != before.plan_hash, "a restore that was confirmed before must be confirmed anew"
     file.write_bytes(body)
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     assert (plan().warnings, plan().plan_hash) == (before.warnings, before.plan_hash)
 
 
@@ -287,11 +287,11 @@ def test_a_check_waits_for_other_work_on_files_and_leaves_the_next_check_to_the_
         yield False
 
     with monkeypatch.context() as patched:
-        patched.setattr(verification, "try_lock", busy)
-        run_verifications()
+        patched.setattr(advance, "try_lock", busy)
+        advance_operations()
     assert keys == [FILE_WORK_LOCK]
     assert list(Operation.objects.values_list("state", flat=True)) == ["queued", "queued"]
-    run_verifications()
+    advance_operations()
     assert Operation.objects.filter(state="queued").count() == 1
 
 
@@ -306,17 +306,17 @@ def test_a_long_check_gives_other_work_its_turn_and_continues_with_the_next_file
         yield from file_chunks(file)
 
     monkeypatch.setattr("console.operations.verification.file_chunks", read_and_note)
-    monkeypatch.setattr(verification, "_MAX_PASS_S", 0.0)
+    monkeypatch.setattr(verify, "_MAX_PASS_S", 0.0)
     first = file_of(savepoint, "a/state-000001.arrow")
     first.write_bytes(bytes(first.stat().st_size))
     ask(api, savepoint)
     for passes_made in (1, 2):
-        run_verifications()
+        advance_operations()
         row = Operation.objects.get()
         assert (row.state, len((row.result or {})["files"])) == ("running", passes_made)
     begun = row.started_at
     assert not Verification.objects.exists()
-    run_verifications()
+    advance_operations()
     row.refresh_from_db()
     assert (row.state, row.started_at, row.result) == ("failed", begun, {
         "checkpoint": 5, "manifest_sha256": read_manifest(savepoint).sha256, "is_complete": False,
@@ -333,11 +333,11 @@ def test_a_check_is_withdrawn_between_two_passes(
 ) -> None:
     ask(api, savepoint)
     with monkeypatch.context() as patched:
-        patched.setattr(verification, "_MAX_PASS_S", 0.0)
-        run_verifications()
+        patched.setattr(verify, "_MAX_PASS_S", 0.0)
+        advance_operations()
     row = Operation.objects.get()
     assert api.post(f"/api/v1/operations/{row.pk}/withdraw/").status_code == 200
-    run_verifications()
+    advance_operations()
     row.refresh_from_db()
     assert (row.state, (row.error or {})["code"], row.result) == ("failed", "withdrawn", None)
     assert not Verification.objects.exists()
@@ -348,14 +348,14 @@ def test_a_check_begins_anew_if_the_manifest_has_changed_between_two_passes(
 ) -> None:
     ask(api, savepoint)
     with monkeypatch.context() as patched:
-        patched.setattr(verification, "_MAX_PASS_S", 0.0)
-        run_verifications()
+        patched.setattr(verify, "_MAX_PASS_S", 0.0)
+        advance_operations()
     manifest = read_manifest(savepoint).manifest
     assert manifest is not None
     file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(manifest, triggered_at=77)))
     file = file_of(savepoint, "a/state-000001.arrow")
     file.write_bytes(bytes(file.stat().st_size))
-    run_verifications()
+    advance_operations()
     assert Verification.objects.get().is_damaged
 
 
@@ -373,7 +373,7 @@ def test_storage_that_cannot_be_read_is_no_damage(
 
     monkeypatch.setattr("console.operations.verification.file_chunks", fail)
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     row = Operation.objects.get()
     assert (row.state, (row.error or {})["code"], row.result) == ("failed", "not-verified", None)
     assert "Checkpoint storage cannot be read: " in (row.error or {})["message"]
@@ -385,17 +385,17 @@ def test_a_long_check_keeps_the_pin_of_a_periodic_checkpoint(
 ) -> None:
     """A pin holds for ten minutes."""
     pinned: list[int] = []
-    monkeypatch.setattr(verification, "pin", lambda checkpoint: pinned.append(checkpoint.pk))
-    monkeypatch.setattr(verification, "_PIN_RENEWAL_S", 0.0)
+    monkeypatch.setattr(verify, "pin", lambda checkpoint: pinned.append(checkpoint.pk))
+    monkeypatch.setattr(verify, "_PIN_RENEWAL_S", 0.0)
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     assert pinned[:4] == [savepoint.pk] * 4, "at its begin and at each of three chunks"
     assert len(pinned) > 4, "and while states are read"
 
 
 def test_a_manifest_that_changed_since_the_check_is_not_verified(api: APIClient, savepoint: Checkpoint) -> None:
     ask(api, savepoint)
-    run_verifications()
+    advance_operations()
     manifest = read_manifest(savepoint).manifest
     assert manifest is not None
     file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(manifest, triggered_at=77)))
@@ -443,7 +443,7 @@ def test_page_file_and_api_have_the_same_facts(browser: Client, api: APIClient, 
     rows.operation(savepoint.job, "drill", params={"checkpoint": savepoint.pk}, result={"first_checkpoint_ms": 1500})
     path = f"/checkpoints/{savepoint.pk}/evidence/"
     browser.post(path)
-    run_verifications()
+    advance_operations()
     response = browser.get(path)
     assert "read &lt;twice&gt;" in response.content.decode()
     said = blocks.text(response)
@@ -501,8 +501,8 @@ def test_a_check_is_withdrawn_while_it_is_under_way(
         yield from file_chunks(file)
 
     monkeypatch.setattr("console.operations.verification.file_chunks", read_and_withdraw)
-    monkeypatch.setattr(passes, "_REPORT_S", 0.0)
-    run_verifications()
+    monkeypatch.setattr(console_work, "_REPORT_S", 0.0)
+    advance_operations()
     row.refresh_from_db()
     assert (row.state, row.phase, (row.error or {})["code"]) == ("failed", "", "withdrawn")
     assert "The check stops without a result." in (row.error or {})["message"]

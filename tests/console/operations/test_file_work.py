@@ -20,7 +20,7 @@ from console.accounts.models import User
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job
 from console.operations import reconciler
-from console.operations.file_work import run_file_work
+from console.operations.advance import advance_operations
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from runtime.core.snapshot.pins import PINS_FOLDER
@@ -52,12 +52,12 @@ def test_runs_are_watched_while_files_are_deleted(operator: User, monkeypatch: p
 
     monkeypatch.setattr("shutil.rmtree", delete_slowly)
     with ThreadPoolExecutor(1) as worker:
-        deletion = worker.submit(in_thread, run_file_work)
+        deletion = worker.submit(in_thread, advance_operations)
         assert is_deleting.wait(WAIT_S)
         reconciler.reconcile()
         start.refresh_from_db()
         assert start.state == "succeeded"
-        run_file_work()  # another pass leaves the work to the first
+        advance_operations()  # another pass leaves the work to the first
         assert Operation.objects.get(kind="discard").is_active
         may_end.set()
         deletion.result(WAIT_S)
@@ -122,5 +122,5 @@ def test_a_pin_keeps_the_files_of_a_checkpoint_before_its_clone_takes_the_first(
 
 def test_another_queue_than_that_of_the_reconciler_has_the_file_work(settings: Settings) -> None:
     routes = settings.CELERY_TASK_ROUTES
-    assert routes["console.tasks.run_file_work"] != routes["console.tasks.reconcile"]
-    assert settings.CELERY_BEAT_SCHEDULE["run-file-work"]["task"] == "console.tasks.run_file_work"
+    assert routes["console.tasks.advance_operations"] != routes["console.tasks.reconcile"]
+    assert settings.CELERY_BEAT_SCHEDULE["advance-operations"]["task"] == "console.tasks.advance_operations"

@@ -14,9 +14,8 @@ from django.db import connection
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
-from console.operations.copies import run_copies
+from console.operations.advance import FILE_WORK_LOCK, advance_operations
 from console.operations.models import Operation
-from console.operations.passes import FILE_WORK_LOCK
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,7 +79,7 @@ def test_a_copy_holds_no_transaction_and_excludes_another_pass(
                 " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend'"
             )
             assert cursor.fetchone() == (0,)
-        run_copies()
+        advance_operations()
         assert states(copies) == ["running", "queued"], "a console makes one copy at a time"
         copier.communicate("go on\n", timeout=60)
     assert states(copies) == ["succeeded", "succeeded"]
@@ -96,7 +95,7 @@ def test_the_next_pass_makes_the_copy_of_a_worker_that_was_killed(
     assert unfinished.startswith("first/.")
     path = Checkpoint.objects.get().path
     _wait_for_release()
-    run_copies()
+    advance_operations()
     assert states(copies) == ["succeeded", "succeeded"]
     assert folders(backup) == [f"first/{path}", f"second/{path}"]
 
@@ -109,7 +108,7 @@ def test_a_copy_of_a_killed_worker_fails_if_its_savepoint_is_gone(
     savepoint = Checkpoint.objects.get()
     (job_root(savepoint.job_id) / savepoint.path / "join-0/state.arrow").unlink()
     _wait_for_release()
-    run_copies()
+    advance_operations()
     assert states(copies) == ["failed", "failed"]
     assert (copies[0].error or {})["code"] == "corrupt-checkpoint"
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, Run
-from console.operations import successions
+from console.operations.advance import advance_rows
 from console.operations.lineage import rescales_of, restored_runs
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
@@ -53,11 +53,11 @@ def test_rescales_are_listed_with_downtime_and_outcome(browser: Client, operator
     Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=stopped)
     Operation.objects.filter(kind="stop").update(state="succeeded", ended_at=stopped)
     savepoint = rows.checkpoint(run, 8, kind="stop")
-    successions.advance_successions()
+    advance_rows()
     restore = Operation.objects.get(kind="restore")
     assert (restore.run and restore.run.restore_checkpoint) == savepoint
     Operation.objects.filter(kind="restore").update(state="succeeded", ended_at=stopped + timedelta(seconds=12))
-    successions.advance_successions()
+    advance_rows()
     (found,) = rescales_of(run.job, 10)
     assert (found.operation, found.operation.state) == (whole, "succeeded")
     assert (found.former, found.parallelism, found.former_version, found.version) == (2, 4, 1, 1)
@@ -71,7 +71,7 @@ def test_a_rescale_that_failed_has_its_reason(browser: Client, operator: User, d
     rows.checkpoint(run, 7)
     request(OperationRequestContext(user=operator), run.job, "rescale", {"parallelism": 4})
     Operation.objects.filter(kind="stop").update(state="failed", error={"code": "x", "message": "storage is full"})
-    successions.advance_successions()
+    advance_rows()
     (found,) = rescales_of(Job.objects.get(), 10)
     assert (found.run, found.downtime_ms, found.operation.state) == (None, None, "failed")
     assert "storage is full" in blocks.text(browser.get(f"/jobs/{run.job_id}/rescale/"))

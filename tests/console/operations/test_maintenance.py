@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Forbidden, InvalidField
 from console.jobs.models import Run
-from console.operations import services
+from console.operations.kinds.job.drain import Drain
 from console.operations.maintenance import begin_maintenance, end_maintenance
 from console.operations.models import Maintenance, Operation
 from console.operations.services import OperationRequestContext, request
@@ -31,48 +31,28 @@ def running() -> Run:
     return run
 
 
-@pytest.mark.parametrize("kind", ["savepoint", "stop", "cancel"])
-def test_a_run_can_be_saved_and_ended_during_maintenance(operator: User, running: Run, kind: str) -> None:
-    begin_maintenance(operator, REASON)
-    assert request(OperationRequestContext(user=operator), running.job, kind).operation.state == "queued"
-
-
-def test_names_and_pins_are_accepted_during_maintenance(operator: User, running: Run) -> None:
-    begin_maintenance(operator, REASON)
-    given = {"checkpoint": running.checkpoints.get().pk}
-    for kind in ("pin", "unpin"):
-        assert request(OperationRequestContext(user=operator), running.job, kind, given).operation.state == "succeeded"
-
-
 def test_maintenance_that_begins_while_a_request_waits_refuses_it(
     operator: User, running: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept = services.accept
+    accept = Drain.accept
 
-    def accept_late(row: Operation, typed: Any) -> Operation:
+    def accept_late(drain: Drain, row: Operation, params: Any) -> Operation:
         begin_maintenance(operator, REASON)
-        return accept(row, typed)
+        return accept(drain, row, params)
 
-    monkeypatch.setattr(services, "accept", accept_late)
+    monkeypatch.setattr(Drain, "accept", accept_late)
     with pytest.raises(Conflict, match="the storage moves"):
         request(OperationRequestContext(user=operator), running.job, "drain")
     assert not Operation.objects.exists()
 
 
-@pytest.mark.parametrize("kind", ["drain", "rescale", "start", "verify"])
-def test_other_operations_are_refused_with_user_and_reason(operator: User, running: Run, kind: str) -> None:
-    given: dict[str, dict[str, Any]] = {
-        "rescale": {"parallelism": 3},
-        "verify": {"checkpoint": 1},
-    }
+def test_a_refusal_names_user_and_reason_until_the_end(operator: User, running: Run) -> None:
     begin_maintenance(operator, REASON)
     with pytest.raises(Conflict, match=r"operator began maintenance at .* UTC: the storage moves\. ") as refused:
-        request(OperationRequestContext(user=operator), running.job, kind, given.get(kind))
+        request(OperationRequestContext(user=operator), running.job, "drain")
     assert (refused.value.code, refused.value.facts["by"]) == ("maintenance", "operator")
-    assert not Operation.objects.exists()
     end_maintenance(operator)
-    if kind == "drain":
-        assert request(OperationRequestContext(user=operator), running.job, kind).operation.state == "queued"
+    assert request(OperationRequestContext(user=operator), running.job, "drain").operation.state == "queued"
 
 
 def test_a_repeated_request_keeps_its_answer(operator: User, running: Run) -> None:

@@ -12,7 +12,8 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from console.accounts.models import User
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import orphaned_operations, reconciler
+from console.operations import reconciler
+from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.runs import lost_leases, run_store
 from console.runs.lease import ago
@@ -275,7 +276,7 @@ def test_a_start_counts_as_begun_when_its_run_ran_and_ended_between_two_passes(
     for number in range(checkpoints):
         make_checkpoint(run, number + 1, status="in_progress")
     operation = Operation.objects.create(job=run.job, run=run, kind="start")
-    orphaned_operations.update_start_operations()
+    advance_rows()
     operation.refresh_from_db()
     assert operation.state == expected
 
@@ -283,7 +284,7 @@ def test_a_start_counts_as_begun_when_its_run_ran_and_ended_between_two_passes(
 def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> None:
     run = make_run(RunState.STOPPED, ended_at=Now())
     operation = Operation.objects.create(job=run.job, run=run, kind="stop", state="running")
-    orphaned_operations.end_orphaned_operations()
+    advance_rows()
     operation.refresh_from_db()
     assert operation.state == "running"
 
@@ -291,7 +292,7 @@ def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> No
 def test_a_start_follows_its_run(make_run: MakeRun) -> None:
     run = make_run(RunState.STARTING)
     operation = Operation.objects.create(job=run.job, run=run, kind="start")
-    orphaned_operations.update_start_operations()
+    advance_rows()
     operation.refresh_from_db()
     assert (operation.state, operation.phase) == ("running", "starting")
     assert operation.started_at is not None
@@ -303,7 +304,7 @@ def test_cancelling_a_queued_run_ends_its_start_as_failed(operator: User, make_r
     run = make_run(RunState.QUEUED)
     start = Operation.objects.create(job=run.job, run=run, kind="start")
     request(OperationRequestContext(user=operator), run.job, "cancel")
-    orphaned_operations.update_start_operations()
+    advance_rows()
     start.refresh_from_db()
     assert start.error is not None
     assert (start.state, start.error["code"]) == ("failed", "run-canceled")

@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
-from console.operations import successions
+from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from tests.console.conftest import api_as
@@ -85,7 +85,7 @@ def test_a_rescale_continues_from_its_own_savepoint(operator: User) -> None:
     rows.checkpoint(run, 2, kind="stop")
     Operation.objects.filter(kind="stop").update(state="succeeded", result={"checkpoint": 2})
     Run.objects.filter(pk=run.pk).update(state="stopped")
-    successions.advance_successions()
+    advance_rows()
     assert Operation.objects.get(kind="restore").run is not None
 
 

@@ -13,7 +13,8 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler, successions
+from console.operations import reconciler
+from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.operations.retention import preview_retention
 from console.operations.services import OperationRequestContext, request
@@ -357,5 +358,5 @@ def test_a_run_that_waits_for_a_worker_is_cancelled_at_once(operator: User, runn
     Run.objects.update(state="queued")
     whole = ask(operator, running, end_run="cancel")
     assert Run.objects.get().state == "canceled"
-    successions.advance_successions()
+    advance_rows()
     assert whole.parts.get(kind="restore").run is not None

@@ -14,8 +14,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import Job, Run
-from console.operations import drills
-from console.operations.file_work import run_file_work
+from console.operations.advance import advance_operations, advance_rows
 from console.operations.models import Operation, Schedule
 from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_times
@@ -36,7 +35,7 @@ def pass_due() -> Schedule:
     """A pass with a due schedule of drills, whose clone a worker then creates."""
     Schedule.objects.filter(operation="drill").update(next_at=timezone.now() - timedelta(seconds=5))
     run_schedules()
-    run_file_work()
+    advance_operations()
     return Schedule.objects.get(operation="drill")
 
 
@@ -53,8 +52,8 @@ def end_drill(state: str) -> Operation:
             completed_at=clone.created_at + timedelta(milliseconds=3_400),
         )  # fmt: skip
     Run.objects.filter(pk=clone.pk).update(state=state, failure={"message": "the input is missing"})
-    drills.advance_drills()
-    run_file_work()
+    advance_rows()
+    advance_operations()
     return drill()
 
 
@@ -103,13 +102,13 @@ def test_a_drill_waits_for_storage_and_names_its_error(
         full.setattr("os.link", fail)
         full.setattr("console.checkpoints.storage.file_chunks", fail)
         run_schedules()
-        run_file_work()
+        advance_operations()
         assert Operation.objects.filter(kind="savepoint").exists()
         assert (drill().state, "No space left" in drill().phase) == ("queued", True)
         snapshot.refresh_from_db()
         assert snapshot.held_by == drill().pk, "retention keeps its files"
         Operation.objects.filter(pk=drill().pk).update(created_at=timezone.now() - timedelta(minutes=31))
-        run_file_work()
+        advance_operations()
     assert (drill().state, "No space left" in (drill().error or {})["message"]) == ("failed", True)
     assert Checkpoint.objects.get(pk=snapshot.pk).held_by is None
     assert Job.objects.get() == run.job

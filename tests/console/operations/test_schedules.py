@@ -15,8 +15,8 @@ from console.accounts.models import User
 from console.accounts.refusals import InvalidField
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
+from console.operations.advance import advance_operations
 from console.operations.blackouts import is_blacked_out
-from console.operations.file_work import run_file_work
 from console.operations.models import Operation, Schedule
 from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_time
@@ -88,7 +88,7 @@ def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: A
         assert made.name == f"nightly {due:%Y-%m-%d %H:%M}"
         if number == 2:
             Checkpoint.objects.filter(pk=made.pk).update(pinned_at=timezone.now())
-        run_file_work()
+        advance_operations()
     assert left(run) == [by_hand.number, 2, 5, 6], "the pinned savepoint, the savepoint of a user, and the newest two"
     schedule = Schedule.objects.get()
     assert due + timedelta(hours=5) < schedule.next_at <= due + timedelta(hours=6)
@@ -100,7 +100,7 @@ def take_scheduled(run: Run, number: int, **changes: Any) -> Checkpoint:
     run_schedules()
     made = succeed(run, number)
     Checkpoint.objects.filter(pk=made.pk).update(**changes)
-    run_file_work()
+    advance_operations()
     return made
 
 
@@ -116,7 +116,7 @@ def test_a_savepoint_in_review_stays_and_does_not_count(api: APIClient, run: Run
         take_scheduled(run, number)
     assert left(run) == [2, 4]
     Checkpoint.objects.filter(pk=reviewed.pk).update(review_state="waived")
-    run_file_work()
+    advance_operations()
     assert left(run) == [4]
 
 
@@ -130,7 +130,7 @@ def test_the_newest_reviewed_savepoint_stays_if_the_policy_refuses_all_others(ap
     take_scheduled(run, 5)
     assert left(run) == [3, 5]
     Job.objects.filter(pk=run.job_id).update(review_policy="warn")
-    run_file_work()
+    advance_operations()
     assert left(run) == [5]
 
 

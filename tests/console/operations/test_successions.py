@@ -16,7 +16,8 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints import timed_reads
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler, successions
+from console.operations import reconciler
+from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from console.runs.lease import ago
@@ -70,8 +71,8 @@ def test_a_rescale_stops_the_run_and_restores_its_savepoint(
     assert (whole.state, whole.phase) == ("running", "stop: acknowledging")
 
     savepoint = stop(running, make_checkpoint)
-    successions.advance_successions()
-    successions.advance_successions()
+    advance_rows()
+    advance_rows()
     restored = part(whole, "restore").run
     assert restored is not None
     assert (restored.restore_checkpoint, restored.parallelism, restored.version) == (savepoint, 5, running.version)
@@ -116,7 +117,7 @@ def test_another_version_goes_on_at_its_own_parallelism(
     newer = JobVersion.objects.create(job=job, number=2, parallelism=4, state="ready", graph=GRAPH)
     whole = ask(operator, running, version=newer.pk)
     stop(running, make_checkpoint)
-    successions.advance_successions()
+    advance_rows()
     restored = part(whole, "restore").run
     assert restored is not None
     assert (restored.version, restored.parallelism) == (newer, 4)
@@ -175,7 +176,7 @@ def test_a_second_rescale_is_refused_while_the_first_stops_the_run(operator: Use
 def test_a_stop_without_success_ends_the_rescale(operator: User, running: Run, state: str) -> None:
     whole = ask(operator, running, parallelism=3)
     Operation.objects.filter(kind="stop").update(state=state, error={"code": "expired", "message": "It took too long."})
-    successions.advance_successions()
+    advance_rows()
     whole.refresh_from_db()
     assert (whole.state, whole.error) == (state, {"code": "expired", "message": "It took too long."})
 
@@ -186,7 +187,7 @@ def test_a_run_that_was_started_meanwhile_ends_the_rescale_and_names_the_savepoi
     whole = ask(operator, running, parallelism=3)
     stop(running, make_checkpoint)
     make_run(RunState.QUEUED)
-    successions.advance_successions()
+    advance_rows()
     whole.refresh_from_db()
     assert whole.state == "failed"
     assert whole.error is not None
@@ -201,7 +202,7 @@ def test_a_run_that_was_started_and_ended_meanwhile_ends_the_rescale(
     whole = ask(operator, running, parallelism=3)
     stop(running, make_checkpoint)
     later = make_run(RunState.CANCELED)
-    successions.advance_successions()
+    advance_rows()
     whole.refresh_from_db()
     assert (whole.state, whole.error and whole.error["code"]) == ("failed", "run-changed")
     changed = f"The request is for run {running.pk}, but the latest run of the job is run {later.pk}."

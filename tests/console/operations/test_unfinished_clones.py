@@ -17,7 +17,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import STORAGE_MARKER, job_root
 from console.jobs.models import Job
 from console.operations import clones
-from console.operations.file_work import run_file_work
+from console.operations.advance import advance_operations
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from tests.console.ui import rows
@@ -55,7 +55,7 @@ def test_the_files_of_a_process_that_died_are_deleted_and_named(
         cursor.execute("SELECT pg_advisory_lock(%s)", [key])
         cursor.execute("SELECT pg_advisory_unlock(%s)", [key])
     monkeypatch.setattr(clones, "log", log := Mock())
-    run_file_work()
+    advance_operations()
     assert folders(settings) == before
     log.warning.assert_called_once_with("an unfinished clone is deleted", folder=str(job_root(int(name))))
     assert not Operation.objects.exists()
@@ -78,7 +78,7 @@ def test_a_pass_leaves_a_clone_that_is_being_created(
 
     def work() -> None:
         try:
-            run_file_work()
+            advance_operations()
         finally:
             connection.close()
 
@@ -87,7 +87,7 @@ def test_a_pass_leaves_a_clone_that_is_being_created(
             worker.submit(work).result(WAIT_S)
         return create(*given)
 
-    monkeypatch.setattr(clones, "create_clone", create_after_a_pass)
+    monkeypatch.setattr("console.operations.kinds.snapshot.clone.create_clone", create_after_a_pass)
     made = request(OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk}).operation
     assert folders(settings) - before == {str((made.result or {})["job"])}, "its mark is removed"
 
@@ -105,5 +105,5 @@ def test_a_mark_that_could_not_be_removed_costs_no_clone(
         made = request(
             OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk}
         ).operation
-    run_file_work()
+    advance_operations()
     assert folders(settings) - before == {str((made.result or {})["job"])}

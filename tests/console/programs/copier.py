@@ -8,7 +8,7 @@ import django
 
 django.setup()
 
-from console.operations.copies import run_copies  # noqa: E402  # after the setup
+from console.operations.advance import advance_operations  # noqa: E402  # after the setup
 
 _files = itertools.count()
 
@@ -21,4 +21,4 @@ def pause(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(pause)
-run_copies()
+advance_operations()

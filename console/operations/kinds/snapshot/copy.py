@@ -22,16 +22,14 @@ from django.db.models.functions import Coalesce, Now
 
 from console import formats
 from console.accounts.refusals import Conflict, Refused
-from console.advisory_lock import try_lock
 from console.checkpoints import storage
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.timed_reads import require_target_in_time
 from console.jobs.services import lock_job
-from console.operations.labels import checkpoint_of
-from console.operations.legality import copy_conflict
+from console.operations.console_work import ConsoleWork, PhaseReport, WorkWithdrawn
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
-from console.operations.params import CopyParams
-from console.operations.passes import FILE_WORK_LOCK, PhaseReport, WorkWithdrawn
+from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_queued
+from console.operations.params import CheckpointParams
 from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
@@ -43,65 +41,66 @@ _WAITS: Final = "waiting for the commit of its output"
 _COPIES: Final = "copying files"
 
 
-def accept_copy(row: Operation, wanted: CopyParams) -> Operation:
-    """Queues the copy of a savepoint for a worker of the console.
+class CopyParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The savepoint to copy, and the folder below `WEIR_SAVEPOINT_ROOTS` that gets a folder with the copy."""
 
-    Raises:
-        Refused: the job has no such checkpoint, or the folder is not allowed.
-        Conflict: it is no savepoint, or its files do not exist.
-    """
-    lock_job(row.job)  # the savepoint must not be discarded meanwhile
-    checkpoint = checkpoint_of(row.job, wanted.checkpoint)
-    if refused := copy_conflict(checkpoint):
-        raise refused
-    require_target_in_time(wanted.target)
-    queue_copy(row)
-    return row
+    target: str
+
+
+class Copy(ConsoleWork, SnapshotOperation):
+    kind = OperationKind.COPY
+    params = CopyParams
+    blocked_by_maintenance = True
+    reads_files = True
+    message = "The copy of the savepoint was requested."
+    noun = "copy"
+    effect_before = "Nothing is copied; the savepoint stays."
+    effect_during = "The copy stops, and its files are deleted; the savepoint stays."
+    files_due = Q()
+
+    def conflict(self, checkpoint: Checkpoint) -> Conflict | None:
+        if checkpoint.kind != Kind.CHECKPOINT and checkpoint.is_restorable:
+            return None
+        detail = f"{str(checkpoint).capitalize()} is not a completed savepoint with files; only these can be copied."
+        return Conflict("cannot-copy", detail, storage.CHECKPOINT_FIELD)
+
+    def accept(self, row: Operation, params: CopyParams) -> Operation:
+        """Queues the copy for a worker of the console."""
+        lock_job(row.job)  # the savepoint must not be discarded meanwhile
+        if conflict := self.conflict(checkpoint_of(row.job, params.checkpoint)):
+            raise conflict
+        require_target_in_time(params.target)
+        return save_queued(row, "waiting for a worker")
+
+    def advance_files(self, row: Operation) -> None:
+        """Makes the copy once its savepoint has been taken."""
+        whole = row.part_of
+        if whole is not None and (whole.is_active or whole.ended_at is None):
+            return
+        try:
+            savepoint = _savepoint_of(row)
+            manifest = storage.load_manifest(savepoint)
+            if pending_committables(manifest) and _is_reduced_later(savepoint):
+                if row.phase != _WAITS:
+                    _update(row, phase=_WAITS)
+                return
+            if not _update(row, state=OperationState.RUNNING, phase=_COPIES, started_at=Coalesce("started_at", Now())):
+                return  # withdrawn meanwhile
+            result = _copy(row, savepoint, manifest)
+        except WorkWithdrawn:
+            _end(row, OperationState.FAILED)
+        except Refused as refused:
+            _end(row, OperationState.FAILED, error={"code": refused.code, "message": refused.detail})
+        except (OSError, EnvironmentFailure, JobRejected) as error:
+            _end(row, OperationState.FAILED, error={"code": "not-copied", "message": f"{error}."})
+        else:
+            _end(row, OperationState.SUCCEEDED, result=result, error=None)  # a withdrawal came too late
 
 
 def copies_of(savepoint: Checkpoint) -> QuerySet[Operation]:
     """The copies of a savepoint that were requested, or made for the operation that took it; newest first."""
     own = Q(params__checkpoint=savepoint.pk) | Q(result__checkpoint=savepoint.number)
     return Operation.objects.filter(own, job=savepoint.job_id, kind=OperationKind.COPY)
-
-
-def queue_copy(row: Operation) -> None:
-    row.phase = "waiting for the savepoint" if row.part_of_id else "waiting for a worker"
-    row.save(force_insert=True)
-    row.refresh_from_db()  # reads the times that Postgres has set
-
-
-def run_copies() -> bool:
-    """A pass over the copies whose savepoint has been taken, oldest first. False: another pass is under way."""
-    with try_lock(FILE_WORK_LOCK) as is_free:
-        active = Operation.objects.filter(kind=OperationKind.COPY, state__in=ACTIVE_STATES)
-        for row in active.order_by("created_at").select_related("part_of") if is_free else ():
-            _run(row)
-    return is_free
-
-
-def _run(row: Operation) -> None:
-    whole = row.part_of
-    if whole is not None and (whole.is_active or whole.ended_at is None):
-        return
-    try:
-        savepoint = _savepoint_of(row)
-        manifest = storage.load_manifest(savepoint)
-        if pending_committables(manifest) and _is_reduced_later(savepoint):
-            if row.phase != _WAITS:
-                _update(row, phase=_WAITS)
-            return
-        if not _update(row, state=OperationState.RUNNING, phase=_COPIES, started_at=Coalesce("started_at", Now())):
-            return  # withdrawn meanwhile
-        result = _copy(row, savepoint, manifest)
-    except WorkWithdrawn:
-        _end(row, OperationState.FAILED)
-    except Refused as refused:
-        _end(row, OperationState.FAILED, error={"code": refused.code, "message": refused.detail})
-    except (OSError, EnvironmentFailure, JobRejected) as error:
-        _end(row, OperationState.FAILED, error={"code": "not-copied", "message": f"{error}."})
-    else:
-        _end(row, OperationState.SUCCEEDED, result=result, error=None)  # a withdrawal came too late
 
 
 def _end(row: Operation, state: OperationState, **facts: Any) -> None:

@@ -1,0 +1,1 @@
+"""Operations on a job or its run."""

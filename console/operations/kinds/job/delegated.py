@@ -1,0 +1,162 @@
+"""Operations that the job master of the run carries out: savepoint, stop, drain and cancel.
+
+The master ends them together with the run. Operations that are still open after the run's end are ended here from the
+records: the run's final state and its completed savepoints. If the records do not show the outcome, the state becomes
+`unknown` and stays so, since an ended run records nothing more.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import ClassVar
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from console import formats
+from console.accounts.refusals import Conflict
+from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.selectors import RunProgress
+from console.checkpoints.services import RUN_ENDED
+from console.checkpoints.timed_reads import require_target_in_time
+from console.jobs.models import Run
+from console.metrics.live import Live
+from console.operations.confirmation import Confirmation
+from console.operations.expected_times import ExpectedDuration
+from console.operations.job_state import JobState, ending_operations, require_latest, run_conflict, with_blockers
+from console.operations.kinds.job.run_outcome import end, run_error
+from console.operations.labels import require_texts
+from console.operations.maintenance import require_no_maintenance
+from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.operation_type import JobOperation, save_queued
+from console.operations.params import RunParams, SavepointParams
+from console.operations.preview import Number, savepoint_numbers
+from console.operations.registry import operation_type
+from console.runs import run_store
+from runtime.core.job.lifecycle import FLOWING_STATES, RunAct, RunState
+
+
+class DelegatedOperation(JobOperation):
+    """Args:
+    reached_state: final state of the run that means success.
+    """
+
+    is_delegated = True
+    due = RUN_ENDED
+    reached_state: ClassVar[RunState | None] = None
+
+    @property
+    def act(self) -> RunAct:
+        return RunAct(self.kind)
+
+    def conflict(self, state: JobState) -> Conflict | None:
+        return state.run_conflict(self.act)
+
+    def confirmation(self, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
+        """`reached` holds the newest checkpoints of the run."""
+        raise NotImplementedError
+
+    def numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
+        """The effects in numbers, on a streaming run whose records flow.
+
+        `replayed`: the records since `reached.continuable`, which a restore after a cancel would read again.
+        """
+        raise NotImplementedError
+
+    def effect(
+        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
+        now: datetime,
+    ) -> str:  # fmt: skip
+        """The effect on a run for which it is possible, in a clause. `committed`: up to it, output is committed."""
+        raise NotImplementedError
+
+    def accept(self, row: Operation, params: RunParams) -> Operation:
+        return self.delegate(row, params.run)
+
+    def delegate(self, row: Operation, run_id: int | None) -> Operation:
+        """Leaves the operation to the run's master; a cancel of an unclaimed run ends at once.
+
+        Raises:
+            Conflict: the latest run is not that with `run_id`, or its state does not allow the operation.
+        """
+        run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
+        require_latest(run, run_id)
+        if conflict := run_conflict(run, self.act, ending_operations(run)):
+            raise with_blockers(row.job, conflict)
+        assert run is not None, "a job that never ran has a conflict"
+        row.run = run
+        if self.act is RunAct.CANCEL and run_store.cancel_in_queue(run.pk):
+            row.state = OperationState.SUCCEEDED.value
+            row.phase = "cancelled before it started"
+            row.started_at = row.ended_at = Now()
+        row.save(force_insert=True)
+        if not row.is_active:
+            row.refresh_from_db()  # reads the times that Postgres has set
+        return row
+
+    def advance(self, row: Operation) -> None:
+        """Ends an operation that the master of an ended run has left open."""
+        run = row.run
+        assert run is not None, "it is written with its run"
+        if self.reached_state is run.run_state:
+            final = Checkpoint.objects.filter(run=run, kind=self.kind, status=Status.COMPLETED).first()
+            result = {"checkpoint": final.number} if final else None
+            end(row, OperationState.SUCCEEDED, phase="settled by how the run ended", result=result)
+        else:
+            end(row, OperationState.FAILED, error=run_error(run, f"before the {self.kind} was done"))
+
+
+class SavepointTaking(DelegatedOperation):
+    """A savepoint, stop or drain. It can be withdrawn until the job master begins it."""
+
+    params = SavepointParams
+    takes_savepoint = True
+    withdrawable = Q()
+
+    def numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
+        return savepoint_numbers(self.kind, run, reached)
+
+    def accept(self, row: Operation, params: RunParams) -> Operation:
+        assert isinstance(params, SavepointParams), "its parameters"
+        require_texts(params.name, params.note)
+        if params.target is None:
+            return super().accept(row, params)
+        copy = operation_type(OperationKind.COPY)
+        require_no_maintenance(copy)
+        require_target_in_time(params.target)
+        accepted = super().accept(row, params)
+        save_queued(copy.part_of(accepted, target=params.target), "waiting for the savepoint")
+        return accepted
+
+    def withdrawal_refusal(self, row: Operation) -> str:
+        if row.state == OperationState.QUEUED:
+            return ""
+        return f"The {row.kind} is {row.state}: only a request that no job master has begun can be withdrawn."
+
+
+def savepoint_words(run: Run, newest: Checkpoint | None) -> str:
+    """The savepoint with its expected size."""
+    if newest is None or newest.size_bytes is None or run.version.is_batch:
+        return "a savepoint"
+    return f"a savepoint of about {formats.size(newest.size_bytes)}"
+
+
+def duration_words(expected: ExpectedDuration | None) -> str:
+    return f"; expected time {expected} ({expected.note})" if expected else ""
+
+
+def delegated_operation(kind: str) -> DelegatedOperation:
+    operation = operation_type(kind)
+    assert isinstance(operation, DelegatedOperation), f"no job master carries out {kind}"
+    return operation
+
+
+def preview(
+    operation: DelegatedOperation, run: Run | None, reached: RunProgress, replayed: int | None
+) -> tuple[Number, ...]:
+    """The numbers of an operation on a streaming run whose records flow; else none. At most four queries.
+
+    `replayed`: as in `DelegatedOperation.numbers`.
+    """
+    if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
+        return ()
+    return tuple(operation.numbers(run, reached, replayed))

@@ -1,0 +1,56 @@
+"""The end of a run for good: every window fires, and all output is committed."""
+
+from datetime import datetime
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import RunProgress
+from console.jobs.models import Run
+from console.jobs.operator_names import operator_names
+from console.metrics.live import Live
+from console.operations.confirmation import Confirmation
+from console.operations.expected_times import ExpectedDuration
+from console.operations.kinds.job.delegated import SavepointTaking, duration_words
+from console.operations.models import OperationKind
+from console.operations.operation_type import JobButton
+from console.operations.preview import fired_early
+from runtime.core.job.lifecycle import RunState
+
+_EFFECT = (
+    "Every open window fires early, with the records that it has now, and its result is committed. Then the run "
+    "finishes for good."
+)
+_ADVICE = (
+    "Early results are not corrected later: drain only when all data has been read, or when no further data matters."
+)
+
+
+class Drain(SavepointTaking):
+    kind = OperationKind.DRAIN
+    button = JobButton(place=4, label="Drain and finish…", key="d", is_dangerous=True)
+    message = "The drain was requested."
+    blocked_by_maintenance = True
+    ends_run = True
+    goal = "finished"
+    states = (RunState.DRAINING,)
+    reached_state = RunState.FINISHED
+    similar = ("drain", "stop", "savepoint")
+
+    def confirmation(self, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
+        where, names = f"run {run.pk}" if run else "the run", operator_names(run.version.graph if run else None)
+        finished = [names.get(uid, uid) for uid, numbers in live.operators.items() if numbers.finished]
+        already = f" Already finished: {', '.join(finished)}." if finished else ""
+        return Confirmation(
+            title="Drain and finish",
+            sentences=(f"The sources of {where} stop at their current positions. {_EFFECT}{already}", _ADVICE),
+            instead="To continue the job later, stop it with a savepoint instead.",
+            gentler="stop",
+            dangerous=True,
+        )
+
+    def effect(
+        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
+        now: datetime,
+    ) -> str:  # fmt: skip
+        early = f" ({results})" if (results := fired_early(run)) else ""
+        lasts = duration_words(expected)
+        return f"every open window of run {run.pk} fires early{early}, its output is committed, and it finishes{lasts}"

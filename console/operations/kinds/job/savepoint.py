@@ -1,0 +1,52 @@
+"""A savepoint of a run that continues."""
+
+from datetime import datetime
+
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.selectors import RunProgress
+from console.jobs.models import Run
+from console.metrics.live import Live
+from console.operations.confirmation import Confirmation
+from console.operations.expected_times import ExpectedDuration
+from console.operations.kinds.job.delegated import SavepointTaking, duration_words, savepoint_words
+from console.operations.kinds.job.run_outcome import end
+from console.operations.models import Operation, OperationKind, OperationState
+from console.operations.operation_type import JobButton
+
+
+class Savepoint(SavepointTaking):
+    kind = OperationKind.SAVEPOINT
+    button = JobButton(place=1, label="Take savepoint", key="s", asks=False)
+    message = "A savepoint was requested."
+    changes_run = False
+
+    def confirmation(self, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
+        return Confirmation(
+            title="Take savepoint",
+            sentences=(
+                f"Weir takes a savepoint of {f'run {run.pk}' if run else 'the run'}, which continues to run.",
+                "The savepoint contains all of its files, and retention never deletes it.",
+            ),
+            instead="",
+            dangerous=False,
+        )
+
+    def effect(
+        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
+        now: datetime,
+    ) -> str:  # fmt: skip
+        return f"run {run.pk} takes {savepoint_words(run, newest)} and continues{duration_words(expected)}"
+
+    def advance(self, row: Operation) -> None:
+        """Ends an operation whose master may have recorded the savepoint, but not the end of the operation."""
+        run, requested_at = row.run, row.started_at or row.created_at
+        assert run is not None, "it is written with its run"
+        taken = Checkpoint.objects.filter(
+            run=run, kind=Kind.SAVEPOINT, status=Status.COMPLETED, triggered_at__gte=requested_at
+        ).order_by("number")
+        ended = Operation.objects.filter(run=run, kind=row.kind, result__checkpoint__isnull=False)
+        if own := taken.exclude(number__in=[each.result["checkpoint"] for each in ended if each.result]).first():
+            end(row, OperationState.SUCCEEDED, phase="", result={"checkpoint": own.number})
+            return
+        message = f"The run ended ({run.state}) before the outcome was recorded, and no savepoint of it is on record."
+        end(row, OperationState.UNKNOWN, phase="", error={"code": f"run-{run.state}", "message": message})

@@ -1,0 +1,47 @@
+"""The end of a run with a savepoint."""
+
+from datetime import datetime
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import RunProgress
+from console.jobs.models import Run
+from console.metrics.live import Live
+from console.operations.confirmation import Confirmation
+from console.operations.expected_times import ExpectedDuration
+from console.operations.kinds.job.delegated import SavepointTaking, duration_words, savepoint_words
+from console.operations.models import OperationKind
+from console.operations.operation_type import JobButton
+from runtime.core.job.lifecycle import RunState
+
+_EFFECT = (
+    "Open windows are kept in the savepoint, so the job can continue from it later, also at another parallelism. If "
+    "the savepoint fails, the run continues."
+)
+
+
+class Stop(SavepointTaking):
+    kind = OperationKind.STOP
+    button = JobButton(place=3, label="Stop with savepoint…", key="x")
+    message = "The stop with savepoint was requested."
+    ends_run = True
+    goal = "stopped"
+    states = (RunState.STOPPING,)
+    reached_state = RunState.STOPPED
+    similar = ("stop", "savepoint")
+
+    def confirmation(self, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
+        where = f"run {run.pk}" if run else "the run"
+        return Confirmation(
+            title="Stop with savepoint",
+            sentences=(f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.", _EFFECT),
+            instead="To keep the run going, take a savepoint without stopping.",
+            gentler="savepoint",
+            dangerous=False,
+        )
+
+    def effect(
+        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
+        now: datetime,
+    ) -> str:  # fmt: skip
+        savepoint, lasts = savepoint_words(run, newest), duration_words(expected)
+        return f"run {run.pk} takes {savepoint}, commits the output up to it and ends{lasts}"

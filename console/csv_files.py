@@ -1,4 +1,4 @@
-"""Tables as CSV files (RFC 4180): UTF-8 with a header, times in ISO 8601, null as an empty field.
+"""Tables as CSV files (RFC 4180): UTF-8 with a header, times in ISO 8601, objects as JSON, null as an empty field.
 
 A spreadsheet runs a text that begins with `=`, `+`, `-` or `@` as a formula. Such texts get a leading apostrophe, which
 a spreadsheet takes as the mark of a text. Numbers stay as they are.
@@ -8,6 +8,7 @@ connection is closed before the end of the file, so that a client sees a failed 
 """
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -49,5 +50,7 @@ def _parts(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[st
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
     text = value.isoformat() if isinstance(value, datetime) else str(value)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text

@@ -1,10 +1,9 @@
 """The filters of the list of operations, and its rows as CSV."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from django.db.models import QuerySet
 
@@ -12,12 +11,7 @@ from console.jobs.models import choices
 from console.operations.models import OPERATION_STATES, Operation, OperationKind
 from console.operations.selectors import operations_matching
 from console.ui.paging import all_pages, older_than, text
-
-CSV_COLUMNS: Final = ("id", "kind", "job", "run", "state", "run_state", "phase", "requested_by", "reason", "requested",
-                      "started", "ended", "error", "request_id", "changes")  # fmt: skip
-#: of which `CSV_COLUMNS` are made
-_CSV_VALUES: Final = ("pk", "kind", "job__name", "run_id", "state", "run__state", "phase", "requested_by__username",
-                      "reason", "created_at", "started_at", "ended_at", "error", "request_id", "result")  # fmt: skip
+from console.ui.tables.operations import OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +41,6 @@ class OperationFilters:
 
 
 def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
-    """The operations, newest first, in the order of `CSV_COLUMNS`, with the times in UTC."""
-    found = rows.values_list(*_CSV_VALUES, named=True)
-    pages = all_pages(found, lambda rows, last: older_than(rows, last.created_at, last.pk))
-    for *values, error, request_id, result in chain.from_iterable(pages):
-        message = error.get("message", "") if isinstance(error, dict) else ""
-        yield (*values, message, request_id, _changes(result))
-
-
-def _changes(result: Any) -> str:
-    """The values before and after an edit, as JSON."""
-    found = result.get("changes") if isinstance(result, dict) else None
-    return json.dumps(found, ensure_ascii=False) if found else ""
+    """The fields of the operations, newest first."""
+    found = rows.values_list(*OPERATIONS.field_paths, named=True)
+    return chain.from_iterable(all_pages(found, lambda rows, last: older_than(rows, last.created_at, last.pk)))

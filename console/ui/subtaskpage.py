@@ -1,7 +1,6 @@
 """All subtasks of an operator: numbers of the newest interval, state and acknowledgement of the newest checkpoints."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +13,7 @@ from console.jobs.models import Run
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import subtask_history
 from console.ui.inspector import rate_column, skew_label
+from console.ui.tables.runs import SUBTASKS
 
 SUBTASKS_PER_PAGE: Final = 100
 
@@ -40,15 +40,6 @@ class SubtaskRow:
         return skew_label(self.share)
 
 
-#: Value of each order, the highest first; an awaited acknowledgement is later than all others.
-_ORDERS: Final[Mapping[str, Callable[[SubtaskRow], float | None]]] = {
-    "skew": lambda row: abs(row.share - 1),
-    "rate": lambda row: row.rate_per_s,
-    "busy": lambda row: row.busy,
-    "backpressure": lambda row: row.backpressured,
-    "state": lambda row: row.state_bytes,
-    "acknowledgement": lambda row: math.inf if row.is_awaited else row.acknowledged_ms,
-}
 DEFAULT_ORDER: Final = "-skew"
 
 
@@ -63,6 +54,10 @@ class SubtaskPage:
     first: int  #: place of the first row
     acknowledged: Checkpoint | None  #: of the acknowledgements
     completed: Checkpoint | None  #: of the sizes of state
+
+    @property
+    def is_first(self) -> bool:
+        return not self.first
 
     @property
     def last(self) -> int:
@@ -82,12 +77,12 @@ def subtask_page(run: Run, operator: Mapping[str, Any], sort: str, first: int, n
     is_complete = acknowledged is None or acknowledged.status == Status.COMPLETED
     completed = acknowledged if is_complete else newest.filter(status=Status.COMPLETED).first()
     at, rows = _rows(run, uid, rate_column(operator), _lanes(acknowledged, uid), _lanes(completed, uid), now)
-    sort = sort if sort.removeprefix("-") in _ORDERS else DEFAULT_ORDER
-    value, sign = _ORDERS[sort.removeprefix("-")], -1 if sort.startswith("-") else 1
+    sort = sort if SUBTASKS.order_of(sort) else DEFAULT_ORDER
+    order, sign = SUBTASKS.order_of(sort), -1 if sort.startswith("-") else 1
 
     def place(row: SubtaskRow) -> tuple[bool, float, int]:
-        found = value(row)
-        return found is None, sign * (found or 0.0), row.index
+        value = order(row) if order else None
+        return value is None, sign * (value or 0.0), row.index
 
     shown = tuple(sorted(rows, key=place)[first : first + SUBTASKS_PER_PAGE])
     return SubtaskPage(

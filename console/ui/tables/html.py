@@ -32,9 +32,13 @@ def partialdef(parser: Parser, token: Token) -> PartialNode:
     return PartialNode(name, nodelist)
 
 
-def table(context: Context, name: str, rows: Sequence[Any]) -> SafeString:
-    """{% table "jobs" lines %}: the rows, or what stands instead of them."""
-    declared = TABLES[name]
+def table(context: Context, name: str, rows: Sequence[Any], **variables: Any) -> SafeString:
+    """{% table "jobs" lines %}: the rows, or the text for no rows. `variables`: for texts and cells."""
+    with context.push(**variables):
+        return _table(context, TABLES[name], rows)
+
+
+def _table(context: Context, declared: Table, rows: Sequence[Any]) -> SafeString:
     if not rows:
         return _render(declared, declared.empty, context)
     columns = [column for column in declared.columns if column.is_shown(context)]

@@ -39,8 +39,8 @@ class Column:
 
     def is_shown(self, page: Any) -> bool:
         """Whether a page with these variables shows the column. `page`: a context, or a mapping."""
-        name = self.only.removeprefix("not ")
-        return bool(self.label) and (not name or bool(page.get(name)) is (name == self.only))
+        name, _, path = self.only.removeprefix("not ").partition(".")
+        return bool(self.label) and (not name or bool(_at(page.get(name), path)) is not self.only.startswith("not "))
 
     @property
     def source(self) -> str:
@@ -55,11 +55,7 @@ class Column:
 
     def value_of(self, row: Any) -> Any:
         """The value in a row; None if a part of its path is absent."""
-        if callable(self.value):
-            return self.value(row)
-        for part in self.path.split("."):
-            row = row.get(part) if isinstance(row, Mapping) else getattr(row, part, None)
-        return row
+        return self.value(row) if callable(self.value) else _at(row, self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +79,9 @@ class Table:
     after: str = ""
     empty: str = ""
 
-    def column_of_order(self, sort: str) -> Column | None:
-        """The column by whose `order` the rows stand in the order `sort`, such as `-lag`."""
-        return next((column for column in self.columns if column.order and sort in column.sort), None)
+    def order_of(self, sort: str) -> Callable[[Any], Any] | None:
+        """The `order` of the column that the rows stand by in the order `sort`, such as `-lag`."""
+        return next((column.order for column in self.columns if sort in column.sort), None)
 
     @property
     def fields(self) -> list[str]:
@@ -103,6 +99,15 @@ class Table:
 
     def _in_file(self) -> list[Column]:
         return [column for column in self.columns if column.csv]
+
+
+def _at(place: Any, path: str) -> Any:
+    for part in filter(None, path.split(".")):
+        if part.isdecimal():
+            place = place[int(part)]
+        else:
+            place = place.get(part) if isinstance(place, Mapping) else getattr(place, part, None)
+    return place
 
 
 def descending(key: str) -> tuple[str, str]:

@@ -238,7 +238,19 @@ def compact_graph(context: Context, picture: GraphPicture, chosen: str, name: st
     return svg.compact_graph(picture, chosen, lambda uid: here(context, node=uid), name)
 
 
-# ---------------------------------------------------------------- tables
+# ---------------------------------------------------------------- panels and tables
+
+
+@register.simple_block_tag
+def panel(content: str, key: str, title: str, note: str = "") -> SafeString:
+    """{% panel "files" "Files" note="in the storage" %} … {% endpanel %}: a section with its heading."""
+    beside = format_html('<span class="muted small">{}</span>', note) if note else ""
+    return format_html(
+        '<section class="panel" aria-labelledby="{key}-head">\n'
+        '<div class="panel-head"><h2 id="{key}-head">{title}</h2>{beside}</div>{content}</section>',
+        key=key, title=title, beside=beside, content=content,
+    )  # fmt: skip
+
 
 register.tag("partialdef", tables.partialdef)
 register.simple_tag(tables.table, takes_context=True)

@@ -53,8 +53,8 @@ def job_list(request: HttpRequest) -> HttpResponse:
     sort = text(request.GET.get("sort"))
     if sort == "name":
         jobs = by_name(listed, after)
-    elif (column := JOBS.column_of_order(sort)) and column.order:
-        jobs = by_column(listed.annotate(**{column.key: column.order(started)}), sort, whole_number(after))
+    elif order := JOBS.order_of(sort):
+        jobs = by_column(listed.annotate(**{sort.removeprefix("-"): order(started)}), sort, whole_number(after))
     else:
         sort, jobs = "", by_urgency(listed, whole_number(after))
     health = {job.pk: getattr(job, "health", None) for job in jobs.rows}

@@ -20,10 +20,11 @@ from console.operations.models import Operation
 from console.operations.registry import operation_type
 from console.operations.selectors import with_runs
 from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
-from console.ui.operationlist import CSV_COLUMNS, OperationFilters, csv_rows
+from console.ui.operationlist import OperationFilters, csv_rows
 from console.ui.operationphases import operation_phases
 from console.ui.paging import by_time, uuid
 from console.ui.revision import revision
+from console.ui.tables.operations import OPERATIONS
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 _RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
@@ -38,7 +39,7 @@ def operation_list(request: HttpRequest) -> HttpResponseBase:
     filters = OperationFilters.of(request.GET)
     found = filters.apply(with_runs(Operation.objects.all()))
     if request.GET.get("format") == "csv":
-        return csv_file("operations", CSV_COLUMNS, csv_rows(found))
+        return csv_file("operations", OPERATIONS.fields, csv_rows(found))
     operations = by_time(found, uuid(request.GET.get("before")))
 
     def load_content() -> PageContent:

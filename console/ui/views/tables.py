@@ -17,12 +17,10 @@ from console.operations.selectors import FoundJobs, job_rows, runs_of
 from console.ui.jobfilters import JobFilters
 from console.ui.joblist import JobLine, job_line
 from console.ui.paging import all_pages, text
+from console.ui.tables.checkpoints import CHECKPOINTS
 from console.ui.tables.jobs import JOBS
+from console.ui.tables.runs import RUNS
 from console.ui.views.page import require_login
-
-_RUNS = ("id", "state", "version", "parallelism", "created_at", "started_at", "ended_at")
-_CHECKPOINTS = ("id", "number", "kind", "status", "reason", "run", "triggered_at", "completed_at", "duration_ms",
-                "size_bytes", "written_bytes", "name", "path")  # fmt: skip
 
 
 @require_safe
@@ -37,9 +35,9 @@ def jobs_csv(request: HttpRequest) -> HttpResponseBase:
 @require_login
 def runs_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     job = get_object_or_404(Job, pk=pk)
-    rows = runs_of(job).values_list("pk", "state", "version__number", *_RUNS[3:])
-    pages = all_pages(rows, lambda rows, last: rows.filter(pk__lt=last[0]))
-    return csv_file(f"job-{pk}-runs", _RUNS, chain.from_iterable(pages))
+    rows = runs_of(job).values_list(*RUNS.field_paths, named=True)
+    pages = all_pages(rows, lambda rows, last: rows.filter(pk__lt=last.pk))
+    return csv_file(f"job-{pk}-runs", RUNS.fields, chain.from_iterable(pages))
 
 
 @require_safe
@@ -50,9 +48,9 @@ def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     found = CheckpointFilter(given, queryset=checkpoint_table(job), job=job)
     if not found.is_valid():
         raise Http404("The filter is invalid.")
-    rows = found.qs.order_by("-number").values_list(*_CHECKPOINTS)
-    pages = all_pages(rows, lambda rows, last: rows.filter(number__lt=last[1]))
-    return csv_file(f"job-{pk}-checkpoints", _CHECKPOINTS, chain.from_iterable(pages))
+    rows = found.qs.order_by("-number").values_list(*CHECKPOINTS.field_paths, named=True)
+    pages = all_pages(rows, lambda rows, last: rows.filter(number__lt=last.number))
+    return csv_file(f"job-{pk}-checkpoints", CHECKPOINTS.fields, chain.from_iterable(pages))
 
 
 def _job_lines(found: FoundJobs, now: datetime) -> Iterator[JobLine]:

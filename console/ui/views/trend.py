@@ -12,10 +12,10 @@ from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.ui.paging import whole_number
 from console.ui.plots import trend as plots
+from console.ui.tables.storage import DAYS
 from console.ui.views.page import page, require_login
 
 _DEFAULT_DAYS = 30
-_COLUMNS = ("day", "checkpoints", "duration_p50_ms", "duration_p95_ms", "size_p50_bytes", "size_p95_bytes")
 
 
 @require_safe
@@ -41,10 +41,10 @@ def trend_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     job, days = get_object_or_404(Job, pk=pk), _chosen_days(request)
     found = [day for day in reversed(daily_trend(job, days, timezone.now())) if _has_ended(day)]
     reasons = sorted({reason for day in found for reason in day.failures})
-    columns = [*_COLUMNS, "failed", *(f"failed_{reason}" for reason in reasons)]
+    columns = [*DAYS.fields, *(f"failed_{reason}" for reason in reasons)]
     rows = (
-        [*(getattr(day, name) for name in _COLUMNS), day.failed, *(day.failures.get(reason, 0) for reason in reasons)]
-        for day in found
+        [*fields, *(day.failures.get(reason, 0) for reason in reasons)]
+        for day, fields in zip(found, DAYS.csv_rows(found), strict=True)
     )
     return csv_file(f"job-{pk}-trend", columns, rows)
 

@@ -194,7 +194,7 @@ def test_an_attempt_has_its_number_within_the_run_and_its_token_on_all_pages(at_
     said = blocks.text(at_console.get(f"/runs/{run.pk}/"))
     assert re.findall(r"\d+ \(token \d+\)", said[said.index("Attempt Outcome") :])[:4] == numbered
     job = at_console.get(f"/jobs/{run.job_id}/")
-    titled = re.findall(r'title="(token \d+)">(\d+)</th>', job.content.decode())
+    titled = re.findall(r'title="(token \d+)">(\d+)</span>', job.content.decode())
     assert [f"{number} ({token})" for token, number in titled] == numbered
     assert f"attempt {numbered[0]} of run {run.pk}" in blocks.text(job), "the newest failure of its cause"
     checkpoint = rows.checkpoint(run, 7, token=run.token)

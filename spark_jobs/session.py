@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
+LOOPBACK: Final = "127.0.0.1"
 BATCH_MAX_FAILURES: Final = 4  #: attempts per task, Spark's default on a cluster
 MAX_ERROR_LENGTH: Final = 1_000  #: characters
 
@@ -79,7 +80,7 @@ class SparkSettings:
             "spark.ui.showConsoleProgress": "false",
         }
         if self.master.startswith("local"):  # needs no resolvable host name, and is reachable from this host only
-            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         if self.master == "local" or self.master.startswith("local["):  # Spark generates a secret at each start
             conf["spark.authenticate"] = "true"
         return conf | event_log_settings(os.environ) | dict(self.extra)
@@ -98,6 +99,8 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.master.startswith("local"):  # otherwise the host's name must resolve
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     Path(settings.scratch_dir).mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
     for name, value in settings.as_conf().items():

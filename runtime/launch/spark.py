@@ -89,8 +89,13 @@ class SparkLauncher(SlotPoolLauncher):
         return bool(self._spark_master) and not self._spark_master.startswith("local[")
 
     @property
+    def _is_local(self) -> bool:
+        """Whether all slots run on this host. The address of a master elsewhere, such as YARN, is the user's to set."""
+        return not self._spark_master or self._spark_master.startswith("local")
+
+    @property
     def host(self) -> str:
-        if not self._spark_master or self._spark_master.startswith("local"):
+        if self._is_local:
             return LOOPBACK
         return os.environ.get("SPARK_LOCAL_IP") or self._address_towards_master()
 
@@ -256,7 +261,7 @@ class SparkLauncher(SlotPoolLauncher):
         """The launcher's own context, created at the first call. Another may have other settings or too few slots."""
         with self._opening:
             if self.context is None:
-                if not self._spark_master.startswith("spark://"):
+                if self._is_local:
                     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
                 with jvm_start():
                     context = SparkContext(conf=self._conf(slots))

@@ -29,7 +29,7 @@ from runtime.io import logs
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import RunRow
 from runtime.launch.driver_jvm import DriverJvm
-from runtime.launch.spark import LOOPBACK, UI_SETTINGS
+from runtime.launch.spark import UI_SETTINGS
 from runtime.master.master_process import (
     compile_job,
     record_code,
@@ -261,8 +261,6 @@ def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
         raise JobRejected("batch-clone", "execution_mode", "a job with discarded output runs in streaming mode only")
     (job, code), version_settings = compile_job(row), settings_of(row).spark
     settings = batch_settings(f"{row.job_name}, run {run}", row.parallelism, version_settings)
-    if not settings.master.startswith("spark://"):
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the address of Spark's UI
     records = records_of(row, run, token, url)
     record_code(records, code)
     master = BatchMaster(

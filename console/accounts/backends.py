@@ -13,10 +13,12 @@ class StoredPermissions(ModelBackend):
         if user_obj.is_superuser or not user_obj.is_active or obj is not None:
             return super().get_all_permissions(user_obj, obj)
         if not hasattr(user_obj, "_perm_cache"):  # Django's own cache, which a fresh user lacks
-            own, of_groups = (
+            of_user, of_groups = (
                 Permission.objects.filter(**{path: user_obj}).values_list("content_type__app_label", "codename")
                 for path in ("user", "group__user")
             )
-            user_obj._perm_cache = {f"{app}.{codename}" for app, codename in own.order_by().union(of_groups.order_by())}
-        found: set[str] = user_obj._perm_cache
-        return found
+            user_obj._perm_cache = {
+                f"{app}.{codename}" for app, codename in of_user.order_by().union(of_groups.order_by())
+            }
+        permissions: set[str] = user_obj._perm_cache
+        return permissions

@@ -24,8 +24,8 @@ class RequestIdMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        given = request.headers.get(HEADER, "")
-        request_id = given if _SAFE.fullmatch(given) else uuid.uuid4().hex
+        header = request.headers.get(HEADER, "")
+        request_id = header if _SAFE.fullmatch(header) else uuid.uuid4().hex
         request.request_id = request_id  # type: ignore[attr-defined]
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             began = time.monotonic()

@@ -37,11 +37,11 @@ class ReadOnlyAdmin(NoAddOrDelete, admin.ModelAdmin):  # type: ignore[type-arg]
 
         A search reads each row, since no index fits a text within columns of several tables.
         """
-        found, may_repeat = super().get_search_results(request, queryset, search_term)
+        rows, may_repeat = super().get_search_results(request, queryset, search_term)
         if not search_term:
-            return found, may_repeat
-        keys = list(found.order_by().values_list("pk", flat=True)[: MAX_KEYS + 1])
-        return (queryset.filter(pk__in=keys) if len(keys) <= MAX_KEYS else found), may_repeat
+            return rows, may_repeat
+        keys = list(rows.order_by().values_list("pk", flat=True)[: MAX_KEYS + 1])
+        return (queryset.filter(pk__in=keys) if len(keys) <= MAX_KEYS else rows), may_repeat
 
 
 class RequestingAdmin(admin.ModelAdmin):  # type: ignore[type-arg]

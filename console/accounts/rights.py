@@ -59,7 +59,7 @@ def _missing_right(user: AnyUser, permission: str, act: str, *scopes: Scope) -> 
 
 def _missing_scope(user: AnyUser, act: str, *scopes: Scope) -> str | None:
     """The scopes of which the token of the request has none; None: allowed, as without a token."""
-    own = getattr(user, "token_scopes", None)
-    if own is None or not own.isdisjoint(scopes):
+    token_scopes = getattr(user, "token_scopes", None)
+    if token_scopes is None or not token_scopes.isdisjoint(scopes):
         return None
     return f"This token may not {act}: it needs the scope {' or '.join(scopes)}."

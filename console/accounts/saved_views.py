@@ -26,21 +26,21 @@ def save_view(user: User, name: str, query: str) -> tuple[SavedView, bool]:
     Raises:
         Refused: the name is empty, name or filters are too long, or the user has `MAX_VIEWS` other views.
     """
-    kept = view_query(query)
+    filters = view_query(query)
     if not name:
         raise Refused("invalid-field", "A view needs a name.", "name")
-    for field, value, most in (("name", name, SavedView.MAX_NAME), ("query", kept, SavedView.MAX_QUERY)):
+    for field, value, most in (("name", name, SavedView.MAX_NAME), ("query", filters, SavedView.MAX_QUERY)):
         if len(value) > most:
             raise InvalidField(field, f"must have {most} characters at most")
     if views_of(user).exclude(name=name).count() >= MAX_VIEWS:
         raise Conflict("too-many-views", f"There are {MAX_VIEWS} views already: delete one first.")
-    return SavedView.objects.update_or_create(user=user, name=name, defaults={"query": kept})
+    return SavedView.objects.update_or_create(user=user, name=name, defaults={"query": filters})
 
 
 def view_query(query: str) -> str:
     """The part of a query string that a saved view keeps, in a fixed order: no page, no unknown parameter."""
-    given, kept = QueryDict(query), QueryDict(mutable=True)
+    parameters, filters = QueryDict(query), QueryDict(mutable=True)
     for name in _KEYS:
-        if value := given.get(name, "").replace("\0", "").strip():
-            kept[name] = value
-    return kept.urlencode()
+        if value := parameters.get(name, "").replace("\0", "").strip():
+            filters[name] = value
+    return filters.urlencode()

@@ -12,13 +12,13 @@ from console.accounts.refusals import Refused
 _MAX_DEPTH: Final = 64
 
 
-def require_storable(given: Any) -> None:
+def require_storable(document: Any) -> None:
     """Checks every name and value of parsed JSON.
 
     Raises:
         Refused: names the innermost member that cannot be stored.
     """
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), given)]
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), document)]
     while waiting:
         path, value = waiting.pop()
         if why := _storage_problem(value) or (len(path) > _MAX_DEPTH and f"is nested deeper than {_MAX_DEPTH}"):

@@ -46,11 +46,11 @@ def issue(
     token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user.pk)  # concurrent issues must not exceed the limit
-        own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
+        tokens = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
         repeated = Q(request_key=request_key, used_at=None) if request_key else Q(pk__in=[])
-        kept = list(own.exclude(repeated).values_list("pk", flat=True)[: max_tokens - 1])
-        replaced = list(own.exclude(pk__in=kept))
-        own.filter(pk__in=[row.pk for row in replaced]).delete()
+        survivors = list(tokens.exclude(repeated).values_list("pk", flat=True)[: max_tokens - 1])
+        replaced = list(tokens.exclude(pk__in=survivors))
+        tokens.filter(pk__in=[row.pk for row in replaced]).delete()
         ApiToken.objects.create(
             user=user, digest=token_digest(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at,
             scopes=[scope.value for scope in Scope if scope in tuple(scopes)], request_key=request_key,
@@ -81,11 +81,11 @@ def revoke(user: User, token: ApiToken, *, by: ApiToken | None = None) -> None:
 
 def find(token: str) -> ApiToken | None:
     """The row of `token` with its user; None if no such token exists. Sets `used_at`, to the minute."""
-    found = ApiToken.objects.select_related("user").filter(digest=token_digest(token)).first()
-    if found is not None:
+    row = ApiToken.objects.select_related("user").filter(digest=token_digest(token)).first()
+    if row is not None:
         stale = Q(used_at=None) | Q(used_at__lt=Now() - _USED_AT_PRECISION)
-        ApiToken.objects.filter(stale, pk=found.pk).update(used_at=Now())
-    return found
+        ApiToken.objects.filter(stale, pk=row.pk).update(used_at=Now())
+    return row
 
 
 def token_digest(token: str) -> str:

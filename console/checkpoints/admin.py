@@ -60,8 +60,8 @@ def search(rows: QuerySet[Checkpoint], term: str) -> QuerySet[Checkpoint]:
         parts.append(rows.filter(number=int(term)))
     if term in list(FailureReason):
         parts.append(rows.filter(status=Status.FAILED.value, reason=term))
-    found = {pk for part in parts for pk in part.values_list("pk", flat=True)[:MAX_FOUND]}
-    return rows.filter(pk__in=found)
+    keys = {pk for part in parts for pk in part.values_list("pk", flat=True)[:MAX_FOUND]}
+    return rows.filter(pk__in=keys)
 
 
 class CheckpointAdmin(NoAddOrDelete, RequestingAdmin):

@@ -146,8 +146,8 @@ def compare(base: Side, other: Side, graph: Mapping[str, Any]) -> Comparison:
     }
     duration = Change(base.took_ms, other.took_ms)
     cause, uid = _duration_sentence(base, other, duration, sides, graph)
-    held, largest = _state_sentence(changes["size_bytes"], operators, names)
-    parts = [*_endings(base, other), cause, held, *_faults(base, other)]
+    state, largest = _state_sentence(changes["size_bytes"], operators, names)
+    parts = [*_endings(base, other), cause, state, *_faults(base, other)]
     return Comparison(
         base=base.checkpoint,
         other=other.checkpoint,
@@ -180,18 +180,18 @@ class _Measured:
             if not edge["feedback"]:
                 upstream.setdefault(edge["target"], []).append(edge["source"])
         lanes = _by_operator(self.lanes)
-        forwarded = {uid: max(lane.forwarded_ms for lane in own) for uid, own in lanes.items()}
-        found: dict[tuple[str, str], float] = {}
-        for uid, own in lanes.items():
+        forwarded = {uid: max(lane.forwarded_ms for lane in group) for uid, group in lanes.items()}
+        times: dict[tuple[str, str], float] = {}
+        for uid, group in lanes.items():
             arrived = max((forwarded[source] for source in upstream.get(uid, ()) if source in forwarded), default=0.0)
-            found[uid, "barrier" if upstream.get(uid) else "trigger"] = max(
-                0.0, max(lane.barriers_ms for lane in own) - arrived
+            times[uid, "barrier" if upstream.get(uid) else "trigger"] = max(
+                0.0, max(lane.barriers_ms for lane in group) - arrived
             )
             for phase in ("pre_barrier", "sync", "async"):
-                found[uid, phase] = max(lane.phase_ms(phase) for lane in own)
+                times[uid, phase] = max(lane.phase_ms(phase) for lane in group)
         if self.lanes and self.side.checkpoint.status == Status.COMPLETED:
-            found["", "rest"] = max(0.0, self.side.took_ms - max(lane.at_ms or 0 for lane in self.lanes))
-        return found
+            times["", "rest"] = max(0.0, self.side.took_ms - max(lane.at_ms or 0 for lane in self.lanes))
+        return times
 
 
 def _row_numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -207,10 +207,10 @@ def _lane_numbers(lanes: Sequence[Lane]) -> dict[str, float | None]:
 
 
 def _by_operator(lanes: Iterable[Lane]) -> dict[str, list[Lane]]:
-    found: dict[str, list[Lane]] = {}
+    groups: dict[str, list[Lane]] = {}
     for lane in lanes:
-        found.setdefault(lane.operator, []).append(lane)
-    return found
+        groups.setdefault(lane.operator, []).append(lane)
+    return groups
 
 
 # ---------------------------------------------------------------- sentences
@@ -255,8 +255,8 @@ def _duration_sentence(
         return f"{took}. No single operator explains the difference.", ""
     share = formats.percent(most / abs(difference))
     changed = "grew" if difference > 0 else "shrank"
-    named = _CAUSES[cause].format(quoted(names.get(uid, uid)))
-    return f"{took}: {named} {changed} by {_time(most)}, {share} of the difference.", uid
+    clause = _CAUSES[cause].format(quoted(names.get(uid, uid)))
+    return f"{took}: {clause} {changed} by {_time(most)}, {share} of the difference.", uid
 
 
 def _state_sentence(state: Change, operators: Sequence[OperatorChange], names: Mapping[str, str]) -> tuple[str, str]:
@@ -266,15 +266,15 @@ def _state_sentence(state: Change, operators: Sequence[OperatorChange], names: M
     if not state.is_notable(NOTABLE_BYTES):
         return f"The size of the state is about the same, {formats.size(round(state.other or 0))}.", ""
     difference = state.difference
-    size, more = formats.size(round(abs(difference))), "larger" if difference > 0 else "smaller"
+    size, comparative = formats.size(round(abs(difference))), "larger" if difference > 0 else "smaller"
     sign = 1 if difference > 0 else -1
     by_operator = {each.uid: sign * (each.changes["state_bytes"].difference or 0) for each in operators}
     uid = max(by_operator, key=lambda name: by_operator[name], default="")
     most = by_operator.get(uid, 0)
     if most < MIN_EXPLAINED * abs(difference):
-        return f"The state is {size} {more}; no single operator explains the difference.", ""
+        return f"The state is {size} {comparative}; no single operator explains the difference.", ""
     share = formats.percent(most / abs(difference))
-    return f"The state is {size} {more}, {share} of it in {quoted(names.get(uid, uid))}.", uid
+    return f"The state is {size} {comparative}, {share} of it in {quoted(names.get(uid, uid))}.", uid
 
 
 def least_notable(name: str) -> float:

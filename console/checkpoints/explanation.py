@@ -35,75 +35,75 @@ class Circumstances:
     load: Load
 
 
-def explain(found: Circumstances) -> str:
+def explain(facts: Circumstances) -> str:
     """The explanation in one to three sentences. "" if the row has no acknowledgements."""
-    if not found.lanes:
+    if not facts.lanes:
         return ""
-    search = _Search(found)
-    match found.outcome:
+    search = _Search(facts)
+    match facts.outcome:
         case Status.COMPLETED:
             return search.completion()
         case Status.IN_PROGRESS:
             return search.progress()
-        case _ if found.outcome == ABORTED:
+        case _ if facts.outcome == ABORTED:
             return f"Aborted {search.took} after its trigger: {search.why_ended}. {search.count} No subtask failed it."
-        case _ if found.outcome == SUPERSEDED:
+        case _ if facts.outcome == SUPERSEDED:
             return f"Not needed any more {search.took} after its trigger: {search.why_ended}. {search.count}"
         case _:
             return search.failure()
 
 
 class _Search:
-    def __init__(self, found: Circumstances) -> None:
-        self._found = found
-        self._names = operator_names(found.graph)
+    def __init__(self, facts: Circumstances) -> None:
+        self._facts = facts
+        self._names = operator_names(facts.graph)
         self._upstream: dict[str, list[str]] = {}
         self._downstream: dict[str, list[str]] = {}
-        for edge in found.graph.get("edges", ()):
+        for edge in facts.graph.get("edges", ()):
             if not edge["feedback"]:
                 self._upstream.setdefault(edge["target"], []).append(edge["source"])
                 self._downstream.setdefault(edge["source"], []).append(edge["target"])
-        self._arrived = [lane for lane in found.lanes if lane.at_ms is not None]
-        self._missing = [lane for lane in found.lanes if lane.at_ms is None]
+        self._arrived = [lane for lane in facts.lanes if lane.at_ms is not None]
+        self._missing = [lane for lane in facts.lanes if lane.at_ms is None]
 
     @property
     def took(self) -> str:
-        return _time(self._found.took_ms)
+        return _time(self._facts.took_ms)
 
     @property
     def count(self) -> str:
-        return f"{len(self._arrived)} of {len(self._found.lanes)} subtasks had acknowledged."
+        return f"{len(self._arrived)} of {len(self._facts.lanes)} subtasks had acknowledged."
 
     @property
     def why_ended(self) -> str:
-        return self._found.detail.rstrip(".") or self._found.reason.replace("_", " ")
+        return self._facts.detail.rstrip(".") or self._facts.reason.replace("_", " ")
 
     # ------------------------------------------------------------ by outcome
 
     def completion(self) -> str:
         last = self._last()
-        rest_ms = self._found.took_ms - (last.at_ms or 0)
+        rest_ms = self._facts.took_ms - (last.at_ms or 0)
         if rest_ms > (last.at_ms or 0):
-            done = f"All {len(self._arrived)} subtasks had acknowledged {_time(last.at_ms)} after the trigger"
-            return f"{done}. To store and record the manifest then took {_time(rest_ms)}."
+            arrivals = f"All {len(self._arrived)} subtasks had acknowledged {_time(last.at_ms)} after the trigger"
+            return f"{arrivals}. To store and record the manifest then took {_time(rest_ms)}."
         return f"{self._subtask(last)} acknowledged last, {_time(last.at_ms)} after the trigger: {self._slow(last)}."
 
     def progress(self) -> str:
         if not self._missing:
             return f"All {len(self._arrived)} subtasks have acknowledged. The manifest is being stored."
         return (
-            f"{len(self._arrived)} of {len(self._found.lanes)} subtasks have acknowledged, {self.took} after the "
+            f"{len(self._arrived)} of {len(self._facts.lanes)} subtasks have acknowledged, {self.took} after the "
             f"trigger. {self._missing_names('is awaited', 'are awaited')}{self._why_missing('is')}."
         )
 
     def failure(self) -> str:
-        if self._found.reason != FailureReason.EXPIRED or not self._missing:
+        if self._facts.reason != FailureReason.EXPIRED or not self._missing:
             return f"Failed {self.took} after its trigger: {self.why_ended}. {self.count}"
         none = "had not acknowledged when the checkpoint expired"
-        came = f"{len(self._arrived)} of {len(self._found.lanes)} subtasks acknowledged"
+        arrivals = f"{len(self._arrived)} of {len(self._facts.lanes)} subtasks acknowledged"
         if self._arrived:
-            came += f", {self._subtask(self._last(), start=False)} last, after {_time(self._last().at_ms)}"
-        return f"{self._missing_names(none, none)} after {self.took}{self._why_missing('was')}. {came}."
+            arrivals += f", {self._subtask(self._last(), start=False)} last, after {_time(self._last().at_ms)}"
+        return f"{self._missing_names(none, none)} after {self.took}{self._why_missing('was')}. {arrivals}."
 
     # ------------------------------------------------------------ causes
 
@@ -153,18 +153,18 @@ class _Search:
 
     def _origin(self, lane: Lane) -> Lane:
         """The lane in whose input the latest barrier waited longest, upstream of `lane` or `lane` itself."""
-        seen = {lane.operator}
+        operators = {lane.operator}
         while True:
             before = [
                 other
                 for other in self._arrived
-                if other.operator in self._upstream.get(lane.operator, ()) and other.operator not in seen
+                if other.operator in self._upstream.get(lane.operator, ()) and other.operator not in operators
             ]
             latest = max(before, key=lambda other: other.forwarded_ms, default=None)
             if latest is None or latest.forwarded_ms < lane.barriers_ms - latest.forwarded_ms:
                 return lane
             lane = latest
-            seen.add(lane.operator)
+            operators.add(lane.operator)
 
     @cached_property
     def _late(self) -> MissingSubtasks:
@@ -180,16 +180,16 @@ class _Search:
 
     def _because(self, uid: str, verb: str) -> str:
         """`, since … was 100 % busy`; "" if the operator was neither busy nor backpressured."""
-        busy, blocked = self._found.load.get(uid, (0.0, 0.0))
+        busy, blocked = self._facts.load.get(uid, (0.0, 0.0))
         if blocked >= MIN_CAUSE and blocked >= busy:
             root = self._busiest_behind(uid)
-            share = formats.percent(self._found.load[root][0]) if root else ""
+            share = formats.percent(self._facts.load[root][0]) if root else ""
             behind = f" by {self._name(root)}, which {verb} {share} busy" if root else ""
             return f", since {self._name(uid)} {verb} {formats.percent(blocked)} backpressured{behind}"
         return f", since {self._name(uid)} {verb} {formats.percent(busy)} busy" if busy >= MIN_CAUSE else ""
 
     def _busiest_behind(self, uid: str) -> str | None:
-        behind, load = operators_behind([uid], self._downstream), self._found.load
+        behind, load = operators_behind([uid], self._downstream), self._facts.load
         busy = {other: load[other][0] for other in behind if other in load}
         root = max(busy, key=lambda other: busy[other], default=None)
         return root if root is not None and busy[root] >= MIN_CAUSE else None

@@ -51,22 +51,22 @@ class FileSystem:
 
 def file_systems() -> tuple[FileSystem, ...]:
     """The file systems of Weir's folders, each once, by its first folder."""
-    shown, devices = [], set()
+    systems, devices = [], set()
     for label, folder in _folders().items():
         try:
             free, total, device = read_in_time(("usage", label), partial(_usage, folder))
         except Refused:
-            shown.append(FileSystem(label, str(folder), None, None, is_hanging=True))
+            systems.append(FileSystem(label, str(folder), None, None, is_hanging=True))
             continue
         except OSError as error:
             is_missing = isinstance(error, FileNotFoundError)
             if not (is_missing and label == _POSTGRES):  # it runs elsewhere
-                shown.append(FileSystem(label, str(folder), None, None, is_missing))
+                systems.append(FileSystem(label, str(folder), None, None, is_missing))
             continue
         if device not in devices:
             devices.add(device)
-            shown.append(FileSystem(label, str(folder), free, total))
-    return tuple(shown)
+            systems.append(FileSystem(label, str(folder), free, total))
+    return tuple(systems)
 
 
 def low_file_systems() -> tuple[FileSystem, ...]:

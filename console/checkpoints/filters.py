@@ -55,11 +55,11 @@ class QuantityField(forms.CharField):
         text = super().clean(value).strip()
         if not text:
             return None
-        found = _QUANTITY.fullmatch(text)
-        factor = self._units.get(found[2].lower()) if found else None
-        if found is None or factor is None:
+        match = _QUANTITY.fullmatch(text)
+        factor = self._units.get(match[2].lower()) if match else None
+        if match is None or factor is None:
             raise ValidationError(f"Enter a number with one of the units {self._names}, such as 2{self._names[-2:]}.")
-        return min(round(float(found[1]) * factor), MAX_BIGINT)
+        return min(round(float(match[1]) * factor), MAX_BIGINT)
 
 
 class Duration(filters.Filter):
@@ -122,8 +122,8 @@ class CheckpointFilter(filters.FilterSet):
         return rows.filter(status=Status.FAILED.value, reason=value)
 
     def of_restorable(self, rows: QuerySet[Checkpoint], name: str, value: bool) -> QuerySet[Checkpoint]:
-        found = Q(status=Status.COMPLETED.value, discarded_at=None)
-        return rows.filter(found if value else ~found)
+        condition = Q(status=Status.COMPLETED.value, discarded_at=None)
+        return rows.filter(condition if value else ~condition)
 
     def of_name(self, rows: QuerySet[Checkpoint], name: str, value: str) -> QuerySet[Checkpoint]:
         return rows.exclude(name="").filter(name__icontains=value)

@@ -296,8 +296,8 @@ class StateQuery(models.Model):
     @property
     def title(self) -> str:
         """The name of the saved SQL, or state and operator, such as "state panes of window"."""
-        asked = self.request
-        return str(asked["name"]) if asked["kind"] == "sql" else state_title(asked["operator"], asked["state"])
+        request = self.request
+        return str(request["name"]) if request["kind"] == "sql" else state_title(request["operator"], request["state"])
 
     @property
     def is_active(self) -> bool:

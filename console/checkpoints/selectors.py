@@ -96,9 +96,9 @@ def restorable(job: Job) -> FoundCheckpoints:
 
     `is_damaged`: the last check found damage. A restore is possible, and warns.
     """
-    found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
+    rows = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
     of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
-    annotated: FoundCheckpoints = found.annotate(all_finished=of_all, is_damaged=IS_DAMAGED)
+    annotated: FoundCheckpoints = rows.annotate(all_finished=of_all, is_damaged=IS_DAMAGED)
     return annotated
 
 
@@ -123,15 +123,15 @@ def run_progress(run: Run | None) -> RunProgress:
     """The newest completed checkpoints of a run. Mostly all three are one checkpoint, and the query of it is enough."""
     if run is None:
         return RunProgress(None, None, None)
-    own = restorable(run.job).filter(run=run)
-    newest = own.first()
+    rows = restorable(run.job).filter(run=run)
+    newest = rows.first()
     if newest is None:
         return RunProgress(None, None, None)
     has_output = newest.kind != Kind.SAVEPOINT
     goes_on = not newest.all_finished and not newest.is_damaged and newest.kind != Kind.DRAIN
     return RunProgress(
         newest,
-        newest if has_output else own.exclude(kind=Kind.SAVEPOINT).first(),
+        newest if has_output else rows.exclude(kind=Kind.SAVEPOINT).first(),
         newest if goes_on else continuable(run.job).filter(run=run).first(),
     )
 
@@ -152,7 +152,7 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     ended = _failures(rows.filter(status=Status.FAILED))
     failures = tuple(group for group in ended if group.reason not in NOT_FAILURES)
     by_kind = completed.filter(kind=Kind.CHECKPOINT), completed.exclude(kind=Kind.CHECKPOINT)
-    checkpoint, savepoint = (Q(pk=Subquery(own.values("pk")[:1])) for own in by_kind)
+    checkpoint, savepoint = (Q(pk=Subquery(part.values("pk")[:1])) for part in by_kind)
     latest = {row.kind == Kind.CHECKPOINT: row for row in rows.filter(checkpoint | savepoint)}
     numbered: Any = restored.annotate(attempt_number=attempt_number(), total=Window(Count("pk")))
     restore = (
@@ -185,13 +185,13 @@ def newest_kept(job: Job | int) -> QuerySet[Checkpoint]:
 
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:
     # A group by the status takes twice as long: Postgres looks up the group of each row.
-    found = rows.aggregate(**{status: Count("status", filter=Q(status=status)) for status in Status})
+    numbers = rows.aggregate(**{status: Count("status", filter=Q(status=status)) for status in Status})
     aborted = sum(group.number for group in ended if group.reason == ABORT_REASON)
     superseded = sum(group.number for group in ended if group.reason in SUPERSEDED_REASONS)
     return Counts(
-        in_progress=found[Status.IN_PROGRESS],
-        completed=found[Status.COMPLETED],
-        failed=max(found[Status.FAILED] - aborted - superseded, 0),
+        in_progress=numbers[Status.IN_PROGRESS],
+        completed=numbers[Status.COMPLETED],
+        failed=max(numbers[Status.FAILED] - aborted - superseded, 0),
         aborted=aborted,
         superseded=superseded,
         restored=restored,
@@ -219,11 +219,11 @@ def _measurements(rows: QuerySet[Checkpoint]) -> list[CheckpointMeasurement]:
 def _failures(failed: QuerySet[Checkpoint]) -> tuple[Failures, ...]:
     by_reason = failed.order_by().values_list("reason").annotate(Count("pk"), Max("pk"))
     newest = failed.in_bulk([pk for _, _, pk in by_reason])
-    found = [
+    groups = [
         Failures(reason=reason, number=number, counted=_is_counted(reason), newest=newest[pk])
         for reason, number, pk in by_reason
     ]
-    return tuple(sorted(found, key=lambda failures: (-failures.number, failures.reason)))
+    return tuple(sorted(groups, key=lambda failures: (-failures.number, failures.reason)))
 
 
 def _is_counted(reason: str) -> bool:

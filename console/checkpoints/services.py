@@ -25,9 +25,9 @@ def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str
     Only the review columns are written, so that updates of the job master since the read survive.
     """
     changes = {} if note is None else {"review_note": note}
-    chosen = Checkpoint.objects.filter(pk__in=list(checkpoints))
+    rows = Checkpoint.objects.filter(pk__in=list(checkpoints))
     by, at = (None, None) if state is ReviewState.UNREVIEWED else (user, Now())
-    return chosen.update(review_state=state, reviewer=by, reviewed_at=at, **changes)
+    return rows.update(review_state=state, reviewer=by, reviewed_at=at, **changes)
 
 
 def fail_orphaned_checkpoints() -> int:

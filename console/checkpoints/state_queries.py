@@ -39,8 +39,8 @@ _MAX_POSITION: Final = 10**9  #: limit of a number in a cursor, as in `spark_job
 
 def saved_queries(checkpoint: Checkpoint) -> dict[str, str]:
     """SQL by name that the author saved with the pipeline of the checkpoint's job."""
-    found = Pipeline.objects.filter(pk=checkpoint.job.pipeline).first()
-    return dict(sorted(found.queries.items())) if found else {}
+    pipeline = Pipeline.objects.filter(pk=checkpoint.job.pipeline).first()
+    return dict(sorted(pipeline.queries.items())) if pipeline else {}
 
 
 def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
@@ -96,8 +96,8 @@ def request_saved_query(user: User, checkpoint: Checkpoint, name: str) -> StateQ
     """
     queries = saved_queries(checkpoint)
     if name not in queries:
-        known = ", ".join(map(repr, queries)) or "none"
-        detail = f"query: the pipeline {checkpoint.job.pipeline} has no query {name!r}; known: {known}."
+        names = ", ".join(map(repr, queries)) or "none"
+        detail = f"query: the pipeline {checkpoint.job.pipeline} has no query {name!r}; known: {names}."
         raise Refused("unknown-query", detail, field="query")
     contents(checkpoint)
     return _create_query(user, checkpoint, {"kind": "sql", "name": name, "sql": queries[name]})
@@ -106,13 +106,13 @@ def request_saved_query(user: User, checkpoint: Checkpoint, name: str) -> StateQ
 def _require_rows(states: tuple[StoredState, ...], operator: str, name: str) -> None:
     operators = sorted({state.operator for state in states})
     if operator not in operators:
-        known = ", ".join(operators) or "none"
-        detail = f"operator: no operator {operator!r} has state in this checkpoint; known: {known}."
+        names = ", ".join(operators) or "none"
+        detail = f"operator: no operator {operator!r} has state in this checkpoint; known: {names}."
         raise Refused("unknown-operator", detail, field="operator")
     of_operator = {state.name: state for state in states if state.operator == operator and state.kind.has_rows}
     if name not in of_operator:
-        known = ", ".join(of_operator) or "none"
-        detail = f"state: {operator!r} has no state {name!r} with rows in this checkpoint; known: {known}."
+        names = ", ".join(of_operator) or "none"
+        detail = f"state: {operator!r} has no state {name!r} with rows in this checkpoint; known: {names}."
         raise Refused("unknown-state", detail, field="state")
 
 
@@ -210,8 +210,8 @@ def reconcile() -> None:
     if not StateQuery.objects.exists():
         return  # most passes end here
     silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=ago(LEASE_S))
-    gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {MAX_LOSSES} times.", "field": ""}
-    silent.filter(losses__gte=MAX_LOSSES - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())
+    loss = {"code": "stage-lost", "detail": f"The worker that read the state was lost {MAX_LOSSES} times.", "field": ""}
+    silent.filter(losses__gte=MAX_LOSSES - 1).update(state=QueryState.FAILED, error=loss, ended_at=Now())
     if lost := silent.update(state=QueryState.QUEUED, owner="", progress=None, losses=F("losses") + 1):
         log.warning("state queries given back", count=lost)
     waiting = StateQuery.objects.filter(state=QueryState.QUEUED)

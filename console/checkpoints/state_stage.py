@@ -59,8 +59,8 @@ def _error(query: StateQuery, failed: stages.StageFailed) -> dict[str, Any]:
     if checkpoint.discarded_at is not None:
         detail = f"{str(checkpoint).capitalize()} was discarded before its state was read."
         return {"code": "no-state", "field": "", "detail": detail}
-    shown: dict[str, Any] = _redact(query, failed.error)
-    return shown
+    error: dict[str, Any] = _redact(query, failed.error)
+    return error
 
 
 def _redact(query: StateQuery, value: Any) -> Any:

@@ -118,12 +118,12 @@ def pin(checkpoint: Checkpoint) -> None:
     """
     if checkpoint.kind != Kind.CHECKPOINT:
         return
-    held = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + PIN_VALIDITY_MS)
+    entry = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + PIN_VALIDITY_MS)
     file = job_root(checkpoint.job_id) / PINS_FOLDER / f"console-{checkpoint.pk}.json"
     aside = file.with_name(f".tmp-{uuid4().hex}")
     try:
         file.parent.mkdir(exist_ok=True)
-        aside.write_bytes(encode_pin(held))
+        aside.write_bytes(encode_pin(entry))
         aside.replace(file)
     except OSError as error:
         log.warning("retention may delete the checkpoint while it is read", checkpoint=checkpoint.pk, error=str(error))
@@ -183,18 +183,18 @@ def _marker() -> Path:
 
 
 def _has_snapshot() -> bool:
-    kept = Checkpoint.objects.filter(status=Status.COMPLETED, discarded_at=None)
-    newest = kept.order_by("-job_id", "-number").distinct("job_id").only("job", "path")[:_MAX_JOBS]
+    checkpoints = Checkpoint.objects.filter(status=Status.COMPLETED, discarded_at=None)
+    newest = checkpoints.order_by("-job_id", "-number").distinct("job_id").only("job", "path")[:_MAX_JOBS]
     return any(_manifest_file(row).is_file() for row in newest)
 
 
-def load_savepoint(given: str) -> tuple[Path, Manifest]:
-    """The savepoint folder `given`, resolved, and its manifest.
+def load_savepoint(path: str) -> tuple[Path, Manifest]:
+    """The savepoint folder `path`, resolved, and its manifest.
 
     Raises:
         Refused: the folder is outside the allowed roots, has no complete savepoint, or names files outside it.
     """
-    folder = _allowed_folder(given)
+    folder = _allowed_folder(path)
     manifest = _read_manifest(_file_within(folder, MANIFEST_FILE), PATH_FIELD)
     try:
         files = relative_paths(manifest, str(folder))
@@ -214,16 +214,16 @@ def target_roots() -> list[Path]:
     return [root for root in roots if not root.is_relative_to(home)]
 
 
-def target_folder(given: str) -> Path:
-    """The folder `given` for copies of savepoints, resolved. It need not exist.
+def target_folder(path: str) -> Path:
+    """The folder `path` for copies of savepoints, resolved. It need not exist.
 
     Raises:
         Refused: the folder is outside the allowed roots, or within the storage of Weir, which deletes what it does not
             know.
     """
-    folder = _allowed_folder(given, TARGET_FIELD)
+    folder = _allowed_folder(path, TARGET_FIELD)
     if folder.is_relative_to(Path(settings.WEIR_STORAGE).resolve()):
-        detail = f"{TARGET_FIELD}: {given} lies within WEIR_STORAGE. Name a folder below another root of savepoints."
+        detail = f"{TARGET_FIELD}: {path} lies within WEIR_STORAGE. Name a folder below another root of savepoints."
         raise Refused("path-not-allowed", detail, TARGET_FIELD)
     return folder
 
@@ -245,12 +245,12 @@ def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     if home.resolve() == folder or not (home / MANIFEST_FILE).is_file():
         return
     try:
-        found = _read_manifest(home / MANIFEST_FILE, CHECKPOINT_FIELD)
+        home_manifest = _read_manifest(home / MANIFEST_FILE, CHECKPOINT_FIELD)
     except Refused as refused:
         if refused.code != CORRUPT_CODE:
             raise
         return  # the import replaces the damaged copy
-    if not is_same_savepoint(found, manifest):
+    if not is_same_savepoint(home_manifest, manifest):
         detail = f"{folder}: the job already has a different savepoint {home.name}, in {home}."
         raise Refused("savepoint-clash", detail, PATH_FIELD)
 
@@ -259,16 +259,16 @@ def _manifest_file(checkpoint: Checkpoint) -> Path:
     return job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
 
 
-def _allowed_folder(given: str, field: str = PATH_FIELD) -> Path:
-    path = Path(given)
-    if not path.is_absolute() or "\0" in given:
-        raise InvalidField(field, f"must be the absolute path of a folder, not {given!r}")
+def _allowed_folder(text: str, field: str = PATH_FIELD) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or "\0" in text:
+        raise InvalidField(field, f"must be the absolute path of a folder, not {text!r}")
     folder = _resolve(path)
     roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
     if not any(folder.is_relative_to(root) for root in roots):
-        known = ", ".join(str(root) for root in roots)
+        paths = ", ".join(str(root) for root in roots)
         raise Refused(
-            "path-not-allowed", f"{field}: folders of savepoints lie below {known} only, not in {given}.", field
+            "path-not-allowed", f"{field}: folders of savepoints lie below {paths} only, not in {text}.", field
         )
     return folder
 

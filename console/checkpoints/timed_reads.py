@@ -72,13 +72,13 @@ def recorded_states_in_time(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
     return read_in_time(("states", checkpoint.pk), partial(recorded_states, checkpoint))
 
 
-def require_target_in_time(given: str) -> None:
+def require_target_in_time(path: str) -> None:
     """As `storage.target_folder`, for a request: a worker finds the folder again.
 
     Raises:
         Refused: as `storage.target_folder`, or the storage does not answer in time.
     """
-    read_in_time(("target", given), partial(target_folder, given))
+    read_in_time(("target", path), partial(target_folder, path))
 
 
 def read_in_time(key: Hashable, load: Callable[[], T]) -> T:
@@ -101,13 +101,13 @@ def read_in_time(key: Hashable, load: Callable[[], T]) -> T:
     with _lock:
         if _reads.get(key) is read:
             del _reads[key]
-    found: T = read.result.result()
-    return found
+    value: T = read.result.result()
+    return value
 
 
 def _find_or_start(key: Hashable, load: Callable[[], Any], *, may_start: bool) -> _Read | None:
-    for known in [known for known, read in _reads.items() if read.is_stale]:
-        del _reads[known]
+    for stale_key in [name for name, read in _reads.items() if read.is_stale]:
+        del _reads[stale_key]
     if key in _reads or not may_start:
         return _reads.get(key)
     read = _Read(time.monotonic())
@@ -118,10 +118,10 @@ def _find_or_start(key: Hashable, load: Callable[[], Any], *, may_start: bool) -
 
 def _run(load: Callable[[], Any], read: _Read) -> None:
     try:
-        found = load()
+        value = load()
     except Exception as error:  # noqa: BLE001 - the reader raises it
         read.ended_s = time.monotonic()
         read.result.set_exception(error)
     else:
         read.ended_s = time.monotonic()
-        read.result.set_result(found)
+        read.result.set_result(value)

@@ -58,21 +58,21 @@ def daily_trend(job: Job, days: int, now: datetime) -> tuple[DayTrend, ...]:
     number = older.values_list("number", flat=True).first() or 0
     with connection.cursor() as cursor:
         cursor.execute(_QUERY, [job.pk, number, begin])
-        found = {row[0].date(): row for row in cursor.fetchall()}
+        rows = {row[0].date(): row for row in cursor.fetchall()}
         cursor.execute(_FAILURES, [job.pk, number, begin, [str(reason) for reason in NOT_FAILURES]])
         failures = defaultdict[date, dict[str, int]](dict)
         for day, reason, failed in cursor.fetchall():
             failures[day.date()][reason] = failed
     dates = [first + timedelta(days=at) for at in range(days)]
-    return tuple(_day(day, found, failures.get(day, {})) for day in dates)
+    return tuple(_day(day, rows, failures.get(day, {})) for day in dates)
 
 
 def _day(
-    day: date, found: Mapping[date, tuple[date, int, list[int], list[int]]], failures: Mapping[str, int]
+    day: date, rows: Mapping[date, tuple[date, int, list[int], list[int]]], failures: Mapping[str, int]
 ) -> DayTrend:
-    if day not in found:
+    if day not in rows:
         return DayTrend(day=day, failures=failures)
-    _, count, durations, sizes = found[day]
+    _, count, durations, sizes = rows[day]
     return DayTrend(
         day=day,
         checkpoints=count,

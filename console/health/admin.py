@@ -19,8 +19,8 @@ class LevelFilter(admin.SimpleListFilter):
         return [(level.word, level.word.capitalize()) for level in Level]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobHealth]) -> QuerySet[JobHealth]:
-        chosen = [level for level in Level if level.word == self.value()]
-        return queryset.filter(level=chosen[0]) if chosen else queryset
+        levels = [level for level in Level if level.word == self.value()]
+        return queryset.filter(level=levels[0]) if levels else queryset
 
 
 @admin.register(JobHealth)

@@ -121,8 +121,8 @@ def assess(facts: RunFacts, found_since: Mapping[str, datetime] | None = None) -
 
     A run in BATCH takes no checkpoints and has no live flow, so the facts of these are empty.
     """
-    known = found_since or {}
-    findings = sorted(_findings(facts, known), key=lambda finding: -finding.level)  # stable: the order of the table
+    times = found_since or {}
+    findings = sorted(_findings(facts, times), key=lambda finding: -finding.level)  # stable: the order of the table
     if _CAUSES_OF_RESTARTS & {finding.rule for finding in findings}:
         findings = [finding for finding in findings if finding.rule != "restarting"]
     if findings:
@@ -133,13 +133,13 @@ def assess(facts: RunFacts, found_since: Mapping[str, datetime] | None = None) -
     return Verdict(level=Level.OK, sentence=_good_sentence(facts), since=facts.started_at)
 
 
-def _findings(facts: RunFacts, known: Mapping[str, datetime]) -> list[Finding]:
+def _findings(facts: RunFacts, times: Mapping[str, datetime]) -> list[Finding]:
     return [
         replace(
             finding,
             rule=rule.name,
             remedy=finding.remedy or rule.remedy.format(operator=facts.operator(finding.operator)),
-            since=finding.since or known.get(rule.name) or facts.now,
+            since=finding.since or times.get(rule.name) or facts.now,
             as_of=facts.old_since if rule.is_sampled else None,
         )
         for rule in RULES
@@ -154,8 +154,8 @@ def _good_sentence(facts: RunFacts) -> str:
         return ""
     checkpoints = facts.checkpoints
     took = f"{formats.duration(median(checkpoints.recent_ms))}" if checkpoints.recent_ms else ""
-    taken = f"Checkpoints take {took} and begin every {formats.duration(checkpoints.interval_ms)}." if took else ""
+    text = f"Checkpoints take {took} and begin every {formats.duration(checkpoints.interval_ms)}." if took else ""
     speed = flow.catch_up_speed(facts)
     if speed is not None and speed >= flow.CATCH_UP and flow.bottleneck(facts):
-        return f"Catching up: event time advances {speed:.0f} times as fast as the clock. {taken}".rstrip()
-    return taken if checkpoints.interval_ms else ""
+        return f"Catching up: event time advances {speed:.0f} times as fast as the clock. {text}".rstrip()
+    return text if checkpoints.interval_ms else ""

@@ -66,13 +66,13 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
     stages = _stages([run.pk for run in active if run.version.has_standing_stages])
     places, schemas = _place_owners(runs), _schemas(runs)
     low_disks = low_file_systems() if active else ()
-    found = {}
+    facts = {}
     for run in runs:
         report, row = live.parse(run.live, run.live_at), rows.get(run.pk, {})
-        own, last_hours = _samples(row.get("samples")), hours.read_hours(row.get("hours"))
-        known = past.read_past(row, run, last_hours[WHOLE_RUN].checkpoint_ms) if row else past.NO_PAST
+        samples, last_hours = _samples(row.get("samples")), hours.read_hours(row.get("hours"))
+        history = past.read_past(row, run, last_hours[WHOLE_RUN].checkpoint_ms) if row else past.NO_PAST
         failure, failed_operator = _failure(run, schemas)
-        found[run.pk] = RunFacts(
+        facts[run.pk] = RunFacts(
             now=now,
             state=run.run_state,
             is_batch=run.version.is_batch,
@@ -84,27 +84,29 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             failure=failure,
             failed_operator=failed_operator,
             live=report,
-            lease_lost_at=_lease_lost_at(run, known.lost_at),
-            queued_at=max(at for at in (run.created_at, run.live_at, *(f.ended_at for f in known.attempts[:1])) if at),
+            lease_lost_at=_lease_lost_at(run, history.lost_at),
+            queued_at=max(
+                at for at in (run.created_at, run.live_at, *(f.ended_at for f in history.attempts[:1])) if at
+            ),
             places=len(places),
             held_places=tuple(places[: MAX_NAMED + 1]),
-            checkpoints=known.checkpoints,
-            failed_savepoint=known.failed_savepoint,
-            failed_drill=known.failed_drill,
-            change=known.change,
-            missed=known.missed,
-            attempts=known.attempts,
+            checkpoints=history.checkpoints,
+            failed_savepoint=history.failed_savepoint,
+            failed_drill=history.failed_drill,
+            change=history.change,
+            missed=history.missed,
+            attempts=history.attempts,
             stages=tuple(stages.get(run.pk, ())),
-            operators=_operators(run, report, own, last_hours),
-            sampled_at=_end(own[-1]) if own else None,
-            flow_s=float(FINEST_STEP_S * len(_recent(own))),
-            reads=_reads(own, _sources([run])),
+            operators=_operators(run, report, samples, last_hours),
+            sampled_at=_end(samples[-1]) if samples else None,
+            flow_s=float(FINEST_STEP_S * len(_recent(samples))),
+            reads=_reads(samples, _sources([run])),
             lag=lag_of(row.get("records_in") or 0, row.get("processing_lag_ms"), row.get("event_lag_ms")),
-            watermark_s=float(FINEST_STEP_S * max(len(own) - 1, 0)),
+            watermark_s=float(FINEST_STEP_S * max(len(samples) - 1, 0)),
             low_disks=low_disks,
             lit=frozenset((lit or {}).get(run.pk, ())),
         )
-    return found
+    return facts
 
 
 def _rows(runs: Sequence[Run], now: datetime) -> Mapping[int, Mapping[str, Any]]:
@@ -140,8 +142,8 @@ def _lease_lost_at(run: Run, attempt_lost_at: datetime | None) -> datetime | Non
     """
     if run.run_state is RunState.QUEUED:
         return attempt_lost_at
-    since, seen = run.observed_since, run.observed_at
-    is_expired = since is not None and seen is not None and seen - since >= timedelta(seconds=settings.WEIR_LEASE_S)
+    since, until = run.observed_since, run.observed_at
+    is_expired = since is not None and until is not None and until - since >= timedelta(seconds=settings.WEIR_LEASE_S)
     return since if is_expired and run.observed_beat == run.lease_beat else None
 
 
@@ -159,23 +161,23 @@ def _failure(run: Run, schemas: Mapping[str, Any]) -> tuple[str, str]:
     schema = schemas.get(run.job.pipeline, {})
     recorded = redact_failure(run.failure or {}, partial(redact_json, params=run.version.params, schema=schema))
     detail = recorded.get("detail")
-    known = {**recorded, **detail} if isinstance(detail, dict) else recorded
-    return str(recorded.get("message", "")), str(known.get("operator") or "")
+    fields = {**recorded, **detail} if isinstance(detail, dict) else recorded
+    return str(recorded.get("message", "")), str(fields.get("operator") or "")
 
 
 def _max_restarts(run: Run) -> int | None:
     """The limit of restarts in a row; only a fixed delay between them has one."""
-    given, defaults = run.version.settings, JobSettings()
-    is_limited = given.get("restart_strategy", defaults.restart_strategy) == "fixed_delay"
-    return given.get("restart_attempts", defaults.restart_attempts) if is_limited else None
+    version_settings, defaults = run.version.settings, JobSettings()
+    is_limited = version_settings.get("restart_strategy", defaults.restart_strategy) == "fixed_delay"
+    return version_settings.get("restart_attempts", defaults.restart_attempts) if is_limited else None
 
 
 def _place_owners(runs: Sequence[Run]) -> list[str]:
     """Names of the jobs whose runs workers execute; not read unless a run waits for a worker."""
     if all(run.run_state is not RunState.QUEUED for run in runs):
         return []
-    held = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(lease_owner="").order_by("pk")
-    return list(held.values_list("job__name", flat=True))
+    rows = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(lease_owner="").order_by("pk")
+    return list(rows.values_list("job__name", flat=True))
 
 
 def _stages(runs: Sequence[int]) -> Mapping[int, list[StageFacts]]:
@@ -183,7 +185,7 @@ def _stages(runs: Sequence[int]) -> Mapping[int, list[StageFacts]]:
     states = (StageState.WAITING, StageState.RESTARTING)
     rows = list(StandingStage.objects.filter(run__in=runs, state__in=states)) if runs else []
     owners = _stage_owners() if any(stage.state == StageState.WAITING for stage in rows) else ""
-    found = defaultdict(list)
+    stages = defaultdict(list)
     for stage in rows:
         facts = StageFacts(
             operator=stage.operator,
@@ -193,15 +195,15 @@ def _stages(runs: Sequence[int]) -> Mapping[int, list[StageFacts]]:
             created_at=stage.created_at,
             owners=owners,
         )
-        found[stage.run_id].append(facts)
-    return found
+        stages[stage.run_id].append(facts)
+    return stages
 
 
 def _stage_owners() -> str:
     """Job and operator of each claimed standing stage if WEIR_STANDING_STAGES is reached; else ""."""
-    held = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
-    taken = [f"{stage.run.job.name} ({stage.operator})" for stage in held]
-    return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""
+    rows = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
+    owners = [f"{stage.run.job.name} ({stage.operator})" for stage in rows]
+    return ", ".join(owners) if len(owners) >= settings.WEIR_STANDING_STAGES else ""
 
 
 # ---------------------------------------------------------------- operators
@@ -226,12 +228,12 @@ def _within(samples: Sequence[Sample], window: timedelta) -> list[Sample]:
 
 def _reads(samples: Sequence[Sample], sources: Collection[str]) -> tuple[Read, ...]:
     """The records that the `sources` have read in each sample."""
-    found = []
+    reads = []
     for sample in samples:
         begin, numbers = sample
         records = sum(sum(numbers[uid]["records_out"]) for uid in sources if uid in numbers)
-        found.append(Read(begin, _end(sample), records))
-    return tuple(found)
+        reads.append(Read(begin, _end(sample), records))
+    return tuple(reads)
 
 
 def _recent(samples: Sequence[Sample]) -> list[Sample]:
@@ -248,27 +250,27 @@ def _operators(
     forward_edges = [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]
     recent = _recent(samples)
     names = operator_names(run.version.graph)
-    found = {}
+    facts = {}
     for operator in run.version.graph["operators"]:
         uid = operator["uid"]
-        shown = report.operators.get(uid)
-        idle = {s.index for s in shown.subtasks if s.idle or s.state != "running"} if shown else set()
+        live_operator = report.operators.get(uid)
+        idle = {s.index for s in live_operator.subtasks if s.idle or s.state != "running"} if live_operator else set()
         is_source = operator["role"] == Role.SOURCE
-        found[uid] = OperatorFacts(
+        facts[uid] = OperatorFacts(
             uid=uid,
             label=names[uid],
             role=Role(operator["role"]),
             bounded=operator["bounded"],
             inputs=_senders(uid, edges),
             forward_inputs=_senders(uid, forward_edges),
-            finished=shown is not None and shown.finished,
+            finished=live_operator is not None and live_operator.finished,
             subtasks=_subtasks(uid, samples, recent, idle, is_source=is_source),
             state_bytes=last_hours[uid].state_bytes,
             lag_ms=last_hours[uid].lag_ms,
             usual_per_s=last_hours[uid].usual_per_s,
             sent=last_hours[uid].sent,
         )
-    return found
+    return facts
 
 
 def _senders(uid: str, edges: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -288,10 +290,10 @@ def _subtasks(
         values: list[float] = [flow[name][place] for flow in flows if place < len(flow[name])]
         return sum(values) / len(flows)
 
-    found = []
+    subtasks = []
     for place, index in enumerate(flows[-1]["index"]):
         watermarks = [level["watermark"][place] for level in levels if place < len(level["watermark"])]
-        known = [watermark for watermark in watermarks if watermark is not None]
+        event_times = [watermark for watermark in watermarks if watermark is not None]
         changed = [number for number in range(1, len(watermarks)) if watermarks[number] != watermarks[number - 1]]
         subtask = SubtaskFacts(
             index=index,
@@ -300,8 +302,8 @@ def _subtasks(
             backpressured=mean("backpressured", place),
             watermark=watermarks[-1],
             still_s=float(FINEST_STEP_S * (len(watermarks) - 1 - (changed[-1] if changed else 0))),
-            advance_ms=known[-1] - known[0] if known else 0,
+            advance_ms=event_times[-1] - event_times[0] if event_times else 0,
             idle=index in idle,
         )
-        found.append(subtask)
-    return tuple(found)
+        subtasks.append(subtask)
+    return tuple(subtasks)

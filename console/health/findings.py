@@ -78,7 +78,7 @@ class Verdict:
 
 def names(operators: Iterable[str], most: int = 3) -> str:
     """Operators in a sentence: `a`, `b`, `c` and 2 more. A rest of one is named."""
-    found = list(operators)
-    if len(found) > most + 1:
-        return f"{', '.join(found[:most])} and {len(found) - most} more"
-    return listed(found)
+    labels = list(operators)
+    if len(labels) > most + 1:
+        return f"{', '.join(labels[:most])} and {len(labels) - most} more"
+    return listed(labels)

@@ -76,8 +76,8 @@ def moments(now: datetime, sources: Collection[str]) -> Mapping[str, Any]:
 
 def read_hours(encoded: Any) -> Mapping[str, Hours]:
     """Numbers of the last hours, by operator, from the column `hours`. An operator without numbers has defaults."""
-    found: Mapping[str, Mapping[str, Any]] = decode(encoded) or {}
-    return defaultdict(Hours, {uid: _hours(numbers) for uid, numbers in found.items()})
+    operators: Mapping[str, Mapping[str, Any]] = decode(encoded) or {}
+    return defaultdict(Hours, {uid: _hours(numbers) for uid, numbers in operators.items()})
 
 
 def _hours(row: Mapping[str, Any]) -> Hours:

@@ -96,7 +96,7 @@ def encode(finding: Finding) -> dict[str, Any]:
     return {**asdict(finding), "level": finding.level.word, **times}
 
 
-def _store(found: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
+def _store(results: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
     rows = [
         JobHealth(
             job_id=run.job_id,
@@ -109,6 +109,6 @@ def _store(found: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
             is_final=run.is_terminal,
             checked_at=facts.now,
         )
-        for run, facts, verdict in found
+        for run, facts, verdict in results
     ]
     JobHealth.objects.bulk_create(rows, update_conflicts=True, unique_fields=["job"], update_fields=_COLUMNS)

@@ -61,7 +61,7 @@ def _is_overdue(newest: datetime, now: datetime, limit: timedelta) -> bool:
 
 def _passes() -> Mapping[str, datetime]:
     """Each process reads the passes at most every `_CACHE_S` seconds, so that they cost pages no query."""
-    found: Mapping[str, datetime] | None = cache.get_or_set(
+    passes: Mapping[str, datetime] | None = cache.get_or_set(
         CACHE_KEY, lambda: dict(HousekeepingPass.objects.values_list("task", "at")), _CACHE_S
     )
-    return found or {}
+    return passes or {}

@@ -195,18 +195,18 @@ def _failed_savepoint(row: Mapping[str, Any]) -> FailedSavepoint | None:
 
 def _attempts(encoded: Any) -> tuple[FailedAttempt, ...]:
     """Failed attempts from an array of (end in seconds, reason, detail)."""
-    found = []
+    attempts = []
     for ended_s, reason, detail in decode(encoded) or ():
-        known = detail or {}
-        next_ms = known.get("next_at")
+        fields = detail or {}
+        next_ms = fields.get("next_at")
         attempt = FailedAttempt(
             ended_at=datetime.fromtimestamp(float(ended_s), UTC),
-            message=str(known.get("message") or reason),
-            code=str(known.get("code") or ""),
-            operator=str(known.get("operator") or ""),
-            tries=int(known.get("tries") or 1),
-            failures=known.get("failures"),
+            message=str(fields.get("message") or reason),
+            code=str(fields.get("code") or ""),
+            operator=str(fields.get("operator") or ""),
+            tries=int(fields.get("tries") or 1),
+            failures=fields.get("failures"),
             next_at=datetime.fromtimestamp(float(next_ms) / 1000, UTC) if next_ms else None,
         )
-        found.append(attempt)
-    return tuple(found)
+        attempts.append(attempt)
+    return tuple(attempts)

@@ -99,8 +99,8 @@ def _connect_broker() -> None:
 
 def _measure_disks() -> str | None:
     """How much is free on the disk with the least free space. Folders are not named: the answer is public."""
-    known = [system for system in file_systems() if system.free_bytes is not None]
-    least = min(known, key=lambda system: system.free_bytes or 0, default=None)
+    systems = [system for system in file_systems() if system.free_bytes is not None]
+    least = min(systems, key=lambda system: system.free_bytes or 0, default=None)
     if least is None:
         return None
     if least.is_low:

@@ -58,8 +58,8 @@ def _cause(facts: RunFacts, change: StateChange) -> str:
             return "Enough slots are available, but their processes have not all started."
         if len(live.slots) < (live.parallelism or 0):
             return f"{len(live.slots)} of {live.parallelism} slots have connected."
-        if found := [facts.operator(uid) for uid, each in live.operators.items() if each.state == _DEPLOYING]:
-            return f"These operators have not opened and restored their state: {names(found)}."
+        if operators := [facts.operator(uid) for uid, each in live.operators.items() if each.state == _DEPLOYING]:
+            return f"These operators have not opened and restored their state: {names(operators)}."
         hanging = [_slot_name(slot) for slot in live.slots if slot.index in live.undeployed_slots]
         return f"These slots have not deployed their subtasks: {names(hanging)}." if hanging else _NOT_DEPLOYED
     pending = live.checkpoint if is_known else None

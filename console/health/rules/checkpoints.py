@@ -82,19 +82,19 @@ def _total_ms(operator: Mapping[str, Any]) -> float:
     return max(total, *(float(operator.get(f"max_{phase}_ms") or 0.0) for phase in _PHASE_NAMES))
 
 
-def _cause(facts: RunFacts, found: Blame, root: Bottleneck | None) -> str:
+def _cause(facts: RunFacts, blamed: Blame, root: Bottleneck | None) -> str:
     """The clause on the phase: start delay before `slow`, which is 100 % busy; 3 operators wait for it."""
-    took = formats.duration(found.took_ms)
-    if found.phase == "commit":
+    took = formats.duration(blamed.took_ms)
+    if blamed.phase == "commit":
         return f"{took} passed after the last acknowledgement, for metadata and the commit of output"
-    where = f"{_PHASE_NAMES[found.phase]} {facts.operator(found.operator)}"
+    where = f"{_PHASE_NAMES[blamed.phase]} {facts.operator(blamed.operator)}"
     clause = f"{where} took {took}"
-    if root is not None and found.phase in ("start_delay", "alignment"):
-        if root.root.uid == found.operator:
+    if root is not None and blamed.phase in ("start_delay", "alignment"):
+        if root.root.uid == blamed.operator:
             return f"{where}, {root.clause}"
         return f"{clause}; the root is {root.root}, {root.clause}"
-    if found.phase == "async":
-        return f"{clause} for {formats.size(found.written_bytes)}"
+    if blamed.phase == "async":
+        return f"{clause} for {formats.size(blamed.written_bytes)}"
     return clause
 
 
@@ -116,8 +116,8 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
     elif newest is not None:
         blamed = blame(newest)
         is_longer = blamed.took_ms > took_ms  # the median of the newest hides how they grow
-        own = f", and the newest took {formats.duration(newest.duration_ms)}" if is_longer else ""
-        text = f"Checkpoints take {formats.duration(took_ms)}, {compared}{own}: {_cause(facts, blamed, root)}."
+        clause = f", and the newest took {formats.duration(newest.duration_ms)}" if is_longer else ""
+        text = f"Checkpoints take {formats.duration(took_ms)}, {compared}{clause}: {_cause(facts, blamed, root)}."
     else:
         return
     operator = root.root.uid if root else blame(newest).operator if newest else ""

@@ -62,8 +62,8 @@ class SlowSubtask:
 
     @property
     def others_wait(self) -> formats.Quantity:
-        others = [each.backpressured for each in self.sender.subtasks if each.index != self.index]
-        return formats.percent(sum(others) / max(len(others), 1))
+        shares = [each.backpressured for each in self.sender.subtasks if each.index != self.index]
+        return formats.percent(sum(shares) / max(len(shares), 1))
 
     @property
     def clause(self) -> str:
@@ -116,8 +116,8 @@ def backpressure(facts: RunFacts) -> Iterator[Finding]:
     """Backpressure that hurts: not of a bounded job, nor of a job that catches up, which run at full speed."""
     if _is_full_speed(facts):
         return
-    found = bottleneck(facts)
-    if found is None:
+    root = bottleneck(facts)
+    if root is None:
         if slow := slow_subtask(facts):
             yield Finding(
                 sentence=f"Backpressure from {slow.clause}; subtask {slow.index} of {slow.sender} waits for it "
@@ -126,11 +126,11 @@ def backpressure(facts: RunFacts) -> Iterator[Finding]:
                 waiting=(slow.sender.uid,),
             )
         return
-    most = max(operator.backpressured for operator in found.waiting)
+    most = max(operator.backpressured for operator in root.waiting)
     yield Finding(
-        sentence=f"Backpressure from {found.root}, {found.clause} up to {formats.percent(most)} of the time.",
-        operator=found.root.uid,
-        waiting=tuple(operator.uid for operator in found.waiting),
+        sentence=f"Backpressure from {root.root}, {root.clause} up to {formats.percent(most)} of the time.",
+        operator=root.root.uid,
+        waiting=tuple(operator.uid for operator in root.waiting),
     )
 
 
@@ -150,16 +150,16 @@ def falls_behind(facts: RunFacts) -> Iterator[Finding]:
         load = max((s.busy + s.backpressured for s in source.subtasks), default=0.0)
         if source.records_per_s <= 0 or load < MIN_BUSY:
             continue
-        found, slow = bottleneck(facts), slow_subtask(facts)
-        if found:
-            cause = f"it waits for {found.root}, which is {formats.percent(found.root.busy)} busy"
+        root, slow = bottleneck(facts), slow_subtask(facts)
+        if root:
+            cause = f"it waits for {root.root}, which is {formats.percent(root.root.busy)} busy"
         elif slow:
             cause = f"it waits for {slow.clause}"
         else:
             cause = f"it is {formats.percent(source.busy)} busy"
         lost = _lost_records(facts, source) if _mean_load(source) >= MIN_BUSY else ""
         if behind := lost or _lost_time(source):
-            blamed = found.root if found else slow.root if slow else source
+            blamed = root.root if root else slow.root if slow else source
             yield Finding(sentence=f"{source} falls behind: {behind}; {cause}.", operator=blamed.uid)
 
 
@@ -190,8 +190,8 @@ def _lost_time(source: OperatorFacts) -> str:
         return ""
     if timedelta(milliseconds=now_ms - before_ms) < LOST_LAG:
         return ""
-    more = formats.duration(now_ms - before_ms)
-    return f"its event time is {formats.duration(now_ms)} behind the clock, {more} more than 15 min ago"
+    growth = formats.duration(now_ms - before_ms)
+    return f"its event time is {formats.duration(now_ms)} behind the clock, {growth} more than 15 min ago"
 
 
 def input_silent(facts: RunFacts) -> Iterator[Finding]:
@@ -233,15 +233,15 @@ def skew(facts: RunFacts) -> Iterator[Finding]:
         if operator.finished or operator.role is Role.SOURCE or ratio is None:
             continue
         top = max(subtasks, key=lambda subtask: subtask.records_per_s)
-        others = [subtask.busy for subtask in subtasks if subtask is not top]
+        loads = [subtask.busy for subtask in subtasks if subtask is not top]
         limit = min(4.0, 1 + (len(subtasks) - 1) / 2)
-        is_loaded = facts.exceeds(SKEW, top.busy, 0.5, 0.4) and top.busy >= 2 * sum(others) / len(others)
+        is_loaded = facts.exceeds(SKEW, top.busy, 0.5, 0.4) and top.busy >= 2 * sum(loads) / len(loads)
         if is_loaded and facts.exceeds(SKEW, ratio, limit, 0.85 * limit):
             share = formats.percent(ratio / len(subtasks))
-            rest = formats.percent(sum(others) / len(others))
+            mean = formats.percent(sum(loads) / len(loads))
             yield Finding(
                 sentence=f"Skew: subtask {top.index} of {operator} gets {share} of the records of "
-                f"{len(subtasks)} subtasks. It is {formats.percent(top.busy)} busy, the others {rest} on average.",
+                f"{len(subtasks)} subtasks. It is {formats.percent(top.busy)} busy, the others {mean} on average.",
                 operator=operator.uid,
             )
             return
@@ -254,14 +254,14 @@ def watermark_stands(facts: RunFacts) -> Iterator[Finding]:
     """
     sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
     for source in sources:
-        held = [subtask for subtask in source.subtasks if _is_still(source, subtask)]
-        if not held:
+        subtasks = [subtask for subtask in source.subtasks if _is_still(source, subtask)]
+        if not subtasks:
             if going := _waiting_for_first(facts, sources, source):
                 still = formats.duration(min(subtask.still_s for subtask in source.subtasks) * 1000)
                 text = f"Event time has not begun: {source} has sent no records for at least {still}, while {going} on."
                 yield Finding(sentence=text, operator=source.uid)
             continue
-        first = min(held, key=lambda subtask: (subtask.watermark is not None, subtask.watermark or 0))
+        first = min(subtasks, key=lambda subtask: (subtask.watermark is not None, subtask.watermark or 0))
         going = _going(facts, sources, source)
         name = str(source) if len(source.subtasks) == 1 else f"subtask {first.index} of {source}"
         still = formats.duration(first.still_s * 1000)
@@ -288,11 +288,11 @@ def _is_still(source: OperatorFacts, subtask: SubtaskFacts) -> bool:
     return has_time and not subtask.idle and subtask.still_s >= STILL_S
 
 
-def _going(facts: RunFacts, sources: Sequence[OperatorFacts], held: OperatorFacts) -> str:
-    """The inputs whose watermark advances while that of `held` stands still, with their verb; "" if there are none."""
-    if _moves(held):
+def _going(facts: RunFacts, sources: Sequence[OperatorFacts], source: OperatorFacts) -> str:
+    """The inputs whose watermark advances while that of `source` stands still, with their verb; "" if there is none."""
+    if _moves(source):
         return "its other subtasks go"
-    moving = [other for other in sources if other is not held and _moves(other) and _meet(facts, held, other)]
+    moving = [other for other in sources if other is not source and _moves(other) and _meet(facts, source, other)]
     return f"{moving[0]} goes" if moving else ""
 
 
@@ -344,11 +344,11 @@ def state_growth(facts: RunFacts) -> Iterator[Finding]:
 
 def _upstream(operators: Mapping[str, OperatorFacts], uid: str) -> set[str]:
     """All operators from which records reach `uid`."""
-    found: set[str] = set()
+    uids: set[str] = set()
     pending = list(operators[uid].inputs)
     while pending:
         other = pending.pop()
-        if other not in found and other in operators:
-            found.add(other)
+        if other not in uids and other in operators:
+            uids.add(other)
             pending += operators[other].inputs
-    return found
+    return uids

@@ -45,10 +45,10 @@ def no_worker(facts: RunFacts) -> Iterator[Finding]:
     if facts.now - since < MAX_QUEUED:
         return
     if facts.places:
-        named = facts.held_places if facts.places <= MAX_NAMED + 1 else facts.held_places[:MAX_NAMED]
-        more = f" and {facts.places - len(named)} more" if facts.places > len(named) else ""
+        jobs = facts.held_places if facts.places <= MAX_NAMED + 1 else facts.held_places[:MAX_NAMED]
+        suffix = f" and {facts.places - len(jobs)} more" if facts.places > len(jobs) else ""
         limit = "; WEIR_RUNS sets the limit" if facts.places >= settings.WEIR_RUNS else ""
-        why = f"the workers of the queue runs are busy with {', '.join(named)}{more}{limit}"
+        why = f"the workers of the queue runs are busy with {', '.join(jobs)}{suffix}{limit}"
     else:
         why = "no Celery worker of the queue runs has claimed it"
     waited = formats.duration(facts.ms_since(since))
@@ -58,9 +58,9 @@ def no_worker(facts: RunFacts) -> Iterator[Finding]:
 def no_slots(facts: RunFacts) -> Iterator[Finding]:
     wait = facts.live.waiting
     there = f": {wait.there} of {wait.wanted} are available" if wait else ""
-    held = f"; {wait.held_by}" if wait and wait.held_by else ""
+    holders = f"; {wait.held_by}" if wait and wait.held_by else ""
     yield Finding(
-        sentence=f"Waiting for slots{there}{held}. The run starts by itself once enough slots are free; "
+        sentence=f"Waiting for slots{there}{holders}. The run starts by itself once enough slots are free; "
         "this does not count as a restart. You can cancel the run."
     )
 
@@ -122,11 +122,11 @@ def silent_slot(facts: RunFacts) -> Iterator[Finding]:
     if not silent:
         return
     slot = max(silent, key=lambda slot: slot.seen_ms_ago or 0.0)
-    more = f"; {len(silent) - 1} more are silent too" if len(silent) > 1 else ""
+    suffix = f"; {len(silent) - 1} more are silent too" if len(silent) > 1 else ""
     where = f" on {slot.host}" if slot.host else ""
     pid = f", process {slot.pid}" if slot.pid else ""
     yield Finding(
-        sentence=f"Slot {slot.index}{where}{pid} has sent nothing for {formats.duration(slot.seen_ms_ago)}{more}. "
+        sentence=f"Slot {slot.index}{where}{pid} has sent nothing for {formats.duration(slot.seen_ms_ago)}{suffix}. "
         "It counts as lost after the heartbeat timeout, and the run restarts."
     )
 

@@ -25,8 +25,8 @@ _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 def master_environment(beat_file: Path, pipeline: str) -> dict[str, str]:
     """The environment of a job master of `pipeline`, whose main loop touches `beat_file`."""
-    needed = {name: os.environ[name] for name in _NAMES_OF_MASTERS if name in os.environ}
-    return stage_environment(pipeline) | needed | {"WEIR_BEAT_FILE": str(beat_file)}
+    variables = {name: os.environ[name] for name in _NAMES_OF_MASTERS if name in os.environ}
+    return stage_environment(pipeline) | variables | {"WEIR_BEAT_FILE": str(beat_file)}
 
 
 def stage_environment(pipeline: str = "") -> dict[str, str]:

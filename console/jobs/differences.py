@@ -29,8 +29,8 @@ class Difference:
 def compared_versions(job: Job, base: int | None, other: int | None) -> tuple[JobVersion | None, JobVersion | None]:
     """The two versions with these numbers. Without both numbers the newest two; None where the job has none."""
     if base is not None and other is not None:
-        found = {row.number: row for row in job.versions.filter(number__in=(base, other))}
-        return found.get(base), found.get(other)
+        versions = {row.number: row for row in job.versions.filter(number__in=(base, other))}
+        return versions.get(base), versions.get(other)
     newest = list(job.versions.order_by("-number")[:2])
     return (newest[1], newest[0]) if len(newest) == 2 else (None, None)
 
@@ -44,18 +44,18 @@ def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterato
     for name in ("parallelism", "max_parallelism"):
         if getattr(base, name) != getattr(other, name):
             yield Difference("parallelism", name, getattr(base, name), getattr(other, name))
-    shown = mask(base.params, schema), mask(other.params, schema)
+    sides = mask(base.params, schema), mask(other.params, schema)
     for name in _changed(base.params, other.params):
-        before, after = (params.get(name, ABSENT) for params in shown)
+        before, after = (params.get(name, ABSENT) for params in sides)
         yield Difference("parameter", name, before, OTHER_VALUE if before == after else after)
     before, after = ({**_DEFAULT_SETTINGS, **version.settings} for version in (base, other))
-    shown = mask_settings(before), mask_settings(after)
+    sides = mask_settings(before), mask_settings(after)
     for name in _changed(before, after):
-        first, second = (settings.get(name, ABSENT) for settings in shown)
+        first, second = (settings.get(name, ABSENT) for settings in sides)
         yield Difference("setting", name, first, OTHER_VALUE if first == second else second)
     operators = _operators(base), _operators(other)
     if None not in operators:
-        first, second = (found or {} for found in operators)
+        first, second = (side or {} for side in operators)
         for uid in _changed(first, second):
             yield Difference("operator", uid, first.get(uid, ABSENT), second.get(uid, ABSENT))
 

@@ -104,8 +104,8 @@ def change_tags(
     with transaction.atomic():
         lock_job(job)
         present: list[str] = Job.objects.values_list("tags", flat=True).get(pk=job.pk)
-        kept = (tag for tag in present if tag not in removed)
-        now: list[str] = edit_job(user, job, tags=[*kept, *add], reason=reason, request_key=request_key).tags
+        tags = (tag for tag in present if tag not in removed)
+        now: list[str] = edit_job(user, job, tags=[*tags, *add], reason=reason, request_key=request_key).tags
         return now != present
 
 
@@ -195,8 +195,8 @@ def delete_version(user: User, version: JobVersion) -> None:
         version.delete()
 
 
-def _text(field: str, given: str, limit: int) -> str:
-    text = given.strip()
+def _text(field: str, value: str, limit: int) -> str:
+    text = value.strip()
     if why := text_problem(text):
         raise InvalidField(field, why)
     if len(text) > limit:
@@ -204,25 +204,25 @@ def _text(field: str, given: str, limit: int) -> str:
     return text
 
 
-def _line(field: str, given: str, limit: int) -> str:
-    text = _text(field, given, limit)
+def _line(field: str, value: str, limit: int) -> str:
+    text = _text(field, value, limit)
     if text and not text.isprintable():
         raise InvalidField(field, "must be one line of printable characters")
     return text
 
 
-def checked_tags(given: Sequence[str]) -> list[str]:
+def checked_tags(texts: Sequence[str]) -> list[str]:
     """The tags in order, each once. A comma separates tags in forms and addresses, so no tag has one."""
-    found = sorted({tag for text in given if (tag := _line("tags", text, MAX_TAG_LENGTH).lower())})
-    if any("," in tag for tag in found):
+    tags = sorted({tag for text in texts if (tag := _line("tags", text, MAX_TAG_LENGTH).lower())})
+    if any("," in tag for tag in tags):
         raise InvalidField("tags", "must have no commas")
-    if len(found) > MAX_TAGS:
+    if len(tags) > MAX_TAGS:
         raise InvalidField("tags", f"at most {MAX_TAGS} tags")
-    return found
+    return tags
 
 
-def _link(given: str) -> str:
-    link = _line("runbook", given, MAX_LINK_LENGTH)
+def _link(value: str) -> str:
+    link = _line("runbook", value, MAX_LINK_LENGTH)
     if link and (urlsplit(link).scheme not in ("http", "https") or not urlsplit(link).hostname):
         raise InvalidField("runbook", "must be an address that begins with http:// or https://")
     return link

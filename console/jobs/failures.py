@@ -92,21 +92,21 @@ def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: s
         version, schema: they name the operators and the secrets.
         reason: the message if none was recorded.
     """
-    found = redact_failure(recorded or {}, partial(redact_json, params=version.params, schema=schema))
-    detail = found.get("detail")
-    known = {**found, **detail} if isinstance(detail, dict) else found
-    rest = {key: value for key, value in known.items() if key not in _FIELDS and value not in (None, "", [])}
-    operator = str(known.get("operator") or "")
-    slot, story, log = known.get("slot"), known.get("story") or (), known.get("log") or ()
+    failure = redact_failure(recorded or {}, partial(redact_json, params=version.params, schema=schema))
+    detail = failure.get("detail")
+    fields = {**failure, **detail} if isinstance(detail, dict) else failure
+    facts = {key: value for key, value in fields.items() if key not in _FIELDS and value not in (None, "", [])}
+    operator = str(fields.get("operator") or "")
+    slot, story, log = fields.get("slot"), fields.get("story") or (), fields.get("log") or ()
     return FailureDetail(
-        code=str(found.get("code") or "unknown"),
-        message=str(found.get("message") or reason),
+        code=str(failure.get("code") or "unknown"),
+        message=str(failure.get("message") or reason),
         operator=operator_names(version.graph).get(operator, operator),
         slot=slot if isinstance(slot, int) else None,
-        traceback=str(known.get("traceback") or "\n".join(map(str, log))),
-        slot_log=str(known.get("slot_log") or ""),
+        traceback=str(fields.get("traceback") or "\n".join(map(str, log))),
+        slot_log=str(fields.get("slot_log") or ""),
         story=tuple(map(str, story)) if isinstance(story, list | tuple) else (str(story),),
-        rest=rest or (None if isinstance(detail, dict) else detail),
+        rest=facts or (None if isinstance(detail, dict) else detail),
     )
 
 
@@ -119,10 +119,10 @@ def with_recorded_failures(attempts: QuerySet[Attempt]) -> QuerySet[Any]:
     is_last = Q(run__state=RunState.FAILED.value, token__in=last)
     nothing = Value({}, JSONField())
     of_run = Case(When(is_last, then=Coalesce("run__failure", nothing)), default=nothing, output_field=JSONField())
-    both = Func(of_run, Coalesce("detail", nothing), template="(%(expressions)s)", arg_joiner=" || ")
+    failure = Func(of_run, Coalesce("detail", nothing), template="(%(expressions)s)", arg_joiner=" || ")
     return attempts.annotate(
         is_last_of_failed=Case(When(is_last, then=Value(True)), default=Value(False)),
-        recorded=ExpressionWrapper(both, output_field=JSONField()),
+        recorded=ExpressionWrapper(failure, output_field=JSONField()),
     )
 
 
@@ -135,9 +135,9 @@ def failure_causes(job: Job, schema: Schema, operator: str = "", most: int = MAX
     offsets and ports differ.
     """
     failed, text = Q(outcome__in=(AttemptOutcome.FAILED, AttemptOutcome.LOST)), TextField()
-    found = with_recorded_failures(Attempt.objects.filter(run__job=job)).filter(failed | Q(is_last_of_failed=True))
+    attempts = with_recorded_failures(Attempt.objects.filter(run__job=job)).filter(failed | Q(is_last_of_failed=True))
     said = Coalesce(NullIf("reason", Value("")), KeyTextTransform("message", "recorded"), Value(""), output_field=text)
-    rows = found.annotate(
+    rows = attempts.annotate(
         code=Coalesce(KeyTextTransform("code", "recorded"), Value(""), output_field=text),
         operator=Coalesce(KeyTextTransform("operator", "recorded"), Value(""), output_field=text),
         message=Func(said, Value("[0-9]+"), Value("0"), Value("g"), function="regexp_replace", output_field=text),

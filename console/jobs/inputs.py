@@ -23,31 +23,31 @@ _CONTRADICTING = re.compile(r"^`(?P<name>\w+)` must ")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
-def convert_input(given: Any, wanted: type[T], prefix: str) -> T:
-    """Converts `given` (JSON values) to `wanted`.
+def convert_input(values: Any, target: type[T], prefix: str) -> T:
+    """Converts `values` (JSON values) to `target`.
 
     Raises:
         Refused: names the field below `prefix` that is unknown, missing or out of bounds.
     """
     try:
-        return msgspec.convert(given, wanted)
+        return msgspec.convert(values, target)
     except msgspec.ValidationError as error:
         message = str(error)
     at = _AT.search(message)
-    named = _UNKNOWN.search(message) or _MISSING.search(message) or _CONTRADICTING.match(message)
-    parts = [prefix, at["path"] if at else "", named["name"] if named else ""]
+    match = _UNKNOWN.search(message) or _MISSING.search(message) or _CONTRADICTING.match(message)
+    parts = [prefix, at["path"] if at else "", match["name"] if match else ""]
     field = ".".join(part for part in parts if part)
     what = message[: at.start()] if at else message
     raise InvalidField(field, f"{what[0].lower()}{what[1:]}")
 
 
-def parse_settings(given: dict[str, Any]) -> JobSettings:
+def parse_settings(values: dict[str, Any]) -> JobSettings:
     """The settings of a version, with defaults filled in.
 
     Raises:
         Refused: names the setting that is unknown or out of bounds.
     """
-    return convert_input(given, JobSettings, "settings")
+    return convert_input(values, JobSettings, "settings")
 
 
 def parse_stored_settings(stored: Mapping[str, Any]) -> JobSettings:
@@ -76,6 +76,6 @@ def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
 def _message(worst: ValidationError, params: dict[str, Any], schema: dict[str, Any]) -> str:
     """The validation error; a secret value in it is masked."""
     name = next((str(part) for part in reversed(worst.absolute_path) if isinstance(part, str)), "")
-    own = is_secret(name, worst.schema if isinstance(worst.schema, dict) else {})
-    message = worst.message.replace(repr(worst.instance), MASK) if own else worst.message
+    is_hidden = is_secret(name, worst.schema if isinstance(worst.schema, dict) else {})
+    message = worst.message.replace(repr(worst.instance), MASK) if is_hidden else worst.message
     return redact(message, params, schema)

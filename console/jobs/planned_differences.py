@@ -29,8 +29,8 @@ def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tupl
         job=job, parallelism=like.parallelism, max_parallelism=like.max_parallelism,
         params=newest.params if newest else {}, settings=newest.settings if newest else {},
     )  # fmt: skip
-    found = differences(base, planned, pipeline_schema(job.pipeline))
-    if not found and (newest is None or newest.state == VersionState.REJECTED):
+    changes = differences(base, planned, pipeline_schema(job.pipeline))
+    if not changes and (newest is None or newest.state == VersionState.REJECTED):
         return (Difference("version", "state", newest.state if newest else ABSENT, VersionState.COMPILING),)
     change = None if newest is None else package_change(newest)
-    return found if change is None else (*found, Difference("version", "package", change.before, change.after))
+    return changes if change is None else (*changes, Difference("version", "package", change.before, change.after))

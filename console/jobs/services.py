@@ -52,9 +52,9 @@ def create_job(user: User, *, name: str, pipeline: str, description: str = "") -
     return job
 
 
-def require_name(given: str) -> str:
+def require_name(text: str) -> str:
     """The name of a job without surrounding space. Raises InvalidField if no job can have it."""
-    name = given.strip()
+    name = text.strip()
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise InvalidField("name", f"must have 1 to {MAX_NAME_LENGTH} characters")
     if not name.isprintable():
@@ -116,9 +116,9 @@ def create_version(
 def _changes(newest: JobVersion | None, version: JobVersion) -> dict[str, tuple[Any, Any]]:
     if newest is None:
         return {"version": (None, version.number)}
-    found = differences(newest, version, pipeline_schema(version.job.pipeline))
+    changes = differences(newest, version, pipeline_schema(version.job.pipeline))
     return {"version": (newest.number, version.number)} | {
-        f"{each.part} {each.name}": (each.before, each.after) for each in found
+        f"{each.part} {each.name}": (each.before, each.after) for each in changes
     }
 
 
@@ -150,11 +150,11 @@ def checked_values(
     derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
     groups = derived if max_parallelism is None else max_parallelism
     require_parallelism(parallelism, groups)
-    kept = like or newest
-    settings = unmask_settings(settings or {}, kept.settings if kept else {})
+    base = like or newest
+    settings = unmask_settings(settings or {}, base.settings if base else {})
     checked = msgspec.to_builtins(parse_settings(settings))
     require_references(params, schema)
-    params = unmask(params, kept.params if kept else {}, schema)
+    params = unmask(params, base.params if base else {}, schema)
     check_params(params, schema)
     return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
 
@@ -162,8 +162,8 @@ def checked_values(
 def _has_values(version: JobVersion, values: Mapping[str, Any]) -> bool:
     """Whether a version that was not rejected has these values. Settings that it lacks have their defaults."""
     settings = {**msgspec.to_builtins(parse_stored_settings(version.settings)), **version.settings}
-    own = {**{name: getattr(version, name) for name in values}, "settings": settings}
-    return version.state != VersionState.REJECTED and own == values
+    version_values = {**{name: getattr(version, name) for name in values}, "settings": settings}
+    return version.state != VersionState.REJECTED and version_values == values
 
 
 def _next_number(job: Job, newest: JobVersion | None) -> int:
@@ -206,9 +206,9 @@ def store_graph(version_id: int, graph: dict[str, Any]) -> bool:
 def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
     """Stores the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
     version = JobVersion.objects.select_related("job").get(pk=version_id)
-    shown = redact_json(error, version.params, parameter_schema(version))
+    redacted_error = redact_json(error, version.params, parameter_schema(version))
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
-    return bool(compiling.update(state=VersionState.REJECTED, error=shown))
+    return bool(compiling.update(state=VersionState.REJECTED, error=redacted_error))
 
 
 def newest_ready(job: Job) -> JobVersion | None:
@@ -227,8 +227,8 @@ def parameter_schema(version: JobVersion) -> dict[str, Any]:
 
 
 def pipeline_schema(name: str) -> dict[str, Any]:
-    found = Pipeline.objects.filter(pk=name).first()
-    return found.schema if found else {}
+    pipeline = Pipeline.objects.filter(pk=name).first()
+    return pipeline.schema if pipeline else {}
 
 
 def columns_folder(version: JobVersion) -> Path:
@@ -238,16 +238,16 @@ def columns_folder(version: JobVersion) -> Path:
 
 def _usable_pipeline(name: str) -> Pipeline:
     try:
-        found = Pipeline.objects.get(pk=name)
+        pipeline = Pipeline.objects.get(pk=name)
     except Pipeline.DoesNotExist:
-        known = ", ".join(Pipeline.objects.values_list("name", flat=True)) or "none yet"
+        names = ", ".join(Pipeline.objects.values_list("name", flat=True)) or "none yet"
         request_sync()
         advice = "The installed packages are read again now: if it was just installed, retry in some seconds"
-        detail = f"pipeline: there is no pipeline {name!r}; known: {known}. {advice}."
+        detail = f"pipeline: there is no pipeline {name!r}; known: {names}. {advice}."
         raise Refused("unknown-pipeline", detail, field="pipeline") from None
-    if found.error:
-        raise Refused("broken-pipeline", f"pipeline: {found.error}.", field="pipeline")
-    return found
+    if pipeline.error:
+        raise Refused("broken-pipeline", f"pipeline: {pipeline.error}.", field="pipeline")
+    return pipeline
 
 
 def parallelism_limit(version: JobVersion) -> int:

@@ -76,9 +76,9 @@ def _progress(printed: int) -> Any:
     size = os.fstat(printed).st_size
     start = max(0, size - _PROGRESS_BYTES)
     lines = os.pread(printed, size - start, start).splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]
+    messages = [line for line in lines if line.endswith(b"\n")]
     try:
-        return msgspec.json.decode(whole[-1]).get("progress") if whole else None
+        return msgspec.json.decode(messages[-1]).get("progress") if messages else None
     except (msgspec.DecodeError, AttributeError):
         return None
 

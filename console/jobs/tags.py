@@ -18,15 +18,15 @@ def entity_tag(job: Job) -> str:
     """The value of the header `ETag`."""
     version = JobVersion.objects.filter(job=job).order_by("-number").values_list("number", "state").first()
     run = Run.objects.filter(job=job).order_by("-pk").values_list("pk", "state").first()
-    own = (job.name, job.description, job.owner, job.tags, job.runbook, job.archived_at)
-    facts = repr((job.pk, own, version, run))
+    fields = (job.name, job.description, job.owner, job.tags, job.runbook, job.archived_at)
+    facts = repr((job.pk, fields, version, run))
     return f'W/"{blake2s(facts.encode(), digest_size=12).hexdigest()}"'
 
 
 def tag_matches(tag: str, header: str) -> bool:
     """Whether the tags in `header` include `tag` or the wildcard `*`."""
-    given = [name.removeprefix("W/") for name in parse_etags(header)]
-    return "*" in given or tag.removeprefix("W/") in given
+    tags = [name.removeprefix("W/") for name in parse_etags(header)]
+    return "*" in tags or tag.removeprefix("W/") in tags
 
 
 def require_match(job: Job, header: str | None) -> None:

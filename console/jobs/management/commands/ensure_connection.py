@@ -17,10 +17,10 @@ class Command(BaseCommand):
         parser.add_argument("pipelines", nargs="+", help="names of pipelines; * for all")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        made = Connection(name=options["name"], address=options["address"], pipelines=" ".join(options["pipelines"]))
-        if Connection.objects.filter(name=made.name).exists():
-            self.stdout.write(f"connection {made.name} exists")
+        row = Connection(name=options["name"], address=options["address"], pipelines=" ".join(options["pipelines"]))
+        if Connection.objects.filter(name=row.name).exists():
+            self.stdout.write(f"connection {row.name} exists")
             return
-        made.full_clean()
-        made.save()
-        self.stdout.write(f"connection {made.name} created")
+        row.full_clean()
+        row.save()
+        self.stdout.write(f"connection {row.name} created")

@@ -170,10 +170,10 @@ NO_METRICS = Live()
 
 def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
     """The metrics in `raw`, reported at the time `at`; `NO_METRICS` if `raw` is empty or malformed."""
-    found = convert_report(raw, Live) if raw else None
-    if found is None:
+    report = convert_report(raw, Live) if raw else None
+    if report is None:
         return NO_METRICS
-    return msgspec.structs.replace(found, at=at, slots=tuple(_with_time(slot, at) for slot in found.slots))
+    return msgspec.structs.replace(report, at=at, slots=tuple(_with_time(slot, at) for slot in report.slots))
 
 
 def live_metrics(run: Run | None) -> Live:
@@ -186,11 +186,11 @@ def metrics_in_mode(run: Run, *, is_batch: bool) -> Live:
 
     A run in BATCH reports totals only, of its finished tasks. The version of the run is not read.
     """
-    found = parse(run.live, run.live_at)
+    report = parse(run.live, run.live_at)
     if run.run_state in FLOWING_STATES and not is_batch:
-        return found
-    slots = () if run.is_terminal else found.slots
-    return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
+        return report
+    slots = () if run.is_terminal else report.slots
+    return msgspec.structs.replace(report, flowing=False, checkpoint=None, slots=slots)
 
 
 def _with_time(slot: SlotLive, at: datetime | None) -> SlotLive:
@@ -200,10 +200,10 @@ def _with_time(slot: SlotLive, at: datetime | None) -> SlotLive:
     return msgspec.structs.replace(slot, seen_at=at - timedelta(milliseconds=slot.seen_ms_ago))
 
 
-def convert_report(raw: Mapping[str, Any], wanted: type[S]) -> S | None:
+def convert_report(raw: Mapping[str, Any], target: type[S]) -> S | None:
     """A report of another process; None if it has another shape, so that a bad report never breaks a page."""
     try:
-        return msgspec.convert(raw, wanted, strict=False)
+        return msgspec.convert(raw, target, strict=False)
     except msgspec.ValidationError as error:
         log.warning("report-unreadable", error=str(error))
         return None

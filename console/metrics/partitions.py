@@ -119,8 +119,8 @@ def _partitions(table: PartitionedTable) -> Iterator[tuple[datetime, str]]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass", [table.name])
         for (name,) in cursor.fetchall():
-            if found := re.fullmatch(re.escape(table.name) + r"_(\d{8}t\d{4})", name):
-                yield datetime.strptime(found[1], _START).replace(tzinfo=UTC), name
+            if match := re.fullmatch(re.escape(table.name) + r"_(\d{8}t\d{4})", name):
+                yield datetime.strptime(match[1], _START).replace(tzinfo=UTC), name
 
 
 def _apply(change: "_Change", table: PartitionedTable, starts: Iterable[datetime]) -> int:

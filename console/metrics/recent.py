@@ -32,10 +32,10 @@ def newest_rate(run: Any, now: datetime, records: str = "records_in") -> QuerySe
 
     `records`: `records_in`, or `records_out` for those written.
     """
-    whole = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id=run, operator=WHOLE_RUN, at__gte=now - _MAX_RATE_AGE)
+    rows = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id=run, operator=WHOLE_RUN, at__gte=now - _MAX_RATE_AGE)
     per_s = F(records) * 1000.0 / NullIf("span_ms", Value(0))
     rate = ExpressionWrapper(per_s, output_field=FloatField())
-    return whole.order_by("-at").annotate(rate=rate).values_list("rate", flat=True)[:1]
+    return rows.order_by("-at").annotate(rate=rate).values_list("rate", flat=True)[:1]
 
 
 def newest_lag(run: Any, now: datetime) -> QuerySet[Metrics, int | None]:
@@ -48,15 +48,15 @@ def newest_lag(run: Any, now: datetime) -> QuerySet[Metrics, int | None]:
 def recent_numbers(runs: Collection[int], now: datetime) -> Mapping[int, RecentNumbers]:
     """The numbers of each of `runs` that has any. One query."""
     begin = now - SPAN
-    whole = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id__in=runs, operator=WHOLE_RUN)
-    rows = whole.filter(at__gte=begin, at__lt=now)
+    metrics = Metrics.objects.filter(step_s=_SOURCE_STEP_S, run_id__in=runs, operator=WHOLE_RUN)
+    rows = metrics.filter(at__gte=begin, at__lt=now)
     steps = ExpressionWrapper((Extract("at", "epoch", tzinfo=UTC) - begin.timestamp()) / _STEP_S, FloatField())
     places = rows.annotate(place=Cast(Floor(steps), IntegerField())).values("run_id", "place")
     sums = places.annotate(records=Sum("records_in"), span=Sum("span_ms"), longest_ms=Max("checkpoint_ms"))
-    found: dict[int, RecentNumbers] = {}
+    by_run: dict[int, RecentNumbers] = {}
     columns = ("run_id", "place", "records", "span", "longest_ms")
     for run, place, records, span_ms, checkpoint_ms in sums.values_list(*columns):
-        numbers = found.setdefault(run, RecentNumbers())
+        numbers = by_run.setdefault(run, RecentNumbers())
         numbers.rates[place] = records * 1000 / span_ms if span_ms else None
         numbers.checkpoint_ms[place] = checkpoint_ms
-    return found
+    return by_run

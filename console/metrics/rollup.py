@@ -70,10 +70,10 @@ def roll_up(now: datetime) -> None:
     for finer, step_s in pairwise(STEPS_S):
         limit = floor(limit, step_s)
         _roll_up_step(finer, step_s, limit)
-        done = rolled_until(step_s)
-        if done is None:
+        until = rolled_until(step_s)
+        if until is None:
             return
-        limit = done
+        limit = until
 
 
 def rolled_until(step_s: int) -> datetime | None:

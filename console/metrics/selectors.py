@@ -118,13 +118,13 @@ def choose_grid(begin: datetime, end: datetime, wanted_s: int, series: int, now:
     if begin >= end:
         raise InvalidField("from", "must be before `to`")
     most = max(1, min(MAX_POINTS, MAX_VALUES // max(series, 1)))
-    kept = {
+    retentions = {
         5: timedelta(hours=settings.WEIR_METRICS_5S_HOURS),
         60: timedelta(days=settings.WEIR_METRICS_1M_DAYS),
     }
     for step_s in RESOLUTIONS_S:
         grid = Grid(_floor(begin, step_s), _floor(end + timedelta(seconds=step_s, microseconds=-1), step_s), step_s)
-        retention = kept.get(_source_step(step_s))
+        retention = retentions.get(_source_step(step_s))
         if step_s >= wanted_s and grid.size <= most and (retention is None or begin >= now - retention):
             return grid
     raise InvalidField("from", f"the time until `to` is too long: at most {most} intervals of {RESOLUTIONS_S[-1]} s")
@@ -132,13 +132,13 @@ def choose_grid(begin: datetime, end: datetime, wanted_s: int, series: int, now:
 
 def history(run: Run, grid: Grid, operator: str | None = None) -> History:
     """The numbers of `operator`, or by default of the run as a whole and of each operator. Three queries."""
-    found = _read([run.pk], grid, operator)
-    whole = found.pop(WHOLE_RUN, None)
+    by_operator = _read([run.pk], grid, operator)
+    totals = by_operator.pop(WHOLE_RUN, None)
     if operator is not None:
-        return History(grid, None, {operator: found.get(operator) or _empty(OPERATOR_NUMBERS, grid)})
-    whole = whole or _empty(_ALL_NUMBERS, grid)
-    operators = {uid: {name: columns[name] for name in OPERATOR_NUMBERS} for uid, columns in found.items()}
-    return History(grid, whole | {"restarts": _restarts(run, grid)}, operators)
+        return History(grid, None, {operator: by_operator.get(operator) or _empty(OPERATOR_NUMBERS, grid)})
+    totals = totals or _empty(_ALL_NUMBERS, grid)
+    operators = {uid: {name: columns[name] for name in OPERATOR_NUMBERS} for uid, columns in by_operator.items()}
+    return History(grid, totals | {"restarts": _restarts(run, grid)}, operators)
 
 
 def plot_history(runs: Sequence[int], lines: Grid, cells: Grid | None) -> tuple[Columns, Mapping[str, Columns]]:
@@ -147,31 +147,31 @@ def plot_history(runs: Sequence[int], lines: Grid, cells: Grid | None) -> tuple[
 
     A query has rows of different columns, hence JSON: an array per operator, with an array per interval.
     """
-    wanted = [(lines, WHOLE_RUN, _OF_ALL), *([(cells, None, _LOAD)] if cells else [])]
+    queries = [(lines, WHOLE_RUN, _OF_ALL), *([(cells, None, _LOAD)] if cells else [])]
     progress, parts, values = RollUpProgress(), list[str](), list[Any]()
-    for grid, operator, numbers in wanted:
-        query, given = _query(runs, grid, operator, numbers, progress)
+    for grid, operator, numbers in queries:
+        query, arguments = _query(runs, grid, operator, numbers, progress)
         entry = ", ".join(("place", *numbers))
         parts.append(
             f"SELECT {len(parts)}, operator, json_agg(json_build_array({entry}) ORDER BY place)::text"  # noqa: S608
             f" FROM ({query}) AS rows GROUP BY operator"
         )
-        values += given
-    found: tuple[dict[str, Columns], dict[str, Columns]] = ({}, {})
+        values += arguments
+    columns: tuple[dict[str, Columns], dict[str, Columns]] = ({}, {})
     with connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(parts), values)
         for part, uid, entries in cursor.fetchall():
-            grid, _, numbers = wanted[part]
-            found[part][uid] = _columns(msgspec.json.decode(entries), grid, tuple(numbers))
-    whole, load = found
+            grid, _, numbers = queries[part]
+            columns[part][uid] = _columns(msgspec.json.decode(entries), grid, tuple(numbers))
+    totals, load = columns
     load.pop(WHOLE_RUN, None)
-    return whole.get(WHOLE_RUN) or _empty(_ALL_NUMBERS, lines), load
+    return totals.get(WHOLE_RUN) or _empty(_ALL_NUMBERS, lines), load
 
 
 def load_history(run: Run, grid: Grid) -> Mapping[str, Columns]:
     """`busy`, `backpressured` and `idle` by operator. Two queries at most."""
-    found = _read([run.pk], grid, None, _LOAD)
-    return {uid: columns for uid, columns in found.items() if uid != WHOLE_RUN}
+    by_operator = _read([run.pk], grid, None, _LOAD)
+    return {uid: columns for uid, columns in by_operator.items() if uid != WHOLE_RUN}
 
 
 def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[str, tuple[float, float]]:
@@ -182,8 +182,8 @@ def mean_load(run: Run, begin: datetime, end: datetime, now: datetime) -> dict[s
     grid = choose_grid(begin, end + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
     if _source_step(grid.step_s) > STEPS_S[1]:
         return {}
-    found = load_history(run, grid)
-    return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in found.items()}
+    load = load_history(run, grid)
+    return {uid: (_mean(columns["busy"]), _mean(columns["backpressured"])) for uid, columns in load.items()}
 
 
 def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
@@ -194,13 +194,14 @@ def in_flight_bytes(run: Run, at: datetime, now: datetime) -> dict[str, int]:
     grid = choose_grid(at, at + timedelta(seconds=FINEST_STEP_S), FINEST_STEP_S, 1, now)
     if _source_step(grid.step_s) > STEPS_S[1]:
         return {}
-    found = _read(
+    by_operator = _read(
         [run.pk], grid, None, {name: AGGREGATES[name] for name in ("busy", "backpressured", "in_flight_bytes")}
     )
-    known = {
-        uid: [value for value in columns["in_flight_bytes"] if value is not None] for uid, columns in found.items()
+    sizes = {
+        uid: [value for value in columns["in_flight_bytes"] if value is not None]
+        for uid, columns in by_operator.items()
     }
-    return {uid: max(values) for uid, values in known.items() if uid != WHOLE_RUN and values}
+    return {uid: max(values) for uid, values in sizes.items() if uid != WHOLE_RUN and values}
 
 
 #: Begin of the newest attempt of some runs, or of its flow once the times of its launch are recorded.
@@ -241,8 +242,8 @@ def newest_in_flight_bytes(run: Run) -> int | None:
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 def subtask_history(run: Run, operator: str, now: datetime, intervals: int | None = None) -> SubtaskHistory:
@@ -254,11 +255,11 @@ def subtask_history(run: Run, operator: str, now: datetime, intervals: int | Non
     numbers_of = Func(F("operators"), Value(operator, TextField()), function="jsonb_extract_path")
     places = max(1, most - _NEWEST // _FINEST_STEP)
     every = 1 if intervals else -(-(SUBTASK_HISTORY // _FINEST_STEP) // places)
-    found = SubtaskMetrics.objects.filter(run_id=run.pk, at__gte=now - SUBTASK_HISTORY)
+    samples = SubtaskMetrics.objects.filter(run_id=run.pk, at__gte=now - SUBTASK_HISTORY)
     if every > 1:
         turn = Func(F("at"), template=f"mod({_INTERVAL_NUMBER}, {every})", output_field=IntegerField())
-        found = found.alias(turn=turn).filter(Q(turn=0) | Q(at__gte=now - _NEWEST))
-    newest = found.annotate(numbers=Cast(numbers_of, JSONField())).exclude(numbers=None).order_by("-at", "-token")
+        samples = samples.alias(turn=turn).filter(Q(turn=0) | Q(at__gte=now - _NEWEST))
+    newest = samples.annotate(numbers=Cast(numbers_of, JSONField())).exclude(numbers=None).order_by("-at", "-token")
     rows = list(newest.values_list("at", "numbers")[:most])[::-1]
     return SubtaskHistory(
         [at for at, _ in rows],
@@ -311,12 +312,12 @@ def _columns(rows: Sequence[Sequence[Any]], grid: Grid, names: Sequence[str]) ->
     """Rows of an operator (the index of the interval, numbers) as a list per number."""
     places = [row[0] for row in rows]
     columns = zip(*(row[1:] for row in rows), strict=True)
-    found = {name: _spread(places, column, grid.size) for name, column in zip(names, columns, strict=True)}
-    found["idle"] = [
+    numbers = {name: _spread(places, column, grid.size) for name, column in zip(names, columns, strict=True)}
+    numbers["idle"] = [
         None if busy is None or blocked is None else max(0.0, 1.0 - busy - blocked)
-        for busy, blocked in zip(found["busy"], found["backpressured"], strict=True)
+        for busy, blocked in zip(numbers["busy"], numbers["backpressured"], strict=True)
     ]
-    return found
+    return numbers
 
 
 def _spread(places: Sequence[int], column: Iterable[Any], size: int) -> list[Any]:

@@ -58,9 +58,9 @@ class LogFilter:
     text: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "LogFilter":
-        level = given.get("level", "")
-        return cls(level if level in LEVELS else LEVELS[0], given.get("text", "").strip())
+    def of(cls, parameters: Mapping[str, Any]) -> "LogFilter":
+        level = parameters.get("level", "")
+        return cls(level if level in LEVELS else LEVELS[0], parameters.get("text", "").strip())
 
     def accepts(self, line: LogLine) -> bool:
         return LEVELS.index(line.level) >= LEVELS.index(self.level) and self.text.lower() in line.text.lower()
@@ -93,8 +93,8 @@ def run_with_slot_logs(rows: QuerySet[Run], pk: int) -> tuple[Run, tuple[SlotLog
     reported = rows.defer("live").annotate(
         slots=KeyTransform("slots", "live"), application=KeyTextTransform("spark_application", "live")
     )
-    found: Any = get_object_or_404(reported, pk=pk)
-    return found, slot_logs(found, found.slots or (), found.application or "")
+    run: Any = get_object_or_404(reported, pk=pk)
+    return run, slot_logs(run, run.slots or (), run.application or "")
 
 
 def slot_logs(run: Run, slots: Sequence[Mapping[str, Any]], application: str) -> tuple[SlotLog, ...]:
@@ -105,14 +105,14 @@ def slot_logs(run: Run, slots: Sequence[Mapping[str, Any]], application: str) ->
     Args:
         application: Spark's id of the run's application, which the job master reports.
     """
-    own = log_file(run)
-    found = []
+    run_log = log_file(run)
+    logs = []
     for slot in slots:
         path = str(slot.get("log") or "")
         if path:
             index, host = int(slot["index"]), str(slot.get("host") or "")
-            found.append(SlotLog(index, host, path, _readable(Path(path), application), path == str(own)))
-    return tuple(found)
+            logs.append(SlotLog(index, host, path, _readable(Path(path), application), path == str(run_log)))
+    return tuple(logs)
 
 
 def slot_file(logs: Sequence[SlotLog], slot: int | None) -> Path | None:
@@ -155,13 +155,13 @@ class LogPart:
     def text_lines(self) -> Sequence[str]:
         return self.all_lines[self.first :]
 
-    def lines(self, wanted: LogFilter = LogFilter()) -> list[LogLine]:
-        """The lines that `wanted` accepts, without those of each start of a JVM.
+    def lines(self, log_filter: LogFilter = LogFilter()) -> list[LogLine]:
+        """The lines that `log_filter` accepts, without those of each start of a JVM.
 
         Secrets are masked before: a search would show a secret by its hits.
         """
         parsed = list(zip(self.all_lines, parse_lines(self.all_lines), strict=True))[self.first :]
-        return [line for text, line in parsed if wanted.accepts(line) and not STARTUP_LINES.search(text)]
+        return [line for text, line in parsed if log_filter.accepts(line) and not STARTUP_LINES.search(text)]
 
 
 class LogSecrets:
@@ -215,27 +215,27 @@ def log_part(
     if before and not before.endswith(b"\n"):
         skipped = part.find(b"\n") + 1 or len(part)
         before, part = before + part[:skipped], part[skipped:]
-    whole = part.rfind(b"\n") + 1
-    if after and not whole:
+    cut = part.rfind(b"\n") + 1
+    if after and not cut:
         before, part = before + part, b""  # a line longer than `limit`
     elif after or is_whole:
-        part, after = part[:whole], part[whole:] + after
+        part, after = part[:cut], part[cut:] + after
 
     def lines(*texts: bytes) -> list[str]:
         return secrets.redact(b"".join(texts).decode(errors="replace")).splitlines()
 
-    shown, first = lines(before, part, after), 0
+    output, first = lines(before, part, after), 0
     if before:
         head = _first_lines(part + after)
-        known = lines(before, head)
-        first = len(known) - _equal_count(reversed(known), reversed(lines(head)))
+        context = lines(before, head)
+        first = len(context) - _equal_count(reversed(context), reversed(lines(head)))
     if after:
         tail = _last_lines(before + part)
-        known = lines(tail, after)
-        shown = shown[: len(shown) - len(known) + _equal_count(known, lines(tail))]
+        context = lines(tail, after)
+        output = output[: len(output) - len(context) + _equal_count(context, lines(tail))]
     begin = start + len(before)
     end = begin + len(part)
-    return LogPart(shown, first, begin, end, max(size, end))  # the file may have grown meanwhile
+    return LogPart(output, first, begin, end, max(size, end))  # the file may have grown meanwhile
 
 
 def _first_lines(text: bytes) -> bytes:
@@ -248,23 +248,23 @@ def _last_lines(text: bytes) -> bytes:
     return text[text.rfind(b"\n", 0, max(0, len(text) - _CONTEXT_BYTES)) + 1 :]
 
 
-def _equal_count(some: Iterable[str], others: Iterable[str]) -> int:
+def _equal_count(first: Iterable[str], second: Iterable[str]) -> int:
     """The number of equal lines at the beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def log_tail(
     file: Path,
     secrets: LogSecrets,
-    wanted: LogFilter = LogFilter(),
+    log_filter: LogFilter = LogFilter(),
     limit: int = _TAIL_BYTES,
 ) -> tuple[LogLine, ...] | None:
-    """The last lines that `wanted` accepts, without secrets; None if this host does not have the log.
+    """The last lines that `log_filter` accepts, without secrets; None if this host does not have the log.
 
     `limit`: bytes at the end of the file that are searched.
     """
     part = log_part(file, secrets, None, limit)
-    return None if part is None else tuple(part.lines(wanted)[-LOG_LINES:])
+    return None if part is None else tuple(part.lines(log_filter)[-LOG_LINES:])
 
 
 def recent_warnings(run: Run, secrets: LogSecrets) -> tuple[LogLine, ...] | None:
@@ -296,9 +296,9 @@ def _open_log(file: Path) -> IO[bytes]:
 def parse_lines(lines: Iterable[str]) -> Iterator[LogLine]:
     level = LEVELS[0]
     for line in lines:
-        found = _parse_event(line) or _parse_jvm_line(line) or LogLine(None, level, line)
-        level = found.level
-        yield found
+        entry = _parse_event(line) or _parse_jvm_line(line) or LogLine(None, level, line)
+        level = entry.level
+        yield entry
 
 
 def _parse_event(line: str) -> LogLine | None:

@@ -34,8 +34,8 @@ def observe_leases(postgres_start: Expression = _POSTGRES_START) -> None:
     watched_all_along = Q(
         observed_beat=F("lease_beat"), observed_since__gte=postgres_start, observed_at__gte=ago(MAX_OBSERVATION_GAP_S)
     )
-    held: tuple[QuerySet[Any], ...] = (Run.objects.filter(_HELD_RUNS), StandingStage.objects.filter(_OWNED_STAGES))
-    for rows in held:
+    tables: tuple[QuerySet[Any], ...] = (Run.objects.filter(_HELD_RUNS), StandingStage.objects.filter(_OWNED_STAGES))
+    for rows in tables:
         rows.update(
             observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),
             observed_beat=F("lease_beat"),

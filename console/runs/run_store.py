@@ -97,8 +97,8 @@ def claim(run_id: int, owner: str) -> int | None:
 
 def renew(run_id: int, owner: str) -> bool:
     """Renews the lease. False if the run has ended or has another owner: the caller must stop running it."""
-    mine = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL_STATES)
-    return bool(mine.update(lease_beat=F("lease_beat") + 1))
+    rows = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL_STATES)
+    return bool(rows.update(lease_beat=F("lease_beat") + 1))
 
 
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
@@ -157,8 +157,8 @@ def _transition(run_id: int, event: RunEvent, only: Q | None = None, **changes: 
     """Locks the row, looks up the transition, writes the state. None if the transition is illegal or the row
     does not match `only`.
     """
-    wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only
-    run = Run.objects.select_for_update(no_key=True).filter(wanted).only("state").first()
+    condition = Q(pk=run_id) if only is None else Q(pk=run_id) & only
+    run = Run.objects.select_for_update(no_key=True).filter(condition).only("state").first()
     target = None if run is None else next_state(run.run_state, event)
     if target is None:
         return None

@@ -245,8 +245,8 @@ class _Reader:
 
     def take(self) -> StageReport | None:
         with self._lock:
-            fresh, self._untaken = self._untaken, None
-        return fresh
+            report, self._untaken = self._untaken, None
+        return report
 
     def silent_s(self) -> float:
         """Seconds since the newest report."""

@@ -31,8 +31,8 @@ class StageReport(msgspec.Struct, frozen=True):
 def create(run: Run) -> None:
     """Creates the stages that the graph of the run's version needs. Call it in the transaction that creates the run."""
     operators = (run.version.graph or {}).get("operators", ())
-    wanted = [StandingStage(run=run, operator=op["uid"], verb=op["stage"]) for op in operators if op.get("stage")]
-    for stage in StandingStage.objects.bulk_create(wanted):
+    stages = [StandingStage(run=run, operator=op["uid"], verb=op["stage"]) for op in operators if op.get("stage")]
+    for stage in StandingStage.objects.bulk_create(stages):
         wakeups.after_commit(wakeups.STAGE_TASK, stage.pk)
 
 
@@ -60,12 +60,12 @@ def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
 
     A report without figures and steps only shows that the process lives: Spark is still starting.
     """
-    shown: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if report is not None:
-        shown = {"live": msgspec.to_builtins(report), "live_at": Now()}
+        changes = {"live": msgspec.to_builtins(report), "live_at": Now()}
     if report is not None and (report.figures or report.steps):
-        shown["state"] = StageState.RUNNING.value
-    return bool(_owned_stage(stage_id, owner).update(lease_beat=F("lease_beat") + 1, **shown))
+        changes["state"] = StageState.RUNNING.value
+    return bool(_owned_stage(stage_id, owner).update(lease_beat=F("lease_beat") + 1, **changes))
 
 
 def is_wanted(stage_id: int) -> bool:

@@ -101,8 +101,8 @@ class Supervisor(ABC):
         """Sends SIGTERM and waits up to WEIR_SUSPEND_TIMEOUT_S: a master suspends, a stage completes its step."""
         child.terminate()
         deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
-        while (rest := deadline - time.monotonic()) > 0:
-            if child.wait(min(rest, HEARTBEAT_S)) or self._renew() is StopReason.LEASE_LOST:
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            if child.wait(min(remaining_s, HEARTBEAT_S)) or self._renew() is StopReason.LEASE_LOST:
                 return
         log.warning("the child did not end in time", pid=child.pid)
 
@@ -117,8 +117,8 @@ class Supervisor(ABC):
     def _pause(self, delay_ms: int) -> bool:
         """Waits before the next child while renewing the lease. False if this supervisor must not start that child."""
         until = time.monotonic() + delay_ms / 1000
-        while (rest := until - time.monotonic()) > 0:
-            time.sleep(min(rest, HEARTBEAT_S))
+        while (remaining_s := until - time.monotonic()) > 0:
+            time.sleep(min(remaining_s, HEARTBEAT_S))
             if (reason := StopReason.SHUTDOWN if is_shutting_down() else self._renew()) is not None:
                 self._stop(reason)
                 return False

@@ -132,11 +132,11 @@ def _short_seconds(seconds: float) -> str:
 
 
 def _long(seconds: int) -> str:
-    days, rest = divmod(seconds, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
+    days, remainder = divmod(seconds, 86_400)
+    hours, remainder = divmod(remainder, 3600)
+    minutes, remainder = divmod(remainder, 60)
     if days:
         return f"{days} d {hours} h" if hours else f"{days} d"
     if hours:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes} min {remainder} s" if remainder else f"{minutes} min"

@@ -67,11 +67,11 @@ def postgres(name: str) -> dict[str, Any]:
         raise ImproperlyConfigured(f"{name} is not a Postgres URL: {error}".strip()) from error
     if not parts.get("dbname"):
         raise ImproperlyConfigured(f"{name} names no database")
-    named = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
-    known = {key: parts.pop(part, "") for key, part in named.items()}
+    keywords = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    address = {key: parts.pop(part, "") for key, part in keywords.items()}
     # A supervisor cannot watch its child while a query hangs, so an unreachable server must fail within seconds.
     limits = {"connect_timeout": 3, "tcp_user_timeout": 5000, **CLIENT_KEEPALIVES}
-    return {"ENGINE": "django.db.backends.postgresql", **known, "OPTIONS": {**limits, **parts}}
+    return {"ENGINE": "django.db.backends.postgresql", **address, "OPTIONS": {**limits, **parts}}
 
 
 def folder(name: str, default: Path | None = None) -> Path:
@@ -80,11 +80,11 @@ def folder(name: str, default: Path | None = None) -> Path:
 
 def folders(name: str, *default: Path) -> list[Path]:
     """Absolute paths, separated as in PATH."""
-    given = [Path(part) for part in optional(name, os.pathsep.join(map(str, default))).split(os.pathsep) if part]
-    for path in given:
+    paths = [Path(part) for part in optional(name, os.pathsep.join(map(str, default))).split(os.pathsep) if part]
+    for path in paths:
         if not path.is_absolute():
             raise ImproperlyConfigured(f"{name} must hold absolute paths, not {str(path)!r}")
-    return given
+    return paths
 
 
 # ---------------------------------------------------------------- paths, commands and limits

@@ -31,8 +31,8 @@ class OperationRequest:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        named = {"operation": self.id, "kind": self.kind}
-        return {**named, "request_id": self.request_id} if self.request_id else named
+        fields = {"operation": self.id, "kind": self.kind}
+        return {**fields, "request_id": self.request_id} if self.request_id else fields
 
 
 # ---------------------------------------------------------------- slots

@@ -23,7 +23,11 @@ def test_jobs_checkpoints_and_the_state_of_a_job(
         make_checkpoint(run, number, kind="savepoint" if number == 2 else "checkpoint")
     assert "daily sums  running" in weir("jobs").stdout
     assert [row["name"] for row in weir.json("jobs")] == ["daily sums"]
-    assert f"run {run.pk}, version 1, running, parallelism 2" in weir("status", "daily sums").stdout
+    sums = {"state": "running", "records_in": 20, "records_out": 3, "rate_in": 1.5, "rate_out": 0.2}
+    Run.objects.filter(pk=run.pk).update(live={"restarts": 2, "operators": {"sums": sums}})
+    lines = weir("status", "daily sums").stdout.splitlines()
+    assert lines[0] == f"daily sums: run {run.pk}, version 1, running, parallelism 2, restarts 2"
+    assert ["sums", "running", "20", "1.5", "3", "0.2"] in [line.split() for line in lines]
     possible = weir("status", "daily sums").stdout.splitlines()[-1]
     assert possible == "possible: rescale, restore --end-run, savepoint, stop, drain, cancel"
     assert [row["number"] for row in weir.json("checkpoints", "daily sums", "--limit", "2")] == [3, 2]
@@ -92,6 +96,16 @@ def test_a_job_is_archived_and_brought_back(weir: Commands, job: Job, make_run: 
     Run.objects.update(state="stopped")
     assert weir("archive", "daily sums").stdout == "daily sums: archived\n"
     assert weir("unarchive", "daily sums").stdout == "daily sums: in the list\n"
+
+
+def test_a_restore_of_an_active_run_is_refused_before_its_effects_are_shown(
+    weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    """They were shown and confirmed; then the console refused the restore, and no text named the option."""
+    run = make_run(RunState.RUNNING)
+    make_checkpoint(run, 1)
+    refusal = weir("restore", "daily sums", "--from", "1", code=3)
+    assert refusal.stderr == f"weir: run {run.pk} is running; `--end-run stop` ends it first, with a savepoint\n"
 
 
 def test_maintenance_is_begun_and_ended(weir: Commands, make_run: MakeRun) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from runtime.core.job.lifecycle import RunState, may_start
 from runtime.errors import JobRejected, WeirError
 from runtime.libraries import DISTRIBUTION
 from weir.control import authors, bulk, changes, definition, maintenance, plans, processes, snapshots
@@ -118,7 +119,10 @@ def jobs(console: Console, /, tag: str | None, owner: str | None, limit: int, as
 @json_option
 @with_console
 def status(console: Console, /, job: str, as_json: bool) -> None:
-    """Shows the latest run of JOB: state, health, and the operations that are possible now."""
+    """Shows the latest run of JOB: state, health, rows by step, and the operations that are possible now.
+
+    Rows are those of the present attempt; rates are per second.
+    """
     job_row = console.job(job)
     run = console.get(f"runs/{job_row['latest_run']}/") if job_row["latest_run"] else None
     if as_json:
@@ -127,11 +131,16 @@ def status(console: Console, /, job: str, as_json: bool) -> None:
     if run is None:
         click.echo(f"{job} has not run yet.")
         return
+    live = run["live"] or {}
     click.echo(
-        f"{job}: run {run['id']}, version {run['version_number']}, {run['state']}, parallelism {run['parallelism']}"
+        f"{job}: run {run['id']}, version {run['version_number']}, {run['state']}, parallelism {run['parallelism']},"
+        f" restarts {live.get('restarts', 0)}"
     )
     for finding in run["health"]["findings"]:
         click.echo(f"{finding['level']}: {finding['sentence']}")
+    if steps := live.get("operators"):
+        rows = ({"step": uid, **numbers} for uid, numbers in steps.items())
+        write_rows(rows, ("step", "state", "records_in", "rate_in", "records_out", "rate_out"), as_json=False)
     possible = [_COMMANDS_OF_ACTS.get(act["act"], act["act"]) for act in run["acts"] if act["enabled"]]
     click.echo("possible: " + (", ".join(possible) or "nothing"))
 
@@ -341,6 +350,9 @@ def restore(
     if end_run and number is None:
         raise click.UsageError("--end-run needs --from: only a recorded snapshot is held until the run has ended")
     job_row = console.job(job)
+    state = job_row["latest_state"]
+    if not (end_run or dry_run or state is None or may_start(RunState(state))):
+        raise Refused(f"run {job_row['latest_run']} is {state}; `--end-run stop` ends it first, with a savepoint")
     if version is None and (newest := console.newest_version(job_row, options["timeout"])):
         if newest["state"] == "ready":
             version = newest["number"]

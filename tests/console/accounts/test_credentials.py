@@ -63,8 +63,8 @@ def test_a_token_has_no_scope_unless_it_is_chosen(operator: User, client: Client
     login = {"username": "operator", "password": "a long enough one"}
     issued = APIClient().post("/api/v1/auth/token/", login, format="json").json()
     assert issued["scopes"] == []
-    chosen = APIClient().post("/api/v1/auth/token/", {**login, "scopes": ["define"]}, format="json").json()
-    assert chosen["scopes"] == ["define"]
+    answer = APIClient().post("/api/v1/auth/token/", {**login, "scopes": ["define"]}, format="json").json()
+    assert answer["scopes"] == ["define"]
     tokens.issue(operator)
     client.force_login(operator)
     client.post(reverse("ui:tokens"), {"days": 1})

@@ -35,9 +35,9 @@ def test_an_inactive_user_has_no_permission(definer: User) -> None:
 
 def test_a_definer_operates_nothing(definer: User, pipeline: Pipeline) -> None:
     api = api_as(definer)
-    made = api.post("/api/v1/jobs/", {"name": "daily sums", "pipeline": pipeline.name})
-    assert made.status_code == 201
-    operations = f"/api/v1/jobs/{made.json()['id']}/operations/"
+    answer = api.post("/api/v1/jobs/", {"name": "daily sums", "pipeline": pipeline.name})
+    assert answer.status_code == 201
+    operations = f"/api/v1/jobs/{answer.json()['id']}/operations/"
     refused = api.post(
         operations, {"kind": "start"}, headers={"Idempotency-Key": "11111111-1111-4111-8111-111111111111"}
     )

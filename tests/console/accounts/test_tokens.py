@@ -32,11 +32,11 @@ def everything_stored() -> str:
     """Every text of every table."""
     tables = [name for name in connection.introspection.table_names() if name != "django_migrations"]
     with connection.cursor() as cursor:
-        found = []
+        texts = []
         for table in tables:
             cursor.execute(f'SELECT t::text FROM "{table}" t')
-            found += [row[0] for row in cursor.fetchall()]
-    return "\n".join(found)
+            texts += [row[0] for row in cursor.fetchall()]
+    return "\n".join(texts)
 
 
 def test_no_table_and_no_page_of_the_admin_holds_the_token(operator: User, browser: Client) -> None:
@@ -146,12 +146,12 @@ def test_a_user_lists_and_revokes_own_tokens_over_rest(operator: User, viewer: U
     foreign = tokens.issue(viewer).text
     used, other = signed_in(tokens.issue(operator, scopes=Scope).text), tokens.issue(operator, scopes=["review"]).text
     path = "/api/v1/auth/tokens/"
-    newest, own = used.get(path).json()["results"]
+    newest, current = used.get(path).json()["results"]
     assert (newest["scopes"], newest["hint"], newest["current"]) == (["review"], other[:9], False)
-    assert (own["current"], own["used_at"] is not None) == (True, True)
-    assert "digest" not in own
+    assert (current["current"], current["used_at"] is not None) == (True, True)
+    assert "digest" not in current
     assert used.delete(f"{path}{ApiToken.objects.get(user=viewer).pk}/").status_code == 404
-    assert signed_in(other).delete(f"{path}{own['id']}/").status_code == 403, "it lacks scopes"
+    assert signed_in(other).delete(f"{path}{current['id']}/").status_code == 403, "it lacks scopes"
     assert used.delete(f"{path}{newest['id']}/").status_code == 204
     assert signed_in(other).get(path).status_code == 401
     assert signed_in(foreign).get(path).status_code == 200
@@ -169,18 +169,18 @@ def test_a_token_revokes_itself_whatever_its_scopes(operator: User, browser: Cli
 
 def test_a_user_makes_and_revokes_tokens_on_a_page(browser: Client, operator: User, viewer: User) -> None:
     tokens.issue(viewer)
-    made = browser.post("/tokens/", {"scopes": ["operate", "review"], "days": 30})
-    found = re.search(r'id="issued">(weir_[\w-]+)<', made.content.decode())
-    assert found is not None
-    assert "no-store" in made["Cache-Control"]
-    row = tokens.find(found[1])
+    answer = browser.post("/tokens/", {"scopes": ["operate", "review"], "days": 30})
+    match = re.search(r'id="issued">(weir_[\w-]+)<', answer.content.decode())
+    assert match is not None
+    assert "no-store" in answer["Cache-Control"]
+    row = tokens.find(match[1])
     assert row is not None
     assert row.expires_at is not None
     assert (row.user, row.scopes) == (operator, ["operate", "review"])
     assert timedelta(days=29) < row.expires_at - timezone.now() < timedelta(days=31)
     page = browser.get("/tokens/").content.decode()
     assert row.hint in page
-    assert found[1] not in page
+    assert match[1] not in page
     assert page.count("Revoke the token") == 1, "of this user only"
     other = ApiToken.objects.get(user=viewer)
     assert browser.post(f"/tokens/{other.pk}/revoke/").status_code == 404
@@ -193,16 +193,16 @@ def test_a_form_that_is_sent_twice_leaves_a_single_token(browser: Client, operat
     page = browser.get("/tokens/").content.decode()
     key = re.search(r'name="key" value="(\w+)"', page)
     assert key is not None
-    given = {"days": 30, "key": key[1]}
-    first, second = (browser.post("/tokens/", given).content.decode() for _ in range(2))
+    form = {"days": 30, "key": key[1]}
+    first, second = (browser.post("/tokens/", form).content.decode() for _ in range(2))
     assert "It replaces" not in first
     row = ApiToken.objects.get()
-    found = re.search(r'id="issued">(weir_[\w-]+)<', second)
-    assert found is not None
-    assert row.digest == tokens.token_digest(found[1])
+    match = re.search(r'id="issued">(weir_[\w-]+)<', second)
+    assert match is not None
+    assert row.digest == tokens.token_digest(match[1])
     assert re.search(r"It replaces weir_\S{4}…, which is revoked\.", second)
     ApiToken.objects.update(used_at=timezone.now())
-    browser.post("/tokens/", given)
+    browser.post("/tokens/", form)
     assert ApiToken.objects.filter(pk=row.pk).exists(), "a program uses it"
 
 
@@ -213,13 +213,13 @@ def test_the_page_names_the_token_that_a_new_one_replaces(browser: Client, opera
     )
     oldest = ApiToken.objects.get(used_at=None)
     ApiToken.objects.filter(pk=oldest.pk).update(created_at=timezone.now() - timedelta(days=9))
-    made = browser.post("/tokens/", {"days": 30}).content.decode()
-    assert f"It replaces {oldest}, which is revoked." in made
+    page = browser.post("/tokens/", {"days": 30}).content.decode()
+    assert f"It replaces {oldest}, which is revoked." in page
 
 
-@pytest.mark.parametrize("given", [{"days": ""}, {"days": 0}, {"days": 9, "scopes": ["all"]}])
-def test_a_token_without_an_end_or_with_an_unknown_scope_is_not_made(browser: Client, given: dict[str, Any]) -> None:
-    refused = browser.post("/tokens/", given)
+@pytest.mark.parametrize("form", [{"days": ""}, {"days": 0}, {"days": 9, "scopes": ["all"]}])
+def test_a_token_without_an_end_or_with_an_unknown_scope_is_not_made(browser: Client, form: dict[str, Any]) -> None:
+    refused = browser.post("/tokens/", form)
     assert refused.status_code == 422
     assert 'class="errors"' in refused.content.decode()
     assert not ApiToken.objects.exists()

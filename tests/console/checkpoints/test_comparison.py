@@ -25,9 +25,9 @@ def checkpoint(number: int, took_ms: int, delays: dict[tuple[str, str], float], 
             "state_bytes": [9, 9], **{f"{phase}_ms": [ms, ms] for phase, ms in phases.items()},
         }  # fmt: skip
         at += phases["alignment"] + phases["pre_barrier"]
-    given = {"kind": "checkpoint", "status": "completed", "duration_ms": took_ms, "size_bytes": 1_258_942,
+    fields = {"kind": "checkpoint", "status": "completed", "duration_ms": took_ms, "size_bytes": 1_258_942,
              "written_bytes": 86_311, "operators": OPERATORS, "acknowledgements": acknowledgements}  # fmt: skip
-    return Checkpoint(number=number, **{**given, **changes})
+    return Checkpoint(number=number, **{**fields, **changes})
 
 
 def compared(base: Checkpoint, other: Checkpoint, **rows: Any) -> Comparison:
@@ -49,9 +49,9 @@ def compared(base: Checkpoint, other: Checkpoint, **rows: Any) -> Comparison:
 def test_the_operator_that_grew_is_named_and_not_those_that_wait_behind_it(uid: str, phase: str, words: str) -> None:
     """Every operator downstream has a longer start delay too."""
     base, other = checkpoint(212, 300, {}), checkpoint(213, 2_300, {(uid, phase): 1_800.0})
-    found = compared(base, other)
-    assert found.explained_by == uid
-    assert found.sentence.startswith(
+    comparison = compared(base, other)
+    assert comparison.explained_by == uid
+    assert comparison.sentence.startswith(
         f"Checkpoint 213 took 2.0 s longer than checkpoint 212: {words} grew by 1.8 s, 90 %"
     )
     back = compared(other, base)
@@ -59,29 +59,29 @@ def test_the_operator_that_grew_is_named_and_not_those_that_wait_behind_it(uid: 
 
 
 def test_the_time_after_the_last_acknowledgement_belongs_to_no_operator() -> None:
-    found = compared(checkpoint(1, 60, {}), checkpoint(2, 5_060, {}))
-    assert ": the time to store and record the manifest grew by 5.0 s, 100 % of the difference." in found.sentence
-    assert found.explained_by == ""
+    comparison = compared(checkpoint(1, 60, {}), checkpoint(2, 5_060, {}))
+    assert ": the time to store and record the manifest grew by 5.0 s, 100 % of the difference." in comparison.sentence
+    assert comparison.explained_by == ""
 
 
 def test_a_difference_that_no_operator_explains_names_none() -> None:
     spread = {(uid, "sync"): 20.0 for uid in UIDS}
-    found = compared(checkpoint(1, 60, {}, acknowledgements={}), checkpoint(2, 260, spread, acknowledgements={}))
-    assert "took 0.20 s longer than checkpoint 1. No single operator explains the difference." in found.sentence
+    comparison = compared(checkpoint(1, 60, {}, acknowledgements={}), checkpoint(2, 260, spread, acknowledgements={}))
+    assert "took 0.20 s longer than checkpoint 1. No single operator explains the difference." in comparison.sentence
 
 
 def test_larger_state_names_its_operator_and_the_rest_is_folded() -> None:
     larger = [{**row, "state_bytes": 5_254_112} if row["uid"] == "window" else row for row in OPERATORS]
     other = checkpoint(2, 312, {}, operators=larger, size_bytes=5_258_942)
-    found = compared(checkpoint(1, 300, {}), other, rows={"window": 40}, in_flight={"join": 77})
-    assert found.sentence == (
+    comparison = compared(checkpoint(1, 300, {}), other, rows={"window": 40}, in_flight={"join": 77})
+    assert comparison.sentence == (
         "Checkpoint 2 took about as long as checkpoint 1, 0.31 s. The state is 3.8 MiB larger, 100 % of it in "
         "`sessions`."
     )
-    assert found.explained_by == "window"
-    assert [each.uid for each in found.notable] == ["window"]
-    assert [each.uid for each in found.equal] == [uid for uid in UIDS if uid != "window"]
-    changes = {each.uid: each.changes for each in found.operators}
+    assert comparison.explained_by == "window"
+    assert [each.uid for each in comparison.notable] == ["window"]
+    assert [each.uid for each in comparison.equal] == [uid for uid in UIDS if uid != "window"]
+    changes = {each.uid: each.changes for each in comparison.operators}
     assert (changes["window"]["rows"].other, changes["join"]["rows"].other) == (40, 0)
     assert (changes["join"]["in_flight_bytes"].difference, changes["window"]["in_flight_bytes"].other) == (0, None)
 
@@ -90,10 +90,10 @@ def test_a_failed_checkpoint_is_compared_by_the_acknowledgements_that_came() -> 
     failed = checkpoint(2, 9_000, {("flights", "sync"): 7_000.0}, status="failed", operators=[], size_bytes=None)
     for numbers in failed.acknowledgements["window"].values():
         numbers[:] = [None, None] if numbers != [0, 1] else numbers
-    found = compared(checkpoint(1, 300, {}), failed)
-    assert found.sentence.startswith(
+    comparison = compared(checkpoint(1, 300, {}), failed)
+    assert comparison.sentence.startswith(
         "Checkpoint 2 failed: only the subtasks that have acknowledged are compared. Checkpoint 2 took 8.7 s longer"
     )
-    assert "the copy of the state of `flights` grew by 7.0 s" in found.sentence
-    window = next(each for each in found.operators if each.uid == "window")
+    assert "the copy of the state of `flights` grew by 7.0 s" in comparison.sentence
+    window = next(each for each in comparison.operators if each.uid == "window")
     assert window.changes["sync_ms"].other is None

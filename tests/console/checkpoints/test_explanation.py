@@ -32,11 +32,11 @@ QUICK = (lane("source/0", 5, 0, 0, 1, 4), lane("window/0", 9, 0, 0, 1, 4), lane(
 
 
 def sentence(*lanes: Lane, load: Load = BUSY, **changes: Any) -> str:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "outcome": "completed", "reason": "", "detail": "",
-        "took_ms": max((one.at_ms or 0 for one in lanes), default=0) + 20, "graph": GRAPH,
+        "took_ms": max((lane.at_ms or 0 for lane in lanes), default=0) + 20, "graph": GRAPH,
     }  # fmt: skip
-    return explain(Circumstances(**{**given, **changes}, lanes=lanes, load=load))
+    return explain(Circumstances(**{**fields, **changes}, lanes=lanes, load=load))
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_a_row_without_acknowledgements_has_no_sentence() -> None:
 
 def test_operators_have_the_names_of_the_graph_without_their_backticks() -> None:
     """Operators of the same name have their uid too."""
-    named = {"window": "window `1 day`", "source": "orders", "sink": "orders"}
-    graph = {**GRAPH, "operators": [{"uid": uid, "name": name} for uid, name in named.items()]}
+    names = {"window": "window `1 day`", "source": "orders", "sink": "orders"}
+    graph = {**GRAPH, "operators": [{"uid": uid, "name": name} for uid, name in names.items()]}
     late = (*QUICK, lane("window/3", 40_000, 0, 0, 100, 900))
     assert sentence(*late, graph=graph) == (
         "Subtask 3 of `window '1 day'` acknowledged last, 41 s after the trigger: its barrier arrived after 40 s, "

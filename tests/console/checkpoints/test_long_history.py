@@ -46,14 +46,14 @@ def run(make_run: MakeRun) -> Run:
     The trigger that finds concerns is off: by statistics of the few rows of an earlier test, it would read all rows
     before each.
     """
-    made = make_run(RunState.RUNNING, token=1)
+    row = make_run(RunState.RUNNING, token=1)
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit = on")  # or the rows are not settled when they are looked through
         cursor.execute("ALTER TABLE weir_checkpoint DISABLE TRIGGER weir_checkpoint_concerns")
-        cursor.execute(_MANY, [ROWS - 5, ROWS, made.pk])
+        cursor.execute(_MANY, [ROWS - 5, ROWS, row.pk])
         cursor.execute("ALTER TABLE weir_checkpoint ENABLE TRIGGER weir_checkpoint_concerns")
         cursor.execute("VACUUM (ANALYZE) weir_checkpoint")  # as Postgres does by itself, some time after
-    return made
+    return row
 
 
 def test_old_rows_are_removed_batch_by_batch_without_reading_the_whole_history(run: Run, settings: Settings) -> None:
@@ -68,10 +68,10 @@ def test_old_rows_are_removed_batch_by_batch_without_reading_the_whole_history(r
     assert remove_old_rows() >= BATCH_ROWS
 
 
-def rows_read(sql: str, given: Any = None) -> int:
+def rows_read(sql: str, values: Any = None) -> int:
     """How many checkpoint rows a statement looks at; an index that answers alone looks at none."""
     with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", given)
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", values)
         return sum(_read(cursor.fetchone()[0][0]["Plan"]))
 
 
@@ -85,9 +85,9 @@ def _read(plan: dict[str, Any]) -> Iterator[int]:
 
 def read_by(act: Callable[[], Any]) -> int:
     """How many checkpoint rows all statements of `act` look at."""
-    with CaptureQueriesContext(connection) as made:
+    with CaptureQueriesContext(connection) as capture:
         act()
-    about = [query["sql"] for query in made.captured_queries if "weir_checkpoint" in query["sql"]]
+    about = [query["sql"] for query in capture.captured_queries if "weir_checkpoint" in query["sql"]]
     assert about
     return sum(rows_read(sql) for sql in about)
 
@@ -149,13 +149,13 @@ def test_the_reconciler(run: Run) -> None:
 def test_the_job_master(run: Run) -> None:
     """Retention is asked for after each completed checkpoint, where to go on from at each restart."""
     path = f"checkpoint-{ROWS}-1"
-    given = {
+    values = {
         "run": run.pk, "token": 1, "numbers": [ROWS - 9, ROWS - 8], "number": ROWS - 3, "passed_over": [path],
         "path": path,
     }  # fmt: skip
-    asked = (
+    names = (
         "retained", "retention_candidates", "discard", "committed_since", "final_savepoint", "restore_point",
         "note_restored",
     )  # fmt: skip
-    for name in asked:
-        assert rows_read(statement(name), given) <= FEW, name
+    for name in names:
+        assert rows_read(statement(name), values) <= FEW, name

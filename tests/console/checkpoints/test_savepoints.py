@@ -59,15 +59,15 @@ def nothing_started() -> bool:
 
 
 def test_the_mapping_says_what_a_restore_would_mean(api: APIClient, savepoint: Checkpoint) -> None:
-    found = api.get(f"/api/v1/checkpoints/{savepoint.pk}/mapping/", {"parallelism": "3"}).json()
-    assert (found["restorable"], found["problems"], found["loses"], found["repeats"]) == (True, [], [], None)
-    assert (found["version"], found["parallelism"]) == (savepoint.run.version_id, 3)
-    assert [(o["uid"], o["fate"], o["partly_finished"], o["state_bytes"]) for o in found["operators"]] == [
+    mapping = api.get(f"/api/v1/checkpoints/{savepoint.pk}/mapping/", {"parallelism": "3"}).json()
+    assert (mapping["restorable"], mapping["problems"], mapping["loses"], mapping["repeats"]) == (True, [], [], None)
+    assert (mapping["version"], mapping["parallelism"]) == (savepoint.run.version_id, 3)
+    assert [(o["uid"], o["fate"], o["partly_finished"], o["state_bytes"]) for o in mapping["operators"]] == [
         ("numbers", "matched", True, 10),
         ("sums", "matched", False, 1000),
         ("files", "matched", False, 0),
     ]
-    assert {(o["parallelism_before"], o["parallelism_after"]) for o in found["operators"]} == {(2, 3)}
+    assert {(o["parallelism_before"], o["parallelism_after"]) for o in mapping["operators"]} == {(2, 3)}
 
 
 def test_operators_have_as_many_subtasks_as_their_author_lets_them(api: APIClient, savepoint: Checkpoint) -> None:
@@ -78,29 +78,29 @@ def test_operators_have_as_many_subtasks_as_their_author_lets_them(api: APIClien
         job=savepoint.job, number=2, parallelism=2, state="ready", graph={**GRAPH, "operators": operators}
     )
     path = f"/api/v1/checkpoints/{savepoint.pk}/mapping/"
-    found = api.get(path, {"version": str(version.pk), "parallelism": "8"}).json()
-    assert [o["parallelism_after"] for o in found["operators"]] == [8, 4, 2]
+    mapping = api.get(path, {"version": str(version.pk), "parallelism": "8"}).json()
+    assert [o["parallelism_after"] for o in mapping["operators"]] == [8, 4, 2]
 
 
 def test_a_mapping_with_problems_is_shown_with_each(
     api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
     run = make_run(RunState.STOPPED)
-    held = [{**HELD[0], "finished": "running"}, {**HELD[1], "finished": "finished"}, GONE]
-    chosen = make_checkpoint(run, 3, "stop", operators=held)
+    operators = [{**HELD[0], "finished": "running"}, {**HELD[1], "finished": "finished"}, GONE]
+    checkpoint = make_checkpoint(run, 3, "stop", operators=operators)
     make_checkpoint(run, 4)
-    found = api.get(f"/api/v1/checkpoints/{chosen.pk}/mapping/").json()
-    assert [(p["code"], p["field"], p["waivable"]) for p in found["problems"]] == [
+    mapping = api.get(f"/api/v1/checkpoints/{checkpoint.pk}/mapping/").json()
+    assert [(p["code"], p["field"], p["waivable"]) for p in mapping["problems"]] == [
         ("operator-before-finished", "numbers", False),
         ("unmapped-state", "gone", True),
     ]
-    assert {o["uid"]: (o["fate"], o["problem"]) for o in found["operators"]} == {
+    assert {o["uid"]: (o["fate"], o["problem"]) for o in mapping["operators"]} == {
         "numbers": ("incompatible", "operator-before-finished"),
         "sums": ("finished", None),
         "files": ("new", None),
         "gone": ("dropped", "unmapped-state"),
     }
-    assert (found["restorable"], found["loses"], found["repeats"]) == (False, ["gone"], {"first": 4, "last": 4})
+    assert (mapping["restorable"], mapping["loses"], mapping["repeats"]) == (False, ["gone"], {"first": 4, "last": 4})
 
 
 def test_a_bad_question_is_refused(api: APIClient, savepoint: Checkpoint) -> None:
@@ -120,14 +120,14 @@ def test_state_is_let_go_only_where_that_is_asked_for(
     api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
     run = make_run(RunState.STOPPED)
-    chosen = make_checkpoint(run, 3, "stop", operators=[*HELD, GONE])
-    body = check_problem(restore(api, run.job, checkpoint=chosen.pk), 422, "unmapped-state", "/params/version")
+    checkpoint = make_checkpoint(run, 3, "stop", operators=[*HELD, GONE])
+    body = check_problem(restore(api, run.job, checkpoint=checkpoint.pk), 422, "unmapped-state", "/params/version")
     assert body["operator"] == "gone"
     assert nothing_started()
-    accepted = restore(api, run.job, checkpoint=chosen.pk, allow_unmapped=True)
+    accepted = restore(api, run.job, checkpoint=checkpoint.pk, allow_unmapped=True)
     assert accepted.status_code == 202
-    made = api.get(f"/api/v1/runs/{accepted.json()['run']}/").json()
-    assert (made["allow_unmapped"], made["restore_checkpoint"], made["restore_path"]) == (True, chosen.pk, "")
+    row = api.get(f"/api/v1/runs/{accepted.json()['run']}/").json()
+    assert (row["allow_unmapped"], row["restore_checkpoint"], row["restore_path"]) == (True, checkpoint.pk, "")
 
 
 # ---------------------------------------------------------------- damage
@@ -174,8 +174,8 @@ def test_a_damaged_checkpoint_is_refused_by_file_before_anything_starts(
 @pytest.mark.parametrize("by_path", [False, True])
 def test_a_newer_format_is_refused(api: APIClient, savepoint: Checkpoint, by_path: bool) -> None:
     store(savepoint, format=FORMAT_VERSION + 1)
-    named = {"path": str(folder_of(savepoint))} if by_path else {"checkpoint": savepoint.pk}
-    answer = restore(api, savepoint.job, **named)
+    params = {"path": str(folder_of(savepoint))} if by_path else {"checkpoint": savepoint.pk}
+    answer = restore(api, savepoint.job, **params)
     body = check_problem(answer, 422, "other-format", f"/params/{'path' if by_path else 'checkpoint'}")
     assert MANIFEST_FILE in body["detail"]
     assert nothing_started()
@@ -222,13 +222,13 @@ def test_a_savepoint_written_outside_of_a_job_is_restored_and_the_report_says_ho
 ) -> None:
     """It may have the number of a savepoint that the job has, and is another one."""
     manifest = decode_manifest((elsewhere / MANIFEST_FILE).read_bytes(), "")
-    operators = {uid: msgspec.structs.replace(one, origin="re-keyed") for uid, one in manifest.operators.items()}
-    made = msgspec.structs.replace(manifest, token=0, variant="1f0c", operators=operators)
-    text = msgspec.json.encode(made).replace(b"savepoint-7-1/", b"savepoint-7-0-1f0c/")
+    operators = {uid: msgspec.structs.replace(state, origin="re-keyed") for uid, state in manifest.operators.items()}
+    variant = msgspec.structs.replace(manifest, token=0, variant="1f0c", operators=operators)
+    text = msgspec.json.encode(variant).replace(b"savepoint-7-1/", b"savepoint-7-0-1f0c/")
     (elsewhere / MANIFEST_FILE).write_bytes(encode_manifest(msgspec.json.decode(text, type=Manifest)))
     mapping = api.get(f"/api/v1/jobs/{savepoint.job_id}/mapping/", {"path": str(elsewhere)}).json()
     assert mapping["restorable"]
-    assert all("(re-keyed)" in one["reason"] for one in mapping["operators"] if one["fate"] == "matched")
+    assert all("(re-keyed)" in operator["reason"] for operator in mapping["operators"] if operator["fate"] == "matched")
     run = Run.objects.get(pk=restore(api, savepoint.job, path=str(elsewhere)).json()["run"])
     assert (run.restore_path, run.restore_checkpoint) == (str(elsewhere), None)
 
@@ -274,8 +274,8 @@ def test_committed_output_after_it_is_repeated_also_by_path(
 def test_a_periodic_checkpoint_is_not_restored_by_its_folder(
     api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
-    chosen = make_checkpoint(make_run(RunState.STOPPED), 3, operators=HELD)
-    answer = restore(api, chosen.job, path=str(folder_of(chosen)))
+    checkpoint = make_checkpoint(make_run(RunState.STOPPED), 3, operators=HELD)
+    answer = restore(api, checkpoint.job, path=str(folder_of(checkpoint)))
     check_problem(answer, 422, "not-a-savepoint", "/params/path")
 
 
@@ -319,8 +319,8 @@ def test_no_folder_outside_the_allowed_roots_is_read(
     answer = restore(api, savepoint.job, path=str(path))
     there = check_problem(answer, 422, "path-not-allowed", "/params/path")["detail"]
     shutil.rmtree(outside)
-    gone = check_problem(restore(api, savepoint.job, path=str(path)), 422, "path-not-allowed", "/params/path")
-    assert gone["detail"] == there
+    problem = check_problem(restore(api, savepoint.job, path=str(path)), 422, "path-not-allowed", "/params/path")
+    assert problem["detail"] == there
 
 
 @pytest.mark.parametrize("name", [MANIFEST_FILE, "sums-0/state.arrow"])

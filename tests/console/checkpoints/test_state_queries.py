@@ -65,19 +65,19 @@ def test_states_and_queries_are_listed_without_spark(api: APIClient, savepoint: 
 def test_a_periodic_checkpoint_is_pinned_before_it_is_read(
     api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
-    found = make_checkpoint(make_run(RunState.RUNNING), 4)
+    checkpoint = make_checkpoint(make_run(RunState.RUNNING), 4)
     for _ in range(2):
-        assert api.get(f"/api/v1/checkpoints/{found.pk}/state/").status_code == 200
-    (pin,) = (job_root(found.job_id) / "pins").iterdir()
+        assert api.get(f"/api/v1/checkpoints/{checkpoint.pk}/state/").status_code == 200
+    (pin,) = (job_root(checkpoint.job_id) / "pins").iterdir()
     now_ms = int(timezone.now().timestamp() * 1000)
-    assert pinned_folders([decode_pin(pin.read_bytes())], now_ms) == {found.path}
+    assert pinned_folders([decode_pin(pin.read_bytes())], now_ms) == {checkpoint.path}
     assert not pinned_folders([decode_pin(pin.read_bytes())], now_ms + 601_000)
 
 
 def test_a_checkpoint_without_files_is_named(api: APIClient, savepoint: Checkpoint) -> None:
     delete_savepoint(savepoint)
-    gone = api.post(path(savepoint), ROWS)
-    assert "there is no such file" in check_problem(gone, 422, "corrupt-checkpoint")["detail"]
+    answer = api.post(path(savepoint), ROWS)
+    assert "there is no such file" in check_problem(answer, 422, "corrupt-checkpoint")["detail"]
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=timezone.now())
     discarded = check_problem(api.post(path(savepoint), {"query": "all sums"}), 409, "no-state")
     assert discarded["detail"] == "Savepoint 3 was discarded: there is no state to read."
@@ -157,10 +157,10 @@ def test_the_table_and_its_errors_hold_no_secret(
     )
     Run.objects.filter(pk=savepoint.run_id).update(version=version)
     table = {**TABLE, "rows": [["the s3cr3t-key of it", 1]]}
-    seen: list[stages.StageCommand] = []
+    commands: list[stages.StageCommand] = []
 
     def run(stage: stages.StageCommand, still_wanted: Any) -> Any:
-        seen.append(stage)
+        commands.append(stage)
         assert still_wanted({"phase": "reading"})
         if "fails" in stage.stdin["name"]:
             raise stages.StageFailed("bad-sql", "no column s3cr3t-key", "a query")
@@ -171,13 +171,13 @@ def test_the_table_and_its_errors_hold_no_secret(
     state_stage.answer(query.pk)
     query.refresh_from_db()
     assert (query.state, (query.result or {})["rows"]) == ("succeeded", [["the ******** of it", 1]])
-    assert seen[0].arguments == ["state", "--checkpoint", str(job_root(savepoint.job_id) / savepoint.path)]
+    assert commands[0].arguments == ["state", "--checkpoint", str(job_root(savepoint.job_id) / savepoint.path)]
     failing = StateQuery.objects.create(checkpoint=savepoint, request={"kind": "sql", "name": "fails", "sql": ""})
     state_stage.answer(failing.pk)
     failing.refresh_from_db()
     assert (failing.state, (failing.error or {})["detail"]) == ("failed", "no column ********")
     state_stage.answer(failing.pk)
-    assert len(seen) == 2, "a repeated message asks nothing again"
+    assert len(commands) == 2, "a repeated message asks nothing again"
 
 
 def test_a_savepoint_that_was_discarded_meanwhile_is_named(
@@ -235,13 +235,13 @@ def test_a_query_that_no_worker_takes_fails_and_old_answers_are_deleted(operator
 
 
 def test_only_its_user_or_an_operator_cancels_a_query(viewer: User, operator: User, savepoint: Checkpoint) -> None:
-    foreign, own = asked(operator, savepoint), asked(viewer, savepoint)
+    foreign, viewer_query = asked(operator, savepoint), asked(viewer, savepoint)
     api = api_as(viewer)
     check_problem(api.delete(f"/api/v1/state-queries/{foreign.pk}/"), 403, "not-permitted")
-    assert api.delete(f"/api/v1/state-queries/{own.pk}/").status_code == 204
+    assert api.delete(f"/api/v1/state-queries/{viewer_query.pk}/").status_code == 204
     assert api_as(operator).delete(f"/api/v1/state-queries/{foreign.pk}/").status_code == 204
     assert {query.state for query in StateQuery.objects.all()} == {"canceled"}
-    assert not state_queries.renew(own.pk, "", None)
+    assert not state_queries.renew(viewer_query.pk, "", None)
 
 
 # ---------------------------------------------------------------- CSV

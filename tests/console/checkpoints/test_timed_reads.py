@@ -59,7 +59,7 @@ def test_a_read_that_has_just_begun_hangs_no_other(answers: Event, monkeypatch: 
 def test_a_read_whose_thread_cannot_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its result was waited for until the end of the worker, and no other snapshot was read in time."""
 
-    def fail(*given: object) -> None:
+    def fail(*arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:

@@ -23,10 +23,10 @@ def test_days_have_their_percentiles_and_gaps_none() -> None:
     run = rows.run(rows.job())
     number = 0
 
-    def add(at: datetime, duration_ms: int, **more: Any) -> None:
+    def add(at: datetime, duration_ms: int, **fields: Any) -> None:
         nonlocal number
         number += 1
-        rows.checkpoint(run, number, is_stored=False, triggered_at=at, duration_ms=duration_ms, **more)
+        rows.checkpoint(run, number, is_stored=False, triggered_at=at, duration_ms=duration_ms, **fields)
 
     add(NOW - timedelta(days=7), 9_999)
     for ms in range(1, 101):
@@ -59,8 +59,8 @@ def test_page_and_api_show_the_trend(browser: Client, api: APIClient) -> None:
     sentence = r"From \S+ to \S+, the 95th percentile of the duration rose from 0\.10 s to [\d.]+ s, and that of the "
     assert re.search(sentence + r"full size (stayed at|rose from|fell from) [^.]+\.", page)
     assert page.count('class="line out"') == 2
-    found = api.get(f"/api/v1{path}", {"days": 7}).json()
-    first = next(day for day in found if day["checkpoints"])
+    days = api.get(f"/api/v1{path}", {"days": 7}).json()
+    first = next(day for day in days if day["checkpoints"])
     assert (first["checkpoints"], first["duration_p50_ms"]) == (older.filter(status="completed").count(), 100)
     assert 'href="?days=30" aria-current="true"' in browser.get(path, {"days": "x"}).content.decode()
     for wrong in ("0", "91", "x"):
@@ -82,9 +82,9 @@ def test_failures_are_counted_by_day_and_reason(browser: Client, api: APIClient)
     path, day = f"/jobs/{run.job_id}/checkpoints/trend/", (now - timedelta(days=1)).date()
     page = browser.get(path)
     assert "2 expired, 1 async failed" in blocks.text(page)
-    found = re.search(rf'id="failed-{day}-expired" href="([^"]+)"', page.content.decode())
-    assert found
-    listed = browser.get(found[1].replace("&amp;", "&")).context["found"].page.rows
+    match = re.search(rf'id="failed-{day}-expired" href="([^"]+)"', page.content.decode())
+    assert match
+    listed = browser.get(match[1].replace("&amp;", "&")).context["found"].page.rows
     assert {row.number for row in listed} == {1, 2}
     answer = browser.get(f"/jobs/{run.job_id}/checkpoints/trend.csv?days=7").getvalue().decode()
     (row,) = csv.DictReader(answer.splitlines())

@@ -44,14 +44,14 @@ def subtask(index: int = 0, **numbers: Any) -> SubtaskFacts:
 
 def operator(uid: str, *inputs: str, role: Role = Role.OPERATOR, **changes: Any) -> OperatorFacts:
     """An operator behind forward edges of `inputs`."""
-    given = {"forward_inputs": inputs, "subtasks": (subtask(0), subtask(1)), **changes}
-    return OperatorFacts(uid=uid, role=role, inputs=inputs, **given)
+    fields = {"forward_inputs": inputs, "subtasks": (subtask(0), subtask(1)), **changes}
+    return OperatorFacts(uid=uid, role=role, inputs=inputs, **fields)
 
 
 def checkpoint(**changes: Any) -> CompletedCheckpoint:
     """Completed 3 s ago, in 0.3 s."""
-    given = {"pk": 77, "number": 7, "completed_at": ago(3), "duration_ms": 300.0, "operators": (), **changes}
-    return CompletedCheckpoint(**given)
+    fields = {"pk": 77, "number": 7, "completed_at": ago(3), "duration_ms": 300.0, "operators": (), **changes}
+    return CompletedCheckpoint(**fields)
 
 
 def phases(uid: str, written_bytes: int = 0, **took_ms: float) -> dict[str, Any]:
@@ -67,24 +67,24 @@ def phases(uid: str, written_bytes: int = 0, **took_ms: float) -> dict[str, Any]
 
 
 def failed_attempt(seconds_ago: float, **changes: Any) -> FailedAttempt:
-    given = {"ended_at": ago(seconds_ago), "message": "KeyError: 'x'", "code": "attempt-failed", **changes}
-    return FailedAttempt(**given)
+    fields = {"ended_at": ago(seconds_ago), "message": "KeyError: 'x'", "code": "attempt-failed", **changes}
+    return FailedAttempt(**fields)
 
 
 def operators(**changes: Mapping[str, Any]) -> dict[str, OperatorFacts]:
     """The operators, with changes by uid."""
-    given = {
+    by_uid = {
         "orders": operator("orders", role=Role.SOURCE),
         "payments": operator("payments", role=Role.SOURCE),
         "join": operator("join", "orders", "payments"),
         "sink": operator("sink", "join", role=Role.SINK),
     }
-    return {uid: replace(found, **changes.get(uid, {})) for uid, found in given.items()}
+    return {uid: replace(entry, **changes.get(uid, {})) for uid, entry in by_uid.items()}
 
 
 def facts(**changes: Any) -> RunFacts:
     live = Live(at=ago(1), slots=(SlotLive(index=0, host="h1", pid=4, seen_ms_ago=300.0),))
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "now": NOW,
         "state": RunState.RUNNING,
         "created_at": ago(7_200),
@@ -96,7 +96,7 @@ def facts(**changes: Any) -> RunFacts:
         "watermark_s": 70.0,
         **changes,
     }
-    return RunFacts(**given)
+    return RunFacts(**fields)
 
 
 def verdict(**changes: Any) -> Verdict:

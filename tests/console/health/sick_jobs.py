@@ -148,8 +148,8 @@ def held(folder: Path) -> weir.Dataflow:
     folder.mkdir(exist_ok=True)
     flow = weir.Dataflow("held", required_guarantee="none")
     orders, payments = flow.source("orders", Ticks()), flow.source("payments", Ticks(rows=100))
-    both = orders.union("both", payments)
-    both.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("out", LinesSink(folder / "out"))
+    union = orders.union("both", payments)
+    union.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("out", LinesSink(folder / "out"))
     return flow
 
 

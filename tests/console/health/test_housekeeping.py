@@ -136,10 +136,10 @@ def test_a_run_whose_verdict_fails_is_left_out_for_a_while(monkeypatch: pytest.M
     """It was the oldest of each pass, which then checked its neighbours one by one and reached no others."""
     broken = sick("broken", 5)
     sick("late", 5)
-    asked: list[int] = []
+    sizes: list[int] = []
 
     def collect_others(runs: Sequence[Run], *arguments: Any) -> Mapping[int, RunFacts]:
-        asked.append(len(runs))
+        sizes.append(len(runs))
         if broken in runs:
             raise KeyError("rows_in")
         return collect(runs, *arguments)
@@ -147,12 +147,12 @@ def test_a_run_whose_verdict_fails_is_left_out_for_a_while(monkeypatch: pytest.M
     monkeypatch.setattr(housekeeping, "_retry_at", {})
     monkeypatch.setattr(housekeeping, "collect", collect_others)
     store_verdicts()
-    assert asked == [2, 1, 1]
+    assert sizes == [2, 1, 1]
     store_verdicts()
-    assert asked[3:] == [1]
+    assert sizes[3:] == [1]
     monkeypatch.setattr(housekeeping, "_retry_at", {broken.pk: 0.0})
     store_verdicts()
-    assert asked[4:] == [2, 1, 1]
+    assert sizes[4:] == [2, 1, 1]
 
 
 def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
@@ -161,8 +161,8 @@ def test_the_facts_of_many_runs_cost_the_queries_of_one() -> None:
             collect(runs, timezone.now())
         return len(counted)
 
-    made = [sick(f"job-{number}", 1) for number in range(6)]
-    runs = list(Run.objects.filter(pk__in=[run.pk for run in made]).select_related("version", "job"))
+    sick_runs = [sick(f"job-{number}", 1) for number in range(6)]
+    runs = list(Run.objects.filter(pk__in=[run.pk for run in sick_runs]).select_related("version", "job"))
     assert queries(runs) == queries(runs[:1]) == 1
 
 
@@ -178,11 +178,11 @@ def test_only_partitions_that_may_hold_the_facts_are_planned() -> None:
     run, now = sick("planned", 1), timezone.now()
     for days in (1, 0):
         create_partitions(now - timedelta(days=days))
-    with CaptureQueriesContext(connection) as made:
+    with CaptureQueriesContext(connection) as capture:
         collect([run], now)
-    (asked,) = (query["sql"] for query in made.captured_queries if "metrics" in query["sql"])
+    (statement,) = (query["sql"] for query in capture.captured_queries if "metrics" in query["sql"])
     with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {asked}")
+        cursor.execute(f"EXPLAIN {statement}")
         assert not [line for (line,) in cursor.fetchall() if "Subplans Removed" in line]
 
 
@@ -221,8 +221,8 @@ def test_the_subtasks_of_the_last_half_minute_become_facts() -> None:
 def history(run: Run, operator: str, step_s: int, minutes_ago: float, **numbers: Any) -> None:
     """A row of the interval of `step_s` seconds that lies `minutes_ago`."""
     at = datetime.fromtimestamp((timezone.now().timestamp() - minutes_ago * 60) // step_s * step_s, UTC)
-    given = {"span_ms": step_s * 1000, "records_in": 0, "records_out": 0, "bytes_in": 0, "bytes_out": 0, **numbers}
-    Metrics.objects.create(step_s=step_s, run_id=run.pk, at=at, operator=operator, token=0, **given)
+    fields = {"span_ms": step_s * 1000, "records_in": 0, "records_out": 0, "bytes_in": 0, "bytes_out": 0, **numbers}
+    Metrics.objects.create(step_s=step_s, run_id=run.pk, at=at, operator=operator, token=0, **fields)
 
 
 def test_the_last_hours_become_facts() -> None:
@@ -278,9 +278,9 @@ def test_the_newest_savepoint_is_a_fact_while_it_has_failed() -> None:
     assert failed() == 8, "an abort by a cancel is no failure"
     triggered, minute = timezone.now() - timedelta(seconds=68), timedelta(minutes=1)
     Checkpoint.objects.filter(number=8).update(triggered_at=triggered, completed_at=triggered + minute)
-    found = collect([run], timezone.now())[run.pk].failed_savepoint
-    assert found is not None
-    assert found.failed_at == triggered + minute, "its failure counts, not its trigger"
+    failure = collect([run], timezone.now())[run.pk].failed_savepoint
+    assert failure is not None
+    assert failure.failed_at == triggered + minute, "its failure counts, not its trigger"
     rows.checkpoint(run, 11, kind="savepoint", is_stored=False)
     assert failed() is None
 
@@ -325,15 +325,15 @@ def test_the_admin_lists_verdicts_by_urgency(browser: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "kind", "others"), [("stopping", "stop", "drain"), ("draining", "drain", "stop"),
+    ("state", "kind", "other"), [("stopping", "stop", "drain"), ("draining", "drain", "stop"),
                                   ("cancelling", "cancel", "stop"), ("starting", "start", "stop")]
 )  # fmt: skip
-def test_the_change_of_state_under_way_has_its_begin_and_the_longest_before(state: str, kind: str, others: str) -> None:
+def test_the_change_of_state_under_way_has_its_begin_and_the_longest_before(state: str, kind: str, other: str) -> None:
     run, now = rows.run(rows.job(), state), timezone.now()
     for minutes in (1, 4, 2):
         begun = now - timedelta(days=minutes)
         rows.operation(run.job, kind, run=None, created_at=begun, ended_at=begun + timedelta(minutes=minutes))
-    rows.operation(run.job, others, created_at=now - timedelta(hours=9), ended_at=now)
+    rows.operation(run.job, other, created_at=now - timedelta(hours=9), ended_at=now)
     Attempt.objects.create(run=run, token=run.token, started_at=now - timedelta(minutes=30))
     rows.operation(run.job, kind, "running", run=run, started_at=now - timedelta(minutes=30))
     change = collect([run], now)[run.pk].change

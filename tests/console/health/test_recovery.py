@@ -16,10 +16,10 @@ from tests.console.health.facts_of import NOW, ago, checkpoint, facts, failed_at
 
 def facts_of_burst(total: int, **changes: Any) -> RunFacts:
     """The newest numbers end 15 s ago: a burst of 3 records in an interval that begins with the newest checkpoint."""
-    found = facts(live=Live(operators={"orders": OperatorLive(records_out=total)}), **changes)
+    base = facts(live=Live(operators={"orders": OperatorLive(records_out=total)}), **changes)
     newest = checkpoint(completed_at=ago(19), duration_ms=1_000.0)
     reads = (Read(ago(25), ago(20), 5), Read(ago(20), ago(15), 3))
-    return replace(found, checkpoints=replace(found.checkpoints, newest=newest), reads=reads, sampled_at=ago(15))
+    return replace(base, checkpoints=replace(base.checkpoints, newest=newest), reads=reads, sampled_at=ago(15))
 
 
 def records(of: RunFacts) -> int | None:

@@ -120,8 +120,8 @@ def test_the_pages_of_eight_faulty_jobs_name_their_faults(tmp_path: Path, full_d
         Run.objects.filter(pk=queued.pk).update(created_at=timezone.now() - timedelta(seconds=30))
         until(lambda: Run.objects.get(pk=alone.pk).state == "running", PATIENCE_S)
         process.kill()
-        seen = _read(client, jobs)
-        assert not any(seen.values()), f"words that a page did not show: {seen}"
+        missing = _read(client, jobs)
+        assert not any(missing.values()), f"words that a page did not show: {missing}"
         assert _health(client, jobs.runs["well"]) == ("ok", ())
         store_verdicts()
         listed = client.get("/jobs/")

@@ -26,8 +26,8 @@ def change(seconds: float, longest_s: float | None = None) -> Any:
 def test_a_change_is_slow_after_five_minutes_and_three_times_the_longest(
     state: RunState, seconds: float, longest_s: float | None, is_found: bool
 ) -> None:
-    given = {"state": state, "live": Live(at=ago(2_000)), "change": change(seconds, longest_s)}
-    assert (found("slow-change", **given) is not None) is is_found
+    fields = {"state": state, "live": Live(at=ago(2_000)), "change": change(seconds, longest_s)}
+    assert (found("slow-change", **fields) is not None) is is_found
 
 
 def test_a_start_names_the_operators_that_open_or_restore() -> None:
@@ -43,11 +43,11 @@ def test_a_start_names_the_operators_that_open_or_restore() -> None:
     )
     slots = tuple(SlotLive(index=index, host=f"h{index}") for index in range(4))
     hanging = replace_live(operators={"sink": OperatorLive()}, parallelism=4, slots=slots, undeployed_slots=(1, 3))
-    named = sentence("slow-change", **STARTING, live=hanging, change=change(900))
-    assert named.endswith(". These slots have not deployed their subtasks: 1 on h1 and 3 on h3.")
+    text = sentence("slow-change", **STARTING, live=hanging, change=change(900))
+    assert text.endswith(". These slots have not deployed their subtasks: 1 on h1 and 3 on h3.")
     older = structs.replace(hanging, undeployed_slots=())  # the report of an older job master
-    named = sentence("slow-change", **STARTING, live=older, change=change(900))
-    assert named.endswith("Not all slots have deployed their subtasks.")
+    text = sentence("slow-change", **STARTING, live=older, change=change(900))
+    assert text.endswith("Not all slots have deployed their subtasks.")
     before = sentence("slow-change", **STARTING, live=Live(at=ago(2_000)), change=change(900))
     assert before.endswith("has not begun to deploy the subtasks: it reads the snapshot or lists its inputs.")
 
@@ -67,11 +67,11 @@ def test_a_wait_for_slots_is_no_part_of_the_start() -> None:
 
 def test_a_stop_names_the_state_of_its_savepoint() -> None:
     pending = CheckpointLive(number=8, kind="stop", acknowledged=3, subtasks=10)
-    given = {"state": RunState.STOPPING, "change": change(600)}
-    assert sentence("slow-change", **given, live=Live(at=ago(1), checkpoint=pending)) == (
+    fields = {"state": RunState.STOPPING, "change": change(600)}
+    assert sentence("slow-change", **fields, live=Live(at=ago(1), checkpoint=pending)) == (
         "The stop of the run has taken 10 min. Its savepoint waits: 3 of 10 subtasks have acknowledged."
     )
-    assert sentence("slow-change", **given).endswith(
+    assert sentence("slow-change", **fields).endswith(
         "No savepoint is in progress: it has not begun, or it has completed and a slot has not ended."
     )
     cancelling = sentence("slow-change", state=RunState.CANCELLING, change=change(600))

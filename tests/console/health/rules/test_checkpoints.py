@@ -107,8 +107,8 @@ def test_a_checkpoint_in_progress_is_slow_before_any_has_completed() -> None:
 
 
 def test_the_commit_phase_is_what_no_subtask_accounts_for() -> None:
-    found = blame(checkpoint(duration_ms=9_000, operators=(phases("a", sync=1_000), phases("b", async_=2_000))))
-    assert (found.phase, found.took_ms) == ("commit", 7_000)
+    blamed = blame(checkpoint(duration_ms=9_000, operators=(phases("a", sync=1_000), phases("b", async_=2_000))))
+    assert (blamed.phase, blamed.took_ms) == ("commit", 7_000)
 
 
 @pytest.mark.parametrize(("seconds", "completed", "is_found"), [

@@ -161,8 +161,8 @@ def test_a_single_hot_subtask_does_not_explain_half_of_the_records(
     busy_of_others: float, per_s: float, is_found: bool
 ) -> None:
     """At night seven of eight partitions have few records. A subtask without a partition does not count."""
-    others = [subtask(index, records_per_s=per_s, busy=busy_of_others) for index in range(1, 8)]
-    orders = {"subtasks": (subtask(0, records_per_s=800.0, busy=0.85), *others), "usual_per_s": 2_400.0}
+    siblings = [subtask(index, records_per_s=per_s, busy=busy_of_others) for index in range(1, 8)]
+    orders = {"subtasks": (subtask(0, records_per_s=800.0, busy=0.85), *siblings), "usual_per_s": 2_400.0}
     assert (found("falls-behind", operators=operators(orders=orders)) is not None) is is_found
 
 
@@ -268,26 +268,26 @@ def of_eight(blocked: float, busy: float, **changes: float) -> dict[str, object]
 
 @pytest.mark.parametrize(("blocked", "busy", "is_found"), [(0.8, 0.8, True), (0.79, 1.0, False), (1.0, 0.79, False)])
 def test_a_single_slow_subtask_behind_a_forward_edge_has_limits(blocked: float, busy: float, is_found: bool) -> None:
-    given = operators(**of_eight(blocked, busy))  # type: ignore[arg-type]
-    assert (found("backpressure", operators=given) is not None) is is_found
+    graph = operators(**of_eight(blocked, busy))  # type: ignore[arg-type]
+    assert (found("backpressure", operators=graph) is not None) is is_found
 
 
 def test_a_subtask_behind_a_hash_edge_does_not_block_the_sender_with_its_index() -> None:
     """Each sender has records for all receivers, so the subtask that waits may wait for any of them."""
-    given = operators(**of_eight(1.0, 1.0))  # type: ignore[arg-type]
-    assert found("backpressure", operators={**given, "join": replace(given["join"], forward_inputs=())}) is None
+    graph = operators(**of_eight(1.0, 1.0))  # type: ignore[arg-type]
+    assert found("backpressure", operators={**graph, "join": replace(graph["join"], forward_inputs=())}) is None
 
 
 def test_a_single_slow_subtask_is_named_though_the_operator_is_backpressured_by_an_eighth() -> None:
-    given = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
-    finding = found("backpressure", operators=given)
+    graph = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
+    finding = found("backpressure", operators=graph)
     assert finding is not None
     assert (finding.operator, finding.waiting) == ("join", ("orders",))
     assert finding.sentence == (
         "Backpressure from subtask 3 of `join`, which is 100 % busy; subtask 3 of `orders` waits for it 95 % of the "
         "time, the other subtasks 0 % on average."
     )
-    behind = {**given, "orders": replace(given["orders"], lag_ms=(10 * MINUTE_MS, 25 * MINUTE_MS))}
+    behind = {**graph, "orders": replace(graph["orders"], lag_ms=(10 * MINUTE_MS, 25 * MINUTE_MS))}
     late = found("falls-behind", operators=behind)
     assert late is not None
     assert late.operator == "join"
@@ -295,10 +295,10 @@ def test_a_single_slow_subtask_is_named_though_the_operator_is_backpressured_by_
 
 
 def test_a_subtask_that_waits_itself_is_not_the_slow_one_and_a_backlog_is_well() -> None:
-    given = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
-    waiting = tuple(replace(each, backpressured=0.4) for each in given["join"].subtasks)
-    assert found("backpressure", operators={**given, "join": replace(given["join"], subtasks=waiting)}) is None
-    bounded = {uid: replace(each, bounded=True) for uid, each in given.items()}
+    graph = operators(**of_eight(0.95, 1.0))  # type: ignore[arg-type]
+    waiting = tuple(replace(each, backpressured=0.4) for each in graph["join"].subtasks)
+    assert found("backpressure", operators={**graph, "join": replace(graph["join"], subtasks=waiting)}) is None
+    bounded = {uid: replace(each, bounded=True) for uid, each in graph.items()}
     assert found("backpressure", operators=bounded) is None
 
 

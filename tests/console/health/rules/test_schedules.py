@@ -13,8 +13,8 @@ def test_a_missed_time_is_named_with_its_reason_while_the_run_is_active() -> Non
     assert (finding.level, finding.since) == (Level.ATTENTION, ago(3_600))
     assert finding.sentence == ("The restore drill of 2026-11-23 11:00 UTC was missed: The user may not operate jobs.")
     assert found("schedule-missed", missed=(miss,), state=RunState.STOPPED) is None
-    both = verdict(missed=(miss, MissedTime("savepoint", ago(60), "The run is restarting.")))
-    assert len(both.findings) == 2
+    result = verdict(missed=(miss, MissedTime("savepoint", ago(60), "The run is restarting.")))
+    assert len(result.findings) == 2
 
 
 def test_a_failed_drill_is_named_until_a_later_one_succeeds_or_for_eight_days() -> None:

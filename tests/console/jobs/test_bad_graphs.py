@@ -27,8 +27,8 @@ def bad(db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job.objects.create(name="bad", pipeline="bad")
 
 
-def asked(api: APIClient, job: Job, how: str, **more: Any) -> Any:
-    return api.post(f"/api/v1/jobs/{job.pk}/versions/", {"parallelism": 2, "params": {"how": how}, **more})
+def asked(api: APIClient, job: Job, how: str, **changes: Any) -> Any:
+    return api.post(f"/api/v1/jobs/{job.pk}/versions/", {"parallelism": 2, "params": {"how": how}, **changes})
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_an_invalid_graph_rejects_the_version_by_operator(
     accepted = asked(api, bad, how)
     assert accepted.status_code == 202
     compile_version(accepted.json()["id"])
-    shown = api.get(accepted["Location"]).json()
-    assert (shown["state"], shown["graph"]) == ("rejected", None)
-    assert (shown["error"]["code"], shown["error"]["field"]) == (code, field)
+    version = api.get(accepted["Location"]).json()
+    assert (version["state"], version["graph"]) == ("rejected", None)
+    assert (version["error"]["code"], version["error"]["field"]) == (code, field)
     started = api.post(f"/api/v1/jobs/{bad.pk}/operations/", {"kind": "start"})
     check_problem(started, 409, "no-ready-version", "/params/version")
 
@@ -80,7 +80,7 @@ def test_the_same_pipeline_without_fault_is_ready(api: APIClient, bad: Job) -> N
 
 
 @pytest.mark.parametrize(
-    ("more", "pointer"),
+    ("changes", "pointer"),
     [
         ({"parallelism": 129}, "/parallelism"),
         ({"parallelism": 3, "max_parallelism": 2}, "/parallelism"),
@@ -91,7 +91,7 @@ def test_the_same_pipeline_without_fault_is_ready(api: APIClient, bad: Job) -> N
     ],
 )
 def test_a_bad_configuration_is_refused_at_once_by_field(
-    api: APIClient, bad: Job, more: dict[str, Any], pointer: str
+    api: APIClient, bad: Job, changes: dict[str, Any], pointer: str
 ) -> None:
-    check_problem(asked(api, bad, "nothing", **more), 422, "invalid-field", pointer)
+    check_problem(asked(api, bad, "nothing", **changes), 422, "invalid-field", pointer)
     assert not bad.versions.exists()

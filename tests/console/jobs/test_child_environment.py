@@ -31,12 +31,12 @@ def test_a_stage_is_given_none_of_our_secrets() -> None:
 
 
 def test_a_master_is_given_the_database_and_the_key_of_manifests_alone(tmp_path: Path) -> None:
-    found = child_environment.master_environment(tmp_path / "beat", "sums")
-    assert sorted(name for name, value in found.items() if value == "swordfish") == [
+    variables = child_environment.master_environment(tmp_path / "beat", "sums")
+    assert sorted(name for name, value in variables.items() if value == "swordfish") == [
         "DATABASE_URL",
         "WEIR_MANIFEST_KEY",
     ]
-    assert found["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
+    assert variables["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
 
 
 def test_both_have_the_limits_of_jobs_and_the_folders_of_weir(
@@ -46,11 +46,11 @@ def test_both_have_the_limits_of_jobs_and_the_folders_of_weir(
     monkeypatch.delenv("WEIR_DATA_ROOTS")
     settings.WEIR_DATA_ROOTS = [Path("/a"), Path("/b")]
     settings.WEIR_DATA_HOSTS = ["db:5432", "*.kafka"]
-    for found in (child_environment.stage_environment(), child_environment.master_environment(tmp_path, "sums")):
-        assert found["WEIR_DATA_ROOTS"] == f"/a{os.pathsep}/b"
-        assert found["WEIR_DATA_HOSTS"] == "db:5432 *.kafka"
-        assert found["WEIR_STORAGE"] == str(settings.WEIR_STORAGE)
-        assert found["PATH"] == os.environ["PATH"]
+    for variables in (child_environment.stage_environment(), child_environment.master_environment(tmp_path, "sums")):
+        assert variables["WEIR_DATA_ROOTS"] == f"/a{os.pathsep}/b"
+        assert variables["WEIR_DATA_HOSTS"] == "db:5432 *.kafka"
+        assert variables["WEIR_STORAGE"] == str(settings.WEIR_STORAGE)
+        assert variables["PATH"] == os.environ["PATH"]
 
 
 def test_a_process_has_the_connections_of_its_pipeline_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +58,11 @@ def test_a_process_has_the_connections_of_its_pipeline_alone(tmp_path: Path, mon
     monkeypatch.setenv("WEIR_SECRET_SHOP", "swordfish")
     for name, pipelines in (("shop", "sums orders"), ("other", "orders"), ("all", "*")):
         Connection.objects.create(name=name, address=f"postgresql://app:${{secret:{name}}}@db/d", pipelines=pipelines)
-    for made in (
+    for variables in (
         child_environment.stage_environment("sums"),
         child_environment.master_environment(tmp_path, "sums"),
     ):
-        found = json.loads(made["WEIR_CONNECTIONS"])
-        assert set(found) == {"shop", "all"}
-        assert found["shop"] == {"address": "postgresql://app:${secret:shop}@db/d", "options": {}}
+        connections = json.loads(variables["WEIR_CONNECTIONS"])
+        assert set(connections) == {"shop", "all"}
+        assert connections["shop"] == {"address": "postgresql://app:${secret:shop}@db/d", "options": {}}
     assert child_environment.stage_environment()["WEIR_CONNECTIONS"] == "{}"

@@ -29,10 +29,10 @@ def run_with(code: dict[str, Any] | None) -> Run:
 )
 def test_other_code_is_a_finding_that_names_both_packages(changes: dict[str, str], sentence: str) -> None:
     run = run_with(DEFINED | changes)
-    found = other_code(run)
-    assert found.startswith(f"Run {run.pk} ")
-    assert found.endswith(sentence)
-    assert collect([run], timezone.now())[run.pk].other_code == found
+    message = other_code(run)
+    assert message.startswith(f"Run {run.pk} ")
+    assert message.endswith(sentence)
+    assert collect([run], timezone.now())[run.pk].other_code == message
 
 
 @pytest.mark.django_db

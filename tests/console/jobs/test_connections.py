@@ -26,8 +26,8 @@ def test_an_administrator_makes_a_connection(client: Client, operator: User) -> 
     client.force_login(operator)
     answer = client.post(reverse("admin:jobs_connection_add"), FORM)
     assert answer.status_code == 302, answer.content.decode()
-    made = Connection.objects.get()
-    assert (made.name, made.options, made.pipelines) == ("shop", {"sslmode": "verify-full"}, "enrichment")
+    row = Connection.objects.get()
+    assert (row.name, row.options, row.pipelines) == ("shop", {"sslmode": "verify-full"}, "enrichment")
 
 
 @pytest.mark.parametrize("is_staff", [False, True])
@@ -63,9 +63,9 @@ def test_a_bad_connection_is_refused(db: None, fields: dict[str, Any], message: 
 
 def test_the_api_lists_connections(api: APIClient, operator: User) -> None:
     Connection.objects.create(name="shop", address=FORM["address"], options={"a": "b"}, pipelines="enrichment x")
-    (shown,) = api.get("/api/v1/connections/").json()["results"]
-    del shown["updated_at"]
-    assert shown == {
+    (connection,) = api.get("/api/v1/connections/").json()["results"]
+    del connection["updated_at"]
+    assert connection == {
         "name": "shop", "description": "", "address": FORM["address"], "options": {"a": "b"},
         "pipelines": ["enrichment", "x"],
     }  # fmt: skip
@@ -75,5 +75,5 @@ def test_the_api_lists_connections(api: APIClient, operator: User) -> None:
 def test_the_command_makes_a_connection_once(db: None) -> None:
     for address in ("${secret:examples-url}", "postgresql://other/db"):
         call_command("ensure_connection", "examples", address, "enrichment", "change_capture")
-    made = Connection.objects.get()
-    assert (made.address, made.pipelines) == ("${secret:examples-url}", "enrichment change_capture")
+    row = Connection.objects.get()
+    assert (row.address, row.pipelines) == ("${secret:examples-url}", "enrichment change_capture")

@@ -43,9 +43,9 @@ def test_no_page_and_no_answer_shows_them(client: Client, operator: User, versio
         reverse("ui:version_as_yaml", args=(version.job_id,)),
         reverse("ui:versions", args=(version.job_id,)) + f"?base={version.number}&other={other.number}",
     ]
-    shown: list[Any] = [client.get(page) for page in pages]
-    shown += [api.get(f"/api/v1/versions/{version.pk}/"), api.get(f"/api/v1/jobs/{version.job_id}/versions/")]
-    for answer in shown:
+    answers: list[Any] = [client.get(page) for page in pages]
+    answers += [api.get(f"/api/v1/versions/{version.pk}/"), api.get(f"/api/v1/jobs/{version.job_id}/versions/")]
+    for answer in answers:
         assert answer.status_code == 200, answer.content.decode()[:500]
         assert "hunter" not in answer.content.decode()
     assert api.get(f"/api/v1/versions/{version.pk}/").json()["settings"]["spark"] == {
@@ -56,12 +56,12 @@ def test_no_page_and_no_answer_shows_them(client: Client, operator: User, versio
 def test_a_mask_keeps_the_value_of_a_setting_that_an_administrator_has_added(definer: User, job: Job) -> None:
     set_added_settings(NAME)
     try:
-        given: dict[str, Any] = {"parallelism": 1, "params": {"path": "in"}}
-        create_version(definer, job, **given, settings={"spark": {NAME: "hunter2"}})
-        kept = create_version(definer, job, **given, settings={"spark": {NAME: MASK, "spark.task.cpus": "2"}})
+        fields: dict[str, Any] = {"parallelism": 1, "params": {"path": "in"}}
+        create_version(definer, job, **fields, settings={"spark": {NAME: "hunter2"}})
+        version = create_version(definer, job, **fields, settings={"spark": {NAME: MASK, "spark.task.cpus": "2"}})
     finally:
         set_added_settings("")
-    assert kept.settings["spark"] == {NAME: "hunter2", "spark.task.cpus": "2"}
+    assert version.settings["spark"] == {NAME: "hunter2", "spark.task.cpus": "2"}
 
 
 @pytest.mark.parametrize(

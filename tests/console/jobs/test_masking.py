@@ -60,23 +60,23 @@ def test_names_that_do_not(name: str) -> None:
 
 
 def test_what_is_masked_comes_back_whole() -> None:
-    shown = mask(PARAMS, SCHEMA)
-    assert shown == {
+    masked = mask(PARAMS, SCHEMA)
+    assert masked == {
         "path": "/data",
         "db_password": MASK,
         "pin": MASK,
         "url": f"postgresql://weir:{MASK}@db/flights",
         "sink": {"opener": MASK, "apiKey": MASK, "rows": 5},
     }
-    assert unmask(shown, PARAMS, SCHEMA) == PARAMS
-    changed = {**shown, "path": "/other", "pin": "0815", "sink": {**shown["sink"], "rows": 6}}
+    assert unmask(masked, PARAMS, SCHEMA) == PARAMS
+    changed = {**masked, "path": "/other", "pin": "0815", "sink": {**masked["sink"], "rows": 6}}
     expected = {**PARAMS, "path": "/other", "pin": "0815", "sink": {**PARAMS["sink"], "rows": 6}}
     assert unmask(changed, PARAMS, SCHEMA) == expected
 
 
 def test_a_connection_string_hides_its_password() -> None:
-    shown = mask({"dsn": "host=db password='two words' dbname=x", "q": "jdbc:x?user=a&password=b;c=d"}, {})
-    assert shown == {"dsn": f"host=db password={MASK} dbname=x", "q": f"jdbc:x?user=a&password={MASK};c=d"}
+    masked = mask({"dsn": "host=db password='two words' dbname=x", "q": "jdbc:x?user=a&password=b;c=d"}, {})
+    assert masked == {"dsn": f"host=db password={MASK} dbname=x", "q": f"jdbc:x?user=a&password={MASK};c=d"}
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_a_version_read_over_rest_can_be_sent_back(secretive: JobVersion, api: A
     read = api.get(f"/api/v1/versions/{secretive.pk}/").json()
     assert read["params"]["db_password"] == MASK
     body = {"parallelism": 1, "params": {**read["params"], "path": "/new"}}
-    made = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body)
-    assert made.status_code == 202, made.content
-    assert JobVersion.objects.get(pk=made.json()["id"]).params == {**PARAMS, "path": "/new"}
+    answer = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body)
+    assert answer.status_code == 202, answer.content
+    assert JobVersion.objects.get(pk=answer.json()["id"]).params == {**PARAMS, "path": "/new"}
 
 
 def test_the_form_of_a_version_keeps_what_is_not_typed_anew(secretive: JobVersion, browser: Client) -> None:
@@ -214,9 +214,9 @@ def test_a_literal_secret_is_refused_by_field_and_form(
 
 def test_a_reference_is_accepted_and_shown(secretive: JobVersion, api: APIClient, browser: Client) -> None:
     body = {"parallelism": 1, "params": {**mask(PARAMS, SCHEMA), "pin": "${secret:pin}"}}
-    made = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body).json()
-    assert made["params"]["pin"] == "${secret:pin}"
-    assert JobVersion.objects.get(pk=made["id"]).params == {**PARAMS, "pin": "${secret:pin}"}
+    answer = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body).json()
+    assert answer["params"]["pin"] == "${secret:pin}"
+    assert JobVersion.objects.get(pk=answer["id"]).params == {**PARAMS, "pin": "${secret:pin}"}
     page = browser.get(f"/jobs/{secretive.job_id}/versions/new/").content.decode()
     assert 'placeholder="${secret:NAME}"' in page
     assert 'value="${secret:pin}"' in page
@@ -233,8 +233,8 @@ def test_a_duplicate_of_a_definition_has_its_secrets_and_facts(
     secretive: JobVersion, api: APIClient, browser: Client
 ) -> None:
     Job.objects.filter(pk=secretive.job_id).update(owner="ops", tags=["night"], runbook="https://example.org/run")
-    made = api.post("/api/v1/jobs/", {"name": "twin", "duplicate_of": secretive.pk})
-    assert made.status_code == 201, made.content
+    answer = api.post("/api/v1/jobs/", {"name": "twin", "duplicate_of": secretive.pk})
+    assert answer.status_code == 201, answer.content
     twin = Job.objects.get(name="twin")
     assert (twin.owner, twin.tags, twin.runbook) == ("ops", ["night"], "https://example.org/run")
     assert twin.cloned_from is None, "it has no state"
@@ -243,8 +243,8 @@ def test_a_duplicate_of_a_definition_has_its_secrets_and_facts(
     page = browser.get("/jobs/new/", {"duplicate": secretive.pk})
     sent = {f"params-{field.name}": field.value() for field in page.context["version"].params}
     assert page.context["form"]["name"].value() == f"{secretive.job.name}, duplicate"
-    given = {"duplicate": secretive.pk, "name": "by page", "parallelism": 1, **sent, "params-path": "/new"}
-    assert browser.post("/jobs/new/", given).status_code == 302
+    form = {"duplicate": secretive.pk, "name": "by page", "parallelism": 1, **sent, "params-path": "/new"}
+    assert browser.post("/jobs/new/", form).status_code == 302
     assert JobVersion.objects.get(job__name="by page").params == {**PARAMS, "path": "/new"}
     assert Job.objects.get(name="by page").owner == "ops"
 

@@ -81,9 +81,9 @@ def test_a_run_leaves_its_numbers_behind(tmp_path: Path) -> None:
     """Records and bytes of each operator add up to what was read; the run as a whole reads what its sources give."""
     run, source = make_run(), Numbers(total=2_000)
     records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
-    done = master_of(run, counts(source, tmp_path / "out"), tmp_path / "s", records).run()
+    exit_code = master_of(run, counts(source, tmp_path / "out"), tmp_path / "s", records).run()
     records.close()
-    assert done is MasterExitCode.DONE
+    assert exit_code is MasterExitCode.DONE
     rows = Metrics.objects.filter(run_id=run.pk, step_s=FINEST_STEP_S)
     total = source.total * source.splits
     sums = {uid: [row for row in rows if row.operator == uid] for uid in ("", "numbers", "counts", "out")}
@@ -157,13 +157,13 @@ def test_a_history_that_postgres_refuses_stops_no_job(tmp_path: Path) -> None:
     try:
         run = make_run()
         records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
-        done = master_of(run, counts(Numbers(total=500), tmp_path / "out"), tmp_path / "s", records).run()
+        exit_code = master_of(run, counts(Numbers(total=500), tmp_path / "out"), tmp_path / "s", records).run()
         records.close()
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE weir_metrics RENAME COLUMN another TO skew")
     run.refresh_from_db()
-    assert (done, run.state) == (MasterExitCode.DONE, "finished")
+    assert (exit_code, run.state) == (MasterExitCode.DONE, "finished")
 
 
 def test_the_history_follows_the_wall_clock_after_a_suspension(tmp_path: Path) -> None:
@@ -280,5 +280,5 @@ def test_models_name_the_columns_of_the_partitioned_tables() -> None:
             cursor.execute(
                 "SELECT column_name FROM information_schema.columns WHERE table_name = %s", [model._meta.db_table]
             )
-            found = {name for (name,) in cursor.fetchall()}
-        assert found == {field.column for field in model._meta.concrete_fields}
+            columns = {name for (name,) in cursor.fetchall()}
+        assert columns == {field.column for field in model._meta.concrete_fields}

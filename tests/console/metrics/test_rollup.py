@@ -49,13 +49,13 @@ def rows(draw: st.DrawFn) -> Row:
     }
 
 
-def unique(found: Iterable[Row]) -> list[Row]:
-    return list({(row["run_id"], row["at"], row["operator"], row["token"]): row for row in found}.values())
+def unique(rows: Iterable[Row]) -> list[Row]:
+    return list({(row["run_id"], row["at"], row["operator"], row["token"]): row for row in rows}.values())
 
 
-def expected(found: list[Row], step_s: int, until: datetime) -> dict[tuple[int, datetime, str], Row]:
+def expected(rows: list[Row], step_s: int, until: datetime) -> dict[tuple[int, datetime, str], Row]:
     groups: dict[tuple[int, datetime, str], list[Row]] = {}
-    for row in found:
+    for row in rows:
         at = datetime.fromtimestamp(row["at"].timestamp() // step_s * step_s, UTC)
         if at < until:
             groups.setdefault((row["run_id"], at, row["operator"]), []).append(row)
@@ -65,8 +65,8 @@ def expected(found: list[Row], step_s: int, until: datetime) -> dict[tuple[int, 
 def aggregated(group: list[Row]) -> Row:
     def mean(name: str, weight: Any) -> float | None:
         with_value = [row for row in group if row[name] is not None]
-        whole = sum(weight(row) for row in with_value)
-        return sum(row[name] * weight(row) for row in with_value) / whole if whole else None
+        total = sum(weight(row) for row in with_value)
+        return sum(row[name] * weight(row) for row in with_value) / total if total else None
 
     return {
         **{name: sum(row[name] for row in group) for name in SUMS},
@@ -77,15 +77,15 @@ def aggregated(group: list[Row]) -> Row:
     }
 
 
-def insert(found: Iterable[Row]) -> None:
-    Metrics.objects.bulk_create([Metrics(step_s=5, **row) for row in found])
+def insert(rows: Iterable[Row]) -> None:
+    Metrics.objects.bulk_create([Metrics(step_s=5, **row) for row in rows])
 
 
-def equals(found: Any, wanted: Any) -> bool:
+def equals(value: Any, reference: Any) -> bool:
     """Columns of type real have six digits."""
-    if found is None or wanted is None:
-        return found is wanted
-    return math.isclose(found, wanted, rel_tol=1e-5, abs_tol=1e-6)
+    if value is None or reference is None:
+        return value is reference
+    return math.isclose(value, reference, rel_tol=1e-5, abs_tol=1e-6)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -94,11 +94,11 @@ def equals(found: Any, wanted: Any) -> bool:
     st.sets(st.integers(0, 3_600), max_size=4),
     st.integers(0, 9),
 )
-def test_rolled_up_rows_equal_a_recount(found: list[Row], passes: set[int], late_minutes: int) -> None:
+def test_rolled_up_rows_equal_a_recount(rows: list[Row], passes: set[int], late_minutes: int) -> None:
     """Each row is inserted by the first pass `late_minutes` after its time, as after an outage of the database."""
     Metrics.objects.all().delete()
     RollUp.objects.all().delete()
-    waiting = sorted(found, key=lambda row: row["at"])
+    waiting = sorted(rows, key=lambda row: row["at"])
     for second in [*sorted(passes), 3_600, 7_200]:
         now = START + timedelta(seconds=second)
         come = [row for row in waiting if row["at"] + timedelta(minutes=late_minutes) <= now]
@@ -108,15 +108,15 @@ def test_rolled_up_rows_equal_a_recount(found: list[Row], passes: set[int], late
     assert waiting == []
     for step_s in rollup.STEPS_S[1:]:
         until = rollup.rolled_until(step_s)
-        assert (until is None) == (not found)
+        assert (until is None) == (not rows)
         if until is None:
             continue
         assert until >= START + timedelta(seconds=3_600)
-        wanted = expected(found, step_s, until)
+        aggregates = expected(rows, step_s, until)
         stored = {(row.run_id, row.at, row.operator): row for row in Metrics.objects.filter(step_s=step_s)}
-        assert stored.keys() == wanted.keys()
+        assert stored.keys() == aggregates.keys()
         for key, row in stored.items():
-            for name, value in wanted[key].items():
+            for name, value in aggregates[key].items():
                 assert equals(getattr(row, name), value), (step_s, key, name, getattr(row, name), value)
 
 
@@ -146,11 +146,11 @@ def test_an_interval_that_is_not_over_is_not_rolled_up() -> None:
 
 def test_a_rolled_up_row_has_the_commit_of_its_longest_checkpoint() -> None:
     numbers = {"span_ms": 5_000, "records_in": 3, "records_out": 3, "bytes_in": 0, "bytes_out": 0}
-    taken = enumerate([(90, 80), (300, 20), (None, None), (200, 70)])
+    checkpoints = enumerate([(90, 80), (300, 20), (None, None), (200, 70)])
     insert(
         {"run_id": 1, "at": START + timedelta(seconds=5 * n), "operator": "", "token": 1, **numbers,
          "checkpoint_ms": lasted_ms, "commit_ms": commit_ms}
-        for n, (lasted_ms, commit_ms) in taken
+        for n, (lasted_ms, commit_ms) in checkpoints
     )  # fmt: skip
     rollup.roll_up(START + timedelta(hours=1))
     for step_s in rollup.STEPS_S[1:]:
@@ -163,10 +163,10 @@ def test_a_rolled_up_row_has_the_phases_of_its_longest_checkpoint() -> None:
     numbers = {"span_ms": 5_000, "records_in": 3, "records_out": 3, "bytes_in": 0, "bytes_out": 0}
     for n, (lasted_ms, alignment_ms, async_ms) in enumerate([(90, 70, 5), (300, 10, 250), (None, None, None)]):
         phases = {"alignment_ms": alignment_ms, "async_ms": async_ms}
-        own = {"run_id": 1, "at": START + timedelta(seconds=5 * n), "token": 1, **numbers, **phases}
-        insert([{**own, "operator": "", "checkpoint_ms": lasted_ms}, {**own, "operator": "window"}])
+        columns = {"run_id": 1, "at": START + timedelta(seconds=5 * n), "token": 1, **numbers, **phases}
+        insert([{**columns, "operator": "", "checkpoint_ms": lasted_ms}, {**columns, "operator": "window"}])
     rollup.roll_up(START + timedelta(hours=1))
     for step_s in rollup.STEPS_S[1:]:
-        whole, window = Metrics.objects.filter(step_s=step_s).order_by("operator")
-        assert (whole.alignment_ms, whole.async_ms) == (10, 250)
+        run, window = Metrics.objects.filter(step_s=step_s).order_by("operator")
+        assert (run.alignment_ms, run.async_ms) == (10, 250)
         assert (window.alignment_ms, window.async_ms) == (70, 250)

@@ -136,12 +136,12 @@ def test_rates_are_per_second_of_the_time_that_the_numbers_cover(run: Run) -> No
     add(run, every_5_s(NOW - HOUR, NOW - 30 * MINUTE))
     Metrics.objects.filter(at__gte=NOW - 35 * MINUTE).update(span_ms=2_500, records_in=25)
     grid = choose_grid(NOW - HOUR, NOW, 60, 1, NOW)
-    found = history(run, grid).run
-    assert found is not None
-    rates = found["records_in_per_s"]
+    columns = history(run, grid).run
+    assert columns is not None
+    rates = columns["records_in_per_s"]
     assert rates[1:30] == [10.0] * 29
     assert rates[-29:] == [None] * 29
-    assert (found["busy"][1], found["backpressured"][1], found["idle"][1]) == (0.5, 0.25, 0.25)
+    assert (columns["busy"][1], columns["backpressured"][1], columns["idle"][1]) == (0.5, 0.25, 0.25)
 
 
 @pytest.mark.django_db
@@ -153,10 +153,10 @@ def test_the_answer_is_the_same_whatever_is_rolled_up(run: Run) -> None:
         if rolled_up:
             rollup.roll_up(rolled_up)
         for step_s in (60, 900, 3_600):
-            found = history(run, choose_grid(NOW - 6 * HOUR, NOW, step_s, 2, NOW))
-            assert found.run is not None
-            assert set(found.run["records_in_per_s"]) == {10.0}, rolled_up
-            assert set(found.operators["sums"]["records_in_per_s"]) == {20.0}, rolled_up
+            result = history(run, choose_grid(NOW - 6 * HOUR, NOW, step_s, 2, NOW))
+            assert result.run is not None
+            assert set(result.run["records_in_per_s"]) == {10.0}, rolled_up
+            assert set(result.operators["sums"]["records_in_per_s"]) == {20.0}, rolled_up
 
 
 @pytest.mark.django_db
@@ -166,13 +166,13 @@ def test_lines_and_load_of_the_plots_are_those_of_the_history(run: Run) -> None:
         add(run, every_5_s(NOW - 6 * HOUR, NOW), operator)
     rollup.roll_up(NOW - 20 * MINUTE)
     lines, cells = (choose_grid(NOW - 5 * HOUR, NOW, step_s, 1, NOW) for step_s in (120, 300))
-    whole, load = selectors.plot_history([run.pk], lines, cells)
+    totals, load = selectors.plot_history([run.pk], lines, cells)
     expected = history(run, lines).run
     assert expected is not None
-    assert whole == {name: expected[name] for name in whole}
+    assert totals == {name: expected[name] for name in totals}
     columns = history(run, cells, "sums").operators["sums"]
     assert load == {"sums": {name: columns[name] for name in ("busy", "backpressured", "idle")}}
-    assert selectors.plot_history([run.pk], lines, None) == (whole, {}), "a file of the numbers has no load"
+    assert selectors.plot_history([run.pk], lines, None) == (totals, {}), "a file of the numbers has no load"
     nothing, no_load = selectors.plot_history([], lines, cells)
     assert (set(nothing["busy"]), no_load) == ({None}, {})
 
@@ -183,9 +183,9 @@ def test_restarts_are_those_of_the_attempts(run: Run) -> None:
     for token, ago in enumerate((50, 20, 20, 5), 1):
         attempt = Attempt.objects.create(run=run, token=token)
         Attempt.objects.filter(pk=attempt.pk).update(started_at=NOW - ago * MINUTE)
-    found = history(run, choose_grid(NOW - HOUR, NOW, 600, 1, NOW)).run
-    assert found is not None
-    assert found["restarts"] == [0, 0, 0, 0, 2, 0, 1]
+    columns = history(run, choose_grid(NOW - HOUR, NOW, 600, 1, NOW)).run
+    assert columns is not None
+    assert columns["restarts"] == [0, 0, 0, 0, 2, 0, 1]
     assert history(run, choose_grid(NOW - 12 * MINUTE, NOW, 600, 1, NOW)).run["restarts"] == [0, 1]  # type: ignore[index]
 
 
@@ -198,9 +198,9 @@ def test_numbers_of_subtasks_come_by_operator(run: Run) -> None:
         }
         SubtaskMetrics.objects.create(run_id=run.pk, at=NOW - n * HOUR / 2, token=1, operators=operators)
     for uid, by in names.items():
-        found = selectors.subtask_history(run, uid, NOW)
-        assert found.at == [NOW - HOUR, NOW - HOUR / 2, NOW]
-        assert found.numbers["records_in"] == [[2 * by, 2], [by, 1], [0, 0]]
+        subtasks = selectors.subtask_history(run, uid, NOW)
+        assert subtasks.at == [NOW - HOUR, NOW - HOUR / 2, NOW]
+        assert subtasks.numbers["records_in"] == [[2 * by, 2], [by, 1], [0, 0]]
     assert selectors.subtask_history(run, "unknown", NOW).at == []
 
 
@@ -214,9 +214,9 @@ def test_numbers_of_many_subtasks_are_those_of_an_hour_too(run: Run, parallelism
     SubtaskMetrics.objects.bulk_create(
         SubtaskMetrics(run_id=run.pk, at=at, token=1, operators=operators) for at in times
     )
-    found = selectors.subtask_history(run, "sums", NOW).at
-    assert found[-1] == times[-1]
-    assert found[0] - (NOW - HOUR) < HOUR / 20
-    assert max(after - before for before, after in pairwise(found)) < HOUR / 20
-    assert len(found) * parallelism * len(selectors.SUBTASK_NUMBERS) <= selectors.MAX_SUBTASK_VALUES
+    starts = selectors.subtask_history(run, "sums", NOW).at
+    assert starts[-1] == times[-1]
+    assert starts[0] - (NOW - HOUR) < HOUR / 20
+    assert max(after - before for before, after in pairwise(starts)) < HOUR / 20
+    assert len(starts) * parallelism * len(selectors.SUBTASK_NUMBERS) <= selectors.MAX_SUBTASK_VALUES
     assert selectors.subtask_history(run, "sums", NOW, intervals=2).at == times[-2:]

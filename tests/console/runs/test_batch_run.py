@@ -20,8 +20,8 @@ LINES = [f"line {number} of the file" for number in range(300)]
 
 @pytest.fixture(scope="module")
 def worker(place: World) -> Iterator[Worker]:
-    with place.worker("runs", "-c2", silence_s=180) as one:
-        yield one
+    with place.worker("runs", "-c2", silence_s=180) as process:
+        yield process
 
 
 def batch_run(place: World, root: Path, lines: str = "lines") -> int:
@@ -48,9 +48,9 @@ def ended(place: World, run: int) -> dict[str, Any]:
 
 
 def words(folder: Path) -> dict[str, int]:
-    found = [row for path in folder.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
-    assert len({row["word"] for row in found}) == len(found)
-    return {row["word"]: row["count"] for row in found}
+    rows = [row for path in folder.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert len({row["word"] for row in rows}) == len(rows)
+    return {row["word"]: row["count"] for row in rows}
 
 
 def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
@@ -64,7 +64,7 @@ def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
     row = ended(place, run)
     assert (row["state"], row["failure"]) == ("finished", None)
     assert words(tmp_path / "out") == Counter(" ".join(LINES).split())
-    assert [(one["outcome"], one["reason"]) for one in place.attempts(run)] == [("ended", "")]
+    assert [(attempt["outcome"], attempt["reason"]) for attempt in place.attempts(run)] == [("ended", "")]
     batch, rows = row["live"]["batch"], 5 * len(LINES)
     assert batch["tasks"] == batch["tasks_done"] > 0
     assert [stage["number"] for stage in batch["stages"]] == list(range(1, len(batch["stages"]) + 1))
@@ -72,10 +72,10 @@ def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
     assert batch["stages"][-1]["records_written"] == len(words(tmp_path / "out"))
     assert row["live"]["spark_ui"].startswith("http://127.0.0.1:")
     operators = row["live"]["operators"]
-    assert {one["state"] for one in operators.values()} == {"finished"}
-    assert max(one["records_in"] for one in operators.values()) == rows
+    assert {operator["state"] for operator in operators.values()} == {"finished"}
+    assert max(operator["records_in"] for operator in operators.values()) == rows
     recorded = place.sql("SELECT kind, status FROM weir_checkpoint WHERE run_id = %s", run)
-    assert [(one["kind"], one["status"]) for one in recorded] == [("drain", "completed")]
+    assert [(checkpoint["kind"], checkpoint["status"]) for checkpoint in recorded] == [("drain", "completed")]
 
 
 def test_a_run_in_batch_whose_input_is_missing_fails_and_names_it(place: World, worker: Worker, tmp_path: Path) -> None:

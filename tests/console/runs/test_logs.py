@@ -52,11 +52,11 @@ def test_events_jvm_lines_and_tracebacks_become_lines_with_time_and_level() -> N
 def test_the_log_ends_with_its_newest_lines_without_secrets(tmp_path: Path) -> None:
     log = tmp_path / "run-1.log"
     log.write_text("".join(f"line {n}\n" for n in range(90_000)) + "url=jdbc:x?password=a-river-runs\n")
-    found = log_tail(log, LogSecrets("", PARAMS, SECRET))
-    assert found is not None
-    assert len(found) == LOG_LINES
-    assert found[-2].text == "line 89999"
-    assert "a-river-runs" not in found[-1].text
+    lines = log_tail(log, LogSecrets("", PARAMS, SECRET))
+    assert lines is not None
+    assert len(lines) == LOG_LINES
+    assert lines[-2].text == "line 89999"
+    assert "a-river-runs" not in lines[-1].text
     assert log_tail(tmp_path / "none.log", LogSecrets("", {}, {})) is None
 
 
@@ -96,9 +96,9 @@ def test_no_search_finds_a_secret(tmp_path: Path, secret: str) -> None:
     params = {"password": secret}
     for query in (secret, secret[:3], json.dumps(secret)[1:-1]):
         assert log_tail(log, LogSecrets("", params, SECRET), LogFilter(text=query)) == ()
-    shown = plain_log(log, LogSecrets("", params, SECRET)) or ""
-    assert secret not in shown
-    assert json.dumps(secret)[1:-1] not in shown
+    text = plain_log(log, LogSecrets("", params, SECRET)) or ""
+    assert secret not in text
+    assert json.dumps(secret)[1:-1] not in text
 
 
 def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_lines_are_chosen_by_level_and_text(tmp_path: Path) -> None:
 
 
 def test_a_log_that_became_a_link_after_its_check_is_not_read(tmp_path: Path, settings: Settings) -> None:
-    own, other = tmp_path / "own", tmp_path / "other"
+    link, other = tmp_path / "own", tmp_path / "other"
     other.write_text("of another job\n")
-    own.symlink_to(other)
+    link.symlink_to(other)
     settings.WEIR_LOGS, settings.WEIR_SLOT_LOGS = tmp_path, (tmp_path,)
     assert plain_log(other, LogSecrets("", {}, {})) == "of another job\n"
-    assert plain_log(own, LogSecrets("", {}, {})) is None
+    assert plain_log(link, LogSecrets("", {}, {})) is None
 
 
 def read_part(log: Path, begin: int | None, limit: int, params: dict[str, str] = PARAMS) -> LogPart:
@@ -132,21 +132,21 @@ def read_part(log: Path, begin: int | None, limit: int, params: dict[str, str] =
 
 def test_who_follows_a_log_reads_each_line_once(tmp_path: Path) -> None:
     """Also lines whose end was not written yet. A line longer than a part is left out."""
-    log, end, found = tmp_path / "run-1.log", 0, list[str]()
+    log, end, lines = tmp_path / "run-1.log", 0, list[str]()
     log.write_text("".join(f"line {number}\n" for number in range(30)) + f"{'long' * 20}\nshört\nnot yet")
 
     def follow() -> None:
         nonlocal end
         while (part := read_part(log, end, 50)).end > end:
-            found.extend(part.text_lines)
+            lines.extend(part.text_lines)
             end = part.end
 
     follow()
-    assert found == [*(f"line {number}" for number in range(30)), "shört"]
-    with log.open("a") as more:
-        more.write(" written\n")
+    assert lines == [*(f"line {number}" for number in range(30)), "shört"]
+    with log.open("a") as file:
+        file.write(" written\n")
     follow()
-    assert found[31:] == ["not yet written"]
+    assert lines[31:] == ["not yet written"]
     assert end == log.stat().st_size
     assert read_part(log, 10**12, 50) == read_part(log, end, 50), "beyond the end, as after the end"
 
@@ -185,9 +185,9 @@ def test_a_large_part_is_masked_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """It was masked as a whole for each of its edges, too: a part of a log in the middle three times."""
     log, line, masked = tmp_path / "run-1.log", f"{'x' * 99}\n", list[int]()
 
-    def count(text: str, *given: Any) -> str:
+    def count(text: str, *arguments: Any) -> str:
         masked.append(len(text))
-        return redact(text, *given)
+        return redact(text, *arguments)
 
     monkeypatch.setattr(logs, "redact", count)
     log.write_text(line * 60_000)

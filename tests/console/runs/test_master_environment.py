@@ -38,6 +38,6 @@ def test_code_of_an_author_finds_neither_database_nor_key() -> None:
         assert master.stdout is not None
         master_sees, child_sees = json.loads(master.stdout.readline())
         assert master.wait(60) == 0
-    for found in (master_sees, child_sees):
-        assert "PATH" in found
-        assert not {url, key}.intersection(found.values())
+    for variables in (master_sees, child_sees):
+        assert "PATH" in variables
+        assert not {url, key}.intersection(variables.values())

@@ -41,8 +41,8 @@ def test_a_moved_savepoint_is_restored_to_its_end(api: APIClient, job: Job, sett
     flow = counts(WHOLE, tmp_path / "out")
     compiled = flow.compile(3)
     JobVersion.objects.create(job=job, number=1, parallelism=3, state="ready", graph=compiled_graph(flow, 3))
-    asked = {"kind": "restore", "params": {"path": str(savepoint)}}
-    run = Run.objects.get(pk=api.post(f"/api/v1/jobs/{job.pk}/operations/", asked).json()["run"])
+    body = {"kind": "restore", "params": {"path": str(savepoint)}}
+    run = Run.objects.get(pk=api.post(f"/api/v1/jobs/{job.pk}/operations/", body).json()["run"])
 
     token = Token(run_store.claim(run.pk, "somebody") or 0)
     row, storage = load_run(url(), run.pk), tmp_path / "second"
@@ -51,11 +51,11 @@ def test_a_moved_savepoint_is_restored_to_its_end(api: APIClient, job: Job, sett
         coordinator=CoordinatorSettings(interval_ms=100),
     )  # fmt: skip
     records = PostgresRunStore(url(), run.pk, token, row.max_parallelism)
-    done = JobMaster(config, records, FileStore(storage), LocalLauncher(), SystemClock()).run()
+    exit_code = JobMaster(config, records, FileStore(storage), LocalLauncher(), SystemClock()).run()
     records.close()
 
     run.refresh_from_db()
-    assert (done, run.state, run.failure) == (MasterExitCode.DONE, "finished", None)
+    assert (exit_code, run.state, run.failure) == (MasterExitCode.DONE, "finished", None)
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
     last = run.checkpoints.filter(status="completed").latest("number")
     assert last.number > int(next(storage.glob("savepoint-*")).name.split("-")[1]), "ids go on above the restored one"

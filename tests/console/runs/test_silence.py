@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def worker(place: World) -> Iterator[Worker]:
-    with place.worker("runs", "-c1") as made:
-        yield made
+    with place.worker("runs", "-c1") as process:
+        yield process
 
 
 @pytest.mark.parametrize("never_spoke", [False, True])

@@ -43,16 +43,18 @@ def process(place: World, run_id: int, *, after: int = 0, operator: str = "order
     """What the first process of the stage with a token above `after` was started with."""
 
     def started() -> dict[str, Any] | None:
-        found = [
+        starts = [
             json.loads(path.read_text()) for path in (place.var / "seen").glob(f"stage-{run_id}-{operator}-*.json")
         ]
         return min(
-            (one for one in found if int(one["--token"]) > after), key=lambda one: int(one["--token"]), default=None
+            (start for start in starts if int(start["--token"]) > after),
+            key=lambda start: int(start["--token"]),
+            default=None,
         )
 
-    found = until(started)
-    assert found is not None
-    return found
+    arguments = until(started)
+    assert arguments is not None
+    return arguments
 
 
 def was_asked(place: World, run_id: int, token: str) -> bool:

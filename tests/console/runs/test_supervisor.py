@@ -21,14 +21,14 @@ CLAIM_LIMIT_S = 10  #: a run whose worker was killed is claimed by another withi
 @pytest.fixture(scope="module")
 def crew(place: World) -> Iterator[Callable[[], list[Worker]]]:
     """Makes the workers on `runs` two again, whatever a test did to them."""
-    made: list[Worker] = []
+    workers: list[Worker] = []
     with contextlib.ExitStack() as stack:
 
         def complete() -> list[Worker]:
-            made[:] = [worker for worker in made if worker.is_alive]
-            while len(made) < 2:
-                made.append(stack.enter_context(place.worker("runs", "-c2")))
-            return made
+            workers[:] = [worker for worker in workers if worker.is_alive]
+            while len(workers) < 2:
+                workers.append(stack.enter_context(place.worker("runs", "-c2")))
+            return workers
 
         yield complete
 
@@ -131,7 +131,7 @@ def test_a_supervisor_without_its_lease_ends_the_master_and_leaves_the_row_alone
     token, master, child = place.master(run_id)
     # The other supervisor exists only as a row, so it is kept alive here until the old master is gone.
     place.sql("UPDATE weir_run SET lease_owner = 'another', token = nextval('weir_token_seq') WHERE id = %s", run_id)
-    taken = place.run(run_id)["token"]
+    new_token = place.run(run_id)["token"]
 
     def gone() -> bool:
         place.sql("UPDATE weir_run SET lease_beat = lease_beat + 1 WHERE id = %s", run_id)
@@ -139,9 +139,9 @@ def test_a_supervisor_without_its_lease_ends_the_master_and_leaves_the_row_alone
 
     until(gone)
     row = place.run(run_id)
-    assert (row["state"], row["token"], row["lease_owner"], row["releases"]) == ("running", taken, "another", 0)
-    assert taken > token
-    place.master(run_id, after_token=taken)  # nobody beats for `another` any more
+    assert (row["state"], row["token"], row["lease_owner"], row["releases"]) == ("running", new_token, "another", 0)
+    assert new_token > token
+    place.master(run_id, after_token=new_token)  # nobody beats for `another` any more
     finish(place, run_id)
 
 
@@ -267,20 +267,20 @@ def test_workers_with_room_take_what_busy_ones_cannot(place: World, workers: lis
 
 def test_an_outage_of_the_broker_costs_a_healthy_run_nothing(place: World, workers: list[Worker]) -> None:
     """Nor does it make a worker deaf: each of the two holds a run, and one must still take the next."""
-    held = [place.new_run() for _ in range(3)]
-    for run_id in held:
+    run_ids = [place.new_run() for _ in range(3)]
+    for run_id in run_ids:
         place.supervise(run_id)
-    masters = [place.master(run_id) for run_id in held]
-    assert all(any(worker.holds(place.run(run_id)["lease_owner"]) for run_id in held) for worker in workers)
+    masters = [place.master(run_id) for run_id in run_ids]
+    assert all(any(worker.holds(place.run(run_id)["lease_owner"]) for run_id in run_ids) for worker in workers)
     place.stop_redis()
-    beat = place.run(held[0])["lease_beat"]
-    until(lambda: place.run(held[0])["lease_beat"] > beat + 3)
+    beat = place.run(run_ids[0])["lease_beat"]
+    until(lambda: place.run(run_ids[0])["lease_beat"] > beat + 3)
     place.start_redis()
     another = place.new_run()  # found by a reconciler and a worker that have both come back
     place.master(another, limit_s=90)
-    for run_id, (token, master, _) in zip(held, masters, strict=True):
+    for run_id, (token, master, _) in zip(run_ids, masters, strict=True):
         row = place.run(run_id)
         assert (row["state"], row["token"], row["releases"]) == ("running", token, 0)
         assert alive(master)
-    for ended_one in (*held, another):
+    for ended_one in (*run_ids, another):
         finish(place, ended_one)

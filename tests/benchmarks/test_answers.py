@@ -59,9 +59,9 @@ def test_right_windows_pass_and_windows_still_open_are_not_asked_for(task: Task)
 
 
 def test_each_wrong_or_missing_or_repeated_row_counts(task: Task) -> None:
-    found = windows(1)
-    found["sum"][7] += 1
-    write(task, found)
+    columns = windows(1)
+    columns["sum"][7] += 1
+    write(task, columns)
     assert differences(WORKLOADS["W1"], task, PARQUET) == 2  # one that is wrong, one that is missing
     write(task, {name: column[:-3] for name, column in windows(1).items()})
     assert differences(WORKLOADS["W1"], task, PARQUET) == 3

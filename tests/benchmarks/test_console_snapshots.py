@@ -23,12 +23,12 @@ AT = datetime(2026, 11, 27, tzinfo=UTC)
 @pytest.fixture
 def rows(tmp_path: Path, settings: Settings) -> list[Checkpoint]:
     settings.WEIR_STORAGE = tmp_path
-    found = [
+    checkpoints = [
         Checkpoint(job_id=7, number=number, token=3, kind=kind, path=f"{folder}-{number}-3", triggered_at=AT)
         for number, kind, folder in ((1, "checkpoint", "chk"), (2, "checkpoint", "chk"), (3, "savepoint", "savepoint"))
     ]
-    store_snapshots(found, GRAPH)
-    return found
+    store_snapshots(checkpoints, GRAPH)
+    return checkpoints
 
 
 def test_the_console_reads_and_maps_each_snapshot(rows: list[Checkpoint]) -> None:

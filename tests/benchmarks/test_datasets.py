@@ -96,13 +96,13 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
     columns = list(zip(*((*key, views) for key, views in counted.items()), strict=True))
     folder = tmp_path / "found"
     folder.mkdir()
-    found = pa.table(dict(zip(("campaign_id", "window_start", "views"), columns, strict=True)))
-    pq.write_table(found, folder / "part-0.parquet")
+    result = pa.table(dict(zip(("campaign_id", "window_start", "views"), columns, strict=True)))
+    pq.write_table(result, folder / "part-0.parquet")
     assert answers.differences(workload, folder, PARQUET) == 0
-    views = found["views"].to_pylist()
+    views = result["views"].to_pylist()
     closed = next(n for n, start in enumerate(columns[1]) if (end - start).total_seconds() > 30)
     views[closed] += 1
-    pq.write_table(found.set_column(2, "views", pa.array(views)), folder / "part-0.parquet")
+    pq.write_table(result.set_column(2, "views", pa.array(views)), folder / "part-0.parquet")
     assert answers.differences(workload, folder, PARQUET) == 2
 
 
@@ -122,22 +122,22 @@ def test_the_answer_for_ads_is_that_of_a_plain_loop(tmp_path: Path) -> None:
 )
 def test_jobs_of_weir_and_batches_agree_with_the_answer(name: str, rows: int, tmp_path: Path, shared: Path) -> None:
     """Rows that are too late are in the batch, and missing from the job's output. The job counts each of them."""
-    workload, found = small(name, rows), {**PARQUET, "rows": rows}
+    workload, options = small(name, rows), {**PARQUET, "rows": rows}
     with input_files(workload, shared / "inputs") as folder:
         task = workload.task("weir", str(tmp_path), 1.0, str(folder / "weir"))
         flow = weir.Dataflow("checked")
         weir_jobs.KINDS[task.kind](WeirInputs(flow, task, "measure")).sink("out", weir_jobs.sink_of(task, "measure"))
         records = weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"))
         late: Late = "on time" if workload.late else "all"
-        assert answers.differences(workload, task.measured_output, found, late=late) == 0
+        assert answers.differences(workload, task.measured_output, options, late=late) == 0
         dropped = answers.late_rows(workload, rows) if workload.late else 0
         counted = records.live["counters"].get(LATE_RECORDS_COUNTER, 0)
         assert 0 <= counted <= dropped if workload.late_is_bound else counted == dropped, (counted, dropped)
         in_batch = Task(**{**json.loads(task.to_json()), "folder": str(tmp_path / "batch")})
         assert batch.run(in_batch, "measure", rows) == rows
-        assert answers.differences(workload, in_batch.measured_output, found, late="all") == 0
+        assert answers.differences(workload, in_batch.measured_output, options, late="all") == 0
         if name == "R1":
-            assert answers.differences(workload, in_batch.measured_output, found) != 0
+            assert answers.differences(workload, in_batch.measured_output, options) != 0
 
 
 def test_reading_alone_reads_every_row(tmp_path: Path) -> None:

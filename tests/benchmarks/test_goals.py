@@ -18,10 +18,10 @@ PLAN = RunPlan(repeats=3, time_box_s=5.0)
 
 
 def measured(*rates: float, differences: int = 0) -> RateMeasurement:
-    found = RateMeasurement(unit="rec/s", state="done", differences=differences)
+    measurement = RateMeasurement(unit="rec/s", state="done", differences=differences)
     for rate in rates:
-        found.add(rows=int(rate) * 10, seconds=10.0, cpu_seconds=20.0)
-    return found
+        measurement.add(rows=int(rate) * 10, seconds=10.0, cpu_seconds=20.0)
+    return measurement
 
 
 def values(stored: dict[str, Any]) -> dict[str, tuple[Any, bool | None]]:
@@ -102,8 +102,8 @@ def test_the_intervals_of_lagging_event_time_are_those_of_the_goals() -> None:
 
 
 def test_all_goals_can_be_measured_and_are_explained_if_missed() -> None:
-    known = {*WORKLOADS, *MEASUREMENT_MODULES}
-    assert set(goals.workloads_and_measurements()) <= known
+    names = {*WORKLOADS, *MEASUREMENT_MODULES}
+    assert set(goals.workloads_and_measurements()) <= names
     assert all(goal.at_least or goal.at_most for goal in goals.GOALS if goal.entries[0] in WORKLOADS)
 
 
@@ -114,10 +114,10 @@ def test_the_block_marks_earlier_results_and_names_missing_ones(tmp_path: Path) 
         harness = Harness(tmp_path, PLAN, progress)
         harness.rates["R4"] = {"weir": measured(4e6), "spark": measured(1e6)}
         results.write(tmp_path / results.LATEST, {"R4": entry("orders", harness.rates["R4"])})
-        shown = [" ".join(line.split()) for line in harness.goals().splitlines()]
-    assert "R4: rate to that of the best peer 4.0 x target at least 3.0: met" in shown
-    assert "R6: rate to that of the best peer, earlier run 1.0 x target at least 3.0: missed" in shown
-    assert "where the time goes: docs/benchmarks/README.md, R6" in shown
-    (absent,) = [line for line in shown if line.startswith("not measured: ")]
+        lines = [" ".join(line.split()) for line in harness.goals().splitlines()]
+    assert "R4: rate to that of the best peer 4.0 x target at least 3.0: met" in lines
+    assert "R6: rate to that of the best peer, earlier run 1.0 x target at least 3.0: missed" in lines
+    assert "where the time goes: docs/benchmarks/README.md, R6" in lines
+    (absent,) = [line for line in lines if line.startswith("not measured: ")]
     assert "R1: rate to that of a batch in DuckDB" in absent
     assert len(results.read(tmp_path / results.LATEST)[goals.NAME]["figures"]) == 3

@@ -33,7 +33,9 @@ def test_a_step_that_raises_loses_itself_only(bench: Path, capsys: pytest.Captur
         harness = Harness(bench, PLAN, progress)
         harness.run_rates(todo)
         assert progress.remaining_s == 0
-    states = {name: {system: told.state for system, told in found.items()} for name, found in harness.rates.items()}
+    states = {
+        name: {system: result.state for system, result in systems.items()} for name, systems in harness.rates.items()
+    }
     assert states == {"W7": {"spark": "failed"}, "W1": {"stranger": "failed", "spark": "missing"}}
     assert "KeyError" in (bench / "log" / "W1-stranger.log").read_text()
     assert list(json.loads((bench / "latest.json").read_text())["W1"]["systems"]) == ["stranger", "spark"]
@@ -67,9 +69,9 @@ for value in (1.0, 2.0):
 raise SystemExit("in its third round")
 """
     outcome = child.run([sys.executable, "-c", program], environment={}, log=tmp_path / "log", time_box_s=60)
-    told = figure_result("W9", outcome).to_json()
-    assert told["state"] == "failed"
-    assert [figure["value"] for figure in told["figures"]] == [2.0]
+    result = figure_result("W9", outcome).to_json()
+    assert result["state"] == "failed"
+    assert [figure["value"] for figure in result["figures"]] == [2.0]
 
 
 def test_a_measurement_that_is_interrupted_keeps_what_it_told(bench: Path) -> None:

@@ -25,10 +25,10 @@ def test_files_hold_the_sequence_in_order_and_go_with_the_workload(name: str, tm
             files = sorted((folder / phase).iterdir())
             assert files == sorted(files, key=lambda path: path.stat().st_mtime), "who goes by time reads in order too"
             batches = [chunk.batch for path in files for chunk in FORMATS[workload.files](SCHEMA).read(path, 0)]
-            found = pa.Table.from_batches(batches, SCHEMA)
-            assert found["id"].to_pylist() == list(range(rows))
-            assert found["key"].to_pylist() == [number * KEY_MULTIPLIER % 1_000 for number in range(rows)]
-            assert found["time"].cast(pa.int64()).to_pylist() == list(range(rows))
+            table = pa.Table.from_batches(batches, SCHEMA)
+            assert table["id"].to_pylist() == list(range(rows))
+            assert table["key"].to_pylist() == [number * KEY_MULTIPLIER % 1_000 for number in range(rows)]
+            assert table["time"].cast(pa.int64()).to_pylist() == list(range(rows))
     assert not folder.exists()
 
 
@@ -38,12 +38,12 @@ def test_text_keys_are_uuids_and_every_tenth_row_is_late(tmp_path: Path) -> None
     with inputs.input_files(workload, tmp_path / "inputs") as folder:
         (first, *_, last) = sorted((folder / "weir" / "measure").iterdir())
         batches = [chunk.batch for path in (first, last) for chunk in FORMATS["parquet"](schema).read(path, 0)]
-    found = pa.Table.from_batches(batches, schema)
-    assert pc.unique(pc.utf8_length(found["key"])).to_pylist() == [36]
-    assert len(found["key"].unique()) == 1_000
-    behind = pc.subtract(found["id"], found["time"].cast(pa.int64())).to_numpy()
+    table = pa.Table.from_batches(batches, schema)
+    assert pc.unique(pc.utf8_length(table["key"])).to_pylist() == [36]
+    assert len(table["key"].unique()) == 1_000
+    behind = pc.subtract(table["id"], table["time"].cast(pa.int64())).to_numpy()
     late = behind > 0
-    assert set(found["id"].filter(pa.array(late)).to_numpy() % 10) == {0}
+    assert set(table["id"].filter(pa.array(late)).to_numpy() % 10) == {0}
     assert behind.min() == 0
     assert 1_000_000 < behind.max() < 1_000 * DISORDER_MS
 

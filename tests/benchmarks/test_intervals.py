@@ -121,21 +121,21 @@ def found(aligned: float, stopped: float) -> list[Sample]:
 def test_each_run_is_compared_with_the_one_beside_it() -> None:
     samples = found(1.01, 1.5)
     pairs = pair_runs(samples, (100, STOP_THE_WORLD), (None, ALIGNED))
-    assert [(one.seconds, other.seconds) for one, other in pairs] == [(1.5, 1), (3.0, 2), (4.5, 3), (6.0, 4)]
+    assert [(run.seconds, other.seconds) for run, other in pairs] == [(1.5, 1), (3.0, 2), (4.5, 3), (6.0, 4)]
 
 
 def test_the_report_tells_ratios_targets_and_what_a_checkpoint_took() -> None:
     """S4-53: over the interval."""
-    told = report(found(1.015, 1.5), [disk.DiskCost(act="write", median_ms=1.5, p99_ms=9.0)], 100_003)
-    figures = {figure.name: figure for figure in told.figures}
+    result = report(found(1.015, 1.5), [disk.DiskCost(act="write", median_ms=1.5, p99_ms=9.0)], 100_003)
+    figures = {figure.name: figure for figure in result.figures}
     assert figures["time to none, 1,000 ms aligned"].value == pytest.approx(1.015)
     assert figures["time to none, 1,000 ms aligned"].is_met is True
     assert figures["time to none, 100 ms aligned"].at_most == 1.10
     assert figures["time to none, 100 ms stop-the-world"].is_met is None
     assert figures["time of stop-the-world to aligned, 100 ms"].value == pytest.approx(1.5 / 1.015)
     assert figures["time of stop-the-world to aligned, 100 ms"].is_met is True
-    assert "disk: write: median 1.50 ms, p99 9.00 ms" in told.lines
-    assert told.wrong == ()
+    assert "disk: write: median 1.50 ms, p99 9.00 ms" in result.lines
+    assert result.wrong == ()
     missed = report(found(1.2, 1.2), [], 100_003)
     assert [figure.is_met for figure in missed.figures if figure.is_met is not None] == [False, False, False]
 
@@ -150,15 +150,15 @@ def test_runs_with_event_time_behind_are_compared_with_each_other() -> None:
 
 def test_a_source_behind_closes_no_window_early(tmp_path: Path) -> None:
     flow = intervals.job(2_000_000, BEHIND)
-    found = run_job(flow, 2, LocalLauncher(), str(tmp_path), CoordinatorSettings(interval_ms=100, min_pause_ms=0))
-    assert (found.counted, found.late_rows) == (totals(2_000_000, intervals.KEYS), 0)
+    run = run_job(flow, 2, LocalLauncher(), str(tmp_path), CoordinatorSettings(interval_ms=100, min_pause_ms=0))
+    assert (run.counted, run.late_rows) == (totals(2_000_000, intervals.KEYS), 0)
 
 
 def test_a_run_that_counted_something_else_is_wrong() -> None:
     samples = found(1.0, 1.0)
     samples[1].run.counted["sum_of_count"] -= 1
-    told = report(samples, [], 100_003)
-    assert told.wrong == ("round 1, 1000 ms aligned: sum_of_count is 2999999, not 3000000",)
+    result = report(samples, [], 100_003)
+    assert result.wrong == ("round 1, 1000 ms aligned: sum_of_count is 2999999, not 3000000",)
 
 
 def test_every_round_has_each_setting_once_and_begins_with_another(tmp_path: Path) -> None:
@@ -172,17 +172,17 @@ def test_every_round_has_each_setting_once_and_begins_with_another(tmp_path: Pat
 def test_a_job_is_run_timed_and_counted(tmp_path: Path) -> None:
     """On threads here, which changes nothing in how it is measured."""
     flow = intervals.job(2_000_000, STOP_THE_WORLD)
-    found = run_job(flow, 2, LocalLauncher(), str(tmp_path), CoordinatorSettings(interval_ms=30, min_pause_ms=0))
-    assert found.counted == totals(2_000_000, intervals.KEYS)
-    assert found.checkpoints > 1
-    assert found.seconds > 0
-    assert found.cpu_seconds > 0
+    run = run_job(flow, 2, LocalLauncher(), str(tmp_path), CoordinatorSettings(interval_ms=30, min_pause_ms=0))
+    assert run.counted == totals(2_000_000, intervals.KEYS)
+    assert run.checkpoints > 1
+    assert run.seconds > 0
+    assert run.cpu_seconds > 0
 
 
 def test_what_the_disk_costs_is_told_of_files_and_folders(tmp_path: Path) -> None:
-    found = disk.costs(tmp_path, times=3)
-    assert len({cost.act for cost in found}) == 3
-    assert all(0 < cost.median_ms <= cost.p99_ms for cost in found)
+    costs = disk.costs(tmp_path, times=3)
+    assert len({cost.act for cost in costs}) == 3
+    assert all(0 < cost.median_ms <= cost.p99_ms for cost in costs)
     assert len(list(tmp_path.iterdir())) == 6
 
 

@@ -28,9 +28,9 @@ from benchmarks.latency.spark import Batch, batch_of
 def test_each_row_arrives_after_it_is_due_and_is_committed_later(tmp_path: Path) -> None:
     pace = Pace(rate=2_000, seconds=0.5, began_s=time.time() + 0.2)
     weir.run_local(job("stateless", pace, str(tmp_path)), parallelism=2, storage=str(tmp_path / "state"))
-    found = [(np.load(path), float(path.with_suffix(".committed").read_text())) for path in tmp_path.glob("*.npz")]
-    assert sorted(np.concatenate([noted["ids"] for noted, _ in found])) == list(range(1_000))
-    for noted, committed in found:
+    parts = [(np.load(path), float(path.with_suffix(".committed").read_text())) for path in tmp_path.glob("*.npz")]
+    assert sorted(np.concatenate([noted["ids"] for noted, _ in parts])) == list(range(1_000))
+    for noted, committed in parts:
         assert (noted["arrived"] >= pace.due_s(noted["ids"])).all()
         assert noted["arrived"].max() <= committed
 
@@ -42,12 +42,12 @@ def test_percentiles_leave_out_the_warm_up(tmp_path: Path) -> None:
     np.savez(tmp_path / "0-1", ids=ids, arrived=pace.due_s(ids) + delays)
     (tmp_path / "0-1.committed").write_text(repr(pace.began_s + pace.seconds))
     noted = arrivals(tmp_path)
-    found = latency("stateless", pace, noted, 7.0)
-    assert (found.uncommitted["p50"], found.uncommitted["p99.9"]) == (10.0, 500.0)
-    assert found.committed["p50"] == pytest.approx(1_005, abs=20)
-    assert (len(found.series), max(found.series[:9]), found.rows) == (20, 10.0, pace.rows)
+    result = latency("stateless", pace, noted, 7.0)
+    assert (result.uncommitted["p50"], result.uncommitted["p99.9"]) == (10.0, 500.0)
+    assert result.committed["p50"] == pytest.approx(1_005, abs=20)
+    assert (len(result.series), max(result.series[:9]), result.rows) == (20, 10.0, pace.rows)
     peer = peer_latency("stateless", pace, "Flink", noted)
-    assert (peer.uncommitted, peer.committed) == (found.uncommitted, found.committed)
+    assert (peer.uncommitted, peer.committed) == (result.uncommitted, result.committed)
 
 
 def measured(job: str, p99: float) -> Latency:
@@ -66,10 +66,10 @@ def of_peer(system: str, p99: float) -> PeerLatency:
 def test_a_goal_is_missed_by_a_slow_row_and_lost_rows_are_wrong() -> None:
     assert ("stateless", 100_000) in TARGETS_MS
     assert 100_000 in RATES
-    found = report([measured("stateless", 20.5)])
-    (goal,) = [figure for figure in found.figures if figure.at_most is not None]
+    result = report([measured("stateless", 20.5)])
+    (goal,) = [figure for figure in result.figures if figure.at_most is not None]
     assert goal.is_met is False
-    assert found.wrong == ("5 rows of 2,400,000",)
+    assert result.wrong == ("5 rows of 2,400,000",)
 
 
 def test_the_ratio_to_flink_is_that_to_the_median_of_its_best_settings() -> None:
@@ -87,10 +87,10 @@ def test_rows_that_flink_has_not_committed_have_no_time_of_commit(tmp_path: Path
     np.array([[1, 3_000_000], [2, 4_000_000]], ">i8").tofile(tmp_path / "0.commits")
     np.array([[3, 1_000_000]], ">i8").tofile(tmp_path / "1.rows")
     np.array([], ">i8").tofile(tmp_path / "1.commits")
-    found = flink.arrivals(tmp_path)
-    assert found.ids.tolist() == [7, 9, 8, 3]
-    assert found.arrived.tolist() == [1.5, 2.0, 2.5, 1.0]
-    np.testing.assert_equal(found.committed, [3.0, 4.0, np.nan, np.nan])
+    rows = flink.arrivals(tmp_path)
+    assert rows.ids.tolist() == [7, 9, 8, 3]
+    assert rows.arrived.tolist() == [1.5, 2.0, 2.5, 1.0]
+    np.testing.assert_equal(rows.committed, [3.0, 4.0, np.nan, np.nan])
 
 
 @pytest.mark.slow
@@ -101,10 +101,10 @@ def test_each_row_arrives_in_flink_after_it_is_due_and_is_committed_later(job: s
     variant = next(each for each in VARIANTS if each.job == job)
     with flink.cluster(tmp_path) as cluster:
         pace = Pace(rate=10_000, seconds=2.0, began_s=time.time() + 1)
-        found = cluster.run(variant, pace, tmp_path / "run")
-    assert sorted(found.ids) == list(range(pace.rows))
-    assert (found.arrived >= pace.due_s(found.ids)).all()
-    assert (found.committed >= found.arrived).all()
+        rows = cluster.run(variant, pace, tmp_path / "run")
+    assert sorted(rows.ids) == list(range(pace.rows))
+    assert (rows.arrived >= pace.due_s(rows.ids)).all()
+    assert (rows.committed >= rows.arrived).all()
 
 
 def test_a_batch_of_the_peer_is_visible_when_it_has_ended() -> None:

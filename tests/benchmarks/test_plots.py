@@ -18,8 +18,8 @@ def test_a_workload_becomes_an_svg_that_names_its_systems(tmp_path: Path) -> Non
     assert path == tmp_path / "plots" / "w1.svg"
     text = path.read_text()
     assert "<svg" in text
-    for shown in ("Weir", "Structured Streaming", "40.00", "wrong output", "W1: windows", "20.0 times the best peer"):
-        assert shown in text
+    for label in ("Weir", "Structured Streaming", "40.00", "wrong output", "W1: windows", "20.0 times the best peer"):
+        assert label in text
     assert "PyFlink" not in text
 
 
@@ -31,15 +31,15 @@ def test_nothing_measured_draws_nothing(tmp_path: Path) -> None:
 
 def test_figures_that_count_for_nothing_say_so(tmp_path: Path) -> None:
     figures = [asdict(Figure(name="slots", value=1.7, unit="x", at_least=1.6))]
-    told = {"title": "scaling", "state": "failed", "figures": figures, "wrong": ["3 rows"], "details": {}}
-    path = draw("W9", told, tmp_path)
+    result = {"title": "scaling", "state": "failed", "figures": figures, "wrong": ["3 rows"], "details": {}}
+    path = draw("W9", result, tmp_path)
     assert path is not None
     assert "W9: scaling (failed, wrong output)" in path.read_text()
 
 
 def test_a_plot_names_the_date_of_its_run(tmp_path: Path) -> None:
-    told = {"title": "windows", "systems": {"weir": entry(40e6)}, "date": "2026-11-26"}
-    path = draw("W1", told, tmp_path)
+    result = {"title": "windows", "systems": {"weir": entry(40e6)}, "date": "2026-11-26"}
+    path = draw("W1", result, tmp_path)
     assert path is not None
     assert "W1: windows (2026-11-26)" in path.read_text()
 
@@ -59,8 +59,8 @@ def test_the_cost_of_checkpoints_is_drawn_over_their_interval_by_mode(tmp_path: 
     path = draw("W8", {"title": "intervals", "details": {"lines": lines}}, tmp_path)
     assert path is not None
     drawn = path.read_text()
-    for shown in ("none", "10 s", "100 ms", "aligned 1.05", "stop-the-world 2.50", "event time behind 1.50"):
-        assert shown in drawn
+    for label in ("none", "10 s", "100 ms", "aligned 1.05", "stop-the-world 2.50", "event time behind 1.50"):
+        assert label in drawn
 
 
 def test_figures_are_drawn_with_their_targets(tmp_path: Path) -> None:
@@ -72,14 +72,14 @@ def test_figures_are_drawn_with_their_targets(tmp_path: Path) -> None:
     path = draw("W9", {"title": "scaling", "figures": figures, "details": {}}, tmp_path)
     assert path is not None
     drawn = path.read_text()
-    for shown in ("slots", "1.70", "x; target in red", "noticed", "0.3", "W9: scaling"):
-        assert shown in drawn
+    for label in ("slots", "1.70", "x; target in red", "noticed", "0.3", "W9: scaling"):
+        assert label in drawn
     assert "never came" not in drawn
 
 
 def test_latency_is_drawn_over_time_with_its_commits(tmp_path: Path) -> None:
-    found = {"series": [1.0, 2.0, 30.0], "commits": [0.2], "uncommitted": {"p99": 29.4}}
-    entry = {"title": "latency", "figures": [], "details": {"bin_s": 0.1, "latency": {"stateless, 80 %": found}}}
+    latency = {"series": [1.0, 2.0, 30.0], "commits": [0.2], "uncommitted": {"p99": 29.4}}
+    entry = {"title": "latency", "figures": [], "details": {"bin_s": 0.1, "latency": {"stateless, 80 %": latency}}}
     path = draw("L1", entry, tmp_path)
     assert path is not None
     text = path.read_text()

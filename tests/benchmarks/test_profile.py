@@ -18,10 +18,10 @@ STACKS = [
 
 
 def test_time_in_a_library_belongs_to_its_caller_and_waiting_threads_are_left_out() -> None:
-    found = profile_of(STACKS)
-    assert found.by_part == {"runtime/operators/windows": 8, "functions of the workload": 1, "imports of modules": 1}
-    assert found.by_function["Window.process (runtime/operators/windows/base.py)"] == 8
-    assert found.samples == 10
+    profile = profile_of(STACKS)
+    assert profile.by_part == {"runtime/operators/windows": 8, "functions of the workload": 1, "imports of modules": 1}
+    assert profile.by_function["Window.process (runtime/operators/windows/base.py)"] == 8
+    assert profile.samples == 10
 
 
 def test_times_are_per_row_of_the_loops() -> None:

@@ -37,14 +37,14 @@ def params(folder: Path, rows: int = 3_000, rows_per_second: int = 1_000) -> Rec
 
 
 def test_the_job_keeps_its_pace_raises_when_told_and_ends_exactly(tmp_path: Path) -> None:
-    told = params(tmp_path, rows=1_000_000)
+    job_params = params(tmp_path, rows=1_000_000)
     records = MemoryRunStore()
-    job = PIPELINE.build(told, PipelineContext("")).compile(2)
+    job = PIPELINE.build(job_params, PipelineContext("")).compile(2)
     settings = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
     master = local_master(job, str(tmp_path / "s"), records, settings, FixedDelay(delay_ms=10))
     running = Thread(target=master.run, daemon=True)
     running.start()
-    orders = Path(told.orders_dir)
+    orders = Path(job_params.orders_dir)
     until(lambda: records.completed)
     (orders / RAISE).touch()
     until(lambda: records.token == 2)
@@ -55,25 +55,25 @@ def test_the_job_keeps_its_pace_raises_when_told_and_ends_exactly(tmp_path: Path
     (orders / HURRY).touch()
     running.join(60)
     assert records.state is RunState.FINISHED
-    assert wrong(told) == ()
+    assert wrong(job_params) == ()
 
 
 def test_a_lost_and_a_repeated_update_are_seen(tmp_path: Path) -> None:
-    told = params(tmp_path, rows=200)
+    job_params = params(tmp_path, rows=200)
     keys = [n * 2_654_435_761 % 100 for n in range(200)]
     first = {key: n for n, key in reversed(list(enumerate(keys)))}
     rows = [
         {"key": key, "count": 1 + (n >= 100), "sum": n + first[key] * (n >= 100), "first": first[key], "last": n}
         for n, key in enumerate(keys)
     ]
-    part = Path(told.output_dir, "part-1-1-out-0-1-1.parquet")
+    part = Path(job_params.output_dir, "part-1-1-out-0-1-1.parquet")
     pq.write_table(pa.Table.from_pylist(rows), part)
-    assert wrong(told) == ()
+    assert wrong(job_params) == ()
     pq.write_table(pa.Table.from_pylist([*rows, rows[-1]]), part)
-    assert wrong(told) == ("1 updates were written twice",)
+    assert wrong(job_params) == ("1 updates were written twice",)
     pq.write_table(pa.Table.from_pylist(rows[:-1]), part)
-    assert len(wrong(told)) == 1
-    assert wrong(told)[0].endswith("keys have a wrong last update")
+    assert len(wrong(job_params)) == 1
+    assert wrong(job_params)[0].endswith("keys have a wrong last update")
 
 
 def test_phases_are_read_from_log_lines_after_the_fault(tmp_path: Path) -> None:
@@ -90,24 +90,24 @@ def test_phases_are_read_from_log_lines_after_the_fault(tmp_path: Path) -> None:
 
 
 def test_a_report_counts_only_when_it_is_new_and_near_the_pace(tmp_path: Path) -> None:
-    told = params(tmp_path)
+    job_params = params(tmp_path)
     now = datetime.now(UTC)
 
     def row(behind: int) -> dict[str, object]:
-        watermark = told.due(now.timestamp() * 1000) - behind
+        watermark = job_params.due(now.timestamp() * 1000) - behind
         return {"live": {"operators": {"numbers": {"watermark": watermark}}}, "live_at": now}
 
-    assert is_in_pace(row(1_000), told)
-    assert not is_in_pace(row(3_000), told)
-    assert not is_in_pace(row(0), told, since=now.timestamp() + 1)
-    assert not is_in_pace({"live": None, "live_at": None}, told)
+    assert is_in_pace(row(1_000), job_params)
+    assert not is_in_pace(row(3_000), job_params)
+    assert not is_in_pace(row(0), job_params, since=now.timestamp() + 1)
+    assert not is_in_pace({"live": None, "live_at": None}, job_params)
 
 
 def test_figures_are_medians_with_their_targets() -> None:
     seconds = ((0.1, 4.0), (0.2, 13.0), (0.3, 14.0))
-    found = [Recovery(fault="slot killed", seconds={"noticed": a, "committed": b}) for a, b in seconds]
-    found += [Recovery(fault=name, seconds={"committed": 2.0}) for name in ("exception", "master killed")]
-    figures = {figure.name: figure for figure in report(found, 10_000_000, ()).figures}
+    recoveries = [Recovery(fault="slot killed", seconds={"noticed": a, "committed": b}) for a, b in seconds]
+    recoveries += [Recovery(fault=name, seconds={"committed": 2.0}) for name in ("exception", "master killed")]
+    figures = {figure.name: figure for figure in report(recoveries, 10_000_000, ()).figures}
     assert (figures["slot killed, noticed"].value, figures["slot killed, noticed"].is_met) == (0.2, True)
     assert (figures["slot killed, next committed output"].value) == 13.0
     assert figures["slot killed, next committed output"].is_met is False
@@ -122,8 +122,8 @@ def test_lines_that_two_processes_wrote_at_once_are_told_apart() -> None:
 
 def test_a_stack_that_somebody_else_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its port the stack of the benchmark would not start, with its database it would hurt their jobs."""
-    theirs = ("DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER", "WEIR_HTTP_PORT", "WEIR_VAR", "WEIR_RESTART_DELAY_S")
-    for name in theirs:
+    names = ("DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER", "WEIR_HTTP_PORT", "WEIR_VAR", "WEIR_RESTART_DELAY_S")
+    for name in names:
         monkeypatch.setenv(name, "theirs")
     assert "theirs" not in own_environment().values()
     assert "PATH" in own_environment()

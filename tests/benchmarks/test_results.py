@@ -22,23 +22,23 @@ from benchmarks.workloads import WORKLOADS
 
 
 def measured(*rates: float, differences: int | None = 0) -> RateMeasurement:
-    found = RateMeasurement(unit="rec/s", state="done", differences=differences)
+    measurement = RateMeasurement(unit="rec/s", state="done", differences=differences)
     for rate in rates:
-        found.add(rows=int(rate) * 10, seconds=10.0, cpu_seconds=20.0)
-    return found
+        measurement.add(rows=int(rate) * 10, seconds=10.0, cpu_seconds=20.0)
+    return measurement
 
 
 def test_latest_json_has_its_shape(tmp_path: Path) -> None:
     systems = {"weir": measured(50e6, 10e6, 30e6), "spark": measured(3e6), "pyflink": RateMeasurement(unit="rec/s")}
     write(tmp_path / "bench" / "latest.json", {"W1": entry("windows", systems)})
-    (found,) = json.loads((tmp_path / "bench" / "latest.json").read_text()).values()
-    assert found["ratio_to_best_peer"] == pytest.approx(10)
-    weir = found["systems"]["weir"]
+    (result,) = json.loads((tmp_path / "bench" / "latest.json").read_text()).values()
+    assert result["ratio_to_best_peer"] == pytest.approx(10)
+    weir = result["systems"]["weir"]
     assert weir["rate"] == 30e6
     assert weir["unit"] == "rec/s"
     assert weir["runs"] == [50e6, 10e6, 30e6]
     assert weir["verified"] is True
-    assert found["systems"]["pyflink"] == {
+    assert result["systems"]["pyflink"] == {
         "rate": None, "unit": "rec/s", "runs": [], "verified": False, "totals_verified": False, "state": "missing",
         "lost": [], "rows": 0, "rows_worked": 0, "cpu_seconds": [], "peak_rss_bytes": [], "checkpoint_bytes": [],
         "killed_s": [],
@@ -49,7 +49,7 @@ def test_what_was_not_measured_again_stays_in_latest_json(tmp_path: Path) -> Non
     latest = tmp_path / "latest.json"
     write(latest, {"W1": entry("windows", {"weir": measured(1.0)}), "W2": entry("windows", {"weir": measured(2.0)})})
     write(latest, {"W2": entry("windows", {"weir": measured(3.0)})})
-    rates = {name: found["systems"]["weir"]["rate"] for name, found in json.loads(latest.read_text()).items()}
+    rates = {name: result["systems"]["weir"]["rate"] for name, result in json.loads(latest.read_text()).items()}
     assert rates == {"W1": 1.0, "W2": 3.0}
 
 
@@ -58,7 +58,7 @@ def test_an_entry_has_the_date_of_its_own_run(tmp_path: Path) -> None:
     latest.write_text(json.dumps({"W1": {"title": "windows", "date": "2026-11-21"}}))
     before = datetime.now(UTC).date()
     write(latest, {"W2": entry("windows", {"weir": measured(2.0)})})
-    dates = {name: date.fromisoformat(found["date"]) for name, found in json.loads(latest.read_text()).items()}
+    dates = {name: date.fromisoformat(result["date"]) for name, result in json.loads(latest.read_text()).items()}
     assert dates["W1"] == date(2026, 11, 21)
     assert before <= dates["W2"] <= datetime.now(UTC).date()
 
@@ -109,8 +109,8 @@ def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
         "bytewax": RateMeasurement(unit="rec/s"),
     }
     lines = render({"W1": systems}, WORKLOADS).splitlines()
-    shown = {line.split("  ")[-1].strip() for line in lines}
-    assert {"right", "1,234 rows differ", "did not finish", "missing"} <= shown
+    remarks = {line.split("  ")[-1].strip() for line in lines}
+    assert {"right", "1,234 rows differ", "did not finish", "missing"} <= remarks
     assert any(line.split() == ["Weir", "40,000,000", "20,000,000", "0.05", "right"] for line in lines)
     assert any("20.0x the best peer, without Flink SQL (target 10x: met)" in line for line in lines)
 
@@ -177,24 +177,24 @@ def test_a_figure_is_met_missed_or_only_told() -> None:
 def test_figures_go_to_latest_json_and_back(tmp_path: Path) -> None:
     report = Report(figures=FIGURES, lines=("a line",), details={"rows": 3})
     write(tmp_path / "latest.json", {"W8": FigureResult(title="intervals", state="done", report=report).to_json()})
-    found = json.loads((tmp_path / "latest.json").read_text())["W8"]
-    assert found["title"] == "intervals"
-    assert found["state"] == "done"
-    assert found["figures"][0]["met"] is True
-    assert found["figures"][0]["value"] == 1.0123
-    assert figures.report_from_json(found) == report
+    result = json.loads((tmp_path / "latest.json").read_text())["W8"]
+    assert result["title"] == "intervals"
+    assert result["state"] == "done"
+    assert result["figures"][0]["met"] is True
+    assert result["figures"][0]["value"] == 1.0123
+    assert figures.report_from_json(result) == report
 
 
 def test_the_table_shows_figures_with_their_targets() -> None:
     wrong = Report(figures=(), wrong=("a row is lost",))
-    found = {
+    results = {
         "W8": FigureResult(title="intervals", state="done", report=Report(figures=FIGURES, lines=("a line",))),
         "W9": FigureResult(title="state", state="did not finish"),
         "W11": FigureResult(title="recovery", state="done", report=wrong),
         "L1": FigureResult(title="slots", state="failed", report=Report(figures=FIGURES[:1], wrong=("not compared",))),
     }
-    shown = render_figures(found)
-    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    text = render_figures(results)
+    rows = [" ".join(line.split()) for line in text.splitlines()]
     assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: met" in rows
     assert "gain 1.40 x target at least 1.60: missed" in rows
     assert "stop-the-world 1.50 x" in rows
@@ -203,5 +203,5 @@ def test_the_table_shows_figures_with_their_targets() -> None:
     assert "wrong: a row is lost" in rows
     assert rows[rows.index("L1 slots") + 1] == "failed; results until then:"
     assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: missed" in rows, "its output is wrong"
-    assert not found["L1"].to_json()["figures"][0]["met"]
-    assert [one.is_right for one in found.values()] == [True, False, False, False]
+    assert not results["L1"].to_json()["figures"][0]["met"]
+    assert [result.is_right for result in results.values()] == [True, False, False, False]

@@ -51,9 +51,9 @@ class Written:
         self.trace.events.append(Event(kind, thread, call, marks, frames, item))
 
     def path(self, begin: int | None = None) -> Path:
-        found = find(self.trace, len(self.trace.events) - 1, {MARK}, begin)
-        assert found is not None
-        return found
+        path = find(self.trace, len(self.trace.events) - 1, {MARK}, begin)
+        assert path is not None
+        return path
 
 
 def functions(path: Path) -> list[list[str]]:
@@ -61,46 +61,46 @@ def functions(path: Path) -> list[list[str]]:
 
 
 def test_a_call_that_only_looks_at_the_item_is_no_hop() -> None:
-    made = Written()
-    made.call("a.begin", MARK)
-    made.call("a.looks", MARK)
-    made.back()
-    made.call("b.changes", MARK)
-    made.back(MARK)
-    made.call("b.end", MARK)
-    path = made.path(begin=0)
+    trace = Written()
+    trace.call("a.begin", MARK)
+    trace.call("a.looks", MARK)
+    trace.back()
+    trace.call("b.changes", MARK)
+    trace.back(MARK)
+    trace.call("b.end", MARK)
+    path = trace.path(begin=0)
     assert functions(path) == [["a.begin", "b.changes", "b.end"]]
     assert (path.hops, path.files, path.handovers) == (3, 2, 0)
 
 
 def test_calls_of_one_function_by_another_count_once() -> None:
-    made = Written()
-    made.call("a.begin", MARK)
+    trace = Written()
+    trace.call("a.begin", MARK)
     for _ in range(5):
-        made.call("a.column", MARK)
-        made.back(MARK)
-    made.call("a.end", MARK)
-    assert made.path(begin=0).hops == 3
+        trace.call("a.column", MARK)
+        trace.back(MARK)
+    trace.call("a.end", MARK)
+    assert trace.path(begin=0).hops == 3
 
 
 def test_a_queue_is_followed_to_the_matching_put() -> None:
     """Of three puts, the second has the item; a later call of the putting thread is not on the path."""
-    made = Written()
-    made.call("a.other")
-    made.event(Kind.PUT, item=(9, 1))
-    made.back()
-    made.call("a.begin", MARK)
-    made.call("a.puts")
-    made.event(Kind.PUT, item=(9, 2))
-    made.back()
-    made.call("a.later", MARK)
-    made.back(MARK)
-    made.event(Kind.PUT, item=(9, 3))
-    made.back()
+    trace = Written()
+    trace.call("a.other")
+    trace.event(Kind.PUT, item=(9, 1))
+    trace.back()
+    trace.call("a.begin", MARK)
+    trace.call("a.puts")
+    trace.event(Kind.PUT, item=(9, 2))
+    trace.back()
+    trace.call("a.later", MARK)
+    trace.back(MARK)
+    trace.event(Kind.PUT, item=(9, 3))
+    trace.back()
     for number in (1, 2):
-        made.event(Kind.GET, thread=1, item=(9, number))
-    made.call("b.end", MARK, thread=1)
-    path = made.path(begin=1)
+        trace.event(Kind.GET, thread=1, item=(9, number))
+    trace.call("b.end", MARK, thread=1)
+    path = trace.path(begin=1)
     assert functions(path) == [["a.begin", "a.puts"], ["b.end"]]
     assert path.handovers == 1
     assert path.threads == frozenset({"first", "second"})
@@ -108,60 +108,60 @@ def test_a_queue_is_followed_to_the_matching_put() -> None:
 
 def test_a_socket_is_followed_to_the_same_bytes() -> None:
     """Other bytes with the mark were sent later."""
-    made = Written()
-    made.call("a.begin", MARK)
-    made.call("a.encode", MARK)
-    made.back(MARK, frames=(b"length, and the frame",))
-    made.call("a.encode_another", MARK)
-    made.back(MARK, frames=(b"something else",))
-    made.call("b.earlier", MARK, thread=1)
-    made.back(MARK, thread=1)
-    made.call("b.read", thread=1)
-    made.event(Kind.RECEIVE, thread=1)
-    made.back(MARK, thread=1, frames=(b"the frame",))
-    made.call("b.end", MARK, thread=1)
-    path = made.path(begin=0)
+    trace = Written()
+    trace.call("a.begin", MARK)
+    trace.call("a.encode", MARK)
+    trace.back(MARK, frames=(b"length, and the frame",))
+    trace.call("a.encode_another", MARK)
+    trace.back(MARK, frames=(b"something else",))
+    trace.call("b.earlier", MARK, thread=1)
+    trace.back(MARK, thread=1)
+    trace.call("b.read", thread=1)
+    trace.event(Kind.RECEIVE, thread=1)
+    trace.back(MARK, thread=1, frames=(b"the frame",))
+    trace.call("b.end", MARK, thread=1)
+    path = trace.path(begin=0)
     assert functions(path) == [["a.begin", "a.encode"], ["b.read", "b.end"]]
 
 
 def test_a_wake_up_without_contents_is_followed_too() -> None:
-    made = Written()
-    made.call("a.begin", MARK)
-    made.back(MARK)
-    made.call("a.poke")
-    made.event(Kind.PUT, item=(9, 1))
-    made.back()
-    made.event(Kind.GET, thread=1, item=(9, 1))
-    made.call("b.look", thread=1)
-    made.call("b.read", thread=1)
-    made.back(MARK, thread=1)
-    assert functions(made.path(begin=0)) == [["a.begin", "a.poke"], ["b.look", "b.read"]]
+    trace = Written()
+    trace.call("a.begin", MARK)
+    trace.back(MARK)
+    trace.call("a.poke")
+    trace.event(Kind.PUT, item=(9, 1))
+    trace.back()
+    trace.event(Kind.GET, thread=1, item=(9, 1))
+    trace.call("b.look", thread=1)
+    trace.call("b.read", thread=1)
+    trace.back(MARK, thread=1)
+    assert functions(trace.path(begin=0)) == [["a.begin", "a.poke"], ["b.look", "b.read"]]
 
 
 def test_there_is_no_path_to_a_call_that_did_not_cause_the_end() -> None:
-    made = Written()
-    made.call("a.unrelated")
-    made.back()
-    made.call("a.begin", MARK)
-    made.call("a.end", MARK)
-    assert find(made.trace, len(made.trace.events) - 1, {MARK}, begin=0) is None
+    trace = Written()
+    trace.call("a.unrelated")
+    trace.back()
+    trace.call("a.begin", MARK)
+    trace.call("a.end", MARK)
+    assert find(trace.trace, len(trace.trace.events) - 1, {MARK}, begin=0) is None
 
 
 def test_a_turn_ends_with_the_step_of_the_last_subtask() -> None:
     """The turn without a batch does not count; the mail before a turn's steps does."""
-    made = Written()
+    trace = Written()
     for forwarded in (False, True):
-        made.call("loop.mail")
-        made.back()
+        trace.call("loop.mail")
+        trace.back()
         for owner in (1, 2):
-            made.call("task.step", owner=owner)
+            trace.call("task.step", owner=owner)
             if forwarded and owner == 2:
-                made.call("operator.process")
-                made.back()
-            made.back()
+                trace.call("operator.process")
+                trace.back()
+            trace.back()
     step, process = ("task", "step"), ("operator", "process")
-    assert turns(made.trace, step, process) == {"first": [Turn(calls=4, files=3)]}
-    assert steps(made.trace, step, process) == [Turn(calls=2, files=2)]
+    assert turns(trace.trace, step, process) == {"first": [Turn(calls=4, files=3)]}
+    assert steps(trace.trace, step, process) == [Turn(calls=2, files=2)]
 
 
 def through(item: int) -> int:
@@ -215,10 +215,10 @@ def test_the_median_path_is_shown() -> None:
 @pytest.mark.timeout(600)  # each call of the job is recorded
 def test_a_row_a_barrier_and_a_savepoint_of_the_real_job_are_traced() -> None:
     """Their paths pass through Flight, the control connections and Postgres; each ends where the table says."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("WEIR_", "DJANGO_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("WEIR_", "DJANGO_"))}
     command = [sys.executable, "-m", "benchmarks.trace"]
-    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    paths = re.findall(r"^a (row|barrier|savepoint)\b.*?(\d+) +(\d+) +(\d+)$", done.stdout, re.MULTILINE)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
+    paths = re.findall(r"^a (row|barrier|savepoint)\b.*?(\d+) +(\d+) +(\d+)$", process.stdout, re.MULTILINE)
     assert [name for name, *_ in paths] == ["row", "barrier", "savepoint"]
     assert all(int(hops) > int(files) > int(handovers) > 5 for _, hops, files, handovers in paths)

@@ -61,13 +61,14 @@ $(CLASSES): tests/spark_classes.py constraints.txt | setup-browser
 screens: setup-browser ## take pictures of every page of the console into docs/screens
 	@exec $(BIN)/python -m pytest -q tests/console/ui/screens.py
 
-check: setup-dev ## style, types, direction of imports, missing migrations, prose
+check: setup-dev ## style, types, direction of imports, missing migrations, prose, size of folders
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(CHECK_ENV) $(BIN)/mypy
 	$(BIN)/lint-imports
 	$(CHECK_ENV) $(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 	$(BIN)/python -m tests.language
+	$(BIN)/python -m tests.folders
 
 fmt: setup-dev ## format the code
 	$(BIN)/ruff check --fix --quiet || true

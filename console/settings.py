@@ -139,7 +139,7 @@ WEIR_RUNS = count("WEIR_RUNS") or 4
 #: Standing stages that the workers of the queue `standing` supervise at a time; each has its own JVM.
 WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
-#: How long rows are kept after their end, unless something needs them (`console.operations.old_rows`).
+#: How long rows are kept after their end, unless something needs them (`console.housekeeping.old_rows`).
 WEIR_CHECKPOINT_DAYS = count("WEIR_CHECKPOINT_DAYS") or 30
 WEIR_ATTEMPT_DAYS = count("WEIR_ATTEMPT_DAYS") or 90
 WEIR_OPERATION_DAYS = count("WEIR_OPERATION_DAYS") or 400

@@ -9,9 +9,9 @@ from console import wakeups
 from console.checkpoints import state_stage
 from console.health import housekeeping as health
 from console.health import passes
+from console.housekeeping import advance, lineage_folders, old_rows, reconciler, scheduled_operations
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
-from console.operations import advance, lineage_folders, old_rows, reconciler, scheduled_operations
 from console.runs import run_supervisor, stage_supervisor
 
 shared_task(name=wakeups.SUPERVISE_TASK)(run_supervisor.supervise)

@@ -25,7 +25,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations import services
 from console.operations.models import Operation
-from console.operations.withdrawal import withdraw_operation
+from console.operations.services import withdraw_operation
 
 MAX_WAIT_S = 60
 _POLL_S = 0.25

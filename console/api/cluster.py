@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from console.api.base import StrictView
 from console.health.readiness import READINESS
-from console.operations.cluster import MAX_RUNS, Cluster, read_cluster
+from console.pages.cluster import MAX_RUNS, Cluster, read_cluster
 
 
 class WorkerSerializer(serializers.Serializer[Any]):

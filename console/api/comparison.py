@@ -13,7 +13,7 @@ from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
 from console.checkpoints.comparison import MEASURES, OperatorChange
 from console.checkpoints.filters import MAX_BIGINT
-from console.operations.comparisons import FIELDS, load_comparison
+from console.pages.comparisons import FIELDS, load_comparison
 
 
 class ChangeSerializer(serializers.Serializer[Any]):

@@ -45,9 +45,9 @@ from console.jobs.models import Connection, Job, JobVersion, Pipeline
 from console.jobs.planned_differences import planned_differences
 from console.jobs.tags import entity_tag, require_match, tag_matches
 from console.operations.models import OperationKind
-from console.operations.selectors import FoundJobs, with_latest_run
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
+from console.runs.selectors import FoundJobs, with_latest_run
 
 _VALUES = ("parallelism", "max_parallelism", "params", "settings")  #: of a version
 

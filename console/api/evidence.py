@@ -12,8 +12,8 @@ from console.accounts.refusals import InvalidField
 from console.api.base import StrictView
 from console.api.serializers.base import Problem
 from console.checkpoints.models import Checkpoint
-from console.operations.evidence import evidence_pack
-from console.operations.evidence_seal import check_seal
+from console.pages.evidence import evidence_pack
+from console.pages.evidence_seal import check_seal
 
 
 class Evidence(StrictView):

@@ -12,10 +12,10 @@ from console.api.base import ScopedView, StrictView
 from console.api.serializers.base import Problem
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job
-from console.operations.new_runs import new_run_target
-from console.operations.origin import Origin
 from console.operations.params import RestoreParams
-from console.operations.restore import report, run_to_end
+from console.operations.restores.effects import report, run_to_end
+from console.operations.restores.new_runs import new_run_target
+from console.operations.restores.origin import Origin
 from console.runs.selectors import latest_run
 from runtime.core.restore.mapping import OperatorMatch
 

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from console.api.base import ScopedView
 from console.api.serializers.base import Problem
-from console.operations.orphans import MAX_LISTED, find_orphans
+from console.housekeeping.orphans import MAX_LISTED, find_orphans
 
 
 class OrphanFolderSerializer(serializers.Serializer[Any]):

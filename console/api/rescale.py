@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from console.api.base import ScopedView
 from console.api.serializers.base import Problem
 from console.operations.params import RescaleParams
-from console.operations.rescale_plan import rescale_plan
+from console.operations.restores.rescale_plan import rescale_plan
 
 
 class ExpectedDurationSerializer(serializers.Serializer[Any]):

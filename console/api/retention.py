@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from console.api.base import ScopedView
 from console.api.parsing import number_between
 from console.api.serializers.base import Problem
-from console.operations.retention import MAX_HOURS, MAX_KEEP, preview_retention
+from console.pages.retention import MAX_HOURS, MAX_KEEP, preview_retention
 from runtime.core.job.settings import RetentionPolicy
 
 

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from console.api.base import StrictView
 from console.api.serializers.base import Problem
 from console.jobs.models import Run
-from console.operations.start_phases import EARLIER_RUNS, start_moments, start_phases
+from console.pages.start_phases import EARLIER_RUNS, start_moments, start_phases
 
 
 class StartPhaseSerializer(serializers.Serializer[Any]):

@@ -18,7 +18,7 @@ from console.checkpoints import selectors
 from console.checkpoints.filters import MAX_BIGINT
 from console.checkpoints.models import CHECKPOINT_KINDS
 from console.jobs.models import Job, Run
-from console.operations.restore_points import oldest_restorable, read_restore_point
+from console.pages.restore_points import oldest_restorable, read_restore_point
 
 
 class CountsSerializer(serializers.Serializer[Any]):

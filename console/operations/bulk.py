@@ -26,7 +26,8 @@ from console.operations.job_state import run_conflict
 from console.operations.kinds.job.delegated import delegated_operation
 from console.operations.legality import request_refusal
 from console.operations.models import ACTIVE_STATES, BulkOperation, Operation
-from console.operations.selectors import with_latest_run, with_runs
+from console.operations.selectors import with_runs
+from console.runs.selectors import with_latest_run
 from runtime.core.job.lifecycle import RunAct
 
 MAX_JOBS: Final = 100

@@ -1,7 +1,7 @@
 """Decides which operations are legal now, and why others are refused, for the buttons, the API and the services.
 
 A refusal is a `Conflict`: its `detail` appears beside a disabled button, and its `code` is for programs. The class of
-each kind has the rule. `console.operations.restore` decides whether a checkpoint fits a version.
+each kind has the rule. `console.operations.restores.effects` decides whether a checkpoint fits a version.
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,9 @@
 A class without state: its parameters, the right to request it, its texts, when it is legal, and what a request does.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, ClassVar
 
@@ -34,6 +35,21 @@ class Target(Enum):
     RECORD = auto()  #: a change that another request made; the operation is its entry in the ledger
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainCommand:
+    """A command of `weir` that does nothing but request an operation on a snapshot (`weir/control/operations.json`).
+
+    The required parameters are arguments; `metavars` are their names in the usage, if they differ. `options` are the
+    helps of other parameters. `question` is asked unless `--yes` is given, with the number and the job.
+    """
+
+    help: str
+    metavars: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    needs_option: bool = False
+    question: str = ""
+
+
 class OperationType:
     """A kind of operation.
 
@@ -51,6 +67,7 @@ class OperationType:
         states: states of the run that it brings about.
         reads_files: an active operation needs the files of its snapshot.
         message: sentence of a page after an accepted request.
+        command: command of `weir`, if it is a plain one.
         similar: kinds whose earlier durations stand for the expected one, in order of preference.
         due: active operations that `advance` takes further; None: it has none.
         files_due: as `due`, of `advance_files`.
@@ -72,6 +89,7 @@ class OperationType:
     states: ClassVar[tuple[RunState, ...]] = ()
     reads_files: ClassVar[bool] = False
     message: ClassVar[str] = ""
+    command: ClassVar[PlainCommand | None] = None
     similar: ClassVar[tuple[str, ...]] = ()
     due: ClassVar[Q | None] = None
     files_due: ClassVar[Q | None] = None

@@ -1,4 +1,4 @@
-"""The effects of an operation in numbers, before it is confirmed: expected time, bytes to write, rows at stake."""
+"""The effects of an operation before it is confirmed, in words and in numbers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +37,23 @@ class Number:
     term: str
     value: str
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The effects of an operation in sentences and `numbers`, and a gentler alternative."""
+
+    title: str
+    sentences: tuple[str, ...]
+    numbers: tuple[Number, ...] = ()
+    instead: str
+    gentler: str = ""  #: the kind of operation that `instead` names, "" if it names none
+    dangerous: bool
+    verb: str = ""  #: label of the button, if it is not the title
+    restores: bool = False  #: the page offers a restore first
+    repeats: bool = False  #: repeated output must be accepted
+    saves: bool = False  #: takes a savepoint, which can be named and pinned
+    run: int | None = None  #: the request is for this run, and refused for a later run
 
 
 def savepoint_numbers(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:

@@ -1,4 +1,4 @@
-"""The times of schedules. `console.operations.scheduled_operations` requests their operations."""
+"""The times of schedules. `console.housekeeping.scheduled_operations` requests their operations."""
 
 from datetime import UTC, datetime, timedelta
 

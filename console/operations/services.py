@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, InvalidField, Refused
+from console.accounts.rights import require_operate
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.models import Job
 from console.jobs.services import lock_job
@@ -21,7 +22,7 @@ from console.operations.job_state import with_blockers
 from console.operations.labels import require_text
 from console.operations.maintenance import require_no_maintenance
 from console.operations.models import Operation, OperationKind
-from console.operations.registry import requested_type
+from console.operations.registry import operation_type, requested_type
 
 MAX_KEY_LENGTH = 200
 
@@ -80,6 +81,16 @@ def request(
         if isinstance(error, Refused):
             raise
         raise with_blockers(job, Conflict("conflict", "A concurrent request was accepted first.")) from None
+
+
+def withdraw_operation(user: User, row: Operation) -> None:
+    """Ends an operation as failed. The worker of work that is under way ends it soon.
+
+    Raises:
+        Conflict: the operation has begun or ended, or is of a kind that cannot be withdrawn.
+    """
+    require_operate(user)
+    operation_type(row.kind).on_withdrawal(user, row)
 
 
 def _replay(row: Operation) -> AcceptedOperation | None:

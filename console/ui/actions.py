@@ -11,11 +11,11 @@ from console.checkpoints.selectors import RunProgress
 from console.health.recovery import read_horizon
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.confirmation import Confirmation
 from console.operations.kinds.job.delegated import delegated_operation, preview
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton
+from console.operations.preview import Confirmation
 from console.operations.registry import job_operation
 from console.ui.jobhealth import silent_since
 

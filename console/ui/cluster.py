@@ -5,7 +5,7 @@ from typing import Final
 
 from console.health.models import JobHealth
 from console.jobs.models import Run, StandingStage
-from console.operations.cluster import MAX_RUNS, Cluster, Place
+from console.pages.cluster import MAX_RUNS, Cluster, Place
 from console.runs.standing_stages import ENDED_STATES
 from console.ui.jobhealth import health_line
 from console.ui.revision import ShownRows

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from console.health.findings import Level
-from console.operations.selectors import FoundJobs, find_jobs, with_run_states
+from console.pages.selectors import find_jobs, with_run_states
+from console.runs.selectors import FoundJobs
 from console.ui.jobhealth import with_health_level
 from console.ui.joblist import states_of
 from console.ui.paging import text

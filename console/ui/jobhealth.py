@@ -16,7 +16,7 @@ from console.health.rules.attempts import restart_number
 from console.health.rules.checkpoints import SLOW
 from console.health.rules.flow import BACKPRESSURE, FALLS_BEHIND
 from console.jobs.models import Job, Run
-from console.operations.selectors import FoundJobs
+from console.runs.selectors import FoundJobs
 from console.ui.status import UNKNOWN_HEALTH
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 

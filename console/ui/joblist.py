@@ -9,7 +9,7 @@ from console import formats
 from console.health.models import JobHealth
 from console.metrics.live import Live, live_metrics
 from console.metrics.recent import RecentNumbers
-from console.operations.selectors import JobRow
+from console.pages.selectors import JobRow
 from console.ui.flow import Flow, flow_of
 from console.ui.jobhealth import HealthLine, health_line, silent_since
 from console.ui.jobpage import desired_state, state_since

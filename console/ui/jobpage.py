@@ -18,9 +18,9 @@ from console.metrics.live import BatchLive, Live, live_metrics
 from console.operations.legality import allowed_operations
 from console.operations.models import Operation, OperationKind
 from console.operations.registry import operation_type, operation_types
-from console.operations.restore import restore_target
-from console.operations.run_ends import end_of_run, ending_of
-from console.operations.selectors import JobPage
+from console.operations.restores.effects import restore_target
+from console.pages.run_ends import end_of_run, ending_of
+from console.pages.selectors import JobPage
 from console.ui import actions
 from console.ui.flow import Flow, behind_since, flow_of
 from console.ui.graph.compact import MIN_OPERATORS, NARROW_ROOM

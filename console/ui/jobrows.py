@@ -20,7 +20,7 @@ from console.checkpoints.selectors import IS_DAMAGED, checkpoint_table, continua
 from console.health.models import JobHealth
 from console.jobs.models import Run
 from console.operations.models import ACTIVE_STATES
-from console.operations.selectors import PAGE_ROWS, JobPage, job_page
+from console.pages.selectors import PAGE_ROWS, JobPage, job_page
 from console.ui.plots.window import Chosen
 from console.ui.revision import age, digest, revision_of
 from console.ui.strip import Strip, strip

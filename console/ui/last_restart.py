@@ -8,7 +8,7 @@ from typing import Final
 from console import formats
 from console.formats import Quantity
 from console.jobs.models import AttemptOutcome, Run
-from console.operations.lines import AttemptLine
+from console.pages.lines import AttemptLine
 from runtime.core.job.lifecycle import RunState
 
 SHOWN: Final = timedelta(minutes=15)

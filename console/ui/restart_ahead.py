@@ -11,7 +11,7 @@ from console.checkpoints.models import Checkpoint, Kind
 from console.jobs.models import Run
 from console.metrics.live import Live
 from console.metrics.selectors import records_read
-from console.operations.lines import AttemptLine
+from console.pages.lines import AttemptLine
 from runtime.core.job.lifecycle import RunState
 
 #: States in which no attempt runs, or an attempt is being started.

@@ -15,9 +15,9 @@ from console.jobs.failures import FailureDetail, failure_detail, with_recorded_f
 from console.jobs.models import Attempt, Run
 from console.jobs.operator_names import operator_names
 from console.operations.models import Operation
-from console.operations.restore import restore_target
-from console.operations.run_ends import end_of_run, ending_operation
-from console.operations.start_phases import StartPhase, restart_phases, start_moments, start_phases
+from console.operations.restores.effects import restore_target
+from console.pages.run_ends import end_of_run, ending_operation
+from console.pages.start_phases import StartPhase, restart_phases, start_moments, start_phases
 from console.runs.logs import LogFilter, LogLine, LogSecrets, SlotLog, log_file, log_tail
 from runtime.access.redaction import Schema
 from runtime.core.restore.mapping import OperatorMatch, mapping_report

@@ -168,7 +168,7 @@ def make_checkpoint() -> MakeCheckpoint:
 @pytest.fixture(autouse=True)
 def _no_census(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages ask the workers of a broker, which a test has only if it starts one."""
-    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: None))
+    monkeypatch.setattr("console.pages.workers.CENSUS", SimpleNamespace(last=lambda: None))
 
 
 @pytest.fixture(autouse=True)

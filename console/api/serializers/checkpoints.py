@@ -9,7 +9,7 @@ from rest_framework import serializers
 from console.checkpoints.filters import OUTCOMES
 from console.checkpoints.lanes import lanes_of
 from console.checkpoints.models import Checkpoint, Status
-from console.operations.explanations import explanation_of
+from console.pages.explanations import explanation_of
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):

@@ -16,7 +16,7 @@ from console.jobs.models import Attempt, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.operation_type import JobOperation
 from console.operations.registry import types_of
-from console.operations.run_ends import end_of_run, ending_operation
+from console.pages.run_ends import end_of_run, ending_operation
 from console.runs.selectors import latest_run
 from runtime.access.redaction import redact_failure, redact_json
 

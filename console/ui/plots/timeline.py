@@ -19,7 +19,7 @@ from console.formats import MAX_LIVE_LAG_MS, Quantity
 from console.jobs.models import Job, Run
 from console.metrics.gaps import RunTime, find_gaps
 from console.metrics.selectors import Columns, Grid, plot_history
-from console.operations.selectors import PAGE_ROWS, JobPage
+from console.pages.selectors import PAGE_ROWS, JobPage
 from console.ui.plots import scale, shapes
 from console.ui.plots.failures import FailedBar, failed_bars, failures_by_interval
 from console.ui.plots.gaps import DrawnGap, draw_gaps

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from console.operations import selectors
+from console.pages import selectors
 from console.ui.tables.table import Column, Table, descending
 
 _LAG_NOTE: Final = (

@@ -18,16 +18,17 @@ from console.checkpoints.selectors import continuable, run_progress
 from console.checkpoints.storage import target_roots
 from console.jobs.models import Job, Run
 from console.metrics.live import live_metrics
-from console.operations.confirmation import Confirmation
 from console.operations.kinds.job.start import Start
 from console.operations.legality import allowed_operation, request_refusal
 from console.operations.models import OperationKind
+from console.operations.preview import Confirmation
 from console.operations.registry import operation_type
-from console.operations.restore import repeated_output
-from console.operations.selectors import active_operations, rows_of_confirmation
+from console.operations.restores.effects import repeated_output
+from console.operations.selectors import active_operations
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as ask
-from console.operations.workers import wait_of_new_run
+from console.pages.selectors import rows_of_confirmation
+from console.pages.workers import wait_of_new_run
 from console.runs.selectors import latest_run
 from console.ui.actions import confirmation
 from console.ui.paging import whole_number

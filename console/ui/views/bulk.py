@@ -14,8 +14,8 @@ from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.operations.bulk import BulkAct, BulkLine, bulk_lines, carry_out, result_lines
 from console.operations.models import BulkOperation, Operation
-from console.operations.selectors import rows_of_selection
 from console.operations.services import OperationRequestContext
+from console.pages.selectors import rows_of_selection
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of

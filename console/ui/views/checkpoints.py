@@ -20,16 +20,17 @@ from console.formats import Quantity
 from console.jobs.attempts import attempt_number
 from console.jobs.models import Attempt, Job, Run
 from console.metrics.live import live_metrics
-from console.operations.explanations import explanation_of
 from console.operations.kinds.snapshot.copy import copies_of
 from console.operations.kinds.snapshot.discard import Discard, discards_under_way
 from console.operations.kinds.snapshot.drill import drills_of
 from console.operations.kinds.snapshot.review import review_history
 from console.operations.legality import allowed_on, allowed_pin
-from console.operations.lineage import request_of, restored_runs
 from console.operations.models import OperationKind
-from console.operations.restore_proof import proof_of
-from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation, runs_of
+from console.operations.selectors import operations_beside
+from console.pages.explanations import explanation_of
+from console.pages.lineage import request_of, restored_runs
+from console.pages.restore_proof import proof_of
+from console.pages.selectors import rows_of_snapshot_confirmation, runs_of
 from console.runs.selectors import latest_run
 from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt

@@ -14,8 +14,9 @@ from console.jobs.services import ready_versions
 from console.operations.kinds.snapshot.drill import drills_of
 from console.operations.legality import allowed_on
 from console.operations.models import OperationKind, OperationState
-from console.operations.selectors import operations_beside, rows_of_snapshot_confirmation
-from console.operations.workers import wait_of_new_run
+from console.operations.selectors import operations_beside
+from console.pages.selectors import rows_of_snapshot_confirmation
+from console.pages.workers import wait_of_new_run
 from console.ui.forms import CloneForm, add_refusal
 from console.ui.paging import whole_number
 from console.ui.revision import revision

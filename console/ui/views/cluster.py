@@ -5,8 +5,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.health.readiness import READINESS
-from console.operations import workers
-from console.operations.cluster import read_cluster
+from console.pages import workers
+from console.pages.cluster import read_cluster
 from console.ui.cluster import places_with_health, queues_with_uses, rows_of_cluster
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page_or_blocks, require_login

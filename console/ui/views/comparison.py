@@ -14,7 +14,7 @@ from console.checkpoints.models import Status
 from console.checkpoints.selectors import job_checkpoints
 from console.formats import Quantity
 from console.jobs.models import Job
-from console.operations.comparisons import load_comparison
+from console.pages.comparisons import load_comparison
 from console.ui.paging import text, whole_number
 from console.ui.views.page import page, require_login
 

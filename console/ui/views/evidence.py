@@ -7,9 +7,9 @@ from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
-from console.operations.evidence import evidence_pack
 from console.operations.legality import allowed_on
 from console.operations.models import Operation, OperationKind
+from console.pages.evidence import evidence_pack
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of

@@ -22,11 +22,11 @@ from console.jobs.models import Job, JobVersion, Pipeline
 from console.jobs.pipelines import request_sync
 from console.jobs.planned_differences import planned_differences
 from console.metrics.recent import recent_numbers
-from console.operations import selectors
 from console.operations.legality import request_refusal
 from console.operations.models import OperationKind
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
+from console.pages import selectors
 from console.ui.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
 from console.ui.jobfilters import JobFilters, health_tally, sum_by

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.csv_files import csv_file
-from console.operations import selectors
+from console.pages import selectors
 from console.ui.plots.gaps import NO_NUMBERS
 from console.ui.plots.svg_file import svg_file
 from console.ui.plots.timeline import Timeline, job_timeline

@@ -19,7 +19,7 @@ from console.operations.expected_times import expected_duration
 from console.operations.models import Operation
 from console.operations.registry import operation_type
 from console.operations.selectors import with_runs
-from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
+from console.operations.services import withdraw_operation
 from console.ui.operationlist import OperationFilters, csv_rows
 from console.ui.operationphases import operation_phases
 from console.ui.paging import by_time, uuid
@@ -59,8 +59,8 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = get_object_or_404(Operation.objects.select_related(*_RELATED).defer(*_LARGE), pk=pk)
 
     def load_content() -> PageContent:
-        checkpoint = _checkpoint_of(found)
-        starts = found.run is not None and operation_type(found.kind).begins_run
+        kind, checkpoint = operation_type(found.kind), _checkpoint_of(found)
+        starts = found.run is not None and kind.begins_run
         context = {
             "section": "operations",
             "operation": found,
@@ -74,8 +74,8 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
             "parts": tuple(with_runs(found.parts.all())) if _has_parts(found) else (),
             "checkpoint": checkpoint,
             "phases": operation_phases(found, checkpoint),
-            "withdrawal": (refused := withdrawal_refusal(found) or operate_refusal(request.user)),
-            "withdrawal_effect": "" if refused else withdrawal_effect(found),
+            "withdrawal": (refused := kind.withdrawal_refusal(found) or operate_refusal(request.user)),
+            "withdrawal_effect": "" if refused else kind.withdrawal_effect(found),
         }
         return PageContent(context, settled=not found.is_active)
 

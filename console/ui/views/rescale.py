@@ -13,10 +13,11 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
 from console.jobs.services import ready_versions
 from console.operations.legality import allowed_operation
-from console.operations.lineage import rescales_of
 from console.operations.models import OperationKind
-from console.operations.rescale_plan import rescale_cost, rescale_hash
-from console.operations.selectors import active_operations, rows_of_confirmation
+from console.operations.restores.rescale_plan import rescale_cost, rescale_hash
+from console.operations.selectors import active_operations
+from console.pages.lineage import rescales_of
+from console.pages.selectors import rows_of_confirmation
 from console.runs.selectors import latest_run
 from console.ui.forms import RescaleForm, add_refusal
 from console.ui.paging import whole_number

@@ -28,10 +28,11 @@ from console.operations.expected_times import ExpectedDuration, expected_duratio
 from console.operations.kinds.job.rollback import EndRun
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.models import OperationKind
-from console.operations.origin import Origin
-from console.operations.restore import RestoreReport, report, run_to_end
-from console.operations.selectors import active_operations, rows_of_restore
-from console.operations.workers import wait_of_new_run
+from console.operations.restores.effects import RestoreReport, report, run_to_end
+from console.operations.restores.origin import Origin
+from console.operations.selectors import active_operations
+from console.pages.selectors import rows_of_restore
+from console.pages.workers import wait_of_new_run
 from console.runs.selectors import latest_run
 from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, several_by_number, text, whole_number

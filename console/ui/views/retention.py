@@ -4,9 +4,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
+from console.housekeeping.orphans import find_orphans
 from console.jobs.models import Job
-from console.operations.orphans import find_orphans
-from console.operations.retention import MAX_HOURS, MAX_KEEP, describe_policy, preview_retention
+from console.pages.retention import MAX_HOURS, MAX_KEEP, describe_policy, preview_retention
 from console.ui.paging import text, whole_number
 from console.ui.views.page import page, require_login
 from runtime.core.job.settings import RetentionPolicy

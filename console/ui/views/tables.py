@@ -13,7 +13,8 @@ from console.checkpoints.filters import CheckpointFilter
 from console.checkpoints.selectors import checkpoint_table
 from console.csv_files import csv_file
 from console.jobs.models import Job
-from console.operations.selectors import FoundJobs, job_rows, runs_of
+from console.pages.selectors import job_rows, runs_of
+from console.runs.selectors import FoundJobs
 from console.ui.jobfilters import JobFilters
 from console.ui.joblist import JobLine, job_line
 from console.ui.paging import all_pages, text

@@ -28,8 +28,8 @@ from console.checkpoints.storage import job_root
 from console.health.models import HousekeepingPass
 from console.health.passes import RECONCILER
 from console.health.readiness import READINESS
+from console.housekeeping.advance import advance_rows
 from console.jobs.models import Job, JobVersion, Pipeline, Run
-from console.operations.advance import advance_rows
 from console.operations.models import BulkOperation, Operation, Schedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings

@@ -10,8 +10,8 @@ from rest_framework.test import APIClient
 from console.checkpoints import services
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import statistics
+from console.housekeeping import reconciler
 from console.jobs.models import Attempt, Run
-from console.operations import reconciler
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS, distribution
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun

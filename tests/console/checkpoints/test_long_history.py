@@ -15,9 +15,9 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
+from console.housekeeping import reconciler
+from console.housekeeping.old_rows import BATCH_ROWS, old_checkpoints, remove_old_rows
 from console.jobs.models import Run
-from console.operations import reconciler
-from console.operations.old_rows import BATCH_ROWS, old_checkpoints, remove_old_rows
 from runtime.core.checkpoint.statistics import MAX_SUMMARIZED_CHECKPOINTS
 from runtime.core.job.lifecycle import RunState
 from runtime.io.postgres.queries import statement

@@ -15,9 +15,9 @@ from console.accounts.models import User
 from console.checkpoints import state_queries, state_stage
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.checkpoints.storage import delete_savepoint, job_root
+from console.housekeeping import reconciler
 from console.jobs import pipelines, stages
 from console.jobs.models import JobVersion, Pipeline, Run
-from console.operations import reconciler
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.pins import decode_pin, pinned_folders
 from tests.console.api.test_api import check_problem

@@ -14,7 +14,7 @@ from django.utils import timezone
 from console.celery import app
 from console.health import passes
 from console.health.models import HousekeepingPass
-from console.operations import advance
+from console.housekeeping import advance
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db

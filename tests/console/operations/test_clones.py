@@ -15,20 +15,30 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.health.collection import collect
+from console.housekeeping.advance import advance_operations, advance_rows
 from console.jobs.models import Job, JobVersion, Run
-from console.operations.advance import advance_operations, advance_rows
-from console.operations.clones import create_clone
 from console.operations.console_work import WorkWithdrawn
 from console.operations.kinds.snapshot import drill
 from console.operations.kinds.snapshot.drill import Drill
 from console.operations.models import Operation, OperationKind
-from console.operations.restore_proof import latest_proof, proof_of
-from console.operations.services import OperationRequestContext, request
-from console.operations.withdrawal import withdraw_operation, withdrawal_effect, withdrawal_refusal
+from console.operations.registry import operation_type
+from console.operations.restores.clones import create_clone
+from console.operations.services import OperationRequestContext, request, withdraw_operation
+from console.pages.restore_proof import latest_proof, proof_of
 from console.runs import run_store
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
 from tests.console.stored import store
 from tests.console.ui import rows
+
+
+def refusal_of(row: Operation) -> str:
+    """Of a withdrawal."""
+    return operation_type(row.kind).withdrawal_refusal(row)
+
+
+def effect_of(row: Operation) -> str:
+    """Of a withdrawal."""
+    return operation_type(row.kind).withdrawal_effect(row)
 
 
 @pytest.fixture
@@ -292,7 +302,7 @@ def test_a_drill_is_withdrawn_and_its_clone_is_removed(operator: User, snapshot:
     found = ask_drill(operator, snapshot)
     run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
     advance(run, "running")
-    assert withdrawal_effect(found).startswith("The clone is cancelled")
+    assert effect_of(found).startswith("The clone is cancelled")
     withdraw_operation(operator, found)
     assert advance(run, "running").phase == "ending the clone"
     assert Operation.objects.get(kind="cancel").run == run
@@ -332,6 +342,6 @@ def test_a_queued_drill_is_withdrawn_at_once(
 
 def test_a_drill_that_has_its_result_is_not_withdrawn(operator: User, snapshot: Checkpoint) -> None:
     found = rows.operation(snapshot.job, "drill", "running", result={"run": 1, "first_checkpoint_ms": 5}, ended_at=None)
-    assert withdrawal_refusal(found) == "The restore drill has its result, and its clone is being removed."
+    assert refusal_of(found) == "The restore drill has its result, and its clone is being removed."
     with pytest.raises(Conflict, match="has its result"):
         withdraw_operation(operator, found)

@@ -12,9 +12,9 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
+from console.housekeeping.advance import advance_operations
 from console.jobs.models import Run
 from console.operations import console_work
-from console.operations.advance import advance_operations
 from console.operations.kinds.snapshot import copy
 from console.operations.models import Operation
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot

@@ -11,8 +11,8 @@ from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import STORAGE_MARKER, job_root
+from console.housekeeping.advance import advance_operations
 from console.jobs.models import Run
-from console.operations.advance import advance_operations
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot

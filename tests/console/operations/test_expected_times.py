@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.operations.expected_times import expected_duration
-from console.operations.start_phases import start_moments
+from console.pages.start_phases import start_moments
 from tests.console.ui import blocks, numbers, rows
 from tests.console.ui.numbers import FINE
 

@@ -14,7 +14,7 @@ from django.db import connection
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
-from console.operations.advance import FILE_WORK_LOCK, advance_operations
+from console.housekeeping.advance import FILE_WORK_LOCK, advance_operations
 from console.operations.models import Operation
 from tests.console.ui import rows
 

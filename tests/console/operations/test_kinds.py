@@ -21,9 +21,8 @@ from console.operations.legality import allowed_on, allowed_operation
 from console.operations.maintenance import begin_maintenance
 from console.operations.models import Operation, OperationKind, Schedule
 from console.operations.operation_type import JobOperation, OperationType, SnapshotOperation
-from console.operations.registry import check_kinds, operation_types, requestable_types, types_of
-from console.operations.services import AcceptedOperation, OperationRequestContext, request
-from console.operations.withdrawal import withdraw_operation, withdrawal_refusal
+from console.operations.registry import check_kinds, operation_type, operation_types, requestable_types, types_of
+from console.operations.services import AcceptedOperation, OperationRequestContext, request, withdraw_operation
 from tests.console.stored import store
 from tests.console.ui import rows
 from weir.control.__main__ import _COMMANDS_OF_ACTS, main
@@ -162,7 +161,7 @@ def test_a_withdrawal_ends_it_or_is_refused_with_the_reason(
     operator: User, savepoint: Checkpoint, operation: OperationType, params: dict[str, Any]
 ) -> None:
     row = ask(operator, savepoint.job, operation, params).operation
-    if why := withdrawal_refusal(row):
+    if why := operation_type(row.kind).withdrawal_refusal(row):
         with pytest.raises(Conflict) as refused:
             withdraw_operation(operator, row)
         assert (refused.value.code, refused.value.detail) == ("cannot-withdraw", why)

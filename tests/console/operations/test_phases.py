@@ -8,8 +8,8 @@ from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
+from console.housekeeping import reconciler
 from console.jobs.models import Run
-from console.operations import reconciler
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from runtime.core.job.lifecycle import RunState

@@ -8,8 +8,8 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.housekeeping.advance import advance_rows
 from console.jobs.models import Job, Run
-from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from tests.console.conftest import api_as

@@ -12,13 +12,13 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
+from console.housekeeping import reconciler
+from console.housekeeping.advance import advance_rows
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler
-from console.operations.advance import advance_rows
 from console.operations.models import Operation
-from console.operations.retention import preview_retention
-from console.operations.services import OperationRequestContext, request
-from console.operations.withdrawal import withdraw_operation, withdrawal_effect
+from console.operations.registry import operation_type
+from console.operations.services import OperationRequestContext, request, withdraw_operation
+from console.pages.retention import preview_retention
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import RetentionPolicy
@@ -26,6 +26,11 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db
+
+
+def effect_of(row: Operation) -> str:
+    """Of a withdrawal."""
+    return operation_type(row.kind).withdrawal_effect(row)
 
 
 @pytest.fixture
@@ -202,7 +207,7 @@ def test_a_rollback_is_withdrawn_while_the_run_ends(operator: User, running: Run
     """The stop goes on, and nothing is restored after it."""
     whole = ask(operator, running)
     Operation.objects.filter(kind="stop").update(state="running")
-    assert withdrawal_effect(whole) == f"The stop of run {running.pk} goes on, and nothing is restored after it."
+    assert effect_of(whole) == f"The stop of run {running.pk} goes on, and nothing is restored after it."
     withdraw_operation(operator, whole)
     whole.refresh_from_db()
     when = f"before run {running.pk} had ended. Its end goes on, and nothing is restored."
@@ -224,7 +229,7 @@ def test_a_rollback_that_waits_for_storage_is_withdrawn(
     mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path
     reconciler.reconcile()
     effect = f"Run {running.pk} has ended: the job stays stopped, and nothing is restored."
-    assert withdrawal_effect(whole) == effect
+    assert effect_of(whole) == effect
     withdraw_operation(operator, whole)
     settings.WEIR_STORAGE = mounted
     reconciler.reconcile()
@@ -245,7 +250,7 @@ def test_a_rollback_whose_restore_has_begun_is_not_withdrawn(operator: User, run
 
 def test_the_withdrawal_of_a_queued_stop_keeps_the_run(operator: User, running: Run) -> None:
     whole = ask(operator, running)
-    assert withdrawal_effect(whole).endswith("To keep the run, withdraw the stop instead.")
+    assert effect_of(whole).endswith("To keep the run, withdraw the stop instead.")
     withdraw_operation(operator, whole.parts.get())
     reconciler.reconcile()
     whole.refresh_from_db()

@@ -14,11 +14,11 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.accounts.refusals import InvalidField
 from console.checkpoints.models import Checkpoint
+from console.housekeeping.advance import advance_operations
+from console.housekeeping.scheduled_operations import run_schedules
 from console.jobs.models import Job, Run
-from console.operations.advance import advance_operations
 from console.operations.blackouts import is_blacked_out
 from console.operations.models import Operation, Schedule
-from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_time
 from tests.console.ui import blocks, rows
 from tests.console.world import World

@@ -15,9 +15,9 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints import timed_reads
 from console.checkpoints.models import Checkpoint
+from console.housekeeping import reconciler
+from console.housekeeping.advance import advance_rows
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler
-from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from console.runs.lease import ago

@@ -15,10 +15,10 @@ from pytest_django.fixtures import Settings
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import STORAGE_MARKER, job_root
+from console.housekeeping.advance import advance_operations
 from console.jobs.models import Job
-from console.operations import clones
-from console.operations.advance import advance_operations
 from console.operations.models import Operation
+from console.operations.restores import clones
 from console.operations.services import OperationRequestContext, request
 from tests.console.ui import rows
 

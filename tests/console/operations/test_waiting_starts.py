@@ -8,12 +8,11 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict
+from console.housekeeping import reconciler
 from console.jobs import services as definitions
 from console.jobs.models import Job, JobVersion, Pipeline, Run
-from console.operations import reconciler
 from console.operations.models import Operation
-from console.operations.services import OperationRequestContext, request
-from console.operations.withdrawal import withdraw_operation
+from console.operations.services import OperationRequestContext, request, withdraw_operation
 from tests.console.conftest import GRAPH
 from tests.console.ui import blocks, rows
 

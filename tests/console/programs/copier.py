@@ -8,7 +8,7 @@ import django
 
 django.setup()
 
-from console.operations.advance import advance_operations  # noqa: E402  # after the setup
+from console.housekeeping.advance import advance_operations  # noqa: E402  # after the setup
 
 _files = itertools.count()
 

@@ -27,7 +27,7 @@ from console.health.models import JobHealth
 from console.health.rules.checkpoints import SLOW
 from console.jobs.models import Job, Run
 from console.operations.models import BulkOperation, Operation
-from console.operations.workers import Answer, Worker
+from console.pages.workers import Answer, Worker
 from runtime.core.job.lifecycle import RunAct, refusal
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
@@ -76,7 +76,7 @@ def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pyt
     monkeypatch.setattr(defaulttags, "datetime", SimpleNamespace(now=lambda tz: now))
     workers = Worker("runs@host-1", ("runs",), 4, 4), Worker("stages@host-1", ("stages", "standing"), 2, 1)
     answer = Answer(now, workers)
-    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: answer))
+    monkeypatch.setattr("console.pages.workers.CENSUS", SimpleNamespace(last=lambda: answer))
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.png"):
         old.unlink()

@@ -11,8 +11,8 @@ from pytest_django.fixtures import Settings
 
 from console.health.housekeeping import store_verdicts
 from console.jobs.models import Run
-from console.operations.cluster import read_cluster
-from console.operations.workers import Worker, WorkerCensus
+from console.pages.cluster import read_cluster
+from console.pages.workers import Worker, WorkerCensus
 from tests.console.ui import blocks, rows
 from tests.waiting import until
 
@@ -54,7 +54,7 @@ def census(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
     """The workers that answer the page's question."""
     answering = [Worker("runs-1@h1", ("runs",), 2, 2), Worker("stages@h1", ("stages",), 3, 0)]
     found = WorkerCensus(lambda: tuple(answering))
-    monkeypatch.setattr("console.operations.workers.CENSUS", found)
+    monkeypatch.setattr("console.pages.workers.CENSUS", found)
     found.last()
     until(found.last, 5)
     return answering
@@ -72,7 +72,7 @@ def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, cen
 
 
 def test_a_cluster_without_workers_says_so(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.operations.workers.CENSUS", found := WorkerCensus(lambda: ()))
+    monkeypatch.setattr("console.pages.workers.CENSUS", found := WorkerCensus(lambda: ()))
     assert "The workers are being asked." in blocks.text(at_console.get("/cluster/"))
     until(found.last, 5)
     assert "No Celery worker answers." in blocks.text(at_console.get("/cluster/"))

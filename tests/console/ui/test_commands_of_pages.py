@@ -20,7 +20,7 @@ from console.accounts import tokens
 from console.accounts.models import Scope, User
 from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation, Schedule
-from console.operations.rescale_plan import rescale_hash
+from console.operations.restores.rescale_plan import rescale_hash
 from tests.console.ui import rows
 from weir.control.__main__ import main as weir
 

@@ -9,8 +9,8 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from console.housekeeping import reconciler
 from console.jobs.models import Run
-from console.operations import reconciler
 from console.operations.models import Operation
 from console.runs.lease import ago
 from tests.console.ui import blocks, rows

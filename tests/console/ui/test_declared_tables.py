@@ -10,7 +10,7 @@ from django.template import Context, TemplateDoesNotExist
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from console.operations.selectors import find_jobs
+from console.pages.selectors import find_jobs
 from console.ui.tables import html
 from console.ui.tables.declared import TABLES
 from console.ui.tables.jobs import JOBS

@@ -15,7 +15,7 @@ from console.checkpoints.models import Checkpoint
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
-from console.operations.selectors import PAGE_ROWS
+from console.pages.selectors import PAGE_ROWS
 from console.ui import jobrows
 from tests.console.ui import blocks, rows
 

@@ -16,7 +16,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
 from console.operations.models import Operation
-from console.operations.workers import Answer, Worker
+from console.pages.workers import Answer, Worker
 from tests.console.ui import blocks, rows
 from tests.console.ui.browsing import ARRIVAL_MS, POLL_MS, Open, jump
 
@@ -213,7 +213,7 @@ def test_a_restore_a_start_and_a_clone_learn_that_all_places_are_taken(
     opened = [at_console.get(path) for path in paths]
     tags = [poll(at_console, path, page).headers["ETag"] for path, page in zip(paths, opened, strict=True)]
     full = Answer(timezone.now(), (Worker("runs@host-1", ("runs",), 4, 4),))
-    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: full))
+    monkeypatch.setattr("console.pages.workers.CENSUS", SimpleNamespace(last=lambda: full))
     for path, page, tag in zip(paths, opened, tags, strict=True):
         assert "places for runs" not in blocks.text(page)
         known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
@@ -224,7 +224,7 @@ def test_a_restore_a_start_and_a_clone_learn_that_all_places_are_taken(
 
 def test_a_rollback_takes_the_place_of_its_own_run(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Answer(timezone.now(), (Worker("runs@host-1", ("runs",), 4, 4),))
-    monkeypatch.setattr("console.operations.workers.CENSUS", SimpleNamespace(last=lambda: full))
+    monkeypatch.setattr("console.pages.workers.CENSUS", SimpleNamespace(last=lambda: full))
     found = rows.checkpoint(rows.run(rows.job()), 7)
     assert "places for runs" not in blocks.text(at_console.get(f"/jobs/{found.job_id}/restore/?checkpoint={found.pk}"))
 

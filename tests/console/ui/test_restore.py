@@ -15,7 +15,7 @@ from console.checkpoints.storage import job_root
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
 from console.operations.models import Operation, Verification
-from console.operations.restore_points import oldest_restorable, read_restore_point
+from console.pages.restore_points import oldest_restorable, read_restore_point
 from console.ui import jobrows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console import graphs
@@ -134,7 +134,7 @@ def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopp
 def test_of_a_long_history_the_first_and_the_last_checkpoint_are_named(
     at_console: Client, stopped: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.operations.restore.MAX_COUNTED", 1)
+    monkeypatch.setattr("console.operations.restores.effects.MAX_COUNTED", 1)
     said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(9, stopped.version)))
     assert "More than 1 checkpoints, from 10 to 12, were committed after it" in said
 

@@ -17,7 +17,7 @@ from console.checkpoints import timed_reads
 from console.checkpoints.storage import job_root, load_savepoint
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
-from console.operations.start_phases import StartMoments, start_moments, start_phases
+from console.pages.start_phases import StartMoments, start_moments, start_phases
 from console.ui import runpage
 from runtime.core.snapshot.manifest import Manifest
 from tests.console.ui import blocks, rows

@@ -8,8 +8,8 @@ from django.db.models.functions import Now
 from django.test import Client
 from pytest_django.fixtures import Settings
 
+from console.housekeeping import reconciler
 from console.jobs.models import Job, Run, StandingStage
-from console.operations import reconciler
 from console.runs import run_store, standing_stages
 from console.runs.standing_stages import StageReport
 from tests.console.ui import blocks, rows

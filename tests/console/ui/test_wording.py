@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import JobVersion, Run
-from console.operations.lineage import request_of
 from console.operations.models import Operation
+from console.pages.lineage import request_of
 from console.ui.inspector import SubtaskLine
 from console.ui.templatetags import weir
 from tests.console.ui import blocks, numbers, rows

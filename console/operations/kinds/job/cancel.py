@@ -8,13 +8,12 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.confirmation import Confirmation
 from console.operations.expected_times import ExpectedDuration
 from console.operations.kinds.job.delegated import DelegatedOperation
 from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton
 from console.operations.params import RunParams
-from console.operations.preview import Number, cancel_numbers
+from console.operations.preview import Confirmation, Number, cancel_numbers
 from runtime.core.job.lifecycle import RunState
 
 

@@ -20,7 +20,6 @@ from console.checkpoints.services import RUN_ENDED
 from console.checkpoints.timed_reads import require_target_in_time
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.confirmation import Confirmation
 from console.operations.expected_times import ExpectedDuration
 from console.operations.job_state import JobState, ending_operations, require_latest, run_conflict, with_blockers
 from console.operations.kinds.job.run_outcome import end, run_error
@@ -29,7 +28,7 @@ from console.operations.maintenance import require_no_maintenance
 from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.operation_type import JobOperation, save_queued
 from console.operations.params import RunParams, SavepointParams
-from console.operations.preview import Number, savepoint_numbers
+from console.operations.preview import Confirmation, Number, savepoint_numbers
 from console.operations.registry import operation_type
 from console.runs import run_store
 from runtime.core.job.lifecycle import FLOWING_STATES, RunAct, RunState

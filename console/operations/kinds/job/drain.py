@@ -7,12 +7,11 @@ from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
 from console.jobs.operator_names import operator_names
 from console.metrics.live import Live
-from console.operations.confirmation import Confirmation
 from console.operations.expected_times import ExpectedDuration
 from console.operations.kinds.job.delegated import SavepointTaking, duration_words
 from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton
-from console.operations.preview import fired_early
+from console.operations.preview import Confirmation, fired_early
 from runtime.core.job.lifecycle import RunState
 
 _EFFECT = (

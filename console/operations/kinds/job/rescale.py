@@ -8,7 +8,7 @@ from console.operations.kinds.job.succession import Succession, end_run
 from console.operations.models import Operation, OperationKind
 from console.operations.operation_type import JobButton
 from console.operations.params import RescaleParams
-from console.operations.rescale_plan import rescale_target
+from console.operations.restores.rescale_plan import rescale_target
 from runtime.core.job.lifecycle import RunAct, RunState
 
 

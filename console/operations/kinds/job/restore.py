@@ -5,11 +5,11 @@ from console.jobs.services import lock_job
 from console.operations.job_state import JobState, require_latest, require_startable
 from console.operations.kinds.job.new_run import NewRun
 from console.operations.models import Operation, OperationKind
-from console.operations.new_runs import new_run, new_run_target
 from console.operations.operation_type import JobButton
-from console.operations.origin import Origin
 from console.operations.params import RestoreParams
-from console.operations.restore import require_restorable
+from console.operations.restores.effects import require_restorable
+from console.operations.restores.new_runs import new_run, new_run_target
+from console.operations.restores.origin import Origin
 from console.runs import run_store
 from console.runs.selectors import latest_run
 from runtime.core.snapshot.manifest import Manifest

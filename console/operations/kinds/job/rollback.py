@@ -11,11 +11,11 @@ from console.operations.kinds.job.cancel import Cancel
 from console.operations.kinds.job.stop import Stop
 from console.operations.kinds.job.succession import Succession, end_run
 from console.operations.models import Operation, OperationKind
-from console.operations.new_runs import new_run_target
 from console.operations.operation_type import JobButton
-from console.operations.origin import Origin
 from console.operations.params import RestoreParams
-from console.operations.restore import require_restorable
+from console.operations.restores.effects import require_restorable
+from console.operations.restores.new_runs import new_run_target
+from console.operations.restores.origin import Origin
 from console.runs.selectors import latest_run
 from runtime.core.job.lifecycle import RunAct, RunState
 

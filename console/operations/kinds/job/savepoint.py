@@ -6,12 +6,12 @@ from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.confirmation import Confirmation
 from console.operations.expected_times import ExpectedDuration
 from console.operations.kinds.job.delegated import SavepointTaking, duration_words, savepoint_words
 from console.operations.kinds.job.run_outcome import end
 from console.operations.models import Operation, OperationKind, OperationState
 from console.operations.operation_type import JobButton
+from console.operations.preview import Confirmation
 
 
 class Savepoint(SavepointTaking):

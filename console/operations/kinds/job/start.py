@@ -8,14 +8,14 @@ from django.db.models.functions import Now
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, VersionState
-from console.operations.confirmation import Confirmation
 from console.operations.job_state import JobState, require_startable
 from console.operations.kinds.job.new_run import NewRun
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
-from console.operations.new_runs import new_run, new_run_target
 from console.operations.operation_type import JobButton
 from console.operations.params import NewRunParams
-from console.operations.restore import RepeatedCheckpoints, require_no_repetition
+from console.operations.preview import Confirmation
+from console.operations.restores.effects import RepeatedCheckpoints, require_no_repetition
+from console.operations.restores.new_runs import new_run, new_run_target
 
 
 class StartParams(NewRunParams, frozen=True, kw_only=True, forbid_unknown_fields=True):

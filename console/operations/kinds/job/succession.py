@@ -24,9 +24,9 @@ from console.operations.kinds.job.delegated import DelegatedOperation
 from console.operations.kinds.job.restore import Restore
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.operation_type import JobOperation
-from console.operations.origin import find_checkpoint, require_restorable_row
 from console.operations.params import RestoreParams
 from console.operations.registry import operation_type
+from console.operations.restores.origin import find_checkpoint, require_restorable_row
 
 log = structlog.get_logger(__name__)
 

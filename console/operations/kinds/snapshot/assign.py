@@ -6,7 +6,7 @@ from console.checkpoints.models import Checkpoint
 from console.operations.kinds.snapshot.review import MAX_TEXT_LENGTH
 from console.operations.labels import require_text
 from console.operations.models import Operation, OperationKind
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_succeeded
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_succeeded
 from console.operations.params import CheckpointParams
 
 
@@ -21,6 +21,9 @@ class Assign(SnapshotOperation):
     params = AssignParams
     is_review = True
     message = "The assignment is saved."
+    command = PlainCommand(
+        help="Assigns the review of snapshot NUMBER of JOB to USER; an empty name removes the assignment."
+    )
 
     def accept(self, row: Operation, params: AssignParams) -> Operation:
         checkpoint = checkpoint_of(row.job, params.checkpoint)

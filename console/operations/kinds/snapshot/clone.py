@@ -4,10 +4,10 @@ from contextlib import AbstractContextManager
 
 from console.accounts.refusals import Conflict
 from console.checkpoints.models import Checkpoint
-from console.operations.clones import PreparedClone, create_clone, prepared_clone
 from console.operations.models import Operation, OperationKind
 from console.operations.operation_type import SnapshotOperation, save_succeeded
 from console.operations.params import CloneParams
+from console.operations.restores.clones import PreparedClone, create_clone, prepared_clone
 
 
 class RestoreBeside(SnapshotOperation):

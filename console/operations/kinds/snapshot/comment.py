@@ -7,7 +7,7 @@ from msgspec import Meta
 from console.operations.kinds.snapshot.review import MAX_TEXT_LENGTH
 from console.operations.labels import require_text
 from console.operations.models import Operation, OperationKind
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_succeeded
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_succeeded
 from console.operations.params import CheckpointParams
 
 
@@ -22,6 +22,7 @@ class Comment(SnapshotOperation):
     params = CommentParams
     is_review = True
     message = "The comment is saved."
+    command = PlainCommand(help="Adds a comment to the review of snapshot NUMBER of JOB.")
 
     def accept(self, row: Operation, params: CommentParams) -> Operation:
         require_text(params.text, "params.text", MAX_TEXT_LENGTH)

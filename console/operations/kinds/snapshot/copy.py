@@ -28,7 +28,7 @@ from console.checkpoints.timed_reads import require_target_in_time
 from console.jobs.services import lock_job
 from console.operations.console_work import ConsoleWork, PhaseReport, WorkWithdrawn
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_queued
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_queued
 from console.operations.params import CheckpointParams
 from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
@@ -53,6 +53,11 @@ class Copy(ConsoleWork, SnapshotOperation):
     blocked_by_maintenance = True
     reads_files = True
     message = "The copy of the savepoint was requested."
+    command = PlainCommand(
+        help="Copies savepoint NUMBER of JOB into FOLDER, below a folder of WEIR_SAVEPOINT_ROOTS on the console's "
+        "host.",
+        metavars={"target": "FOLDER"},
+    )
     noun = "copy"
     effect_before = "Nothing is copied; the savepoint stays."
     effect_during = "The copy stops, and its files are deleted; the savepoint stays."

@@ -17,11 +17,11 @@ from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job
-from console.operations.confirmation import Confirmation
 from console.operations.holds import hold_reason
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
-from console.operations.operation_type import SnapshotOperation, checkpoint_of
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of
 from console.operations.params import CheckpointParams
+from console.operations.preview import Confirmation
 from console.operations.registry import operation_types
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
@@ -35,6 +35,10 @@ class Discard(SnapshotOperation):
     params = CheckpointParams
     blocked_by_maintenance = True
     message = "The savepoint is discarded; its files are being deleted."
+    command = PlainCommand(
+        help="Deletes the files of savepoint NUMBER of JOB.",
+        question="The files of savepoint {number} of {job} are deleted. Discard it?",
+    )
     files_due = Q()
 
     def conflict(self, checkpoint: Checkpoint) -> Conflict | None:

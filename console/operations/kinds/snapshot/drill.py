@@ -23,7 +23,6 @@ from console.checkpoints.operation_codes import DRILL_CANCELED, DRILL_WITHOUT_SL
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
-from console.operations.clones import clone_target, create_clone, prepared_clone
 from console.operations.console_work import ConsoleWork, WorkWithdrawn
 from console.operations.holds import hold, release
 from console.operations.kinds.snapshot.clone import RestoreBeside
@@ -31,6 +30,7 @@ from console.operations.models import ACTIVE_STATES, Operation, OperationKind, O
 from console.operations.operation_type import save_queued
 from console.operations.params import CloneParams, RunParams
 from console.operations.registry import operation_type
+from console.operations.restores.clones import clone_target, create_clone, prepared_clone
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 
 LIMIT: Final = timedelta(minutes=30)  #: for the storage to become usable, then for the clone's first checkpoint

@@ -3,7 +3,7 @@
 from console.checkpoints.models import Checkpoint
 from console.operations.labels import require_texts
 from console.operations.models import Operation, OperationKind
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_succeeded
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_succeeded
 from console.operations.params import CheckpointParams
 
 
@@ -24,6 +24,11 @@ class Label(SnapshotOperation):
     kind = OperationKind.LABEL
     params = LabelParams
     message = "Name and note are saved."
+    command = PlainCommand(
+        help="Changes the name or the note of snapshot NUMBER of JOB.",
+        options={"name": "The new name; an empty text removes it.", "note": "The new note; an empty text removes it."},
+        needs_option=True,
+    )
 
     def accept(self, row: Operation, params: LabelParams) -> Operation:
         require_texts(params.name, params.note)

@@ -12,7 +12,7 @@ from console.accounts.refusals import Conflict
 from console.checkpoints.models import Checkpoint, Status
 from console.checkpoints.storage import CHECKPOINT_FIELD
 from console.operations.models import Operation, OperationKind
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_succeeded
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_succeeded
 from console.operations.params import CheckpointParams
 
 
@@ -56,4 +56,7 @@ class PinOperation(SnapshotOperation):
 class Pin(PinOperation):
     kind = OperationKind.PIN
     message = "The pin is set."
+    command = PlainCommand(
+        help="Pins snapshot NUMBER of JOB: retention does not delete it, and it cannot be discarded."
+    )
     pins = True

@@ -13,10 +13,10 @@ from console.checkpoints import services
 from console.checkpoints.models import Checkpoint, ReviewState
 from console.operations.labels import require_text
 from console.operations.models import Operation, OperationKind
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_succeeded
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_succeeded
 from console.operations.params import CheckpointParams
 from console.operations.registry import operation_types
-from console.operations.verification import read_manifest
+from console.operations.restores.verification import read_manifest
 
 MAX_TEXT_LENGTH = 4000
 
@@ -35,6 +35,9 @@ class Review(SnapshotOperation):
     params = ReviewParams
     is_review = True
     message = "The review is saved."
+    command = PlainCommand(
+        help="Sets the state of the review of snapshot NUMBER of JOB.", options={"note": "The new note of the review."}
+    )
 
     def accept(self, row: Operation, params: ReviewParams) -> Operation:
         checkpoint = checkpoint_of(row.job, params.checkpoint)

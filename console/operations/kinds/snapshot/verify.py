@@ -29,9 +29,9 @@ from console.jobs import stages
 from console.jobs.services import lock_job
 from console.operations.console_work import ConsoleWork, PhaseReport, WorkWithdrawn
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState, Verification
-from console.operations.operation_type import SnapshotOperation, checkpoint_of, save_queued
+from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of, save_queued
 from console.operations.params import CheckpointParams
-from console.operations.verification import StoredManifest, check_files, is_complete, read_manifest, summary
+from console.operations.restores.verification import StoredManifest, check_files, is_complete, read_manifest, summary
 from runtime.core.snapshot.manifest import Manifest, Segment
 
 _PIN_RENEWAL_S: Final = 60.0
@@ -45,6 +45,9 @@ class Verify(ConsoleWork, SnapshotOperation):
     blocked_by_maintenance = True
     reads_files = True
     message = "The check was requested."
+    command = PlainCommand(
+        help="Compares the files of snapshot NUMBER of JOB with its manifest; the console keeps the result."
+    )
     noun = "check of files"
     effect_before = "Nothing is checked."
     effect_during = "The check stops without a result."

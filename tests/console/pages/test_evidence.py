@@ -23,13 +23,14 @@ import weir
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import file_chunks, job_root
-from console.operations import advance, console_work
-from console.operations.advance import FILE_WORK_LOCK, advance_operations
+from console.housekeeping import advance
+from console.housekeeping.advance import FILE_WORK_LOCK, advance_operations
+from console.operations import console_work
 from console.operations.kinds.snapshot import verify
 from console.operations.models import Operation, Verification
-from console.operations.origin import Origin
-from console.operations.restore import RestoreReport, report
-from console.operations.verification import (
+from console.operations.restores.effects import RestoreReport, report
+from console.operations.restores.origin import Origin
+from console.operations.restores.verification import (
     VERIFIED,
     check_files,
     found_damage,
@@ -305,7 +306,7 @@ def test_a_long_check_gives_other_work_its_turn_and_continues_with_the_next_file
         read.append(str(file))
         yield from file_chunks(file)
 
-    monkeypatch.setattr("console.operations.verification.file_chunks", read_and_note)
+    monkeypatch.setattr("console.operations.restores.verification.file_chunks", read_and_note)
     monkeypatch.setattr(verify, "_MAX_PASS_S", 0.0)
     first = file_of(savepoint, "a/state-000001.arrow")
     first.write_bytes(bytes(first.stat().st_size))
@@ -371,7 +372,7 @@ def test_storage_that_cannot_be_read_is_no_damage(
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(file))
         raise OSError(errno.EIO, "Input/output error", str(file))
 
-    monkeypatch.setattr("console.operations.verification.file_chunks", fail)
+    monkeypatch.setattr("console.operations.restores.verification.file_chunks", fail)
     ask(api, savepoint)
     advance_operations()
     row = Operation.objects.get()
@@ -500,7 +501,7 @@ def test_a_check_is_withdrawn_while_it_is_under_way(
         assert api.post(path).status_code in (200, 409)
         yield from file_chunks(file)
 
-    monkeypatch.setattr("console.operations.verification.file_chunks", read_and_withdraw)
+    monkeypatch.setattr("console.operations.restores.verification.file_chunks", read_and_withdraw)
     monkeypatch.setattr(console_work, "_REPORT_S", 0.0)
     advance_operations()
     row.refresh_from_db()

@@ -1,7 +1,6 @@
 """The origin of a restore: a recorded checkpoint of the job, or the folder of a savepoint.
 
-This module refuses checkpoints that no version can restore. `console.operations.restore` decides whether a checkpoint
-fits a given version.
+This module refuses checkpoints that no version can restore. `effects` decides whether it fits a version.
 """
 
 from dataclasses import dataclass

@@ -18,9 +18,9 @@ from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
 from console.checkpoints.storage import job_root
+from console.housekeeping import reconciler
+from console.housekeeping.advance import advance_operations
 from console.jobs.models import Job
-from console.operations import reconciler
-from console.operations.advance import advance_operations
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from runtime.core.snapshot.pins import PINS_FOLDER

@@ -12,10 +12,10 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.storage import job_root
+from console.housekeeping import orphans
+from console.housekeeping.lineage_folders import remove_unused_folders
+from console.housekeeping.orphans import find_orphans
 from console.jobs.models import Run
-from console.operations import orphans
-from console.operations.lineage_folders import remove_unused_folders
-from console.operations.orphans import find_orphans
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.stored import store

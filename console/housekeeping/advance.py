@@ -16,9 +16,10 @@ from django.db.models import F, Q, QuerySet
 
 from console.advisory_lock import try_lock
 from console.checkpoints.storage import mark_storage
-from console.operations import clones, scheduled_operations
+from console.housekeeping import scheduled_operations
 from console.operations.models import ACTIVE_STATES, Operation
 from console.operations.registry import operation_type, operation_types
+from console.operations.restores import clones
 
 #: Key of the advisory lock of passes that copy or delete large folders. A console runs one at a time, so they leave the
 #: other workers of the queue `stages` to compilations.

@@ -12,12 +12,12 @@ from pytest_django.fixtures import Settings
 from console.accounts.models import User
 from console.celery import app
 from console.checkpoints.models import Checkpoint, StateQuery
+from console.housekeeping import old_rows
+from console.housekeeping.old_rows import remove_old_rows
 from console.jobs.attempts import with_numbers
 from console.jobs.models import Attempt, Run
-from console.operations import old_rows
 from console.operations.models import Operation, Schedule, Verification
-from console.operations.old_rows import remove_old_rows
-from console.operations.restore import repeated_output
+from console.operations.restores.effects import repeated_output
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db

@@ -10,17 +10,17 @@ from console.accounts.models import User
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.timed_reads import read_in_time
-from console.operations import evidence_seal
 from console.operations.kinds.snapshot.drill import drills_of
 from console.operations.kinds.snapshot.review import review_history
 from console.operations.kinds.snapshot.verify import verification_under_way
 from console.operations.models import Operation, Verification
-from console.operations.verification import (
+from console.operations.restores.verification import (
     StoredManifest,
     is_complete,
     read_manifest,
     summary,
 )
+from console.pages import evidence_seal
 
 MAX_ENTRIES: Final = 200  #: of the review and of drills
 

@@ -12,8 +12,8 @@ from celery.contrib.testing.worker import start_worker
 from django.db import connection, connections
 
 from console.celery import app
-from console.operations import workers
-from console.operations.workers import Answer, Worker, WorkerCensus, ask_workers
+from console.pages import workers
+from console.pages.workers import Answer, Worker, WorkerCensus, ask_workers
 from stack.settings import ROOT
 from tests.waiting import until
 

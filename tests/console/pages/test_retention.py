@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
 from console.jobs.models import JobVersion, Run
-from console.operations.retention import preview_retention
+from console.pages.retention import preview_retention
 from runtime.core.job.ids import Token
 from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot

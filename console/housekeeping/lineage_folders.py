@@ -26,10 +26,10 @@ from django.db.models.functions import Now
 from console.accounts.refusals import Refused
 from console.advisory_lock import try_lock
 from console.checkpoints.models import Checkpoint, Status
+from console.housekeeping.advance import FILE_WORK_LOCK
+from console.housekeeping.orphans import remove_failed_folders
 from console.jobs.models import Job, Run, StandingStage
 from console.jobs.services import lock_job
-from console.operations.advance import FILE_WORK_LOCK
-from console.operations.orphans import remove_failed_folders
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 RUN_END_GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet

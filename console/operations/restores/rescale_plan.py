@@ -14,10 +14,10 @@ from console.jobs.services import require_parallelism
 from console.operations.expected_times import ExpectedDuration, expected_durations
 from console.operations.job_state import ending_operations, run_conflict
 from console.operations.models import OperationKind
-from console.operations.new_runs import version_of
-from console.operations.origin import Origin
 from console.operations.params import RescaleParams
-from console.operations.restore import require_mapping
+from console.operations.restores.effects import require_mapping
+from console.operations.restores.new_runs import version_of
+from console.operations.restores.origin import Origin
 from console.runs.selectors import latest_run
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunAct
 

@@ -14,13 +14,13 @@ from django.db.models.functions import Now
 from pytest_django.fixtures import Settings
 
 from console.checkpoints.models import Checkpoint
+from console.housekeeping import lineage_folders
 from console.jobs.models import Job, JobVersion, Run, StandingStage
-from console.operations import lineage_folders
 from console.runs import run_store
 from runtime.connectors.names import encode_name
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
-from tests.console.operations.test_file_work import WAIT_S, in_thread, take_next_number
+from tests.console.housekeeping.test_advance import WAIT_S, in_thread, take_next_number
 from tests.console.ui import rows
 from tests.contracts.files import Reading
 from tests.contracts.test_epochs import COLUMNS, ids, write

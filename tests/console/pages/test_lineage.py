@@ -8,11 +8,11 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.housekeeping.advance import advance_rows
 from console.jobs.models import Attempt, Job, Run
-from console.operations.advance import advance_rows
-from console.operations.lineage import rescales_of, restored_runs
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
+from console.pages.lineage import rescales_of, restored_runs
 from tests.console.ui import blocks, rows
 
 

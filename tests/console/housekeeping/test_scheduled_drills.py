@@ -13,10 +13,10 @@ from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import job_root
+from console.housekeeping.advance import advance_operations, advance_rows
+from console.housekeeping.scheduled_operations import run_schedules
 from console.jobs.models import Job, Run
-from console.operations.advance import advance_operations, advance_rows
 from console.operations.models import Operation, Schedule
-from console.operations.scheduled_operations import run_schedules
 from console.operations.schedules import next_times
 from tests.console.ui import blocks, rows
 

@@ -11,9 +11,9 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from console.accounts.models import User
+from console.housekeeping import reconciler
+from console.housekeeping.advance import advance_rows
 from console.jobs.models import Job, JobVersion, Run
-from console.operations import reconciler
-from console.operations.advance import advance_rows
 from console.operations.models import Operation
 from console.runs import lost_leases, run_store
 from console.runs.lease import ago

@@ -15,8 +15,8 @@ from django.db.models.fields.json import KeyTextTransform
 from console.checkpoints.file_systems import FileSystem, file_systems
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live, metrics_in_mode
-from console.operations import workers
-from console.operations.workers import Answer
+from console.pages import workers
+from console.pages.workers import Answer
 from console.runs.standing_stages import ENDED_STATES
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import ExecutionMode

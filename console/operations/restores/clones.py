@@ -29,10 +29,10 @@ from console.checkpoints.timed_reads import load_pinned_manifest_in_time
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import lock_job, require_name
 from console.operations.models import Operation, OperationKind
-from console.operations.new_runs import new_run, new_run_target, require_isolable
-from console.operations.origin import Origin, find_checkpoint, require_restorable_row
 from console.operations.params import CloneParams, RestoreParams
-from console.operations.restore import require_mapping
+from console.operations.restores.effects import require_mapping
+from console.operations.restores.new_runs import new_run, new_run_target, require_isolable
+from console.operations.restores.origin import Origin, find_checkpoint, require_restorable_row
 from console.runs import run_store
 from runtime.core.job.graph import Role
 from runtime.core.snapshot.checksums import verified_chunks

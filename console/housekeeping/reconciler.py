@@ -7,7 +7,7 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.checkpoints import state_queries
-from console.operations import advance
+from console.housekeeping import advance
 from console.runs import lost_leases, standing_stages
 
 log = structlog.get_logger(__name__)

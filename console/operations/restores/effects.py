@@ -16,9 +16,9 @@ from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status, no
 from console.jobs.code import package_change
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run
 from console.operations.models import OperationKind
-from console.operations.origin import Origin
 from console.operations.params import RestoreParams
-from console.operations.verification import found_damage
+from console.operations.restores.origin import Origin
+from console.operations.restores.verification import found_damage
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind

@@ -1,0 +1,1 @@
+"""Passes in the background: the reconciler, active operations, schedules, orphans, old folders and old rows."""

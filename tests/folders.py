@@ -1,0 +1,63 @@
+"""Checks that no folder of the product has more modules than a reader can survey. Part of `make check`.
+
+`__init__.py` and migrations do not count. A folder of `EXCEPTIONS` is too large already, and may only shrink.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGES: Final = (
+    "runtime",
+    "weir",
+    "pyspark_weir",
+    "pyspark_weir_output",
+    "spark_jobs",
+    "console",
+    "stack",
+    "examples",
+)
+MAX_MODULES: Final = 20
+#: Folder -> its number of modules.
+EXCEPTIONS: Final[Mapping[str, int]] = {
+    "console/api": 33,
+    "console/ui": 29,
+    "console/ui/views": 26,
+    "runtime/core/subtask": 21,
+}
+
+
+def folders(root: Path) -> dict[str, int]:
+    """The number of modules of each folder of the product."""
+    found: dict[str, int] = {}
+    for package in PACKAGES:
+        for module in (root / package).rglob("*.py"):
+            if module.name != "__init__.py" and module.parent.name != "migrations":
+                name = module.parent.relative_to(root).as_posix()
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+def faults(counts: Mapping[str, int], exceptions: Mapping[str, int]) -> Iterator[str]:
+    for folder, count in sorted(counts.items()):
+        limit = exceptions.get(folder, MAX_MODULES)
+        if count > limit:
+            yield f"{folder} has {count} modules, more than {limit}: group them"
+    for folder, number in sorted(exceptions.items()):
+        count = counts.get(folder, 0)
+        if count < number:
+            new = f"lower its number to {count}" if count > MAX_MODULES else "remove it"
+            yield f"{folder} has {count} modules: {new} in EXCEPTIONS"
+
+
+def main() -> int:
+    found = list(faults(folders(ROOT), EXCEPTIONS))
+    for fault in found:
+        print(fault, file=sys.stderr)  # noqa: T201
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -92,8 +92,9 @@ trace: setup-dev ## count the hops and files of a row, a barrier and a savepoint
 bench-plots: setup-dev ## draw the last results into docs/benchmarks
 	@exec $(BIN)/python -m benchmarks.plots
 
-openapi: setup-dev ## write docs/api/openapi.json, after a change of the REST API
+openapi: setup-dev ## write docs/api/openapi.json and weir/control/operations.json, after a change of the REST API
 	$(CHECK_ENV) $(BIN)/python manage.py spectacular --format openapi-json --fail-on-warn --file docs/api/openapi.json
+	$(CHECK_ENV) $(BIN)/python -m tests.plain_commands
 
 settings: setup-dev ## write docs/settings.md, after a change of the settings of a job
 	@exec $(BIN)/python -m tests.settings_page

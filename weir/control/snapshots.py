@@ -3,6 +3,7 @@
 A checkpoint or savepoint is named by its job and its number within the job.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, ParamSpec
@@ -60,64 +61,34 @@ def drill(
     _request(console, job, number, "drill", {**run_target, "allow_unmapped": allow_unmapped}, **options)
 
 
-# ---------------------------------------------------------------- checks, pins, names, disposal
+# ---------------------------------------------------------------- plain requests
 
 
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@wait_options
-@with_console
-def verify(console: Console, /, job: str, number: int, **options: Any) -> None:
-    """Compares the files of snapshot NUMBER of JOB with its manifest; the console keeps the result."""
-    _request(console, job, number, "verify", {}, **options)
+def _plain_command(entry: Row) -> click.Command:
+    """A command that does nothing but request the operation of `entry`, a row of `operations.json`."""
 
+    def request(console: Console, /, job: str, number: int, **inputs: Any) -> None:
+        options = {name: inputs.pop(name) for name in ("wait", "timeout", "reason", "as_json")}
+        is_accepted = inputs.pop("yes", False)
+        params = {name: value for name, value in inputs.items() if value is not None}
+        if entry["needs_option"] and not params:
+            names = " or ".join(f"--{name}" for name in entry["options"])
+            raise click.UsageError(f"either {names} must be given")
+        if entry["question"]:
+            confirm(entry["question"].format(number=number, job=job), is_accepted)
+        _request(console, job, number, entry["kind"], params, **options)
 
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@wait_options
-@with_console
-def pin(console: Console, /, job: str, number: int, **options: Any) -> None:
-    """Pins snapshot NUMBER of JOB: retention does not delete it, and it cannot be discarded."""
-    _request(console, job, number, "pin", {}, **options)
-
-
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@wait_options
-@with_console
-def unpin(console: Console, /, job: str, number: int, **options: Any) -> None:
-    """Removes the pin of snapshot NUMBER of JOB."""
-    _request(console, job, number, "unpin", {}, **options)
-
-
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@click.option("--name", help="The new name; an empty text removes it.")
-@click.option("--note", help="The new note; an empty text removes it.")
-@wait_options
-@with_console
-def label(console: Console, /, job: str, number: int, name: str | None, note: str | None, **options: Any) -> None:
-    """Changes the name or the note of snapshot NUMBER of JOB."""
-    if name is None and note is None:
-        raise click.UsageError("either --name or --note must be given")
-    texts = {key: text for key, text in (("name", name), ("note", note)) if text is not None}
-    _request(console, job, number, "label", texts, **options)
-
-
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@click.option("--yes", is_flag=True, help="Ask no question.")
-@wait_options
-@with_console
-def discard(console: Console, /, job: str, number: int, yes: bool, **options: Any) -> None:
-    """Deletes the files of savepoint NUMBER of JOB."""
-    confirm(f"The files of savepoint {number} of {job} are deleted. Discard it?", yes)
-    _request(console, job, number, "discard", {}, **options)
+    command: Any = wait_options(with_console(request))
+    if entry["question"]:
+        command = click.option("--yes", is_flag=True, help="Ask no question.")(command)
+    for name, text in reversed(entry["options"].items()):
+        command = click.option(f"--{name}", help=text)(command)
+    for argument in reversed(entry["arguments"]):
+        choices = argument["choices"] and click.Choice(argument["choices"])
+        metavar = None if choices else argument["metavar"]
+        command = click.argument(argument["name"], type=choices, metavar=metavar)(command)
+    command = click.argument("job")(click.argument("number", type=int)(command))
+    return click.command(entry["kind"], help=entry["help"])(command)
 
 
 # ---------------------------------------------------------------- schedule
@@ -191,52 +162,6 @@ def reviews(console: Console, /, limit: int, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@click.argument("folder")
-@wait_options
-@with_console
-def copy(console: Console, /, job: str, number: int, folder: str, **options: Any) -> None:
-    """Copies savepoint NUMBER of JOB into FOLDER, below a folder of WEIR_SAVEPOINT_ROOTS on the console's host."""
-    _request(console, job, number, "copy", {"target": folder}, **options)
-
-
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@click.argument("user")
-@wait_options
-@with_console
-def assign(console: Console, /, job: str, number: int, user: str, **options: Any) -> None:
-    """Assigns the review of snapshot NUMBER of JOB to USER; an empty name removes the assignment."""
-    _request(console, job, number, "assign", {"user": user}, **options)
-
-
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@click.argument("text")
-@wait_options
-@with_console
-def comment(console: Console, /, job: str, number: int, text: str, **options: Any) -> None:
-    """Adds a comment to the review of snapshot NUMBER of JOB."""
-    _request(console, job, number, "comment", {"text": text}, **options)
-
-
-@click.command()
-@click.argument("job")
-@click.argument("number", type=int)
-@click.argument("state", type=click.Choice(["unreviewed", "in_review", "reviewed", "waived"]))
-@click.option("--note", help="The new note of the review.")
-@wait_options
-@with_console
-def review(console: Console, /, job: str, number: int, state: str, note: str | None, **options: Any) -> None:
-    """Sets the state of the review of snapshot NUMBER of JOB."""
-    texts = {} if note is None else {"note": note}
-    _request(console, job, number, "review", {"state": state, **texts}, **options)
-
-
-@click.command()
 @click.argument("job", required=False)
 @click.argument("number", type=int, required=False)
 @click.option("--verify", "path", type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -256,7 +181,5 @@ def evidence(console: Console, /, job: str | None, number: int | None, path: Pat
         click.get_current_context().exit(FAILED)
 
 
-COMMANDS: Final = (
-    clone, copy, drill, verify, pin, unpin, label, discard, schedule, unschedule, reviews, assign, comment, review,
-    evidence,
-)  # fmt: skip
+_PLAIN: Final[list[Row]] = json.loads(Path(__file__).with_name("operations.json").read_text())
+COMMANDS: Final = (clone, drill, schedule, unschedule, reviews, evidence, *map(_plain_command, _PLAIN))

@@ -25,6 +25,7 @@ from console.operations.registry import check_kinds, operation_type, operation_t
 from console.operations.services import AcceptedOperation, OperationRequestContext, request, withdraw_operation
 from tests.console.stored import store
 from tests.console.ui import rows
+from tests.plain_commands import FILE, text
 from weir.control.__main__ import _COMMANDS_OF_ACTS, main
 
 pytestmark = pytest.mark.django_db
@@ -186,6 +187,10 @@ def test_the_api_document_has_its_parameters(operation: OperationType) -> None:
 def test_a_command_requests_it(operation: OperationType) -> None:
     command = _COMMANDS_OF_ACTS.get(operation.kind, operation.kind.value)
     assert command.partition(" ")[0] in main.commands
+
+
+def test_the_plain_commands_of_weir_are_those_of_the_classes() -> None:
+    assert FILE.read_text() == text(), "`make openapi` writes the file"
 
 
 def test_buttons_have_a_key_each_unless_they_are_never_possible_together() -> None:

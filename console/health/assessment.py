@@ -96,6 +96,10 @@ RULES: Final = (
         "state-growth", FLOWING_STATES, flow.state_growth,
         "Give the state of {operator} a time to live, or check its timers.",
     ),
+    Rule(
+        "state-unmerged", _ACTIVE, checkpoints.unmerged,
+        "See the log of the slot: it names the file and the key group. Verify the newest checkpoint.",
+    ),
     Rule("unreadable", _ACTIVE, checkpoints.unreadable, "Open the checkpoint in the list below."),
     Rule(
         "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,

@@ -50,6 +50,7 @@ from runtime.task.watermark_hold import WatermarkHold
 
 MAX_EXTRA_STEP_MS: Final = 10.0  #: of a step in which a subtask takes more than a batch per input channel
 WAITED_COUNTER: Final = "waited_for_slower_sources_ms"
+FAILED_MERGES_COUNTER: Final = "failed_merges"  #: of state files; each file stays until the next base
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
 
 
@@ -94,7 +95,7 @@ class Task:
             max_parallelism=self.context.max_parallelism,
             store=self.store,
             clock=self.clock,
-            submit_compaction=self.submit_compaction,
+            submit_compaction=lambda merge: self.submit_compaction(partial(self._merge, merge)),
         )
         self._replays = iter(self.replays)
         self._collector = GuardedCollector(self.outputs)
@@ -476,6 +477,14 @@ class Task:
             return dict(self.operator.open_results())
         except Exception:  # the heartbeat must not end because a number for the console is missing
             return {}
+
+    def _merge(self, merge: Callable[[], None]) -> None:
+        """Merges state files, in the thread of the compaction. A health rule of the console shows a failure."""
+        try:
+            merge()
+        except Exception:
+            self.context.count(FAILED_MERGES_COUNTER)
+            raise
 
     def _counters(self) -> dict[str, int]:
         waited = {WAITED_COUNTER: int(self._throttled.total_ms)} if self._throttled.total_ms else {}

@@ -10,12 +10,15 @@ import pytest
 import weir
 from runtime.core.snapshot.manifest import Manifest
 from runtime.operators.joins.stored_rows import StoredRows
+from runtime.state.primary_key import PrimaryKey
+from runtime.task.task import FAILED_MERGES_COUNTER
 from tests.jobs.conftest import Jobs
 from tests.jobs.live import positions_in, restored_state
 from tests.jobs.mortal import Deaths
 from tests.jobs.numbers import committed
 from tests.jobs.test_joins import Dies
 from tests.jobs.test_windows import Clocked
+from tests.state.test_proofs import newest_rows_by_key_columns
 
 SPLITS, KEYS = 4, 101
 ROUNDS, ROWS_PER_ROUND = 60, 5  #: by the default policy the files of such a state are compacted
@@ -70,3 +73,24 @@ def test_each_checkpoint_of_a_join_holds_every_row_that_was_read(tmp_path: Path,
     keys = pa.array([(value * 31 + split) % KEYS for value in range(left.total) for split in range(SPLITS)])
     pairs = sum(count.as_py() ** 2 for count in keys.value_counts().field("counts"))
     assert len(committed(tmp_path / "out")) == pairs
+
+
+def test_a_merge_that_would_lose_rows_is_refused_and_counted_for_the_console(
+    tmp_path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule `state-unmerged` of the console shows the counter. No checkpoint lacks a row."""
+    monkeypatch.setattr(PrimaryKey, "newest_rows", newest_rows_by_key_columns)
+    left, right, storage = Clocked(0, keys=KEYS), Clocked(0, keys=KEYS), tmp_path / "state"
+    flow = weir.Dataflow("joins")
+    first, second = flow.source("left", left).key_by("key"), flow.source("right", right).key_by("key")
+    interval_join(first, second).sink("out", weir.DiscardSink())
+    with jobs.running(flow.compile(1), storage) as run:
+        for _ in range(ROUNDS // 2):
+            left.total += ROWS_PER_ROUND
+            right.total += ROWS_PER_ROUND
+            run.checkpoints(1)
+        run.wait_for(lambda: run.records.live["operators"]["pairs"]["counters"].get(FAILED_MERGES_COUNTER))
+        run.end("stop")
+    assert [(kept_rows(each, storage), each.checkpoint) for each in run.manifests] == [
+        (read_rows(each, storage), each.checkpoint) for each in run.manifests
+    ]

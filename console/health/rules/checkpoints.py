@@ -256,3 +256,14 @@ def unreadable(facts: RunFacts) -> Iterator[Finding]:
             sentence=f"The manifest of {', '.join(folders)} cannot be read: it cannot be restored, and files that it "
             "may need are kept. Repair the manifest, or discard the savepoint."
         )
+
+
+def unmerged(facts: RunFacts) -> Iterator[Finding]:
+    """A merge of state files that failed, or whose result differed from the state, in this attempt."""
+    for uid, step in facts.live.operators.items():
+        if count := step.counters.get("failed_merges"):
+            yield Finding(
+                sentence=f"Merges of state files of {facts.operator(uid)} that failed in this attempt: {count}. "
+                "No row is lost: the files stay as they were, and the next checkpoint writes the whole state.",
+                operator=uid,
+            )

@@ -31,6 +31,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "sink-backlog": "stage not running",
     "standing-stage": "stage not running",
     "state-growth": "state grows",
+    "state-unmerged": "state not merged",
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 from console.health.facts import CheckpointFacts, FailedSavepoint
 from console.health.findings import Level
 from console.health.rules.checkpoints import blame
+from console.metrics.live import OperatorLive
 from runtime.core.job.lifecycle import RunState
 from tests.console.health.facts_of import ago, checkpoint, facts, found, operators, phases, sentence, subtask
 
@@ -222,3 +223,10 @@ def test_unreadable_manifests_are_named() -> None:
     report = type(live)(at=live.at, unreadable=("savepoint-5-40",))
     assert "The manifest of savepoint-5-40 cannot be read" in sentence("unreadable", live=report)
     assert found("unreadable", live=report, state=RunState.STOPPED) is None, "the last report of a run never changes"
+
+
+def test_failed_merges_of_state_files_are_named_by_operator() -> None:
+    live = facts().live
+    report = type(live)(at=live.at, operators={"join": OperatorLive(counters={"failed_merges": 2})})
+    assert "Merges of state files of" in sentence("state-unmerged", live=report)
+    assert found("state-unmerged", live=type(live)(at=live.at, operators={"join": OperatorLive()})) is None

@@ -58,6 +58,7 @@ class Attempt:
             tasks = self._deployment(graph, world.storage, SlotHost(self, slot)).create_tasks(restored)
             self.tasks |= {subtask: SimulatedTask(self, slot, task) for subtask, task in tasks.items()}
         self.order = [self.tasks[subtask] for subtask in graph.subtasks]
+        self._held_credits: dict[frozenset[int], list[Callable[[], None]]] = {}  #: by the slots of a partition
 
     def _deployment(self, graph: JobGraph, store: SnapshotStore, host: "SlotHost") -> Deployment:
         return Deployment(
@@ -91,6 +92,25 @@ class Attempt:
     def crash(self, index: int) -> None:
         """Kills the slot's process; messages that it has sent may still arrive."""
         self.slots[index].crash()
+
+    def part(self, slots: frozenset[int], ms: int, *, breaks: bool) -> None:
+        """Holds back all messages between two slots for `ms`. `breaks`: then both find their connection broken."""
+        if slots not in self._held_credits:
+            self._held_credits[slots] = []
+            self.world.background.add(self.world.now + ms, lambda: self._end_partition(slots, breaks=breaks))
+
+    def _end_partition(self, slots: frozenset[int], *, breaks: bool) -> None:
+        for repay in self._held_credits.pop(slots):
+            repay()
+        for task in self.order:
+            if task.subtask.index in slots:
+                task.wake()
+                if breaks and task.slot.alive:
+                    task.fail(f"a channel between slots {sorted(slots)} broke")
+
+    def credits_held_for(self, channel: ChannelId) -> list[Callable[[], None]] | None:
+        """The repayments that wait for the end of a partition; None if the channel's slots are connected."""
+        return self._held_credits.get(frozenset((channel.source, channel.target)))
 
     def deliver_down(self) -> bool:
         """Delivers a message of the master to a subtask. Returns False if no message has arrived."""
@@ -126,7 +146,9 @@ class SlotHost:
 
     def return_credit(self, channel: ChannelId, nbytes: int) -> None:
         sender = self._attempt.tasks[self._attempt.graph.source(channel)]
-        if self._world.rng.random() < 0.7:
+        if (held := self._attempt.credits_held_for(channel)) is not None:
+            held.append(lambda: sender.repay(channel, nbytes))
+        elif self._world.rng.random() < 0.7:
             sender.repay(channel, nbytes)
         else:
             self._world.schedule(lambda: sender.repay(channel, nbytes))
@@ -179,7 +201,7 @@ class SimulatedTask:
     def __init__(self, attempt: Attempt, slot: Slot, task: Task) -> None:
         self.slot, self.task, self.subtask = slot, task, task.id
         self.is_started = False
-        self._world = attempt.world
+        self._attempt, self._world = attempt, attempt.world
         self.wakes_at = 0.0  #: there is no work before
         self._sleeps_without_timer = False
         self._inputs = {channel: attempt.channels[channel] for channel in task.machine.spec.inputs}
@@ -209,7 +231,9 @@ class SimulatedTask:
             self._run(self._start)
             return True
         in_flight = [
-            queue for channel, queue in self._inputs.items() if queue.in_flight and machine.is_readable(channel)
+            queue
+            for channel, queue in self._inputs.items()
+            if queue.in_flight and machine.is_readable(channel) and self._attempt.credits_held_for(channel) is None
         ]
         if in_flight:
             self._world.rng.choice(in_flight).arrive(self._world.rng.randint(1, 3))

@@ -31,6 +31,7 @@ from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.errors import EnvironmentFailure
+from runtime.io.control.endpoints import Hello, SlotGate
 from runtime.io.manifests import write_manifest
 from runtime.master import retention
 from runtime.simulation.cluster import Attempt
@@ -43,6 +44,7 @@ _FAILURE_REASONS: Final = (FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, Fa
 
 HEARTBEAT_TIMEOUT_MS: Final = 2_000
 TICK_INTERVAL_MS: Final = 250  #: as in production
+POKE_INTERVAL_MS: Final = 1_000  #: as in production
 METADATA_TIMEOUT_MS: Final = 5_000  #: longer than any write, unless the master is stopped meanwhile
 START_TIMEOUT_MS: Final = 60_000  #: never reached: slots are connected from the start
 
@@ -86,8 +88,10 @@ class Driver:
         self.result: AttemptResult | None = None  #: set once the master has abandoned the attempt
         self.state = RunState.STARTING
         self.started: set[SubtaskId] = set()
+        self._connected: set[int] = set()
         self.ticked_at = self.now
         self.is_poked = False
+        self.poked_at = world.now
         self.open_operations: set[str] = set()  #: begun operations without an answer
         self.savepoints: dict[int, str] = {}  #: operations that the end of the run answers, by checkpoint
         self.pending_writes: deque[tuple[Work, str]] = deque()  #: queued work in order; the first is in progress
@@ -96,8 +100,9 @@ class Driver:
         self.tolerable = settings.tolerable_failures
         self.consecutive_failures = 0  #: consecutive failed checkpoints, counted from the reports
         self.newest_completed = 0
+        self._gate = SlotGate(attempt.token, JOB)
         for slot in attempt.slots:
-            self.feed(events.SlotConnected(self.now, slot, str(slot)))
+            self._connect(slot)
 
     @property
     def now(self) -> int:
@@ -137,8 +142,8 @@ class Driver:
         due = self.next_wake()
         if due is None or any(slot.up.is_ready for slot in self.attempt.slots.values()):
             return
-        if self.is_poked:
-            self.is_poked = False
+        if self.is_poked or (self.operations and self.world.now - self.poked_at >= POKE_INTERVAL_MS):
+            self.is_poked, self.poked_at = False, self.world.now
             self.feed(events.OperationsWaiting(self.now))
         if due <= self.world.now:
             self.ticked_at = self.now
@@ -150,6 +155,19 @@ class Driver:
                 self.feed(events.MetadataHung(self.now))
 
     # ------------------------------------------------------------ messages of slots
+
+    def _connect(self, slot: int) -> None:
+        """The slot connects, perhaps beside a slot of an older attempt and a second slot of its number."""
+        foreign = self.world.faults.occurs("foreign_slot")
+        for token in (
+            (self.attempt.token - 1, self.attempt.token, self.attempt.token) if foreign else (self.attempt.token,)
+        ):
+            hello = Hello(token=token, secret=JOB, slot=slot, pid=0, host="", address=f"{slot} of {token}")
+            if self._gate.admit(hello) is None:
+                require(slot not in self._connected, "a-slot-connects-once", hello)
+                require(token == self.attempt.token, "only-slots-of-the-attempt-connect", hello)
+                self._connected.add(slot)
+                self.feed(events.SlotConnected(self.now, slot, hello.address))
 
     def receive(self, slot: int, message: SlotMessage) -> None:
         if isinstance(message, SlotLost):
@@ -324,6 +342,10 @@ class Driver:
             self.state = next_state(self.state, event) or self.state
 
     def _take_operations(self, only_cancel: bool) -> None:
+        """Taken requests without an answer are taken again. A lost answer is as if nothing had been requested."""
+        if self.world.faults.occurs("lose_metadata_reply"):
+            self._answer(events.OperationsTaken(self.now, ()))
+            return
         requests = [each for each in self.operations.values() if each.kind == "cancel" or not only_cancel]
         taken = events.OperationsTaken(self.now, tuple(requests))
         self._answer(events.AttemptSuperseded(self.now) if self._is_superseded else taken)
@@ -339,6 +361,9 @@ class Driver:
             self._answer(IdUnavailable(self.now, "the database is unavailable"))
             return
         checkpoint = self.world.records.next_id(self.attempt.token)
+        if self.world.faults.occurs("lose_metadata_reply"):
+            self._answer(IdUnavailable(self.now, "the answer is lost"))
+            return
         superseded = events.AttemptSuperseded(self.now)
         self._answer(superseded if checkpoint is None else IdIssued(self.now, checkpoint))
 
@@ -378,6 +403,8 @@ class Driver:
             return None
         before = self.world.records.retained_manifests()
         folders = self.world.records.discard_beyond(self.attempt.token, self.world.retained_checkpoints)
+        if self.world.faults.occurs("lose_metadata_reply"):
+            return self._discard  # which discards nothing more: the next start deletes the files
         discarded = [manifest for manifest in before if manifest_folder(manifest) in folders]
         return (lambda: self._delete(discarded)) if discarded else None
 
@@ -392,8 +419,8 @@ class Driver:
                 (m.checkpoint for m in records.retained_manifests() if m.checkpoint in records.damaged), default=0
             )
             readable = [manifest for manifest in discarded if manifest.checkpoint not in records.damaged]
-            check_deletion(storage, readable, records.retained_manifests(), limit)
+            check_deletion(storage.paths, readable, records.retained_manifests(), limit)
         except EnvironmentFailure as failure:
             self.world.note(f"{self.attempt.token}:master", f"the next start deletes the rest: {failure}")
         self.world.note(f"{self.attempt.token}:master", f"discarded {folders}")
-        check_files(self.world.storage, self.world.records.retained_manifests())
+        check_files(self.world.storage.paths, self.world.records.retained_manifests())

@@ -28,6 +28,13 @@ FAULT_RATES: Final = {
     "repeat_message": 0.02,
     "slow_message": 0.01,
     "lose_message": 0.0003,  #: between a slot and the master: the connection is lost
+    "partition": 0.0005,  #: between two slots: nothing arrives for a while, or the connection breaks in the end
+    "foreign_slot": 0.1,  #: a slot of an older attempt, or a second slot of this number, connects to the master
+    "torn_write": 0.005,  #: storage keeps the first half of a file and reports an error
+    "lose_store_reply": 0.01,  #: storage writes or deletes, and its answer is lost
+    "repeat_write": 0.05,  #: a write arrives once more, behind the next writes or deletions
+    "stale_listing": 0.3,  #: a listing lacks new files and has deleted files
+    "lose_metadata_reply": 0.03,  #: the database does what it is told, and its answer is lost
 }
 
 #: Probability of each external event at each step of the world. Drawn last: other rates stay unchanged.
@@ -37,6 +44,7 @@ EXTERNAL_EVENT_RATES: Final = {
     "stop_master": 0.0005,  #: the process is stopped (SIGSTOP) and later continues; its slots keep running
     "damage_manifest": 0.002,  #: a retained checkpoint other than the newest becomes unreadable
     "slow_compaction": 0.3,  #: further captures come before the files of a state are merged
+    "slow_storage": 0.0005,  #: for seconds, each write takes seconds
 }
 
 #: Probability of each user request at each step of the world.
@@ -46,6 +54,8 @@ REQUEST_RATES: Final = {
     "stop": 0.002,
     "drain": 0.00015,
     "cancel": 0.0004,
+    "discard_savepoint": 0.002,
+    "change_retention": 0.001,
 }
 
 

@@ -23,7 +23,6 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.manifest import FinishedState, Manifest, parse_folder
 from runtime.core.subtask.credits import FlowControl
 from runtime.core.subtask.subtask import Subtask
-from runtime.ports import SnapshotStore
 
 STATE_IN_FILES: Final = "files-hold-the-state-of-the-operator"  #: an invariant: no file of state differs from its proof
 
@@ -189,17 +188,14 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         require(not partly_union, "a-union-list-is-whole", f"{manifest.checkpoint}: {operator.uid} is partly finished")
 
 
-def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
-    """Checks after every deletion that the files of retained checkpoints exist."""
-    there = set(store.list(""))
+def check_files(there: Set[str], retained: Iterable[Manifest]) -> None:
+    """Checks after every deletion that the files of retained checkpoints exist. `there`: the paths of all files."""
     for manifest in retained:
         missing = files_of(manifest) - there
         require(not missing, "a-retained-checkpoint-keeps-its-files", f"{manifest.checkpoint} lacks {sorted(missing)}")
 
 
-def check_deletion(
-    store: SnapshotStore, discarded: Iterable[Manifest], retained: Iterable[Manifest], limit: int
-) -> None:
+def check_deletion(there: Set[str], discarded: Iterable[Manifest], retained: Iterable[Manifest], limit: int) -> None:
     """Checks after a successful deletion that no file of a discarded checkpoint is left.
 
     Files of checkpoints up to `limit` are exempt: an unreadable checkpoint may need them.
@@ -207,7 +203,7 @@ def check_deletion(
     needed = {path for manifest in retained for path in files_of(manifest)}
     for manifest in discarded:
         own = [path for path in files_of(manifest) - needed if _checkpoint_of(path) > limit]
-        left = set(own) & set(store.list(""))
+        left = there & set(own)
         require(not left, "deletion-goes-on", f"{sorted(left)} of {manifest.checkpoint}, unreadable up to {limit}")
 
 

@@ -156,7 +156,7 @@ class Master:
             if not unreadable:  # the committables of an unreadable checkpoint are unknown
                 self.world.target.clean(uid, token, retained_output(retained, uid))
         retention.sweep_orphans(self.world.storage, token, records.readable_manifests(), unreadable)
-        check_files(self.world.storage, retained)
+        check_files(self.world.storage.paths, retained)
         check_pending_committables(self.world.target.names, retained)
         self._start(token, assigned)
         self.world.note(f"{token}:master", f"begins from {base.checkpoint if base else 'nothing'}")

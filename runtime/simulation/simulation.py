@@ -18,11 +18,13 @@ from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRe
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, manifest_folder
+from runtime.errors import EnvironmentFailure
+from runtime.master import retention
 from runtime.simulation.cluster import Attempt, SimulatedTask
 from runtime.simulation.cuts import Cuts
 from runtime.simulation.driver import HEARTBEAT_TIMEOUT_MS
 from runtime.simulation.faults import Faults
-from runtime.simulation.invariants import Violation, check_output, require
+from runtime.simulation.invariants import Violation, check_files, check_output, require
 from runtime.simulation.jobs import Job, Positions, count_late_rows
 from runtime.simulation.master import Master, RunEnding
 from runtime.simulation.random_jobs import (
@@ -220,10 +222,13 @@ class Simulation:
             self.crash_slot(self.rng.choice(list(attempt.slots)))
         if faults.occurs("fail_operator"):
             self.fail_operator(self.rng.choice(attempt.order))
+        if len(attempt.slots) > 1 and faults.occurs("partition"):
+            self.part_slots(attempt)
+        may_end = sum(ending is not RunEnding.FAILED for ending in self.endings) < MAX_RUNS
         for kind in REQUEST_KINDS:
-            if faults.occurs(kind) and (len(self.endings) < MAX_RUNS or kind != "stop"):
+            if faults.occurs(kind) and (may_end or kind != "stop"):
                 self.request(CheckpointKind(kind))
-        if len(self.endings) < MAX_RUNS and not self.master.is_stopped and faults.occurs("cancel"):
+        if may_end and not self.master.is_stopped and faults.occurs("cancel"):
             self.master.cancel()
         if self.world.steps % 150 == 0 and self._has_read_all():
             self.request(CheckpointKind.DRAIN)
@@ -235,8 +240,15 @@ class Simulation:
             self.storage_back_at = world.now + self.rng.choice((50, 500, 2_000))
             world.storage.away = True
             world.note("fault", f"storage is away until {self.storage_back_at}")
+        if world.faults.occurs("slow_storage"):
+            world.storage_is_slow_until = world.now + self.rng.choice((500, 2_000, 5_000))
+            world.note("fault", f"storage is slow until {world.storage_is_slow_until}")
         if world.faults.occurs("damage_manifest"):
             self.damage_manifest()
+        if world.faults.occurs("discard_savepoint"):
+            self.discard_savepoint()
+        if world.faults.occurs("change_retention"):
+            world.retained_checkpoints = self.rng.choice((1, 2, 5))
 
     def damage_manifest(self) -> None:
         """Damages the manifest of an old checkpoint, from which no attempt or run will be restored."""
@@ -248,6 +260,31 @@ class Simulation:
             records.damaged.add(damaged.checkpoint)
             self.world.storage.damage(f"{manifest_folder(damaged)}/{MANIFEST_FILE}")
             self.world.note("fault", f"the manifest of {damaged.checkpoint} is damaged")
+
+    def discard_savepoint(self) -> None:
+        """A user discards a savepoint, and a service deletes its files.
+
+        The console refuses a savepoint whose files others need; the deletion spares these files by itself.
+        """
+        records, storage = self.world.records, self.world.storage
+        retained = records.retained_manifests()
+        bases = {base.checkpoint for base in (self.master.base, records.newest()) if base is not None}
+        free = [each for each in retained if each.kind.is_savepoint and each.checkpoint not in bases]
+        if not free or records.unreadable_folders():
+            return
+        discarded = self.rng.choice(free)
+        records.discarded.add(discarded.checkpoint)
+        self.world.note("user", f"discards savepoint {discarded.checkpoint}")
+
+        def delete() -> None:
+            try:
+                readable, unreadable = records.readable_manifests(), records.unreadable_folders()
+                retention.discard_checkpoints(storage, [manifest_folder(discarded)], readable, unreadable)
+            except EnvironmentFailure:
+                self.world.background.add(self.world.now + 1_000, delete)
+            check_files(storage.paths, records.retained_manifests())
+
+        self.world.schedule(delete, "slow_compaction")
 
     def stop_master(self) -> None:
         self.world.note("fault", "the master is stopped")
@@ -262,6 +299,11 @@ class Simulation:
         if task.slot.alive:
             self.world.note("fault", f"{task.subtask} raises")
             task.fail("an operator raised")
+
+    def part_slots(self, attempt: Attempt) -> None:
+        slots = frozenset(self.rng.sample(list(attempt.slots), 2))
+        self.world.note("fault", f"nothing passes between slots {sorted(slots)}")
+        attempt.part(slots, self.rng.choice((100, 1_000, 4_000)), breaks=self.rng.random() < 0.3)
 
     def crash_master(self, zombie: bool = False) -> None:
         """Replaces the master of the run. A zombie continues to run and does not know that it is replaced."""
@@ -310,7 +352,7 @@ class Simulation:
         # A checkpoint may be in the middle of being recorded. Taking the token first decides whether it is recorded.
         self.world.records.take_token()
         self.master = self._new_run(self.world.records.newest())
-        self.master.begin_at = self.world.now + self.rng.randint(0, 100)  # a user, or a service, starts it
+        self.master.begin_at = self.world.now + self.rng.randint(0, 300)  # a user, or a service, starts it
 
     def _is_finished(self) -> bool:
         return self.master.ending is RunEnding.FINISHED

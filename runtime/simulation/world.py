@@ -29,6 +29,8 @@ from runtime.state.files.compaction import DEFAULT_POLICY
 JOURNAL_LENGTH: Final = 400
 JOURNAL_WIDTH: Final = 200
 JOB: Final = "job"
+MAX_STALE_FILES: Final = 10  #: the newest files and deletions, which a stale listing does not know
+_STORAGE_WORK: Final = ("slow_snapshot", "slow_manifest", "slow_compaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +143,41 @@ class CheckpointRecords:
 
 
 class FaultyStorage(MemorySnapshotStore):
-    """Checkpoint storage with faults. A failed write may nevertheless have stored the file."""
+    """Checkpoint storage with faults. A failed write may nevertheless have stored the file, or a part of it."""
 
     def __init__(self, rng: Random, faults: Faults) -> None:
         super().__init__()
         self._rng, self._faults = rng, faults
         self.archive = MemorySnapshotStore()  #: all files ever written, for the oracle
         self.away = False  #: whether there is an outage; set by the simulation
+        self._new: deque[str] = deque(maxlen=MAX_STALE_FILES)
+        self._deleted: deque[str] = deque(maxlen=MAX_STALE_FILES)
+        self._repeats: list[tuple[str, bytes]] = []  #: writes that arrive once more
 
     def damage(self, path: str) -> None:
         content = super().get(path)
         super().delete([path])
         super().put(path, [content[: len(content) // 2]])
 
+    @property
+    def paths(self) -> set[str]:
+        """Of all files, whatever a listing says."""
+        return set(super().list(""))
+
     def put(self, path: str, data: Iterable[bytes]) -> None:
         self._check(path)
-        content = b"".join(data)
+        content, is_torn = b"".join(data), self._faults.occurs("torn_write")
         failed = self._faults.occurs("fail_snapshot" if path.endswith(".arrow") else "fail_manifest")
-        if not failed or self._rng.random() < 0.3:
+        if is_torn:
+            super().put(path, [content[: len(content) // 2]])
+        elif not failed or self._rng.random() < 0.3:
             super().put(path, [content])
             self.archive.put(path, [content])
-        if failed:
+        self._new.append(path)
+        self._apply_repeats()
+        if not is_torn and self._faults.occurs("repeat_write"):
+            self._repeats.append((path, content))
+        if is_torn or failed or self._faults.occurs("lose_store_reply"):
             raise EnvironmentFailure(f"{path}: storage failed")
 
     def get(self, path: str) -> bytes:
@@ -175,8 +191,21 @@ class FaultyStorage(MemorySnapshotStore):
         paths = list(paths)
         failed = self._faults.occurs("fail_delete")
         super().delete(paths[: self._rng.randrange(len(paths) + 1)] if failed else paths)
-        if failed:
+        self._deleted.extend(paths)
+        if failed or self._faults.occurs("lose_store_reply"):
             raise EnvironmentFailure("storage failed")
+
+    def list(self, prefix: str) -> list[str]:
+        there = super().list(prefix)
+        if not self._faults.occurs("stale_listing"):
+            return there
+        stale = {path for path in self._deleted if path.startswith(prefix)}
+        return sorted(stale.union(there).difference(self._new))
+
+    def _apply_repeats(self) -> None:
+        for path, content in self._repeats:
+            super().put(path, [content])
+        self._repeats.clear()
 
     def _check(self, what: str) -> None:
         if self.away:
@@ -264,6 +293,7 @@ class World(Clock):
         self.target = SimulatedTarget(faults, self.ledger)
         self.bases: dict[int, Manifest | None] = {}  #: by token, the manifest that the attempt restored
         self.storage = FaultyStorage(rng, faults)
+        self.storage_is_slow_until = 0
         self.retained_checkpoints = 2
         self.compaction = DEFAULT_POLICY
         self.background = Background(rng)
@@ -279,8 +309,10 @@ class World(Clock):
         self.journal.append(JournalEntry(self.steps, self.now, str(who), what))
 
     def schedule(self, work: Callable[[], None], slow: str = "") -> None:
-        """Schedules `work` in up to 6 ms, or in 50 to 400 ms if the fault `slow` strikes."""
+        """Schedules `work` in up to 6 ms, or in 50 to 400 ms if the fault `slow` strikes; later on slow storage."""
         delay = self.rng.randint(50, 400) if slow and self.faults.occurs(slow) else self.rng.randint(0, 6)
+        if self.now < self.storage_is_slow_until and slow in _STORAGE_WORK:
+            delay += self.rng.randint(500, 4_000)
         self.background.add(self.now + delay, work)
 
     def lines(self) -> Iterable[str]:

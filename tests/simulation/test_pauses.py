@@ -1,11 +1,14 @@
 """Event time behind a source that was idle, where its rows reach a window by several ways."""
 
+import pytest
+
 from runtime.core.job.graph import Partitioning
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import Split
-from runtime.simulation.simulation import SimulationPlan, simulate
+from runtime.simulation.simulation import SeedViolation, SimulationPlan, simulate
+from tests.simulation.test_planted import leave_idle_channels_out_of_the_minimum
 
-SEEDS = range(25, 33)  #: in the first, one way is slower than the other
+SEEDS = (5, 11, 25)  #: in the first two, one way is slower than the other
 BEFORE = tuple((key, time) for time, key in enumerate("abcde" * 2))
 
 
@@ -23,17 +26,30 @@ def job(splits: list[Split]) -> Job:
     return made
 
 
-def simulate_all(made: Job, sources: int) -> None:
-    for seed in SEEDS:
-        simulate(seed, SimulationPlan(job=made, parallelism={0: sources, 1: 2, 2: 2}, faults={}))
+def one_way_plan() -> SimulationPlan:
+    made = job([Split("s", BEFORE + later(0, 2), len(BEFORE), 1_500)])
+    return SimulationPlan(job=made, parallelism={0: 1, 1: 2, 2: 2}, faults={})
 
 
-def test_records_after_a_pause_are_not_late_where_one_way_wakes_before_the_other() -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_records_after_a_pause_are_not_late_where_one_way_wakes_before_the_other(seed: int) -> None:
     """In Flink they may be: an idle channel does not count, also when its wake-up is already on its way."""
-    simulate_all(job([Split("s", BEFORE + later(0, 2), len(BEFORE), 1_500)]), 1)
+    simulate(seed, one_way_plan())
 
 
-def test_records_of_a_subtask_that_discovers_them_later_are_not_late() -> None:
+def burst_plan() -> SimulationPlan:
     """The splits of a burst: each subtask looks for them by itself."""
     burst = [Split(f"s{n}", BEFORE + later(5 * n, 3), len(BEFORE), 1_500) for n in range(4)]
-    simulate_all(job([*burst, *(Split(f"new{n}", later(7 * n, 2), 0, 1_500) for n in range(3))]), 3)
+    made = job([*burst, *(Split(f"new{n}", later(7 * n, 2), 0, 1_500) for n in range(3))])
+    return SimulationPlan(job=made, parallelism={0: 3, 1: 2, 2: 2}, faults={})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_records_of_a_subtask_that_discovers_them_later_are_not_late(seed: int) -> None:
+    simulate(seed, burst_plan())
+
+
+def test_event_time_without_idle_channels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_idle_channels_out_of_the_minimum(monkeypatch)
+    with pytest.raises(SeedViolation, match="a late record"):
+        simulate(5, one_way_plan())

@@ -416,7 +416,6 @@ PLANTED: dict[Plant, int] = {
     know_what_is_committed_by_its_file: 16,
     resume_without_a_word: 26,
     fire_before_the_successors_count_again: 104,
-    leave_idle_channels_out_of_the_minimum: 2_605,
     end_time_over_the_head_of_an_idle_channel: 68,
     hold_back_time_when_all_are_idle: 46,
     lose_credit: 10,

@@ -248,7 +248,7 @@ class Attempt:
         now, at = self._clock.monotonic_ms(), self._now()
         self._monitor.on_message(slot, now, message if isinstance(message, messages.Heartbeat) else None)
         match message:
-            case messages.SlotDeployed():
+            case messages.Deployed():
                 self._handle(events.SlotDeployed(at, slot))
             case messages.Report(subtask, report):
                 self._handle(events.ReportReceived(at, subtask, report))
@@ -287,7 +287,7 @@ class Attempt:
                 self._start_subtasks()
             case effects.PauseSources(paused):
                 log.info("sources paused: too many epochs await delivery" if paused else "sources resumed")
-                self._broadcast(messages.PauseSources(paused))
+                self._broadcast(messages.SetSourcesPaused(paused))
             case effects.AnnounceOperation(request):
                 log.info("operation taken", **request.log_fields)
                 self._send(self._machine.deployed_slots, messages.OperationTaken(request.log_fields))
@@ -323,7 +323,7 @@ class Attempt:
         self._spark = {"spark_ui": self._launcher.ui_address, "spark_application": self._launcher.application}
         log.info("every slot is deployed", token=self._token)
         self._metadata.thread.submit(self._remove_markers, once=True)
-        self._broadcast(messages.StartSubtasks())
+        self._broadcast(messages.Start())
         listed, opened = (self._epoch_ms + int(at) for at in (self._start.listed_at, self._start.opened_at))
         times = LaunchTimes(listed=listed, opened=opened, connected=self._connected_at, deployed=self._now())
         self._metadata.thread.submit(partial(self._records.record_launch, times))

@@ -209,7 +209,7 @@ class Slot:
         match message:
             case messages.Deploy():
                 self._deploy(message)
-            case messages.StartSubtasks():
+            case messages.Start():
                 for task in self._order:
                     task.start()
             case TriggerSubtask(subtask, barrier):
@@ -221,7 +221,7 @@ class Slot:
                 self._notify_tasks(message)
             case FollowWatermark(subtask):
                 self._tasks[subtask].follow(message)
-            case messages.PauseSources(held):
+            case messages.SetSourcesPaused(held):
                 for task in self._order:
                     task.is_paused = held
             case messages.OperationTaken(fields):
@@ -260,7 +260,7 @@ class Slot:
         self._order = list(reversed(self._tasks.values()))
         for task in self._tasks.values():
             task.open()
-        self._control.send(messages.SlotDeployed())
+        self._control.send(messages.Deployed())
 
     def _bound_memory(self, memory_bytes: int | None) -> None:
         """Sets the bound before state is restored, since restored state may already exceed it."""

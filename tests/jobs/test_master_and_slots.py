@@ -40,13 +40,13 @@ from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.control.messages import (
     ConfirmCheckpoint,
     Deploy,
+    Deployed,
     Heartbeat,
     OperationTaken,
     Report,
     Shutdown,
-    SlotDeployed,
     SlotFailed,
-    StartSubtasks,
+    Start,
     SubtaskMetrics,
     SubtaskStatus,
     ToMaster,
@@ -141,7 +141,7 @@ class Stage:
     def deploy(self, *indices: int) -> None:
         until(lambda: self.launcher.attempts and all(slot.of(Deploy) for slot in self.slots), PATIENCE_S)
         for index in indices or range(len(self.slots)):
-            self.slots[index].say(SlotDeployed())
+            self.slots[index].say(Deployed())
 
     def acknowledge(self, checkpoint: int, snapshot: Callable[[SubtaskId], SubtaskSnapshot]) -> None:
         for index, slot in enumerate(self.slots):
@@ -298,13 +298,13 @@ def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_pat
         gate.clear()
         assert arrival.wait(PATIENCE_S)
         stage.master.release()
-        stage.slots[0].say(SlotDeployed())
+        stage.slots[0].say(Deployed())
         time.sleep(0.3)  # for the message to arrive; the loop stands still meanwhile
         gate.set()
         stage.thread.join(PATIENCE_S)
     assert stage.exit == [MasterExitCode.RELEASED]
     assert stage.records.state is RunState.STARTING
-    assert not stage.slots[0].of(StartSubtasks)
+    assert not stage.slots[0].of(Start)
 
 
 # ---------------------------------------------------------------- trouble with the clock and its ids

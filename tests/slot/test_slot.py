@@ -29,7 +29,7 @@ from runtime.io.control.messages import (
     OperationTaken,
     Shutdown,
     SlotFailed,
-    StartSubtasks,
+    Start,
     ToMaster,
 )
 from runtime.io.filesystem import FileStore
@@ -107,7 +107,7 @@ class Master:
         self.thread.start()
         self.heard.get(timeout=PATIENCE_S)
         restored = [SubtaskRestore(subtask=subtask) for subtask in self.job.graph.subtasks]
-        self.send(Deploy("job", str(storage), {0: ""}, restored), StartSubtasks())
+        self.send(Deploy("job", str(storage), {0: ""}, restored), Start())
 
     def _slot(self, config: SlotConfig) -> None:
         hub = MemoryHub()

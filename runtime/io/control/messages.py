@@ -33,7 +33,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class Deploy(ControlMessage, frozen=True):
-    """Open the subtasks in `restored` with their state; answer with `SlotDeployed`, then wait for `StartSubtasks`."""
+    """Open the subtasks in `restored` with their state; answer with `Deployed`, then wait for `Start`."""
 
     job: str
     storage: str
@@ -46,7 +46,7 @@ class Deploy(ControlMessage, frozen=True):
     inputs: dict[OperatorId, bytes] = {}  #: listings of `ports.ListsInput`, by source
 
 
-class StartSubtasks(ControlMessage, frozen=True):
+class Start(ControlMessage, frozen=True):
     """Every slot is deployed: start."""
 
 
@@ -56,7 +56,7 @@ class ConfirmCheckpoint(ControlMessage, frozen=True):
     checkpoint: CheckpointId
 
 
-class PauseSources(ControlMessage, frozen=True):
+class SetSourcesPaused(ControlMessage, frozen=True):
     """Pause or resume the sources: too much of their output awaits delivery behind a sink."""
 
     paused: bool
@@ -74,13 +74,13 @@ class Shutdown(ControlMessage, frozen=True):
 
 ToSlot = (
     Deploy
-    | StartSubtasks
+    | Start
     | TriggerSubtask
     | ConfirmCheckpoint
     | CheckpointAborted
     | ProbeSideOpened
     | FollowWatermark
-    | PauseSources
+    | SetSourcesPaused
     | OperationTaken
     | Shutdown
 )
@@ -88,7 +88,7 @@ ToSlot = (
 # ---------------------------------------------------------------- slot to master
 
 
-class SlotDeployed(ControlMessage, frozen=True):
+class Deployed(ControlMessage, frozen=True):
     """Every subtask of this slot is open."""
 
 
@@ -160,4 +160,4 @@ class SlotFailed(ControlMessage, frozen=True):
     code: str = ""
 
 
-ToMaster = SlotDeployed | Report | Heartbeat | SlotFailed
+ToMaster = Deployed | Report | Heartbeat | SlotFailed

@@ -23,7 +23,7 @@ from console.jobs.services import lock_job
 from console.operations import services
 from console.operations.expected_times import expected_savepoints
 from console.operations.job_state import run_conflict
-from console.operations.kinds.job.delegated import delegated_operation
+from console.operations.kinds.job.delegated import BulkProgress, delegated_operation
 from console.operations.legality import request_refusal
 from console.operations.models import ACTIVE_STATES, BulkOperation, Operation
 from console.operations.selectors import with_runs
@@ -114,8 +114,11 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
         why = refused or (conflict.detail if conflict else "")
         effect = ""
         if run is not None and not why:
-            reached = checkpoints.get(run.newest), checkpoints.get(run.committed)
-            effect = operation.effect(run, *reached, expected.get(job.pk), now)
+            progress = BulkProgress(
+                run=run, newest=checkpoints.get(run.newest), committed=checkpoints.get(run.committed),
+                expected=expected.get(job.pk), now=now,
+            )  # fmt: skip
+            effect = operation.effect(progress)
         lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why, active=others))
     return lines
 

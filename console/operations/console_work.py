@@ -47,12 +47,12 @@ class ConsoleWork(OperationType):
             is_queued = locked.state == OperationState.QUEUED
             when = "before it had begun" if is_queued else "while it was under way"
             message = f"{user} withdrew the {self.noun} {when}. {self.withdrawal_effect(locked)}"
-            error, own = {"code": WITHDRAWN, "message": message}, Operation.objects.filter(pk=row.pk)
+            error, stored = {"code": WITHDRAWN, "message": message}, Operation.objects.filter(pk=row.pk)
             if is_queued:
-                own.update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error)
+                stored.update(state=OperationState.FAILED, phase="", ended_at=Now(), error=error)
                 release(locked)
             else:
-                own.update(phase="stopping", error=error)
+                stored.update(phase="stopping", error=error)
 
 
 class WorkWithdrawn(Exception):
@@ -77,6 +77,6 @@ class PhaseReport:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _REPORT_S
-        wanted = Operation.objects.filter(pk=self._row.pk, state__in=ACTIVE_STATES, error__isnull=True)
-        if not wanted.update(phase=phase):
+        unhindered = Operation.objects.filter(pk=self._row.pk, state__in=ACTIVE_STATES, error__isnull=True)
+        if not unhindered.update(phase=phase):
             raise WorkWithdrawn

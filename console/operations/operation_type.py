@@ -71,6 +71,7 @@ class OperationType:
         similar: kinds whose earlier durations stand for the expected one, in order of preference.
         due: active operations that `advance` takes further; None: it has none.
         files_due: as `due`, of `advance_files`.
+        withdrawable: queued operations that a withdrawal ends at once; None: it ends none so.
         files_at_once: operations that a pass of `advance_files` takes; None: all.
     """
 
@@ -94,7 +95,6 @@ class OperationType:
     due: ClassVar[Q | None] = None
     files_due: ClassVar[Q | None] = None
     files_at_once: ClassVar[int | None] = None
-    #: Queued operations that `withdraw` ends at once.
     withdrawable: ClassVar[Q | None] = None
 
     def right_refusal(self, user: AnyUser) -> str | None:

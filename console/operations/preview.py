@@ -56,14 +56,17 @@ class Confirmation:
     run: int | None = None  #: the request is for this run, and refused for a later run
 
 
-def savepoint_numbers(kind: str, run: Run, reached: RunProgress) -> Iterator[Number]:
+def savepoint_numbers(
+    kind: str, run: Run, reached: RunProgress, *, commits: bool, fires_windows: bool
+) -> Iterator[Number]:
+    """Of a savepoint, stop or drain. `commits`: the output up to it, which the next checkpoint does otherwise."""
     newest = reached.newest
     if expected := expected_duration(run.job_id, kind, newest):
         yield Number("expected_ms", expected.median_ms, "Expected time", str(expected), expected.note)
     if newest is not None and newest.size_bytes is not None:
         note = f"all state, as of {newest}: a savepoint shares no file with checkpoints"
         yield Number("written_bytes", newest.size_bytes, "To write", str(formats.size(newest.size_bytes)), note)
-    yield from _open_results(kind, run)
+    yield from _open_results(run, commits=commits, fires_windows=fires_windows)
     in_flight = newest_in_flight_bytes(run)
     if in_flight is not None:
         note = "processed before the savepoint completes"
@@ -83,14 +86,14 @@ def fired_early(run: Run) -> str:
     )
 
 
-def _open_results(kind: str, run: Run) -> Iterator[Number]:
+def _open_results(run: Run, *, commits: bool, fires_windows: bool) -> Iterator[Number]:
     """The results that are not final yet, by operator."""
     found = _by_result(run)
     for result, (term, in_drain, otherwise) in _OPEN_RESULTS.items():
         if parts := found.get(result):
-            if result == "rows" and kind == OperationKind.SAVEPOINT:
-                continue  # a plain savepoint commits nothing: the next checkpoint does
-            note = in_drain if kind == OperationKind.DRAIN else otherwise
+            if result == "rows" and not commits:
+                continue
+            note = in_drain if fires_windows else otherwise
             is_single = len(parts) == 1  # its number is the total
             where = ", ".join(name if is_single else f"{name} {formats.count(count)}" for name, count in parts)
             total = sum(count for _, count in parts)

@@ -2,6 +2,7 @@
 
 import pkgutil
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
@@ -74,7 +75,7 @@ def params_schemas() -> dict[tuple[OperationKind, ...], dict[str, Any]]:
     for each in requestable_types():
         assert each.params is not None, "checked"
         kinds[each.params] = (*kinds.get(each.params, ()), each.kind)
-    return {own: msgspec.json.schema(struct) for struct, own in kinds.items()}
+    return {group: msgspec.json.schema(struct) for struct, group in kinds.items()}
 
 
 @cache
@@ -85,7 +86,7 @@ def _by_kind() -> dict[str, OperationType]:
 def _classes() -> list[type[OperationType]]:
     """The classes with a kind in all modules of `console.operations.kinds`."""
     package = import_module(_KINDS)
-    modules = [import_module(found.name) for found in pkgutil.walk_packages(package.__path__, f"{_KINDS}.")]
+    modules = [import_module(info.name) for info in pkgutil.walk_packages(package.__path__, f"{_KINDS}.")]
     members = [(module.__name__, each) for module in modules for each in vars(module).values()]
     classes = [each for name, each in members if isinstance(each, type) and each.__module__ == name]
     return [each for each in classes if issubclass(each, OperationType) and "kind" in vars(each)]
@@ -93,21 +94,29 @@ def _classes() -> list[type[OperationType]]:
 
 @register()
 def check_kinds(**_: Any) -> list[CheckMessage]:
-    """Each kind has one class, and each class the texts that its target needs."""
+    """Each kind has one class, and each class the parts that its target and its work need."""
     classes = _classes()
     number = Counter(each.kind for each in classes)
-    problems = [f"{kind} has {number[kind]} classes, not one" for kind in OperationKind if number[kind] != 1]
-    for each in classes:
-        if (each.params is None) is not (each.target is Target.RECORD):
-            problems.append(f"{each.__name__} must have parameters, or be a record")
-        if bool(each.message) is (each.target is Target.RECORD):
-            problems.append(f"{each.__name__} must have a message, or be a record")
-        if issubclass(each, SnapshotOperation) and "checkpoint" not in getattr(each.params, "__struct_fields__", ()):
-            problems.append(f"{each.__name__} must have a parameter `checkpoint`")
-        if issubclass(each, JobOperation) and not hasattr(each, "button"):
-            problems.append(f"{each.__name__} must have a button")
     places = Counter(
         each.button.place for each in classes if issubclass(each, JobOperation) and hasattr(each, "button")
     )
+    problems = [f"{kind} has {number[kind]} classes, not one" for kind in OperationKind if number[kind] != 1]
+    problems += [f"{each.__name__} {problem}" for each in classes for problem in _problems(each)]
     problems += [f"{count} buttons have the place {place}" for place, count in places.items() if count > 1]
     return [Error(problem, id="operations.E001") for problem in problems]
+
+
+def _problems(each: type[OperationType]) -> Iterator[str]:
+    is_record = each.target is Target.RECORD
+    if (each.params is None) is not is_record:
+        yield "must have parameters, or be a record"
+    if bool(each.message) is is_record:
+        yield "must have a message, or be a record"
+    if issubclass(each, SnapshotOperation) and "checkpoint" not in getattr(each.params, "__struct_fields__", ()):
+        yield "must have a parameter `checkpoint`"
+    if issubclass(each, JobOperation) and not hasattr(each, "button"):
+        yield "must have a button"
+    needed = {"accept": not is_record, "advance": each.due, "advance_files": each.files_due}
+    for method, need in needed.items():
+        if need not in (None, False) and getattr(each, method) is getattr(OperationType, method):
+            yield f"must have a method `{method}`"

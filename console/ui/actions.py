@@ -103,7 +103,7 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, n
     if since := silent_since(run, now):
         silence = formats.duration((now - since) / timedelta(milliseconds=1))
         sentences = (*sentences, _SILENCE.format(silence))
-    horizon = read_horizon(run, now) if run and kind == OperationKind.CANCEL else None
+    horizon = read_horizon(run, now) if run and not operation.takes_savepoint else None
     begin = reached.continuable.triggered_at if reached.continuable else None
     numbers = preview(operation, run, reached, horizon.records_from(begin) if horizon else None)
     return replace(

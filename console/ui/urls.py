@@ -4,6 +4,8 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
+from console.operations.kinds.job.delegated import DelegatedOperation
+from console.operations.registry import types_of
 from console.ui.views import (
     actions,
     bulk,
@@ -14,7 +16,6 @@ from console.ui.views import (
     definitions,
     evidence,
     jobs,
-    labels,
     names,
     numbers,
     operations,
@@ -55,11 +56,11 @@ urlpatterns = [
     path("jobs/<int:pk>/versions/yaml/", definitions.version_as_yaml, name="version_as_yaml"),
     path("jobs/<int:pk>/versions/new/", jobs.new_version, name="new_version"),
     path("jobs/<int:pk>/start/", actions.start, name="start"),
-    path("jobs/<int:pk>/savepoint/", actions.confirm, {"kind": "savepoint"}, name="savepoint"),
+    *(
+        path(f"jobs/<int:pk>/{each.kind}/", actions.confirm, {"kind": each.kind.value}, name=each.kind.value)
+        for each in types_of(DelegatedOperation)
+    ),
     path("jobs/<int:pk>/rescale/", rescale.rescale, name="rescale"),
-    path("jobs/<int:pk>/stop/", actions.confirm, {"kind": "stop"}, name="stop"),
-    path("jobs/<int:pk>/drain/", actions.confirm, {"kind": "drain"}, name="drain"),
-    path("jobs/<int:pk>/cancel/", actions.confirm, {"kind": "cancel"}, name="cancel"),
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
     path("jobs/views/", savedviews.save_view, name="save_view"),
     path("jobs/views/<int:pk>/delete/", savedviews.delete_view, name="delete_view"),
@@ -82,16 +83,21 @@ urlpatterns = [
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),
     path("checkpoints/<int:pk>/clone/", clones.clone, name="clone"),
-    path("checkpoints/<int:pk>/pin/", labels.pin, name="pin"),
-    path("checkpoints/<int:pk>/label/", labels.label, name="label"),
-    path("checkpoints/<int:pk>/copy/", labels.copy, name="copy"),
+    path("checkpoints/<int:pk>/pin/", actions.on_snapshot, {"kinds": ("pin", "unpin")}, name="pin"),
+    path("checkpoints/<int:pk>/label/", actions.on_snapshot, {"kinds": ("label",)}, name="label"),
+    path("checkpoints/<int:pk>/copy/", actions.on_snapshot, {"kinds": ("copy",)}, name="copy"),
     path("checkpoints/<int:pk>/state/", state.contents, name="state"),
     path("checkpoints/<int:pk>/state/ask/", state.ask, name="ask_state"),
     path("state-queries/<int:pk>/", state.query, name="state_query"),
     path("state-queries/<int:pk>/cancel/", state.cancel, name="cancel_state_query"),
     path("state-queries/<int:pk>/csv/", state.csv, name="state_query_csv"),
     path("checkpoints/<int:pk>/evidence/", evidence.evidence, name="evidence"),
-    path("checkpoints/<int:pk>/review/", reviews.review, name="review"),
+    path(
+        "checkpoints/<int:pk>/review/",
+        actions.on_snapshot,
+        {"kinds": ("review", "assign", "comment")},
+        name="review",
+    ),
     path("reviews/", reviews.desk, name="reviews"),
     path("cluster/", cluster.cluster, name="cluster"),
     path("operations/", operations.operation_list, name="operations"),

@@ -26,16 +26,6 @@ def test_a_savepoint_is_copied_to_a_target_folder(
     assert Operation.objects.get(kind="copy").part_of == Operation.objects.get(kind=kind)
 
 
-def test_an_existing_savepoint_is_copied(
-    weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Settings, tmp_path: Path
-) -> None:
-    settings.WEIR_SAVEPOINT_ROOTS = (tmp_path,)
-    savepoint = make_checkpoint(make_run(RunState.STOPPED), 4, kind="stop")
-    asked = weir.json("copy", "daily sums", "4", str(tmp_path), "--reason", "audit", "--no-wait")
-    assert (asked["kind"], asked["reason"]) == ("copy", "audit")
-    assert asked["params"] == {"checkpoint": savepoint.pk, "target": str(tmp_path)}
-
-
 def test_a_restore_shows_its_effects_and_is_bound_to_them(
     weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:

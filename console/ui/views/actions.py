@@ -3,17 +3,18 @@
 Every request goes to `console.operations.services.request`, as in the API.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
+from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import continuable, run_progress
 from console.checkpoints.storage import target_roots
 from console.jobs.models import Job, Run
@@ -52,6 +53,30 @@ def request_operation(request: HttpRequest, job: Job, kind: str, params: dict[st
     )
     accepted = ask(asked, job, kind, params or {})
     messages.info(request, REPEATED_MESSAGE if accepted.replayed else operation_type(kind).message)
+
+
+def request_or_explain(request: HttpRequest, job: Job, kind: str, params: dict[str, Any]) -> None:
+    """As `request_operation`. A refusal becomes a message for the user."""
+    try:
+        request_operation(request, job, kind, params)
+    except Refused as refused:
+        messages.error(request, refused.detail)
+
+
+@require_POST
+@require_login
+def on_snapshot(request: HttpRequest, pk: int, kinds: Sequence[str]) -> HttpResponse:
+    """Requests an operation on a checkpoint: the kind of `kinds` that the form names, or else the first.
+
+    The form has a field for each parameter; an empty field removes a text.
+    """
+    checkpoint = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
+    named = request.POST.get("kind", "")
+    operation = operation_type(named if named in kinds else kinds[0])
+    assert operation.params is not None, "it can be requested"
+    texts = {name: request.POST.get(name, "").strip() for name in operation.params.__struct_fields__}
+    request_or_explain(request, checkpoint.job, operation.kind, {**texts, "checkpoint": checkpoint.pk})
+    return redirect("ui:checkpoint", pk)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

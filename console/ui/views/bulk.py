@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
@@ -13,34 +13,13 @@ from django.views.decorators.http import require_http_methods, require_safe
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.operations.bulk import BulkAct, BulkLine, bulk_lines, carry_out, result_lines
+from console.operations.kinds.job.delegated import delegated_operation
 from console.operations.models import BulkOperation, Operation
 from console.operations.services import OperationRequestContext
 from console.pages.selectors import rows_of_selection
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
-
-_TITLES: Final = {
-    BulkAct.SAVEPOINT: "Take savepoints",
-    BulkAct.STOP: "Stop with savepoint",
-    BulkAct.DRAIN: "Drain and finish",
-    BulkAct.CANCEL: "Cancel the runs",
-    BulkAct.TAG: "Add tags",
-    BulkAct.UNTAG: "Remove tags",
-}
-_EFFECTS: Final = {
-    BulkAct.SAVEPOINT: "A savepoint is taken of each of these jobs, which continue to run.",
-    BulkAct.STOP: "Each of these jobs takes a savepoint, commits the output up to it and ends.",
-    BulkAct.DRAIN: (
-        "The sources of each of these jobs end. Every window fires early, all output is committed, and the jobs "
-        "finish. They should not be continued from these savepoints."
-    ),
-    BulkAct.CANCEL: (
-        "The runs of these jobs end at once, without a savepoint. To lose no work, stop them with a savepoint instead."
-    ),
-    BulkAct.TAG: "Each of these jobs gets the tags and keeps its own.",
-    BulkAct.UNTAG: "Each of these jobs loses the tags and keeps its others.",
-}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -79,7 +58,7 @@ def bulk(request: HttpRequest) -> HttpResponse:
         lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
         return redirect("ui:bulk_result", carry_out(act, lines, tags, asked, runs).pk)
     except Refused as refused:
-        problem = {"title": _TITLES[act], "problem": refused.detail}
+        problem = {"title": _texts(act)[0], "problem": refused.detail}
         return page(request, "jobs/bulk.html", problem, status=refused.status)
 
 
@@ -104,16 +83,27 @@ def bulk_result(request: HttpRequest, pk: UUID) -> HttpResponse:
     return page_or_blocks(request, "jobs/bulk_result.html", "jobs/_bulk_result.html", load_content, load_revision)
 
 
+def _texts(act: BulkAct) -> tuple[str, str]:
+    """The title and the effect of an act."""
+    if act is BulkAct.TAG:
+        return "Add tags", "Each of these jobs gets the tags and keeps its own."
+    if act is BulkAct.UNTAG:
+        return "Remove tags", "Each of these jobs loses the tags and keeps its others."
+    operation = delegated_operation(act)
+    return operation.bulk_title, operation.bulk_effect
+
+
 def _context(act: BulkAct, tags: Sequence[str], lines: Sequence[BulkLine]) -> dict[str, Any]:
+    title, effect = _texts(act)
     return {
         "kind": act.value,
         "tags": ", ".join(tag.strip() for tag in tags),
-        "title": _TITLES[act],
-        "effect": _EFFECTS[act],
+        "title": title,
+        "effect": effect,
         "lines": lines,
         "possible": sum(not line.refusal and (line.changes or not act.is_of_tags) for line in lines),
         "command": _command(act, tags, [line.job.name for line in lines]),
-        "is_dangerous": act in (BulkAct.DRAIN, BulkAct.CANCEL),
+        "is_dangerous": not act.is_of_tags and delegated_operation(act).button.is_dangerous,
         "is_of_tags": act.is_of_tags,
     }
 

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from console import formats
-from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.lanes import PHASE_NAMES, lanes_of
@@ -37,7 +35,7 @@ from console.ui.gantt import gantt
 from console.ui.jobpage import show_progress
 from console.ui.paging import text, whole_number
 from console.ui.revision import revision
-from console.ui.views.actions import request_operation
+from console.ui.views.actions import request_or_explain
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 from console.ui.views.reviews import user_names
 from runtime.core.checkpoint.acknowledgements import PHASES
@@ -132,10 +130,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
     """GET asks for confirmation or shows why a discard is refused; POST discards the savepoint."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
     if request.method == "POST":
-        try:
-            request_operation(request, found.job, OperationKind.DISCARD, {"checkpoint": found.pk})
-        except Refused as refused:
-            messages.error(request, refused.detail)
+        request_or_explain(request, found.job, OperationKind.DISCARD, {"checkpoint": found.pk})
         return redirect("ui:checkpoint", found.pk)
 
     def load_content() -> PageContent:

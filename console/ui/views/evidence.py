@@ -1,17 +1,15 @@
 """The evidence pack of a checkpoint, as a page for print and as a JSON file."""
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
 
-from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
 from console.operations.legality import allowed_on
 from console.operations.models import Operation, OperationKind
 from console.pages.evidence import evidence_pack
 from console.ui.revision import revision
-from console.ui.views.actions import request_operation
+from console.ui.views.actions import request_or_explain
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 
@@ -25,10 +23,7 @@ def evidence(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Checkpoint.objects.select_related("job", "run__version", "reviewer", "assignee", "pinned_by")
     found = get_object_or_404(rows, pk=pk)
     if request.method == "POST":
-        try:
-            request_operation(request, found.job, OperationKind.VERIFY, {"checkpoint": found.pk})
-        except Refused as refused:
-            messages.error(request, refused.detail)
+        request_or_explain(request, found.job, OperationKind.VERIFY, {"checkpoint": found.pk})
         return redirect("ui:evidence", found.pk)
     if request.GET.get("format") == "json":
         response = JsonResponse(evidence_pack(found, user_of(request)), json_dumps_params={"indent": 2})

@@ -1,21 +1,19 @@
-"""The review desk: the checkpoints of all jobs that need a look, and the changes of a review."""
+"""The review desk: the checkpoints of all jobs that need a look."""
 
-from typing import Any, Final
+from typing import Final
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods
 
 from console.accounts.models import User
-from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints.models import Checkpoint, Concern
 from console.checkpoints.review_queue import ReviewFilter, review_queue, with_longest_later
 from console.operations.models import OperationKind
 from console.ui.paging import by_id, text, whole_number
 from console.ui.revision import revision, revision_of
-from console.ui.views.actions import request_operation
+from console.ui.views.actions import request_or_explain
 from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 ROWS_PER_PAGE: Final = 50
@@ -30,7 +28,8 @@ def desk(request: HttpRequest) -> HttpResponse:
         found = get_object_or_404(
             Checkpoint.objects.select_related("job"), pk=whole_number(request.POST.get("checkpoint")) or 0
         )
-        _request(request, found, OperationKind.ASSIGN, user=user_of(request).get_username())
+        params = {"checkpoint": found.pk, "user": user_of(request).get_username()}
+        request_or_explain(request, found.job, OperationKind.ASSIGN, params)
         return redirect(request.get_full_path())
     given = {name: text(request.GET.get(name)) for name in ReviewFilter.base_filters}
     filtered = ReviewFilter(given, queryset=review_queue().select_related("job", "assignee").defer("operators"))
@@ -58,30 +57,7 @@ def desk(request: HttpRequest) -> HttpResponse:
     return page_or_blocks(request, "reviews/desk.html", "reviews/_live.html", load_content, load_revision)
 
 
-@require_POST
-@require_login
-def review(request: HttpRequest, pk: int) -> HttpResponse:
-    """Assigns the checkpoint, comments on it, or sets the state of its review, as the form asks."""
-    found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
-    kind = request.POST.get("kind")
-    if kind == OperationKind.COMMENT:
-        _request(request, found, OperationKind.COMMENT, text=request.POST.get("text", "").strip())
-    elif kind == OperationKind.ASSIGN:
-        _request(request, found, OperationKind.ASSIGN, user=request.POST.get("user", ""))
-    else:
-        state, note = request.POST.get("state", ""), request.POST.get("note", "").strip()
-        _request(request, found, OperationKind.REVIEW, state=state, note=note)
-    return redirect("ui:checkpoint", found.pk)
-
-
 def user_names() -> list[str]:
     """The active users, to whom a review can be assigned."""
     names = User.objects.filter(is_active=True).order_by("username").values_list("username", flat=True)
     return list(names[:MAX_USERS])
-
-
-def _request(request: HttpRequest, found: Checkpoint, kind: OperationKind, **params: Any) -> None:
-    try:
-        request_operation(request, found.job, kind, {"checkpoint": found.pk, **params})
-    except Refused as refused:
-        messages.error(request, refused.detail)

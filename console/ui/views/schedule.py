@@ -2,19 +2,17 @@
 
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
 
-from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.jobs.models import Job
 from console.operations.models import Operation, OperationKind, Schedule, ScheduledOperation
 from console.operations.schedules import SHOWN_TIMES, next_times
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.views.actions import request_operation
+from console.ui.views.actions import request_or_explain
 from console.ui.views.page import PageContent, page_or_blocks, require_login
 
 
@@ -25,12 +23,9 @@ def schedule(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         removes = request.POST.get("act") == OperationKind.UNSCHEDULE
-        try:
-            kind = OperationKind.UNSCHEDULE if removes else OperationKind.SCHEDULE
-            operation = {"operation": request.POST.get("operation") or ScheduledOperation.SAVEPOINT.value}
-            request_operation(request, job, kind, operation if removes else operation | _params(request))
-        except Refused as refused:
-            messages.error(request, refused.detail)
+        kind = OperationKind.UNSCHEDULE if removes else OperationKind.SCHEDULE
+        operation = {"operation": request.POST.get("operation") or ScheduledOperation.SAVEPOINT.value}
+        request_or_explain(request, job, kind, operation if removes else operation | _params(request))
         return redirect("ui:schedule", job.pk)
     rows = Schedule.objects.filter(job=job)
 

@@ -15,7 +15,6 @@ from console.api.urls import urlpatterns
 from console.checkpoints.models import StateQuery
 from console.jobs.models import Job, JobVersion
 from console.operations.models import BulkOperation, Operation
-from console.operations.registry import requestable_types
 from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
@@ -134,19 +133,6 @@ def test_a_token_without_scopes_reads(operator: User, keys: dict[str, Any]) -> N
         if pattern.name not in DOCUMENTS and hasattr(pattern.callback.view_class, "get"):  # type: ignore[attr-defined]
             status = client.get(address(str(pattern.name), keys)).status_code
             assert status in (200, 400, 404, 409, 422), (pattern.name, status)
-
-
-@pytest.mark.parametrize("scopes", TOKENS)
-def test_a_review_is_an_operation_with_a_scope_of_its_own(
-    operator: User, keys: dict[str, Any], scopes: tuple[str, ...]
-) -> None:
-    path = f"/api/v1/jobs/{keys['jobs']}/operations/"
-    for operation in requestable_types():
-        with transaction.atomic():
-            answer = signed_in(operator, scopes).post(path, {"kind": operation.kind}, format="json")
-            transaction.set_rollback(True)
-        allowed = "operate" in scopes or (operation.is_review and "review" in scopes)
-        assert is_refused(answer) is not allowed, operation.kind
 
 
 def test_tags_in_bulk_need_the_scope_of_definitions(operator: User, keys: dict[str, Any]) -> None:

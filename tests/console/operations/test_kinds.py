@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
+from django.db.models import Q
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
-from console.accounts.models import User
+from console.accounts.models import Scope, User
 from console.accounts.refusals import Conflict, Forbidden, Refused
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
@@ -89,12 +90,15 @@ def ask(
 
 
 @pytest.mark.parametrize("operation", TYPES)
-def test_it_needs_its_right(
-    viewer: User, savepoint: Checkpoint, operation: OperationType, params: dict[str, Any]
+def test_it_needs_the_permission_and_the_scope_of_its_right(
+    viewer: User, operator: User, savepoint: Checkpoint, operation: OperationType, params: dict[str, Any]
 ) -> None:
     with pytest.raises(Forbidden, match="the permission operations"):
         ask(viewer, savepoint.job, operation, params)
-    assert operation.right_refusal(viewer)
+    for scope in Scope:
+        operator.token_scopes = frozenset({scope})
+        is_allowed = scope is Scope.OPERATE or (scope is Scope.REVIEW and operation.is_review)
+        assert (operation.right_refusal(operator) is None) is is_allowed, scope
 
 
 @pytest.mark.parametrize("operation", TYPES)
@@ -207,7 +211,7 @@ def test_buttons_have_a_key_each_unless_they_are_never_possible_together() -> No
 def second_class() -> Iterator[None]:
     """A second class of a kind, in the modules that the registry reads."""
     pin.Second = type("Second", (pin.PinOperation,), {  # type: ignore[attr-defined]
-        "kind": OperationKind.PIN, "__module__": pin.__name__,
+        "kind": OperationKind.PIN, "__module__": pin.__name__, "due": Q(),
     })  # fmt: skip
     yield
     del pin.Second  # type: ignore[attr-defined]
@@ -221,7 +225,8 @@ def test_each_kind_has_a_class() -> None:
 @pytest.mark.usefixtures("second_class")
 def test_the_check_names_a_kind_with_two_classes_and_a_class_without_texts() -> None:
     messages = [error.msg for error in run_checks() if error.id == "operations.E001"]
-    assert messages == ["pin has 2 classes, not one", "Second must have a message, or be a record"]
+    assert messages == ["pin has 2 classes, not one", "Second must have a message, or be a record",
+                        "Second must have a method `advance`"]  # fmt: skip
 
 
 def test_the_check_names_a_kind_without_a_class(monkeypatch: pytest.MonkeyPatch) -> None:

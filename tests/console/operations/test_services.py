@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection, transaction
 from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
 
 from console.accounts.models import User
-from console.accounts.refusals import Conflict, Forbidden, Refused
+from console.accounts.refusals import Conflict, Refused
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.legality import allowed_operations
 from console.operations.models import Operation
@@ -165,16 +165,6 @@ def test_keys_of_two_users_do_not_meet(operator: User, job: Job, make_run: MakeR
     other = User.objects.create_superuser("other")
     first = ask(operator, job, "savepoint", idempotency_key="k")
     assert ask(other, job, "savepoint", idempotency_key="k").operation.pk != first.operation.pk
-
-
-@pytest.mark.parametrize("who", ["viewer", "definer"])
-def test_who_may_not_operate_is_refused_with_the_missing_permission(
-    request: pytest.FixtureRequest, job: Job, version: JobVersion, who: str
-) -> None:
-    user: User = request.getfixturevalue(who)
-    with pytest.raises(Forbidden, match="the permission operations"):
-        ask(user, job, "start")
-    assert not any(act.enabled for act in allowed_operations(job, None, user))
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,12 @@
 """The end of a run without a savepoint."""
 
 from collections.abc import Iterator
-from datetime import datetime
 
 from console import formats
-from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.expected_times import ExpectedDuration
-from console.operations.kinds.job.delegated import DelegatedOperation
+from console.operations.kinds.job.delegated import BulkProgress, DelegatedOperation
 from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton
 from console.operations.params import RunParams
@@ -22,6 +19,10 @@ class Cancel(DelegatedOperation):
     params = RunParams
     button = JobButton(place=7, label="Cancel…", key="c", is_dangerous=True)
     message = "The cancellation was requested."
+    bulk_title = "Cancel the runs"
+    bulk_effect = (
+        "The runs of these jobs end at once, without a savepoint. To lose no work, stop them with a savepoint instead."
+    )
     ends_run = True
     goal = "canceled"
     states = (RunState.CANCELLING,)
@@ -34,10 +35,8 @@ class Cancel(DelegatedOperation):
         where = f"run {run.pk}" if run else "the run"
         return _batch_confirmation(where) if run and run.version.is_batch else _confirmation(where, reached)
 
-    def effect(
-        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
-        now: datetime,
-    ) -> str:  # fmt: skip
+    def effect(self, progress: BulkProgress) -> str:
+        run, committed = progress.run, progress.committed
         name = f"run {run.pk}"
         if run.run_state is RunState.QUEUED:
             return f"{name} leaves the queue; it has not started"
@@ -45,7 +44,7 @@ class Cancel(DelegatedOperation):
             return f"{name} ends at once; no output of it is committed"
         if committed is None:
             return f"{name} ends at once; it has completed no checkpoint, so all of its work is lost"
-        age = formats.duration((now - committed.triggered_at).total_seconds() * 1000)
+        age = formats.duration((progress.now - committed.triggered_at).total_seconds() * 1000)
         return f"{name} ends at once; output since {committed}, {age} ago, is not committed"
 
 

@@ -6,6 +6,7 @@ records: the run's final state and its completed savepoints. If the records do n
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
@@ -34,14 +35,40 @@ from console.runs import run_store
 from runtime.core.job.lifecycle import FLOWING_STATES, RunAct, RunState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkProgress:
+    """A run, with the facts that the effect of an operation depends on. `committed`: up to it, output is committed."""
+
+    run: Run
+    newest: Checkpoint | None
+    committed: Checkpoint | None
+    expected: ExpectedDuration | None
+    now: datetime
+
+    @property
+    def savepoint(self) -> str:
+        """A savepoint now, with its expected size."""
+        if self.newest is None or self.newest.size_bytes is None or self.run.version.is_batch:
+            return "a savepoint"
+        return f"a savepoint of about {formats.size(self.newest.size_bytes)}"
+
+    @property
+    def lasts(self) -> str:
+        """The expected time, as a clause."""
+        return f"; expected time {self.expected} ({self.expected.note})" if self.expected else ""
+
+
 class DelegatedOperation(JobOperation):
     """Args:
     reached_state: final state of the run that means success.
+    bulk_title, bulk_effect: texts of the page that requests it of several jobs.
     """
 
     is_delegated = True
     due = RUN_ENDED
     reached_state: ClassVar[RunState | None] = None
+    bulk_title: ClassVar[str]
+    bulk_effect: ClassVar[str]
 
     @property
     def act(self) -> RunAct:
@@ -61,11 +88,8 @@ class DelegatedOperation(JobOperation):
         """
         raise NotImplementedError
 
-    def effect(
-        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
-        now: datetime,
-    ) -> str:  # fmt: skip
-        """The effect on a run for which it is possible, in a clause. `committed`: up to it, output is committed."""
+    def effect(self, progress: BulkProgress) -> str:
+        """The effect on a run for which it is possible, in a clause."""
         raise NotImplementedError
 
     def accept(self, row: Operation, params: RunParams) -> Operation:
@@ -105,14 +129,18 @@ class DelegatedOperation(JobOperation):
 
 
 class SavepointTaking(DelegatedOperation):
-    """A savepoint, stop or drain. It can be withdrawn until the job master begins it."""
+    """A savepoint, stop or drain. It can be withdrawn until the job master begins it.
+
+    `fires_windows`: open windows are emitted early.
+    """
 
     params = SavepointParams
     takes_savepoint = True
     withdrawable = Q()
+    fires_windows: ClassVar[bool] = False
 
     def numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
-        return savepoint_numbers(self.kind, run, reached)
+        return savepoint_numbers(self.kind, run, reached, commits=self.ends_run, fires_windows=self.fires_windows)
 
     def accept(self, row: Operation, params: RunParams) -> Operation:
         assert isinstance(params, SavepointParams), "its parameters"
@@ -130,17 +158,6 @@ class SavepointTaking(DelegatedOperation):
         if row.state == OperationState.QUEUED:
             return ""
         return f"The {row.kind} is {row.state}: only a request that no job master has begun can be withdrawn."
-
-
-def savepoint_words(run: Run, newest: Checkpoint | None) -> str:
-    """The savepoint with its expected size."""
-    if newest is None or newest.size_bytes is None or run.version.is_batch:
-        return "a savepoint"
-    return f"a savepoint of about {formats.size(newest.size_bytes)}"
-
-
-def duration_words(expected: ExpectedDuration | None) -> str:
-    return f"; expected time {expected} ({expected.note})" if expected else ""
 
 
 def delegated_operation(kind: str) -> DelegatedOperation:

@@ -1,14 +1,10 @@
 """The end of a run for good: every window fires, and all output is committed."""
 
-from datetime import datetime
-
-from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
 from console.jobs.operator_names import operator_names
 from console.metrics.live import Live
-from console.operations.expected_times import ExpectedDuration
-from console.operations.kinds.job.delegated import SavepointTaking, duration_words
+from console.operations.kinds.job.delegated import BulkProgress, SavepointTaking
 from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton
 from console.operations.preview import Confirmation, fired_early
@@ -27,6 +23,12 @@ class Drain(SavepointTaking):
     kind = OperationKind.DRAIN
     button = JobButton(place=4, label="Drain and finish…", key="d", is_dangerous=True)
     message = "The drain was requested."
+    bulk_title = "Drain and finish"
+    bulk_effect = (
+        "The sources of each of these jobs end. Every window fires early, all output is committed, and the jobs "
+        "finish. They should not be continued from these savepoints."
+    )
+    fires_windows = True
     blocked_by_maintenance = True
     ends_run = True
     goal = "finished"
@@ -46,10 +48,7 @@ class Drain(SavepointTaking):
             dangerous=True,
         )
 
-    def effect(
-        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
-        now: datetime,
-    ) -> str:  # fmt: skip
+    def effect(self, progress: BulkProgress) -> str:
+        run, lasts = progress.run, progress.lasts
         early = f" ({results})" if (results := fired_early(run)) else ""
-        lasts = duration_words(expected)
         return f"every open window of run {run.pk} fires early{early}, its output is committed, and it finishes{lasts}"

@@ -1,13 +1,9 @@
 """The end of a run with a savepoint."""
 
-from datetime import datetime
-
-from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import RunProgress
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.expected_times import ExpectedDuration
-from console.operations.kinds.job.delegated import SavepointTaking, duration_words, savepoint_words
+from console.operations.kinds.job.delegated import BulkProgress, SavepointTaking
 from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton
 from console.operations.preview import Confirmation
@@ -23,6 +19,8 @@ class Stop(SavepointTaking):
     kind = OperationKind.STOP
     button = JobButton(place=3, label="Stop with savepoint…", key="x")
     message = "The stop with savepoint was requested."
+    bulk_title = "Stop with savepoint"
+    bulk_effect = "Each of these jobs takes a savepoint, commits the output up to it and ends."
     ends_run = True
     goal = "stopped"
     states = (RunState.STOPPING,)
@@ -39,9 +37,6 @@ class Stop(SavepointTaking):
             dangerous=False,
         )
 
-    def effect(
-        self, run: Run, newest: Checkpoint | None, committed: Checkpoint | None, expected: ExpectedDuration | None,
-        now: datetime,
-    ) -> str:  # fmt: skip
-        savepoint, lasts = savepoint_words(run, newest), duration_words(expected)
-        return f"run {run.pk} takes {savepoint}, commits the output up to it and ends{lasts}"
+    def effect(self, progress: BulkProgress) -> str:
+        takes = f"run {progress.run.pk} takes {progress.savepoint}"
+        return f"{takes}, commits the output up to it and ends{progress.lasts}"

@@ -104,8 +104,8 @@ class Copy(ConsoleWork, SnapshotOperation):
 
 def copies_of(savepoint: Checkpoint) -> QuerySet[Operation]:
     """The copies of a savepoint that were requested, or made for the operation that took it; newest first."""
-    own = Q(params__checkpoint=savepoint.pk) | Q(result__checkpoint=savepoint.number)
-    return Operation.objects.filter(own, job=savepoint.job_id, kind=OperationKind.COPY)
+    of_savepoint = Q(params__checkpoint=savepoint.pk) | Q(result__checkpoint=savepoint.number)
+    return Operation.objects.filter(of_savepoint, job=savepoint.job_id, kind=OperationKind.COPY)
 
 
 def _end(row: Operation, state: OperationState, **facts: Any) -> None:

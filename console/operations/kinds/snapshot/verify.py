@@ -72,8 +72,8 @@ class Verify(ConsoleWork, SnapshotOperation):
     def advance_files(self, row: Operation) -> None:
         """Makes or continues the check."""
         checkpoint = Checkpoint.objects.get(pk=row.params["checkpoint"])
-        own = Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES)
-        if not own.update(state=OperationState.RUNNING, started_at=Coalesce("started_at", Now())):
+        active = Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES)
+        if not active.update(state=OperationState.RUNNING, started_at=Coalesce("started_at", Now())):
             return  # withdrawn meanwhile
         pin(checkpoint)
         try:
@@ -81,7 +81,7 @@ class Verify(ConsoleWork, SnapshotOperation):
                 raise WorkWithdrawn  # between two passes
             _check_and_end(row, checkpoint)
         except WorkWithdrawn:
-            own.update(state=OperationState.FAILED, phase="", ended_at=Now(), result=None)
+            active.update(state=OperationState.FAILED, phase="", ended_at=Now(), result=None)
 
 
 def verification_under_way(checkpoint: Checkpoint) -> Operation | None:

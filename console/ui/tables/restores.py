@@ -1,4 +1,4 @@
-"""What a restore or a rescale does to a job, and its earlier rescales."""
+"""The effects of a restore and a rescale on a job, and its earlier rescales."""
 
 from typing import Final
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import HttpResponse, HttpResponseBadRequest
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods, require_safe
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
@@ -19,68 +18,87 @@ from console.operations.services import OperationRequestContext
 from console.pages.selectors import rows_of_selection
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, page, user_of
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def bulk(request: HttpRequest) -> HttpResponse:
+class BulkPage(LivePage):
     """GET asks for confirmation, and stays live; POST sends a request per job and leads to the page of the results.
 
     A refusal stops no other job. A poll names the runs that the page was opened for, as on the page of a single job.
     """
-    given = request.POST if request.method == "POST" else request.GET
-    act = next((act for act in BulkAct if act == given.get("kind")), None)
-    numbers = sorted({number for text in given.getlist("job") if (number := whole_number(text)) is not None})
-    runs = {number for text in given.getlist("run") if (number := whole_number(text)) is not None}
-    tags = [tag for tag in given.get("tags", "").split(",") if tag.strip()]
-    if act is None:
-        return HttpResponseBadRequest(f"kind: one of {', '.join(BulkAct)}.", "text/plain")
 
-    def load_content() -> PageContent:
-        lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
-        compares_runs = "HX-Request" in request.headers and not act.is_of_tags
-        outdated = [line.job.name for line in lines if compares_runs and line.run and line.run.pk not in runs]
-        return PageContent({**_context(act, tags, lines), "outdated": outdated}, settled=not lines)
+    template, blocks = "jobs/bulk.html", "jobs/_bulk_live.html"
 
-    def load_revision() -> str:
-        return revision(request, rows_of_selection(numbers))
-
-    try:
-        if request.method != "POST" or not numbers:
-            return page_or_blocks(request, "jobs/bulk.html", "jobs/_bulk_live.html", load_content, load_revision)
+    def open(self) -> HttpResponse | None:
+        given = self.request.POST if self.request.method == "POST" else self.request.GET
+        act = next((act for act in BulkAct if act == given.get("kind")), None)
+        self.numbers = sorted({number for text in given.getlist("job") if (number := whole_number(text)) is not None})
+        self.runs = {number for text in given.getlist("run") if (number := whole_number(text)) is not None}
+        self.tags = [tag for tag in given.get("tags", "").split(",") if tag.strip()]
+        if act is None:
+            return HttpResponseBadRequest(f"kind: one of {', '.join(BulkAct)}.", "text/plain")
+        self.act = act
+        if self.request.method != "POST" or not self.numbers:
+            return None
         asked = OperationRequestContext(
-            user=user_of(request),
-            reason=request.POST.get("reason", "").strip(),
-            request_id=request_id_of(request),
-            idempotency_key=request.POST.get("key") or None,
+            user=user_of(self.request),
+            reason=self.request.POST.get("reason", "").strip(),
+            request_id=request_id_of(self.request),
+            idempotency_key=self.request.POST.get("key") or None,
         )
-        lines = bulk_lines(act, numbers, tags, request.user, timezone.now())
-        return redirect("ui:bulk_result", carry_out(act, lines, tags, asked, runs).pk)
-    except Refused as refused:
-        problem = {"title": _texts(act)[0], "problem": refused.detail}
-        return page(request, "jobs/bulk.html", problem, status=refused.status)
+        try:
+            return redirect("ui:bulk_result", carry_out(act, self._lines(), self.tags, asked, self.runs).pk)
+        except Refused as refused:
+            return self._refusal(refused)
+
+    def content(self) -> PageContent:
+        lines = self._lines()
+        compares_runs = "HX-Request" in self.request.headers and not self.act.is_of_tags
+        outdated = [line.job.name for line in lines if compares_runs and line.run and line.run.pk not in self.runs]
+        return PageContent({**_context(self.act, self.tags, lines), "outdated": outdated}, settled=not lines)
+
+    def rows(self) -> str:
+        return revision(self.request, rows_of_selection(self.numbers))
+
+    def response(self) -> HttpResponse:
+        try:
+            return super().response()
+        except Refused as refused:
+            return self._refusal(refused)
+
+    def _lines(self) -> Sequence[BulkLine]:
+        return bulk_lines(self.act, self.numbers, self.tags, self.request.user, timezone.now())
+
+    def _refusal(self, refused: Refused) -> HttpResponse:
+        problem = {"title": _texts(self.act)[0], "problem": refused.detail}
+        return page(self.request, self.template, problem, status=refused.status)
 
 
-@require_safe
-@require_login
-def bulk_result(request: HttpRequest, pk: UUID) -> HttpResponse:
+bulk = BulkPage.view(posts=True)
+
+
+class BulkResult(LivePage):
     """The result of an act for each of its jobs, with the present state of its operation."""
-    row = get_object_or_404(BulkOperation.objects.select_related("requested_by"), pk=pk)
-    act = BulkAct(row.kind)
 
-    def load_content() -> PageContent:
-        lines = result_lines(row)
+    template, blocks = "jobs/bulk_result.html", "jobs/_bulk_result.html"
+
+    def open(self, pk: UUID) -> None:
+        self.row = get_object_or_404(BulkOperation.objects.select_related("requested_by"), pk=pk)
+        self.act = BulkAct(self.row.kind)
+
+    def content(self) -> PageContent:
+        lines = result_lines(self.row)
         settled = not any(line.operation and line.operation.is_active for line in lines)
-        return PageContent({**_context(act, row.tags, lines), "row": row}, settled)
+        return PageContent({**_context(self.act, self.row.tags, lines), "row": self.row}, settled)
 
-    def load_revision() -> str:
-        requested = [result["operation"] for result in row.results if result["operation"]]
+    def rows(self) -> str:
+        requested = [result["operation"] for result in self.row.results if result["operation"]]
         operations = Operation.objects.filter(pk__in=requested).order_by("pk")
-        selected = rows_of_selection([result["job"] for result in row.results])
-        return revision(request, [(operations, len(requested)), *selected])
+        selected = rows_of_selection([result["job"] for result in self.row.results])
+        return revision(self.request, [(operations, len(requested)), *selected])
 
-    return page_or_blocks(request, "jobs/bulk_result.html", "jobs/_bulk_result.html", load_content, load_revision)
+
+bulk_result = BulkResult.view()
 
 
 def _texts(act: BulkAct) -> tuple[str, str]:

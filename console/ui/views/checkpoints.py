@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods, require_safe
 
 from console import formats
 from console.accounts.rights import operate_refusal
@@ -36,7 +35,7 @@ from console.ui.jobpage import show_progress
 from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.views.page import LivePage, PageContent
 from console.ui.views.reviews import user_names
 from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.checkpoint.statistics import Distribution, Summary
@@ -66,85 +65,125 @@ class OperatorLine:
     phases_ms: tuple[float | None, ...]
 
 
-@require_safe
-@require_login
-def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Checkpoint.objects.defer(None).select_related(
-        "job", "run", "run__version", "reviewer", "assignee", "pinned_by"
-    )
-    found = get_object_or_404(rows.annotate(attempt_number=attempt_number()), pk=pk)
-    is_savepoint = found.kind != Kind.CHECKPOINT
+class CheckpointPage(LivePage):
+    template, blocks = "checkpoints/detail.html", "checkpoints/_live.html"
 
-    def load_content() -> PageContent:
-        show_progress(live_metrics(found.run), [found])
+    def open(self, pk: int) -> None:
+        rows = Checkpoint.objects.defer(None).select_related(
+            "job", "run", "run__version", "reviewer", "assignee", "pinned_by"
+        )
+        self.checkpoint = get_object_or_404(rows.annotate(attempt_number=attempt_number()), pk=pk)
+        self.is_savepoint = self.checkpoint.kind != Kind.CHECKPOINT
+
+    def content(self) -> PageContent:
+        show_progress(live_metrics(self.checkpoint.run), [self.checkpoint])
         now = timezone.now()
-        graph = found.run.version.graph or {}
+        graph = self.checkpoint.run.version.graph or {}
         names = {operator["uid"]: operator["name"] for operator in graph.get("operators", ())}
-        lanes = lanes_of(found.acknowledgements, list(names))
-        if lanes and found.status == Status.IN_PROGRESS:  # the live number may be older than the rows below it
-            found.acknowledged = sum(lane.at_ms is not None for lane in lanes)
-        only = text(request.GET.get("operator"))
-        drills = tuple(drills_of(found.job).filter(params__checkpoint=pk).select_related("requested_by")[:_DRILLS])
-        copies = tuple(copies_of(found).select_related("requested_by")[:_COPIES]) if is_savepoint else ()
-        discards = tuple(discards_under_way(found)) if is_savepoint and found.discarded_at else ()
+        lanes = lanes_of(self.checkpoint.acknowledgements, list(names))
+        if (
+            lanes and self.checkpoint.status == Status.IN_PROGRESS
+        ):  # the live number may be older than the rows below it
+            self.checkpoint.acknowledged = sum(lane.at_ms is not None for lane in lanes)
+        only = text(self.request.GET.get("operator"))
+        drills = tuple(
+            drills_of(self.checkpoint.job)
+            .filter(params__checkpoint=self.checkpoint.pk)
+            .select_related("requested_by")[:_DRILLS]
+        )
+        copies = tuple(copies_of(self.checkpoint).select_related("requested_by")[:_COPIES]) if self.is_savepoint else ()
+        discards = (
+            tuple(discards_under_way(self.checkpoint)) if self.is_savepoint and self.checkpoint.discarded_at else ()
+        )
         context: dict[str, Any] = {
-            "checkpoint": found,
-            "job": found.job,
-            "explanation": explanation_of(found, lanes, now),
-            "gantt": gantt(lanes, names, found.took_ms(now), completed=found.status == Status.COMPLETED, only=only),
+            "checkpoint": self.checkpoint,
+            "job": self.checkpoint.job,
+            "explanation": explanation_of(self.checkpoint, lanes, now),
+            "gantt": gantt(
+                lanes,
+                names,
+                self.checkpoint.took_ms(now),
+                completed=self.checkpoint.status == Status.COMPLETED,
+                only=only,
+            ),
             "only": only,
             "phases": PHASE_NAMES.items(),
-            "previous": selectors.previous_completed(found),
-            "pin": allowed_pin(found, request.user),
-            "copy": allowed_on(found, OperationKind.COPY, request.user) if is_savepoint else None,
+            "previous": selectors.previous_completed(self.checkpoint),
+            "pin": allowed_pin(self.checkpoint, self.request.user),
+            "copy": allowed_on(self.checkpoint, OperationKind.COPY, self.request.user) if self.is_savepoint else None,
             "copies": copies,
             "discards": discards,
-            "request_of_it": request_of(found) if is_savepoint else None,
+            "request_of_it": request_of(self.checkpoint) if self.is_savepoint else None,
             "target_roots": target_roots(),
-            "label_refusal": operate_refusal(request.user),
+            "label_refusal": operate_refusal(self.request.user),
             "users": user_names(),
-            "review_history": tuple(review_history(found)[:_REVIEW_ENTRIES]),
-            "lines": operator_lines(found),
+            "review_history": tuple(review_history(self.checkpoint)[:_REVIEW_ENTRIES]),
+            "lines": operator_lines(self.checkpoint),
             "drills": drills,
-            "proof": proof_of(found, drills),
-            "restored_runs": restored_runs(found)[:_RESTORED_RUNS],
+            "proof": proof_of(self.checkpoint, drills),
+            "restored_runs": restored_runs(self.checkpoint)[:_RESTORED_RUNS],
             "max_restored_runs": _RESTORED_RUNS,
-            **_neighbours(found),
+            **_neighbours(self.checkpoint),
         }
         is_used = any(row.is_active for row in (*drills, *copies, *discards))
-        return PageContent(context, settled=found.status != Status.IN_PROGRESS and not is_used)
+        return PageContent(context, settled=self.checkpoint.status != Status.IN_PROGRESS and not is_used)
 
-    def load_revision() -> str:
-        drills = drills_of(found.job).filter(params__checkpoint=pk)
-        history = review_history(found)
-        own, run = rows.filter(pk=pk), Run.objects.filter(pk=found.run_id)
-        files = [(copies_of(found), _COPIES), (discards_under_way(found), 1)] if is_savepoint else []
-        return revision(request, [(own, 1), (run, 1), (drills, _DRILLS), *files, (history, _REVIEW_ENTRIES)])
+    def rows(self) -> str:
+        drills = drills_of(self.checkpoint.job).filter(params__checkpoint=self.checkpoint.pk)
+        history = review_history(self.checkpoint)
+        run = Run.objects.filter(pk=self.checkpoint.run_id)
+        files = (
+            [(copies_of(self.checkpoint), _COPIES), (discards_under_way(self.checkpoint), 1)]
+            if self.is_savepoint
+            else []
+        )
+        return revision(
+            self.request,
+            [
+                (Checkpoint.objects.filter(pk=self.checkpoint.pk), 1),
+                (run, 1),
+                (drills, _DRILLS),
+                *files,
+                (history, _REVIEW_ENTRIES),
+            ],
+        )
 
-    return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
+
+checkpoint = CheckpointPage.view()
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def discard(request: HttpRequest, pk: int) -> HttpResponse:
+class DiscardConfirmation(LivePage):
     """GET asks for confirmation or shows why a discard is refused; POST discards the savepoint."""
-    found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
-    if request.method == "POST":
-        request_or_explain(request, found.job, OperationKind.DISCARD, {"checkpoint": found.pk})
-        return redirect("ui:checkpoint", found.pk)
 
-    def load_content() -> PageContent:
+    template, blocks = "jobs/confirm.html", "jobs/_confirmation.html"
+
+    def open(self, pk: int) -> HttpResponse | None:
+        self.checkpoint = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
+        if self.request.method == "POST":
+            request_or_explain(
+                self.request, self.checkpoint.job, OperationKind.DISCARD, {"checkpoint": self.checkpoint.pk}
+            )
+            return redirect("ui:checkpoint", self.checkpoint.pk)
+        return None
+
+    def content(self) -> PageContent:
         context = {
-            "job": found.job, "run": found.run, "act": allowed_on(found, OperationKind.DISCARD, request.user),
-            "asked": Discard().confirmation(found), "active": tuple(operations_beside(found)), "command": "discard",
-            "number": found.number, "snapshot": found.pk,
-        }  # fmt: skip
+            "job": self.checkpoint.job,
+            "run": self.checkpoint.run,
+            "act": allowed_on(self.checkpoint, OperationKind.DISCARD, self.request.user),
+            "asked": Discard().confirmation(self.checkpoint),
+            "active": tuple(operations_beside(self.checkpoint)),
+            "command": "discard",
+            "number": self.checkpoint.number,
+            "snapshot": self.checkpoint.pk,
+        }
         return PageContent(context, settled=False)
 
-    def load_revision() -> str:
-        return revision(request, rows_of_snapshot_confirmation(found))
+    def rows(self) -> str:
+        return revision(self.request, rows_of_snapshot_confirmation(self.checkpoint))
 
-    return page_or_blocks(request, "jobs/confirm.html", "jobs/_confirmation.html", load_content, load_revision)
+
+discard = DiscardConfirmation.view(posts=True)
 
 
 def operator_lines(checkpoint: Checkpoint) -> tuple[OperatorLine, ...]:
@@ -182,53 +221,65 @@ def _neighbours(found: Checkpoint) -> dict[str, Any]:
 # ---------------------------------------------------------------- list and statistics of a job's checkpoints
 
 
-@require_safe
-@require_login
-def checkpoint_list(request: HttpRequest, pk: int) -> HttpResponse:
+class CheckpointList(LivePage):
     """The checkpoints of a job that match the filters in the address. `number` leads to the page of that checkpoint."""
-    job = get_object_or_404(Job, pk=pk)
-    number = text(request.GET.get("number"))
-    if number and not request.headers.get("HX-Request"):
-        chosen = selectors.job_checkpoints(job).filter(number=whole_number(number) or 0).only("pk").first()
-        if chosen is not None:
-            return redirect("ui:checkpoint", chosen.pk)
-    run = latest_run(job)
 
-    def load_content() -> PageContent:
-        given = request.GET.copy()
+    template, blocks = "checkpoints/list.html", "checkpoints/_list.html"
+
+    def open(self, pk: int) -> HttpResponse | None:
+        self.job = get_object_or_404(Job, pk=pk)
+        self.number = text(self.request.GET.get("number"))
+        if self.number and not self.request.headers.get("HX-Request"):
+            chosen = (
+                selectors.job_checkpoints(self.job).filter(number=whole_number(self.number) or 0).only("pk").first()
+            )
+            if chosen is not None:
+                return redirect("ui:checkpoint", chosen.pk)
+        self.run = latest_run(self.job)
+        return None
+
+    def content(self) -> PageContent:
+        given = self.request.GET.copy()
         given.pop("number", None)
         comparing = whole_number(given.pop("compare", [""])[-1])
-        found = filtered_checkpoints(job, given)
-        if found.page is not None and run is not None:
-            show_progress(live_metrics(run), found.page.rows)
+        found = filtered_checkpoints(self.job, given)
+        if found.page is not None and self.run is not None:
+            show_progress(live_metrics(self.run), found.page.rows)
         return PageContent(
-            {"job": job, "found": found, "absent": number, "comparing": comparing},
+            {"job": self.job, "found": found, "absent": self.number, "comparing": comparing},
             settled=False,
         )
 
-    def load_revision() -> str:
-        newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
-        return revision(request, [newest], [(run.pk, run.state)] if run else [])
-
-    return page_or_blocks(request, "checkpoints/list.html", "checkpoints/_list.html", load_content, load_revision)
+    def rows(self) -> str:
+        newest = (Checkpoint.objects.filter(job=self.job).order_by("-number"), _RECENT)
+        return revision(self.request, [newest], [(self.run.pk, self.run.state)] if self.run else [])
 
 
-@require_safe
-@require_login
-def checkpoint_statistics(request: HttpRequest, pk: int) -> HttpResponse:
+checkpoint_list = CheckpointList.view()
+
+
+class CheckpointStatistics(LivePage):
     """Counts, the latest checkpoint of each kind, distributions and failures, of the job or of a single run."""
-    job = get_object_or_404(Job, pk=pk)
-    chosen = whole_number(request.GET.get("run"))
-    run = None if chosen is None else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=job)
-    runs = tuple(runs_of(job)[:_RUNS])
 
-    def load_content() -> PageContent:
-        version = run.version if run else runs[0].version if runs else None
-        found = selectors.statistics(job, run)
+    template, blocks = "checkpoints/statistics.html", "checkpoints/_statistics.html"
+
+    def open(self, pk: int) -> None:
+        self.job = get_object_or_404(Job, pk=pk)
+        chosen = whole_number(self.request.GET.get("run"))
+        self.run = (
+            None
+            if chosen is None
+            else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=self.job)
+        )
+        self.runs = tuple(runs_of(self.job)[:_RUNS])
+
+    def content(self) -> PageContent:
+        version = self.run.version if self.run else self.runs[0].version if self.runs else None
+        found = selectors.statistics(self.job, self.run)
         context = {
-            "job": job,
-            "run": run,
-            "runs": runs,
+            "job": self.job,
+            "run": self.run,
+            "runs": self.runs,
             "version": version,
             "tolerated": (tolerated := version.settings.get("tolerable_failed_checkpoints") if version else None),
             "has_limit": tolerated is not None,
@@ -238,13 +289,13 @@ def checkpoint_statistics(request: HttpRequest, pk: int) -> HttpResponse:
         }
         return PageContent(context, settled=False)
 
-    def load_revision() -> str:
-        newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
-        attempts = (Attempt.objects.filter(run__job=job).order_by("-token"), 1)
-        return revision(request, [newest, attempts], [(row.pk, row.state) for row in runs])
+    def rows(self) -> str:
+        newest = (Checkpoint.objects.filter(job=self.job).order_by("-number"), _RECENT)
+        attempts = (Attempt.objects.filter(run__job=self.job).order_by("-token"), 1)
+        return revision(self.request, [newest, attempts], [(row.pk, row.state) for row in self.runs])
 
-    template, blocks = "checkpoints/statistics.html", "checkpoints/_statistics.html"
-    return page_or_blocks(request, template, blocks, load_content, load_revision)
+
+checkpoint_statistics = CheckpointStatistics.view()
 
 
 def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ...]:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
@@ -21,63 +20,76 @@ from console.ui.forms import CloneForm, add_refusal
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, asks_for_limit, page, page_or_blocks, require_login
+from console.ui.views.page import LivePage, PageContent, asks_for_limit, page
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def clone(request: HttpRequest, pk: int) -> HttpResponse:
+class ClonePage(LivePage):
     """GET shows what a clone or a drill does, and stays live; POST requests the `kind` in the form.
 
     A script asks by GET for the commands that do the same as the form with its present values.
     """
-    found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
-    versions, status = tuple(ready_versions(found.job)), 200
-    newest = versions[0] if versions else None
-    own: dict[str, Any] = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
-    form = CloneForm(request.POST if request.method == "POST" else {**own, **request.GET.dict()})
-    if request.method == "POST":
-        status = 422
-        kind = OperationKind.DRILL if request.POST.get("kind") == OperationKind.DRILL else OperationKind.CLONE
-        if form.is_valid():
-            try:
-                request_operation(request, found.job, kind, _params(found, form.cleaned_data))
-            except Refused as refused:
-                status = refused.status
-                add_refusal(form, (refused.field or "").removeprefix("params."), refused)
-            else:
-                return redirect("ui:checkpoint", found.pk) if kind is OperationKind.DRILL else redirect("ui:jobs")
 
-    wanted = _wanted(form, versions)
-    if request.headers.get("HX-Target") == "commands":
-        given = {"job": found.job, "checkpoint": found, "wanted": wanted}
-        return page(request, "checkpoints/_clone_commands.html", given)
+    template, blocks = "checkpoints/clone.html", "checkpoints/_clone_live.html"
 
-    def load_content() -> PageContent:
-        earlier = drills_of(found.job).filter(state=OperationState.SUCCEEDED)[:1]
+    def open(self, pk: int) -> HttpResponse | None:
+        self.checkpoint = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
+        self.versions, self.status = tuple(ready_versions(self.checkpoint.job)), 200
+        newest = self.versions[0] if self.versions else None
+        own: dict[str, Any] = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
+        self.form = CloneForm(
+            self.request.POST if self.request.method == "POST" else {**own, **self.request.GET.dict()}
+        )
+        if self.request.method == "POST":
+            self.status = 422
+            kind = OperationKind.DRILL if self.request.POST.get("kind") == OperationKind.DRILL else OperationKind.CLONE
+            if self.form.is_valid():
+                try:
+                    request_operation(
+                        self.request, self.checkpoint.job, kind, _params(self.checkpoint, self.form.cleaned_data)
+                    )
+                except Refused as refused:
+                    self.status = refused.status
+                    add_refusal(self.form, (refused.field or "").removeprefix("params."), refused)
+                else:
+                    return (
+                        redirect("ui:checkpoint", self.checkpoint.pk)
+                        if kind is OperationKind.DRILL
+                        else redirect("ui:jobs")
+                    )
+
+        self.wanted = _wanted(self.form, self.versions)
+        if self.request.headers.get("HX-Target") == "commands":
+            given = {"job": self.checkpoint.job, "checkpoint": self.checkpoint, "wanted": self.wanted}
+            return page(self.request, "checkpoints/_clone_commands.html", given)
+        return None
+
+    def response(self) -> HttpResponse:
+        if asks_for_limit(self.request):
+            return page(self.request, "jobs/_parallelism_field.html", self.content().context)
+        return super().response()
+
+    def content(self) -> PageContent:
+        earlier = drills_of(self.checkpoint.job).filter(state=OperationState.SUCCEEDED)[:1]
         context = {
-            "job": found.job,
-            "checkpoint": found,
-            "form": form,
-            "wanted": wanted,
-            "versions": versions,
-            "limit": form.limit(versions),
-            "clone": allowed_on(found, OperationKind.CLONE, request.user),
-            "drill": allowed_on(found, OperationKind.DRILL, request.user),
-            "active": tuple(operations_beside(found)),
+            "job": self.checkpoint.job,
+            "checkpoint": self.checkpoint,
+            "form": self.form,
+            "wanted": self.wanted,
+            "versions": self.versions,
+            "limit": self.form.limit(self.versions),
+            "clone": allowed_on(self.checkpoint, OperationKind.CLONE, self.request.user),
+            "drill": allowed_on(self.checkpoint, OperationKind.DRILL, self.request.user),
+            "active": tuple(operations_beside(self.checkpoint)),
             "wait": wait_of_new_run(),
             "earlier": next(iter(earlier), None),
         }
         return PageContent(context, settled=False)
 
-    def load_revision() -> str:
-        return revision(request, rows_of_snapshot_confirmation(found), wait_of_new_run())
+    def rows(self) -> str:
+        return revision(self.request, rows_of_snapshot_confirmation(self.checkpoint), wait_of_new_run())
 
-    if asks_for_limit(request):
-        return page(request, "jobs/_parallelism_field.html", load_content().context)
-    return page_or_blocks(
-        request, "checkpoints/clone.html", "checkpoints/_clone_live.html", load_content, load_revision, status
-    )
+
+clone = ClonePage.view(posts=True)
 
 
 def _wanted(form: CloneForm, versions: Sequence[JobVersion]) -> dict[str, Any]:

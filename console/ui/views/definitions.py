@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST
 
 from console.accounts.refusals import Refused
 from console.accounts.rights import define_refusal
@@ -19,39 +19,46 @@ from console.runs.selectors import latest_run
 from console.ui.forms import EditForm, YamlForm, add_refusal
 from console.ui.paging import by_number, whole_number
 from console.ui.revision import revision_of
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, page, require_login, user_of
 
 
-@require_safe
-@require_login
-def versions(request: HttpRequest, pk: int) -> HttpResponse:
+class VersionList(LivePage):
     """The versions, newest first, and what changed between two of them: by default the newest and the one before."""
-    job = get_object_or_404(Job, pk=pk)
-    rows: Any = job.versions.select_related("created_by").annotate(run_count=Count("runs")).order_by("-number")
-    shown = by_number(rows, whole_number(request.GET.get("before")))
-    base, other = compared_versions(job, *map(whole_number, (request.GET.get("base"), request.GET.get("other"))))
-    run = latest_run(job)
 
-    def load_content() -> PageContent:
+    template, blocks = "jobs/versions.html", "jobs/_versions_live.html"
+
+    def open(self, pk: int) -> None:
+        self.job = get_object_or_404(Job, pk=pk)
+        rows: Any = self.job.versions.select_related("created_by").annotate(run_count=Count("runs")).order_by("-number")
+        self.page = by_number(rows, whole_number(self.request.GET.get("before")))
+        self.base, self.other = compared_versions(
+            self.job, *map(whole_number, (self.request.GET.get("base"), self.request.GET.get("other")))
+        )
+        self.run = latest_run(self.job)
+
+    def content(self) -> PageContent:
         context = {
-            "job": job,
-            "versions": shown,
-            "lines": [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in shown.rows],
-            "newest": shown.rows[0].number if shown.first and shown.rows else None,
-            "running": run.version_id if run and not run.is_terminal else None,
-            "can_compare": len(shown.rows) > 1,
-            "base": base,
-            "other": other,
-            "differences": differences(base, other, pipeline_schema(job.pipeline)) if base and other else (),
-            "define_reason": define_refusal(request.user),
+            "job": self.job,
+            "versions": self.page,
+            "lines": [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in self.page.rows],
+            "newest": self.page.rows[0].number if self.page.first and self.page.rows else None,
+            "running": self.run.version_id if self.run and not self.run.is_terminal else None,
+            "can_compare": len(self.page.rows) > 1,
+            "base": self.base,
+            "other": self.other,
+            "differences": differences(self.base, self.other, pipeline_schema(self.job.pipeline))
+            if self.base and self.other
+            else (),
+            "define_reason": define_refusal(self.request.user),
         }
         return PageContent(context, settled=False)
 
-    def load_revision() -> str:
-        states = [(row.number, row.state, row.run_count) for row in shown.rows]
-        return revision_of(request, states, run and (run.version_id, run.is_terminal))
+    def rows(self) -> str:
+        states = [(row.number, row.state, row.run_count) for row in self.page.rows]
+        return revision_of(self.request, states, self.run and (self.run.version_id, self.run.is_terminal))
 
-    return page_or_blocks(request, "jobs/versions.html", "jobs/_versions_live.html", load_content, load_revision)
+
+versions = VersionList.view()
 
 
 @require_POST

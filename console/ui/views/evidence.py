@@ -1,8 +1,7 @@
 """The evidence pack of a checkpoint, as a page for print and as a JSON file."""
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods
 
 from console.checkpoints.models import Checkpoint
 from console.operations.legality import allowed_on
@@ -10,35 +9,48 @@ from console.operations.models import Operation, OperationKind
 from console.pages.evidence import evidence_pack
 from console.ui.revision import revision
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, user_of
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def evidence(request: HttpRequest, pk: int) -> HttpResponse:
+class EvidencePage(LivePage):
     """GET shows the pack, or with `?format=json` returns it as a file. POST requests a check of the files.
 
     The page is live while a check is under way.
     """
-    rows = Checkpoint.objects.select_related("job", "run__version", "reviewer", "assignee", "pinned_by")
-    found = get_object_or_404(rows, pk=pk)
-    if request.method == "POST":
-        request_or_explain(request, found.job, OperationKind.VERIFY, {"checkpoint": found.pk})
-        return redirect("ui:evidence", found.pk)
-    if request.GET.get("format") == "json":
-        response = JsonResponse(evidence_pack(found, user_of(request)), json_dumps_params={"indent": 2})
-        response["Content-Disposition"] = f'attachment; filename="evidence-{found.job_id}-{found.number}.json"'
-        return response
 
-    def load_content() -> PageContent:
-        pack, act = evidence_pack(found, user_of(request)), allowed_on(found, OperationKind.VERIFY, request.user)
-        context = {"checkpoint": found, "job": found.job, "pack": pack, "act": act}
+    template, blocks = "checkpoints/evidence.html", "checkpoints/_evidence_live.html"
+
+    def open(self, pk: int) -> HttpResponse | None:
+        rows = Checkpoint.objects.select_related("job", "run__version", "reviewer", "assignee", "pinned_by")
+        self.checkpoint = get_object_or_404(rows, pk=pk)
+        if self.request.method == "POST":
+            request_or_explain(
+                self.request, self.checkpoint.job, OperationKind.VERIFY, {"checkpoint": self.checkpoint.pk}
+            )
+            return redirect("ui:evidence", self.checkpoint.pk)
+        if self.request.GET.get("format") == "json":
+            response = JsonResponse(
+                evidence_pack(self.checkpoint, user_of(self.request)), json_dumps_params={"indent": 2}
+            )
+            response["Content-Disposition"] = (
+                f'attachment; filename="evidence-{self.checkpoint.job_id}-{self.checkpoint.number}.json"'
+            )
+            return response
+        return None
+
+    def content(self) -> PageContent:
+        pack, act = (
+            evidence_pack(self.checkpoint, user_of(self.request)),
+            allowed_on(self.checkpoint, OperationKind.VERIFY, self.request.user),
+        )
+        context = {"checkpoint": self.checkpoint, "job": self.checkpoint.job, "pack": pack, "act": act}
         return PageContent(context, settled=not pack["verification"]["is_under_way"])
 
-    def load_revision() -> str:
-        checks = Operation.objects.filter(job=found.job_id, kind=OperationKind.VERIFY.value).order_by("-created_at")
-        return revision(request, [(checks.filter(params__checkpoint=found.pk), 1)])
+    def rows(self) -> str:
+        checks = Operation.objects.filter(job=self.checkpoint.job_id, kind=OperationKind.VERIFY.value).order_by(
+            "-created_at"
+        )
+        return revision(self.request, [(checks.filter(params__checkpoint=self.checkpoint.pk), 1)])
 
-    return page_or_blocks(
-        request, "checkpoints/evidence.html", "checkpoints/_evidence_live.html", load_content, load_revision
-    )
+
+evidence = EvidencePage.view(posts=True)

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
@@ -38,80 +38,87 @@ from console.ui.plots.timeline import job_timeline
 from console.ui.plots.window import chosen
 from console.ui.revision import revision
 from console.ui.tables.jobs import JOBS
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, page, require_login, user_of
 
 _STATES_AGE_S = 10  #: of the states of an operator, whose manifest may be unreadable for a moment
 
 
-@require_safe
-@require_login
-def job_list(request: HttpRequest) -> HttpResponse:
-    filters, started = JobFilters.of(request.GET), timezone.now()
-    found = filters.found(started)
-    counts = selectors.count_by(found, "run_state", "shown_level")
-    listed, after = filters.chosen(found).select_related("health"), text(request.GET.get("after"))
-    sort = text(request.GET.get("sort"))
-    if sort == "name":
-        jobs = by_name(listed, after)
-    elif order := JOBS.order_of(sort):
-        jobs = by_column(listed.annotate(**{sort.removeprefix("-"): order(started)}), sort, whole_number(after))
-    else:
-        sort, jobs = "", by_urgency(listed, whole_number(after))
-    health = {job.pk: getattr(job, "health", None) for job in jobs.rows}
+class JobList(LivePage):
+    template, blocks = "jobs/list.html", "jobs/_table.html"
 
-    def load_content() -> PageContent:
+    def open(self) -> None:
+        self.filters, started = JobFilters.of(self.request.GET), timezone.now()
+        found = self.filters.found(started)
+        self.counts = selectors.count_by(found, "run_state", "shown_level")
+        listed, after = self.filters.chosen(found).select_related("health"), text(self.request.GET.get("after"))
+        self.sort = text(self.request.GET.get("sort"))
+        if self.sort == "name":
+            self.jobs = by_name(listed, after)
+        elif order := JOBS.order_of(self.sort):
+            self.jobs = by_column(
+                listed.annotate(**{self.sort.removeprefix("-"): order(started)}), self.sort, whole_number(after)
+            )
+        else:
+            self.sort, self.jobs = "", by_urgency(listed, whole_number(after))
+        self.health = {job.pk: getattr(job, "health", None) for job in self.jobs.rows}
+
+    def content(self) -> PageContent:
         now = timezone.now()
-        query = view_query(request.META["QUERY_STRING"])
-        recent = recent_numbers([job.run_pk for job in jobs.rows if job.run_pk], now)
+        query = view_query(self.request.META["QUERY_STRING"])
+        recent = recent_numbers([job.run_pk for job in self.jobs.rows if job.run_pk], now)
         context = {
             "now": now,
-            "filters": filters,
-            "saved": views_of(user_of(request)),
+            "filters": self.filters,
+            "saved": views_of(user_of(self.request)),
             "query": query,
-            "tally": tally(sum_by(counts, 0)),
-            "health_tally": health_tally(sum_by(counts, 1)),
-            "total": sum(counts.values()),
-            "jobs": jobs,
+            "tally": tally(sum_by(self.counts, 0)),
+            "health_tally": health_tally(sum_by(self.counts, 1)),
+            "total": sum(self.counts.values()),
+            "jobs": self.jobs,
             "lines": [
-                job_line(row, health[row.job.pk], recent.get(row.run.pk) if row.run else None, now)
-                for row in selectors.job_rows(jobs.rows, now)
+                job_line(row, self.health[row.job.pk], recent.get(row.run.pk) if row.run else None, now)
+                for row in selectors.job_rows(self.jobs.rows, now)
             ],
-            "sort": sort,
-            "may_define": not define_refusal(request.user),
-            "define_reason": define_refusal(request.user),
+            "sort": self.sort,
+            "may_define": not define_refusal(self.request.user),
+            "define_reason": define_refusal(self.request.user),
         }
         return PageContent(context, settled=False)
 
-    def load_revision() -> str:
-        facts = [(job.pk, job.run_pk, job.checkpoint_pk, job.first_version) for job in jobs.rows]
-        found = [(row.run_id, row.level, row.sentence) for row in health.values() if row is not None]
-        return revision(request, selectors.rows_of_list(jobs.rows), facts, found, sorted(counts.items(), key=str))
+    def rows(self) -> str:
+        facts = [(job.pk, job.run_pk, job.checkpoint_pk, job.first_version) for job in self.jobs.rows]
+        found = [(row.run_id, row.level, row.sentence) for row in self.health.values() if row is not None]
+        return revision(
+            self.request, selectors.rows_of_list(self.jobs.rows), facts, found, sorted(self.counts.items(), key=str)
+        )
 
-    return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", load_content, load_revision)
+
+job_list = JobList.view()
 
 
-@require_safe
-@require_login
-def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    before, interval = whole_number(request.GET.get("before")), chosen(request.GET)
-    marked = MarkedRows(pk, before, interval)
+class JobPage(LivePage):
+    template, blocks = "jobs/detail.html", "jobs/_live.html"
 
-    def load_content() -> PageContent:
+    def open(self, pk: int) -> None:
+        self.before, self.interval = whole_number(self.request.GET.get("before")), chosen(self.request.GET)
+        self.marked = MarkedRows(pk, self.before, self.interval)
+
+    def content(self) -> PageContent:
         now = timezone.now()
-        is_detailed = request.GET.get("graph") == "detailed"
-        view = job_view(marked.rows(), request.user, now, before, interval, is_detailed=is_detailed)
-        inspector = Inspector(view, text(request.GET.get("node")), now)
+        is_detailed = self.request.GET.get("graph") == "detailed"
+        view = job_view(self.marked.rows(), self.request.user, now, self.before, self.interval, is_detailed=is_detailed)
+        inspector = Inspector(view, text(self.request.GET.get("node")), now)
         newest = view.newest_restorable
         context = {
             "now": now,
             "job": view.page.job,
             "view": view,
             "inspector": inspector,
-            "timeline": job_timeline(view.page, request.GET, now),
+            "timeline": job_timeline(view.page, self.request.GET, now),
             "picture": view.picture,
             "picture_title": f"Job graph of {view.page.job.name}",
-            "define_reason": define_refusal(request.user),
-            "keys": marked.block_keys(
+            "define_reason": define_refusal(self.request.user),
+            "keys": self.marked.block_keys(
                 strip=view.page.proof,
                 checkpoints=view.live.checkpoint,
                 causes=inspector.uid,
@@ -120,10 +127,11 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         }
         return PageContent(context, settled=False)  # another user may start the job
 
-    def load_revision() -> str:
-        return marked.revision(request)
+    def rows(self) -> str:
+        return self.marked.revision(self.request)
 
-    return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", load_content, load_revision)
+
+detail = JobPage.view()
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

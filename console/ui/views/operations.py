@@ -7,7 +7,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_POST
 
 from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
@@ -25,7 +25,7 @@ from console.ui.operationphases import operation_phases
 from console.ui.paging import by_time, uuid
 from console.ui.revision import revision
 from console.ui.tables.operations import OPERATIONS
-from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, require_login, user_of
 
 _RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
 _LARGE = large_columns("run__restore_checkpoint")
@@ -33,57 +33,70 @@ _PARTS = 3  #: more than any operation has
 _PARAMS_SHOWN_FROM_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
 
 
-@require_safe
-@require_login
-def operation_list(request: HttpRequest) -> HttpResponseBase:
-    filters = OperationFilters.of(request.GET)
-    found = filters.apply(with_runs(Operation.objects.all()))
-    if request.GET.get("format") == "csv":
-        return csv_file("operations", OPERATIONS.fields, csv_rows(found))
-    operations = by_time(found, uuid(request.GET.get("before")))
+class OperationList(LivePage):
+    template, blocks = "operations/list.html", "operations/_list_live.html"
 
-    def load_content() -> PageContent:
-        return PageContent({"section": "operations", "operations": operations, "filters": filters}, settled=False)
+    def open(self) -> HttpResponseBase | None:
+        self.filters = OperationFilters.of(self.request.GET)
+        found = self.filters.apply(with_runs(Operation.objects.all()))
+        if self.request.GET.get("format") == "csv":
+            return csv_file("operations", OPERATIONS.fields, csv_rows(found))
+        self.operations = by_time(found, uuid(self.request.GET.get("before")))
+        return None
 
-    def load_revision() -> str:
-        return revision(
-            request, [(_operations_by_id(operations.rows), len(operations.rows) + 1)], _runs_of(operations.rows)
+    def content(self) -> PageContent:
+        return PageContent(
+            {"section": "operations", "operations": self.operations, "filters": self.filters}, settled=False
         )
 
-    return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", load_content, load_revision)
+    def rows(self) -> str:
+        return revision(
+            self.request,
+            [(_operations_by_id(self.operations.rows), len(self.operations.rows) + 1)],
+            _runs_of(self.operations.rows),
+        )
 
 
-@require_safe
-@require_login
-def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
-    found = get_object_or_404(Operation.objects.select_related(*_RELATED).defer(*_LARGE), pk=pk)
+operation_list = OperationList.view()
 
-    def load_content() -> PageContent:
-        kind, checkpoint = operation_type(found.kind), _checkpoint_of(found)
-        starts = found.run is not None and kind.begins_run
+
+class OperationPage(LivePage):
+    template, blocks = "operations/detail.html", "operations/_blocks.html"
+
+    def open(self, pk: UUID) -> None:
+        self.operation = get_object_or_404(Operation.objects.select_related(*_RELATED).defer(*_LARGE), pk=pk)
+
+    def content(self) -> PageContent:
+        kind, checkpoint = operation_type(self.operation.kind), _checkpoint_of(self.operation)
+        starts = self.operation.run is not None and kind.begins_run
         context = {
             "section": "operations",
-            "operation": found,
-            "job": found.job,
+            "operation": self.operation,
+            "job": self.operation.job,
             "starts": starts,
             "asked": {
-                name: value for name, value in found.params.items() if not (starts and name in _PARAMS_SHOWN_FROM_RUN)
+                name: value
+                for name, value in self.operation.params.items()
+                if not (starts and name in _PARAMS_SHOWN_FROM_RUN)
             },
-            "progress": _progress(found),
-            "expected": expected_duration(found.job_id, found.kind) if found.is_active else None,
-            "parts": tuple(with_runs(found.parts.all())) if _has_parts(found) else (),
+            "progress": _progress(self.operation),
+            "expected": expected_duration(self.operation.job_id, self.operation.kind)
+            if self.operation.is_active
+            else None,
+            "parts": tuple(with_runs(self.operation.parts.all())) if _has_parts(self.operation) else (),
             "checkpoint": checkpoint,
-            "phases": operation_phases(found, checkpoint),
-            "withdrawal": (refused := kind.withdrawal_refusal(found) or operate_refusal(request.user)),
-            "withdrawal_effect": "" if refused else kind.withdrawal_effect(found),
+            "phases": operation_phases(self.operation, checkpoint),
+            "withdrawal": (refused := kind.withdrawal_refusal(self.operation) or operate_refusal(self.request.user)),
+            "withdrawal_effect": "" if refused else kind.withdrawal_effect(self.operation),
         }
-        return PageContent(context, settled=not found.is_active)
+        return PageContent(context, settled=not self.operation.is_active)
 
-    def load_revision() -> str:
-        parts, run = found.parts.order_by("pk"), Run.objects.filter(operations=found)
-        return revision(request, [(_operations_by_id([found]), 1), (run, 1), (parts, _PARTS)])
+    def rows(self) -> str:
+        parts, run = self.operation.parts.order_by("pk"), Run.objects.filter(operations=self.operation)
+        return revision(self.request, [(_operations_by_id([self.operation]), 1), (run, 1), (parts, _PARTS)])
 
-    return page_or_blocks(request, "operations/detail.html", "operations/_blocks.html", load_content, load_revision)
+
+operation = OperationPage.view()
 
 
 @require_POST

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
-from typing import Any, Concatenate, Final, ParamSpec, cast
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, cast
 from uuid import uuid4
 
 from django.contrib.auth.decorators import login_required
@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import get_conditional_response, patch_vary_headers
+from django.views.decorators.http import require_http_methods
 from django_htmx.http import HttpResponseClientRefresh, HttpResponseStopPolling
 
 from console.accounts.models import User
@@ -134,3 +135,44 @@ def _poll_answer(response: HttpResponse, tag: str) -> HttpResponse:
     response.headers["Cache-Control"] = "no-store"
     patch_vary_headers(response, ["HX-Request"])
     return response
+
+
+class LivePage:
+    """A page that asks every 2 s for its blocks that have changed. An instance answers a single request.
+
+    A subclass reads the rows of its address in `open`. `content` makes the page of them; `rows` is their revision,
+    which a poll compares first. `template`: the whole page. `blocks`: its live blocks.
+    """
+
+    template: ClassVar[str]
+    blocks: ClassVar[str]
+    status = 200
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    def open(self, *args: Any, **address: Any) -> HttpResponseBase | None:
+        """Reads the rows of the address. An answer, such as that to a form, stands instead of the page."""
+        return None
+
+    def content(self) -> PageContent:
+        raise NotImplementedError
+
+    def rows(self) -> str:
+        raise NotImplementedError
+
+    def response(self) -> HttpResponse:
+        return page_or_blocks(self.request, self.template, self.blocks, self.content, self.rows, self.status)
+
+    @classmethod
+    def view(cls, *, posts: bool = False) -> Callable[..., HttpResponseBase]:
+        """The view of the page. `posts`: its form is sent to the same address."""
+
+        @require_http_methods(["GET", "HEAD", *(["POST"] if posts else [])])
+        @require_login
+        def view(request: HttpRequest, /, **address: Any) -> HttpResponseBase:
+            page = cls(request)
+            answer = page.open(**address)
+            return page.response() if answer is None else answer
+
+        return view

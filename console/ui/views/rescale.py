@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods
 
 from console import formats
 from console.accounts.refusals import Refused
@@ -23,7 +22,7 @@ from console.ui.forms import RescaleForm, add_refusal
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, asks_for_limit, page, page_or_blocks, require_login
+from console.ui.views.page import LivePage, PageContent, asks_for_limit, page
 
 _RESCALES = 20  #: newest rescales on the page
 _FIGURES = "rescale-figures"  #: the part of the page that a script asks for after a choice
@@ -38,56 +37,69 @@ class _Figure:
     after: str
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def rescale(request: HttpRequest, pk: int) -> HttpResponse:
+class RescalePage(LivePage):
     """GET shows what a rescale does, and stays live. POST requests it for the run that was shown."""
-    job = get_object_or_404(Job, pk=pk)
-    run, status = latest_run(job), 200
-    own = {"version": run.version_id, "parallelism": run.parallelism} if run else {}
-    asks_for_figures = request.headers.get("HX-Target") == _FIGURES
-    asked = request.GET if asks_for_limit(request) or asks_for_figures else own
-    form = RescaleForm(request.POST if request.method == "POST" else asked)
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                shown = {"plan_hash": plan_hash} if (plan_hash := request.POST.get("plan_hash")) else {}
-                request_operation(request, job, OperationKind.RESCALE, {**form.cleaned_data, **shown})
-            except Refused as refused:
-                status = refused.status
-                add_refusal(form, (refused.field or "").removeprefix("params."), refused)
-            else:
-                return redirect("ui:job", job.pk)
 
-    def load_content() -> PageContent:
-        versions, active, present = tuple(ready_versions(job)), tuple(active_operations(job)), rescale_hash(run)
-        is_poll, cost = "HX-Request" in request.headers, rescale_cost(job, run)
+    template, blocks = "jobs/rescale.html", "jobs/_rescale_live.html"
+
+    def open(self, pk: int) -> HttpResponse | None:
+        self.job = get_object_or_404(Job, pk=pk)
+        self.run, self.status = latest_run(self.job), 200
+        own = {"version": self.run.version_id, "parallelism": self.run.parallelism} if self.run else {}
+        self.asks_for_figures = self.request.headers.get("HX-Target") == _FIGURES
+        asked = self.request.GET if asks_for_limit(self.request) or self.asks_for_figures else own
+        self.form = RescaleForm(self.request.POST if self.request.method == "POST" else asked)
+        if self.request.method == "POST":
+            self.status = 422
+            if self.form.is_valid():
+                try:
+                    shown = {"plan_hash": plan_hash} if (plan_hash := self.request.POST.get("plan_hash")) else {}
+                    request_operation(
+                        self.request, self.job, OperationKind.RESCALE, {**self.form.cleaned_data, **shown}
+                    )
+                except Refused as refused:
+                    self.status = refused.status
+                    add_refusal(self.form, (refused.field or "").removeprefix("params."), refused)
+                else:
+                    return redirect("ui:job", self.job.pk)
+        return None
+
+    def response(self) -> HttpResponse:
+        if self.asks_for_figures:
+            return page(self.request, "jobs/_rescale_figures.html", self.content().context)
+        if asks_for_limit(self.request):
+            return page(self.request, "jobs/_parallelism_field.html", self.content().context)
+        return super().response()
+
+    def content(self) -> PageContent:
+        versions, active, present = (
+            tuple(ready_versions(self.job)),
+            tuple(active_operations(self.job)),
+            rescale_hash(self.run),
+        )
+        is_poll, cost = "HX-Request" in self.request.headers, rescale_cost(self.job, self.run)
         context = {
-            "job": job,
-            "run": run,
-            "form": form,
-            "act": allowed_operation(OperationKind.RESCALE, job, run, request.user, active),
+            "job": self.job,
+            "run": self.run,
+            "form": self.form,
+            "act": allowed_operation(OperationKind.RESCALE, self.job, self.run, self.request.user, active),
             "active": active,
             "versions": versions,
-            "limit": form.limit(versions),
+            "limit": self.form.limit(versions),
             "cost": cost,
-            "figures": tuple(_figures(run, form, versions, cost.newest)) if run else (),
-            "slot_timeout_ms": run.version.settings.get("slot_request_timeout_ms") if run else None,
+            "figures": tuple(_figures(self.run, self.form, versions, cost.newest)) if self.run else (),
+            "slot_timeout_ms": self.run.version.settings.get("slot_request_timeout_ms") if self.run else None,
             "plan_hash": present,
-            "is_outdated": is_poll and request.GET.get("plan_hash", "") != present,
-            "rescales": rescales_of(job, _RESCALES),
+            "is_outdated": is_poll and self.request.GET.get("plan_hash", "") != present,
+            "rescales": rescales_of(self.job, _RESCALES),
         }
         return PageContent(context, settled=False)
 
-    def load_revision() -> str:
-        return revision(request, rows_of_confirmation(job))
+    def rows(self) -> str:
+        return revision(self.request, rows_of_confirmation(self.job))
 
-    if asks_for_figures:
-        return page(request, "jobs/_rescale_figures.html", load_content().context)
-    if asks_for_limit(request):
-        return page(request, "jobs/_parallelism_field.html", load_content().context)
-    return page_or_blocks(request, "jobs/rescale.html", "jobs/_rescale_live.html", load_content, load_revision, status)
+
+rescale = RescalePage.view(posts=True)
 
 
 def _figures(

@@ -15,7 +15,6 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind
@@ -38,7 +37,7 @@ from console.ui.forms import RestoreForm, add_refusal
 from console.ui.paging import TablePage, several_by_number, text, whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login
+from console.ui.views.page import LivePage, PageContent, page
 from runtime.core.job.lifecycle import FLOWING_STATES
 from runtime.core.restore.mapping import OperatorMapping
 
@@ -106,38 +105,47 @@ class Snapshots:
         return self.page.first and not self.page.rows
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def restore(request: HttpRequest, pk: int) -> HttpResponse:
-    job = get_object_or_404(Job, pk=pk)
-    run = latest_run(job)
-    versions = tuple(ready_versions(job))
-    is_open = request.method != "POST" and not request.GET.get("checkpoint")
-    suggested = _with_facts(continuable(job)).first() if is_open else None
-    form = RestoreForm(request.POST if request.method == "POST" else _choice(request, suggested, versions))
-    refused: Refused | None = None
-    if request.method == "POST" and form.is_valid():
-        try:
-            params = _params(request, form)
-            kind = OperationKind.ROLLBACK if "end_run" in params else OperationKind.RESTORE
-            request_operation(request, job, kind, params)
-        except Refused as error:
-            refused = error
-            add_refusal(form, (error.field or "").removeprefix("params."), error)
-        else:
-            return redirect("ui:job", job.pk)
+class RestorePage(LivePage):
+    template, blocks = "jobs/restore.html", "jobs/_restore_live.html"
 
-    def load_content() -> PageContent:
-        context = _context(request, job, run, versions, form, suggested)
+    def open(self, pk: int) -> HttpResponse | None:
+        self.job = get_object_or_404(Job, pk=pk)
+        self.run = latest_run(self.job)
+        self.versions = tuple(ready_versions(self.job))
+        is_open = self.request.method != "POST" and not self.request.GET.get("checkpoint")
+        self.suggested = _with_facts(continuable(self.job)).first() if is_open else None
+        self.form = RestoreForm(
+            self.request.POST if self.request.method == "POST" else _choice(self.request, self.suggested, self.versions)
+        )
+        self.status = 422 if self.request.method == "POST" else 200
+        if self.request.method == "POST" and self.form.is_valid():
+            try:
+                params = _params(self.request, self.form)
+                kind = OperationKind.ROLLBACK if "end_run" in params else OperationKind.RESTORE
+                request_operation(self.request, self.job, kind, params)
+            except Refused as error:
+                self.status = error.status
+                add_refusal(self.form, (error.field or "").removeprefix("params."), error)
+            else:
+                return redirect("ui:job", self.job.pk)
+        return None
+
+    def response(self) -> HttpResponse:
+        if _asks_for_plan(self.request):
+            return page(self.request, "jobs/_plan_answer.html", {**self.content().context, "alone": True})
+        return super().response()
+
+    def content(self) -> PageContent:
+        context = _context(self.request, self.job, self.run, self.versions, self.form, self.suggested)
         return PageContent(context, settled=not context["has_snapshots"])
 
-    def load_revision() -> str:
-        return revision(request, rows_of_restore(job, whole_number(request.GET.get("checkpoint"))), wait_of_new_run())
+    def rows(self) -> str:
+        return revision(
+            self.request, rows_of_restore(self.job, whole_number(self.request.GET.get("checkpoint"))), wait_of_new_run()
+        )
 
-    if _asks_for_plan(request):
-        return page(request, "jobs/_plan_answer.html", {**load_content().context, "alone": True})
-    status = refused.status if refused else 422 if request.method == "POST" else 200
-    return page_or_blocks(request, "jobs/restore.html", "jobs/_restore_live.html", load_content, load_revision, status)
+
+restore = RestorePage.view(posts=True)
 
 
 def _asks_for_plan(request: HttpRequest) -> bool:

@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods
 
 from console.accounts.models import User
 from console.accounts.rights import operate_refusal
@@ -14,47 +13,53 @@ from console.operations.models import OperationKind
 from console.ui.paging import by_id, text, whole_number
 from console.ui.revision import revision, revision_of
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, user_of
 
 ROWS_PER_PAGE: Final = 50
 MAX_USERS: Final = 200
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def desk(request: HttpRequest) -> HttpResponse:
+class ReviewDesk(LivePage):
     """GET shows the queue; POST assigns a checkpoint of it to the user and shows the same page again."""
-    if request.method == "POST":
-        found = get_object_or_404(
-            Checkpoint.objects.select_related("job"), pk=whole_number(request.POST.get("checkpoint")) or 0
-        )
-        params = {"checkpoint": found.pk, "user": user_of(request).get_username()}
-        request_or_explain(request, found.job, OperationKind.ASSIGN, params)
-        return redirect(request.get_full_path())
-    given = {name: text(request.GET.get(name)) for name in ReviewFilter.base_filters}
-    filtered = ReviewFilter(given, queryset=review_queue().select_related("job", "assignee").defer("operators"))
-    is_valid, before = filtered.is_valid(), whole_number(request.GET.get("before"))
 
-    def load_content() -> PageContent:
+    template, blocks = "reviews/desk.html", "reviews/_live.html"
+
+    def open(self) -> HttpResponse | None:
+        if self.request.method == "POST":
+            found = get_object_or_404(
+                Checkpoint.objects.select_related("job"), pk=whole_number(self.request.POST.get("checkpoint")) or 0
+            )
+            params = {"checkpoint": found.pk, "user": user_of(self.request).get_username()}
+            request_or_explain(self.request, found.job, OperationKind.ASSIGN, params)
+            return redirect(self.request.get_full_path())
+        self.values = {name: text(self.request.GET.get(name)) for name in ReviewFilter.base_filters}
+        self.queue = ReviewFilter(
+            self.values, queryset=review_queue().select_related("job", "assignee").defer("operators")
+        )
+        self.is_valid, self.before = self.queue.is_valid(), whole_number(self.request.GET.get("before"))
+        return None
+
+    def content(self) -> PageContent:
         context = {
             "section": "reviews",
-            "given": given,
-            "is_filtered": any(given.values()),
-            "is_valid": is_valid,
-            "found": by_id(with_longest_later(filtered.qs), before, ROWS_PER_PAGE) if is_valid else None,
+            "given": self.values,
+            "is_filtered": any(self.values.values()),
+            "is_valid": self.is_valid,
+            "found": by_id(with_longest_later(self.queue.qs), self.before, ROWS_PER_PAGE) if self.is_valid else None,
             "concerns": [concern.value for concern in Concern],
             "users": user_names(),
-            "refusal": operate_refusal(request.user),
+            "refusal": operate_refusal(self.request.user),
         }
-        return PageContent(context, settled=not is_valid)
+        return PageContent(context, settled=not self.is_valid)
 
-    def load_revision() -> str:
-        if not is_valid:
-            return revision_of(request)
-        rows = filtered.qs.filter(pk__lt=before) if before else filtered.qs
-        return revision(request, [(rows, ROWS_PER_PAGE + 1)])
+    def rows(self) -> str:
+        if not self.is_valid:
+            return revision_of(self.request)
+        rows = self.queue.qs.filter(pk__lt=self.before) if self.before else self.queue.qs
+        return revision(self.request, [(rows, ROWS_PER_PAGE + 1)])
 
-    return page_or_blocks(request, "reviews/desk.html", "reviews/_live.html", load_content, load_revision)
+
+desk = ReviewDesk.view(posts=True)
 
 
 def user_names() -> list[str]:

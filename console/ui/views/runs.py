@@ -26,63 +26,84 @@ from console.ui.paging import text, whole_number
 from console.ui.revision import revision
 from console.ui.runpage import run_view
 from console.ui.subtaskpage import subtask_page
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.views.page import LivePage, PageContent, require_login
 
 _OPERATIONS = 20  #: newest operations on the page
 _SUBTASK_CHECKPOINTS = 2  #: under way, and completed before
 
 
-@require_safe
-@require_login
-def run(request: HttpRequest, pk: int) -> HttpResponse:
-    rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
-    found, logs = run_with_slot_logs(rows.defer("restore_checkpoint__acknowledgements"), pk)
-    slot = whole_number(request.GET.get("slot"))
-    operations = with_runs(Operation.objects.filter(run=found))
+class RunPage(LivePage):
+    template, blocks = "runs/detail.html", "runs/_live.html"
 
-    def load_content() -> PageContent:
+    def open(self, pk: int) -> None:
+        rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
+        self.run, self.logs = run_with_slot_logs(rows.defer("restore_checkpoint__acknowledgements"), pk)
+        self.slot = whole_number(self.request.GET.get("slot"))
+        self.operations = with_runs(Operation.objects.filter(run=self.run))
+
+    def content(self) -> PageContent:
         context = {
-            "job": found.job,
-            "run": found,
-            "health": health_line(found, getattr(found.job, "health", None), timezone.now()),
-            "view": run_view(found, pipeline_schema(found.job.pipeline), LogFilter.of(request.GET), logs, slot),
+            "job": self.run.job,
+            "run": self.run,
+            "health": health_line(self.run, getattr(self.run.job, "health", None), timezone.now()),
+            "view": run_view(
+                self.run,
+                pipeline_schema(self.run.job.pipeline),
+                LogFilter.of(self.request.GET),
+                self.logs,
+                self.slot,
+            ),
             "levels": LEVELS,
-            "operations": tuple(operations[:_OPERATIONS]),
+            "operations": tuple(self.operations[:_OPERATIONS]),
         }
-        return PageContent(context, settled=found.is_terminal)
+        return PageContent(context, settled=self.run.is_terminal)
 
-    def load_revision() -> str:
-        attempts = (Attempt.objects.filter(run=found).order_by("-token"), _OPERATIONS)
-        newest = (Checkpoint.objects.filter(run=found).order_by("-number"), 1)
-        own = (Operation.objects.filter(run=found).order_by("-created_at", "-pk"), _OPERATIONS)
+    def rows(self) -> str:
+        attempts = (Attempt.objects.filter(run=self.run).order_by("-token"), _OPERATIONS)
+        newest = (Checkpoint.objects.filter(run=self.run).order_by("-number"), 1)
+        own = (Operation.objects.filter(run=self.run).order_by("-created_at", "-pk"), _OPERATIONS)
         return revision(
-            request, [attempts, newest, own], found.state, log_size(slot_file(logs, slot) or log_file(found))
+            self.request,
+            [attempts, newest, own],
+            self.run.state,
+            log_size(slot_file(self.logs, self.slot) or log_file(self.run)),
         )
 
-    return page_or_blocks(request, "runs/detail.html", "runs/_live.html", load_content, load_revision)
+
+run = RunPage.view()
 
 
-@require_safe
-@require_login
-def subtasks(request: HttpRequest, pk: int) -> HttpResponse:
+class SubtaskList(LivePage):
     """All subtasks of the operator in the address, by pages. `after` is the number of rows before the page."""
-    found = get_object_or_404(Run.objects.select_related("job", "version").defer("live"), pk=pk)
-    uid, operators = text(request.GET.get("operator")), (found.version.graph or {}).get("operators", ())
-    operator = next((each for each in operators if each["uid"] == uid), None)
-    if operator is None:
-        raise Http404(f"the run has no operator {uid!r}")
-    sort, after = text(request.GET.get("sort")), whole_number(request.GET.get("after")) or 0
 
-    def load_content() -> PageContent:
-        shown = subtask_page(found, operator, sort, after, timezone.now())
-        context = {"job": found.job, "run": found, "operator": operator, "shown": shown, "sort": shown.sort}
-        return PageContent(context, settled=found.is_terminal)
+    template, blocks = "runs/subtasks.html", "runs/_subtasks_live.html"
 
-    def load_revision() -> str:
-        newest = (Checkpoint.objects.filter(run=found).order_by("-number"), _SUBTASK_CHECKPOINTS)
-        return revision(request, [newest], newest_interval(found), found.state)
+    def open(self, pk: int) -> None:
+        self.run = get_object_or_404(Run.objects.select_related("job", "version").defer("live"), pk=pk)
+        uid, operators = text(self.request.GET.get("operator")), (self.run.version.graph or {}).get("operators", ())
+        operator = next((each for each in operators if each["uid"] == uid), None)
+        if operator is None:
+            raise Http404(f"the run has no operator {uid!r}")
+        self.operator = operator
+        self.sort, self.after = text(self.request.GET.get("sort")), whole_number(self.request.GET.get("after")) or 0
 
-    return page_or_blocks(request, "runs/subtasks.html", "runs/_subtasks_live.html", load_content, load_revision)
+    def content(self) -> PageContent:
+        shown = subtask_page(self.run, self.operator, self.sort, self.after, timezone.now())
+        context = {
+            "job": self.run.job,
+            "run": self.run,
+            "operator": self.operator,
+            "shown": shown,
+            "sort": shown.sort,
+        }
+        return PageContent(context, settled=self.run.is_terminal)
+
+    def rows(self) -> str:
+        newest = (Checkpoint.objects.filter(run=self.run).order_by("-number"), _SUBTASK_CHECKPOINTS)
+        return revision(self.request, [newest], newest_interval(self.run), self.run.state)
+
+
+subtasks = SubtaskList.view()
 
 
 @require_safe

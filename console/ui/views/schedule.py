@@ -4,7 +4,6 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
-from django.views.decorators.http import require_http_methods
 
 from console.accounts.rights import operate_refusal
 from console.jobs.models import Job
@@ -13,40 +12,44 @@ from console.operations.schedules import SHOWN_TIMES, next_times
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import PageContent, page_or_blocks, require_login
+from console.ui.views.page import LivePage, PageContent
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@require_login
-def schedule(request: HttpRequest, pk: int) -> HttpResponse:
+class SchedulePage(LivePage):
     """GET shows the schedules and their forms; POST saves or removes one of them."""
-    job = get_object_or_404(Job, pk=pk)
-    if request.method == "POST":
-        removes = request.POST.get("act") == OperationKind.UNSCHEDULE
-        kind = OperationKind.UNSCHEDULE if removes else OperationKind.SCHEDULE
-        operation = {"operation": request.POST.get("operation") or ScheduledOperation.SAVEPOINT.value}
-        request_or_explain(request, job, kind, operation if removes else operation | _params(request))
-        return redirect("ui:schedule", job.pk)
-    rows = Schedule.objects.filter(job=job)
 
-    def load_content() -> PageContent:
-        found = {row.operation: row for row in rows.select_related("owner", "last_operation")}
+    template, blocks = "checkpoints/schedule.html", "checkpoints/_schedules.html"
+
+    def open(self, pk: int) -> HttpResponse | None:
+        self.job = get_object_or_404(Job, pk=pk)
+        if self.request.method == "POST":
+            removes = self.request.POST.get("act") == OperationKind.UNSCHEDULE
+            kind = OperationKind.UNSCHEDULE if removes else OperationKind.SCHEDULE
+            params = {"operation": self.request.POST.get("operation") or ScheduledOperation.SAVEPOINT.value}
+            request_or_explain(self.request, self.job, kind, params if removes else params | _params(self.request))
+            return redirect("ui:schedule", self.job.pk)
+        self.schedules = Schedule.objects.filter(job=self.job)
+        return None
+
+    def content(self) -> PageContent:
+        found = {row.operation: row for row in self.schedules.select_related("owner", "last_operation")}
         schedules = [
             (kind.value, row or _default_schedule(kind), next_times(row, SHOWN_TIMES) if row else ())
             for kind in ScheduledOperation
             for row in (found.get(kind),)
         ]
         return PageContent(
-            {"job": job, "schedules": schedules, "refusal": operate_refusal(request.user)}, settled=False
+            {"job": self.job, "schedules": schedules, "refusal": operate_refusal(self.request.user)}, settled=False
         )
 
-    def load_revision() -> str:
-        last = Operation.objects.filter(pk__in=rows.values("last_operation")).order_by("pk")
-        return revision(request, [(rows.order_by("pk"), len(ScheduledOperation)), (last, len(ScheduledOperation))])
+    def rows(self) -> str:
+        last = Operation.objects.filter(pk__in=self.schedules.values("last_operation")).order_by("pk")
+        return revision(
+            self.request, [(self.schedules.order_by("pk"), len(ScheduledOperation)), (last, len(ScheduledOperation))]
+        )
 
-    return page_or_blocks(
-        request, "checkpoints/schedule.html", "checkpoints/_schedules.html", load_content, load_revision
-    )
+
+schedule = SchedulePage.view(posts=True)
 
 
 def _default_schedule(kind: ScheduledOperation) -> Schedule:

@@ -20,7 +20,7 @@ from console.checkpoints.tables import csv_response
 from console.checkpoints.timed_reads import recorded_states_in_time
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.views.page import PageContent, page, page_or_blocks, require_login, user_of
+from console.ui.views.page import LivePage, PageContent, page, require_login, user_of
 from runtime.core.snapshot.contents import StoredState
 
 _RECENT_QUERIES = 10
@@ -71,41 +71,45 @@ def ask(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("ui:state_query", query.pk)
 
 
-@require_safe
-@require_login
-def query(request: HttpRequest, pk: int) -> HttpResponse:
+class StateQueryPage(LivePage):
     """A query: its progress, its table, or its error."""
-    rows = StateQuery.objects.select_related("checkpoint__job", "requested_by").defer(*large_columns("checkpoint"))
-    found = get_object_or_404(rows, pk=pk)
 
-    def load_content() -> PageContent:
-        table = found.result or {}
+    template, blocks = "checkpoints/state_query.html", "checkpoints/_state_query.html"
+
+    def open(self, pk: int) -> None:
+        self.pk = pk
+        self.queries = StateQuery.objects.select_related("checkpoint__job", "requested_by").defer(
+            *large_columns("checkpoint")
+        )
+        self.query = get_object_or_404(self.queries, pk=pk)
+
+    def content(self) -> PageContent:
+        table = self.query.result or {}
         columns = table.get("columns", ())
         numbers = [column["type"] in _NUMBER_TYPES for column in columns]
         times = [column["name"] in WINDOW_TIMES and column["type"] == "bigint" for column in columns]
-        given = found.request.get("key", {})
+        given = self.query.request.get("key", {})
         asked = {name: _shown_key(name, value) for name, value in given.items()}
         context = {
-            "query": found,
-            "checkpoint": found.checkpoint,
-            "job": found.checkpoint.job,
+            "query": self.query,
+            "checkpoint": self.query.checkpoint,
+            "job": self.query.checkpoint.job,
             "table": {**table, "columns": [{**column, "note": _note(column)} for column in columns]},
-            "reads": _read_state(found) if found.is_active else None,
-            "usual_ms": _usual_ms(found) if found.is_active else None,
+            "reads": _read_state(self.query) if self.query.is_active else None,
+            "usual_ms": _usual_ms(self.query) if self.query.is_active else None,
             "number_types": _NUMBER_TYPES,
             "rows": [tuple(zip(row, numbers, map(_time, row, times), strict=True)) for row in table.get("rows", ())],
             "asked": asked,
-            "is_page": table.get("is_cut") or found.request.get("cursor"),
+            "is_page": table.get("is_cut") or self.query.request.get("cursor"),
             "keys": [_key_field(key["name"], key["type"], asked.get(key["name"], "")) for key in table.get("keys", ())],
         }
-        return PageContent(context, settled=not found.is_active)
+        return PageContent(context, settled=not self.query.is_active)
 
-    def load_revision() -> str:
-        return revision(request, [(rows.filter(pk=pk), 1)])
+    def rows(self) -> str:
+        return revision(self.request, [(self.queries.filter(pk=self.pk), 1)])
 
-    return page_or_blocks(
-        request, "checkpoints/state_query.html", "checkpoints/_state_query.html", load_content, load_revision
-    )
+
+query = StateQueryPage.view()
 
 
 @require_POST

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from runtime.io.clock import SystemClock
 from runtime.simulation.cuts import Cuts
-from runtime.simulation.seeds import first_violation
+from runtime.simulation.seeds import Evidence, first_violation
 from runtime.simulation.shrinking import Budget, shrink
 from runtime.simulation.simulation import SeedViolation, SimulationPlan, simulate
 
@@ -24,11 +24,18 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     if chosen.replay is not None:
         return _replay(chosen.replay, _cuts(chosen))
+    total = Evidence()
     with tqdm(total=chosen.seeds, unit="seed", disable=None, smoothing=0.05) as bar:
-        broken = first_violation(range(chosen.start, chosen.start + chosen.seeds), chosen.processes, bar.update)
+
+        def lived(evidence: Evidence) -> None:
+            nonlocal total
+            total += evidence
+            bar.update(evidence.seeds)
+
+        broken = first_violation(range(chosen.start, chosen.start + chosen.seeds), chosen.processes, lived)
     if broken is not None:
         return _shrink_and_print(broken, chosen.tries, chosen.shrink_s)
-    print(f"{chosen.seeds} seeds, 0 violations")
+    print(f"{chosen.seeds} seeds, 0 violations; {total}")
     return 0
 
 

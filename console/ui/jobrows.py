@@ -5,14 +5,12 @@ then equal (`console.ui.revision`), so their rows, their strip and their blocks 
 """
 
 import threading
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from django.db import connection
 from django.http import HttpRequest
 
 from console.checkpoints.models import Checkpoint, Kind
@@ -21,45 +19,13 @@ from console.health.models import JobHealth
 from console.jobs.models import Run
 from console.operations.models import ACTIVE_STATES
 from console.pages.selectors import PAGE_ROWS, JobPage, job_page
+from console.runs.row_marks import MOVING_COLUMNS, row_marks
 from console.ui.plots.window import Chosen
 from console.ui.revision import age, digest, revision_of
 from console.ui.strip import Strip, strip
 
 STRIP_COLUMNS: Final = 96
-_ABOVE_ALL_NUMBERS: Final = 2**63 - 1  #: of checkpoints
 _MAX_SHARED: Final = 100  #: jobs whose rows a process keeps, of about 0.3 MB each
-#: Columns of a run that its worker and the reconciler write every second.
-_MOVING_COLUMNS: Final = ("live", "live_at", "lease_beat", "observed_beat", "observed_since", "observed_at")
-#: The rows behind the page: part, key and mark. The mark is the version of the row, or of a run that has not ended, a
-#: hash of the columns that do not move; `report` has the version of that run. The query is SQL since Django would take
-#: longer to compile it than Postgres to run it.
-_MARKS: Final = """
-SELECT 'job', id::text, xmin::text || ctid::text FROM weir_job WHERE id = %(job)s
-UNION ALL (SELECT 'pipeline', p.name, p.xmin::text || p.ctid::text
-    FROM weir_job j JOIN weir_pipeline p ON p.name = j.pipeline WHERE j.id = %(job)s)
-UNION ALL (SELECT 'versions', id::text, xmin::text || ctid::text FROM weir_job_version
-    WHERE job_id = %(job)s ORDER BY number DESC LIMIT 2)
-UNION ALL (SELECT 'runs', id::text,
-        CASE WHEN ended_at IS NULL THEN md5((to_jsonb(r) - %(moving)s::text[])::text) ELSE xmin::text || ctid::text END
-    FROM weir_run r WHERE job_id = %(job)s ORDER BY id DESC LIMIT %(rows)s)
-UNION ALL (SELECT 'report', id::text, xmin::text || ctid::text FROM weir_run
-    WHERE job_id = %(job)s AND ended_at IS NULL ORDER BY id DESC LIMIT 1)
-UNION ALL (SELECT 'attempts', a.id::text, a.xmin::text || a.ctid::text
-    FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id WHERE r.job_id = %(job)s
-    ORDER BY a.token DESC LIMIT %(rows)s)
-UNION ALL (SELECT 'stages', s.id::text, s.xmin::text || s.ctid::text
-    FROM weir_standing_stage s JOIN weir_run r ON r.id = s.run_id WHERE r.job_id = %(job)s
-    ORDER BY s.id DESC LIMIT %(rows)s)
-UNION ALL (SELECT 'operations', id::text, xmin::text || ctid::text FROM weir_operation
-    WHERE job_id = %(job)s ORDER BY created_at DESC, id DESC LIMIT %(rows)s)
-UNION ALL (SELECT 'operations', id::text, xmin::text || ctid::text FROM weir_operation
-    WHERE job_id = %(job)s AND state = ANY(%(active)s))
-UNION ALL (SELECT 'checkpoints', id::text, xmin::text || ctid::text FROM weir_checkpoint
-    WHERE job_id = %(job)s ORDER BY number DESC LIMIT 100)
-UNION ALL (SELECT 'older', id::text, xmin::text || ctid::text FROM weir_checkpoint
-    WHERE job_id = %(job)s AND number < %(before)s AND triggered_at >= %(begin)s AND triggered_at < %(end)s
-    ORDER BY number DESC LIMIT 10)
-"""
 #: Parts of the rows that each block of the page depends on.
 _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
     "attempts": ("runs", "attempts"),
@@ -95,18 +61,8 @@ class MarkedRows:
 
     @cached_property
     def _marks(self) -> Mapping[str, list[tuple[str, str]]]:
-        begin, end = (self._interval.begin, self._interval.end) if self._interval else ("-infinity", "infinity")
-        values: dict[str, Any] = {
-            "job": self._pk, "rows": PAGE_ROWS, "moving": list(_MOVING_COLUMNS), "begin": begin, "end": end,
-            "active": list(ACTIVE_STATES),
-            "before": _ABOVE_ALL_NUMBERS if self._before is None else self._before,
-        }  # fmt: skip
-        found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        with connection.cursor() as cursor:
-            cursor.execute(_MARKS, values)
-            for part, key, mark in cursor.fetchall():
-                found[part].append((key, mark))
-        return found
+        begin, end = (self._interval.begin, self._interval.end) if self._interval else (None, None)
+        return row_marks(self._pk, PAGE_ROWS, ACTIVE_STATES, before=self._before, begin=begin, end=end)
 
     def revision(self, request: HttpRequest) -> str:
         return revision_of(request, sorted(self._marks.items()))
@@ -185,8 +141,8 @@ def _with_moving(page: JobPage) -> JobPage:
     job._meta.get_field("health").set_cached_value(job, health)
     if run is None:
         return replace(page, job=job)
-    moving: Sequence[Any] = Run.objects.filter(pk=run.pk).values_list(*_MOVING_COLUMNS).get()
-    for name, value in zip(_MOVING_COLUMNS, moving, strict=True):
+    moving: Sequence[Any] = Run.objects.filter(pk=run.pk).values_list(*MOVING_COLUMNS).get()
+    for name, value in zip(MOVING_COLUMNS, moving, strict=True):
         setattr(run, name, value)
     run.job = job
     return replace(page, job=job, run=run)

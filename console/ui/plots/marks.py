@@ -10,15 +10,15 @@ them on narrower pages.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from django.db import connection
 from django.urls import reverse
 from django.utils.text import Truncator
 
 from console import formats
 from console.checkpoints.models import NOT_FAILURES
 from console.jobs.models import Job
+from console.metrics.events import event_rows
 from console.operations.registry import operation_types
 from console.ui.plots.window import Window
 from runtime.core.job.lifecycle import RunState
@@ -33,49 +33,6 @@ _OPERATIONS: Final = [each.kind.value for each in operation_types() if each.chan
 _STARTING: Final = [RunState.RESTARTING.value, RunState.STARTING.value, RunState.WAITING.value]
 #: Reasons of failed checkpoints whose durations are shown.
 _FAILURES: Final = [reason.value for reason in FailureReason if reason not in NOT_FAILURES]
-#: Kind, time, reference, words, restored checkpoint and duration of each event. Django would take longer to compile the
-#: query than Postgres to run it.
-_EVENTS: Final = """
-(SELECT 'operation', created_at AS at, id::text, kind || ', ' || state, '', NULL::float8 FROM weir_operation
-    WHERE job_id = %(job)s AND part_of_id IS NULL AND kind = ANY(%(operations)s)
-        AND created_at BETWEEN %(begin)s AND %(end)s
-    ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'version', created_at AS at, number::text, '', '', NULL FROM weir_job_version
-    WHERE job_id = %(job)s AND created_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'savepoint', triggered_at AS at, id::text,
-        number || ' ' || CASE status WHEN 'failed' THEN 'aborted' ELSE status END, '', NULL FROM weir_checkpoint
-    WHERE job_id = %(job)s AND kind <> 'checkpoint' AND (status <> 'failed' OR reason = ANY(%(not_failures)s))
-        AND triggered_at BETWEEN %(begin)s AND %(end)s
-    ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'failed-savepoint', coalesce(completed_at, triggered_at) AS at, id::text,
-        number || ' ' || CASE reason WHEN 'expired' THEN reason ELSE 'failed' END, '',
-        extract(epoch FROM completed_at - triggered_at) * 1000
-    FROM weir_checkpoint
-    WHERE job_id = %(job)s AND kind <> 'checkpoint' AND status = 'failed' AND reason <> ALL(%(not_failures)s)
-        AND triggered_at BETWEEN %(begin)s AND %(end)s
-    ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'failed-checkpoint', completed_at, id::text,
-        number || ' ' || CASE reason WHEN 'expired' THEN reason ELSE 'failed' END, '',
-        extract(epoch FROM completed_at - triggered_at) * 1000
-    FROM unnest(%(failures)s::text[]) AS known (failure) CROSS JOIN LATERAL (
-        SELECT id, number, kind, reason, triggered_at, completed_at FROM weir_checkpoint
-        WHERE job_id = %(job)s AND status = 'failed' AND reason = known.failure
-        ORDER BY number DESC LIMIT %(newest)s
-    ) AS newest WHERE kind = 'checkpoint' AND completed_at BETWEEN %(begin)s AND %(end)s)
-UNION ALL (SELECT 'restart', a.started_at AS at, a.run_id::text, earlier.reason,
-        coalesce(
-            CASE WHEN a.ended_at IS NULL AND r.state = ANY(%(starting)s) THEN 'restoring ' ELSE 'restored ' END
-            || CASE restored.kind WHEN 'checkpoint' THEN 'checkpoint ' ELSE 'savepoint ' END || restored.number, ''),
-        NULL
-    FROM weir_attempt a JOIN weir_run r ON r.id = a.run_id
-    LEFT JOIN weir_checkpoint restored ON restored.id = a.restored_checkpoint_id CROSS JOIN LATERAL (
-        SELECT reason FROM weir_attempt WHERE run_id = a.run_id AND token < a.token ORDER BY token DESC LIMIT 1
-    ) AS earlier
-    WHERE r.job_id = %(job)s AND a.started_at BETWEEN %(begin)s AND %(end)s ORDER BY at DESC LIMIT %(most)s)
-UNION ALL (SELECT 'failure', ended_at AS at, id::text, coalesce(failure ->> 'message', ''), '', NULL FROM weir_run
-    WHERE job_id = %(job)s AND state = 'failed' AND ended_at BETWEEN %(begin)s AND %(end)s
-    ORDER BY at DESC LIMIT %(most)s)
-"""
 #: Kinds in the order in which they get the room for labels.
 _LABEL_ORDER: Final = ("failure", "restart", "failed-savepoint", "savepoint", "version", "operation")
 _AXIS_PX: Final = 800
@@ -215,14 +172,11 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 def read_events(job: Job, window: Window) -> tuple[Event, ...]:
     """The events of `job` in `window`, oldest first."""
-    values: dict[str, Any] = {
-        "job": job.pk, "begin": window.begin, "end": window.end, "operations": _OPERATIONS, "most": MAX_MARKS,
-        "not_failures": [str(reason) for reason in NOT_FAILURES], "starting": _STARTING, "failures": _FAILURES,
-        "newest": MAX_FAILURES,
-    }  # fmt: skip
-    with connection.cursor() as cursor:
-        cursor.execute(_EVENTS, values)
-        return tuple(sorted((Event(*row) for row in cursor.fetchall()), key=lambda event: (event.at, event.kind)))
+    rows = event_rows(
+        job.pk, window.begin, window.end, operations=_OPERATIONS, starting=_STARTING, failures=_FAILURES,
+        not_failures=[str(reason) for reason in NOT_FAILURES], most=MAX_MARKS, newest=MAX_FAILURES,
+    )  # fmt: skip
+    return tuple(sorted((Event(*row) for row in rows), key=lambda event: (event.at, event.kind)))
 
 
 def marks(events: Sequence[Event], window: Window) -> tuple[Mark, ...]:

@@ -24,7 +24,7 @@ class SourceReader(ABC):
         """The next batch, or None if no row is available now; if `exhausted`, none will follow. Must not block.
 
         At most `max_rows` rows, or slightly more where rows must not be separated. After a small batch it may be called
-        again before `watermark` is read (`core.subtask.coalescing`): such batches are sent as one.
+        again before `watermark` is read (`core.subtask.batch_size`): such batches are sent as one.
         """
 
     @property

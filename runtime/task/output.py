@@ -19,7 +19,7 @@ from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import Control, Idle, Message, Records, Watermark
 from runtime.core.subtask.credits import Credits, FlowControl
-from runtime.core.subtask.pane_end_watermarks import PaneEndWatermarks
+from runtime.core.subtask.watermark_valve import PaneEndWatermarks
 from runtime.dataflow.plan import Edge
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.operators.column_difference import check_distinct_columns, column_difference, columns_of

@@ -18,7 +18,7 @@ from runtime.core.job.messages import EndOfData, Message, Records, TerminationMa
 from runtime.core.snapshot.control import ControlMessage, FollowWatermark, SubtaskReport
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import effects
-from runtime.core.subtask.coalescing import is_more_wanted
+from runtime.core.subtask.batch_size import is_more_wanted
 from runtime.core.subtask.credits import FlowControl, ReceiverWindow
 from runtime.core.subtask.events import (
     FeedbackReplayed,

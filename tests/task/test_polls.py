@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Message, Records, Watermark
-from runtime.core.subtask.batch_size import FAST_BATCH_MS
-from runtime.core.subtask.coalescing import MAX_COALESCED_ROWS
+from runtime.core.subtask.batch_size import FAST_BATCH_MS, MAX_COALESCED_ROWS
 from runtime.core.subtask.events import Triggered
 from runtime.core.subtask.poll_policy import POLL_INTERVAL_MS
 from runtime.ports import OperatorContext, SourceReader

@@ -7,6 +7,12 @@ work of other slots.
 A single slow batch after a faster one leaves the size unchanged: it is mostly a hiccup of the machine or a capture of
 state. If it shrank the batches, their higher cost per row would slow the job down, and frequent hiccups would keep the
 size far below the size that a batch of `SLOW_BATCH_MS` allows.
+
+*Coalescing*: a source whose batches are small is polled again before its rows are sent. Every batch has a fixed cost in
+each subtask that it passes (measured in decision 0037). The source is polled again only while it has rows at hand; one
+that has run out rests until more rows are due (`PollPolicy.rests`). Slow batches are not coalesced, since a barrier
+would wait behind them (`PollPolicy.coalesces`). No row is kept between two steps of the subtask. Barriers, watermarks
+and the end of input therefore follow all polled rows.
 """
 
 from typing import Final
@@ -18,6 +24,10 @@ FAST_BATCH_MS: Final = 10.0  #: after a faster batch the size doubles
 SLOW_BATCH_MS: Final = 50.0  #: after a second slower batch the size shrinks by a quarter
 VERY_SLOW_BATCH_MS: Final = 100.0  #: after a second batch slower than this, it is halved
 GROWTH_DIVISOR: Final = 16  #: between those times, the size grows by 1/GROWTH_DIVISOR
+MIN_LAST_ROWS: Final = 64  #: a smaller batch shows that few rows are at hand: they are sent at once
+MAX_COALESCED_ROWS: Final = 8_192
+MAX_COALESCED_BYTES: Final = 1 << 20
+MAX_COALESCING_MS: Final = 5.0
 
 
 class BatchSize:
@@ -55,3 +65,13 @@ class BatchSize:
         elif self._batch_rows >= self._requested_rows:
             growth = self.rows if took_ms < FAST_BATCH_MS else self.rows // GROWTH_DIVISOR
             self.rows = min(MAX_BATCH_ROWS, self.rows + growth)
+
+
+def is_more_wanted(last_rows: int, rows: int, nbytes: int, took_ms: float) -> bool:
+    """Whether to poll again, if the last poll returned `last_rows` of the `rows` and `nbytes` of all polls."""
+    return (
+        last_rows >= MIN_LAST_ROWS
+        and rows < MAX_COALESCED_ROWS
+        and nbytes < MAX_COALESCED_BYTES
+        and took_ms < MAX_COALESCING_MS
+    )

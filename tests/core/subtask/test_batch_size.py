@@ -8,9 +8,14 @@ from runtime.core.subtask.batch_size import (
     GROWTH_DIVISOR,
     INITIAL_BATCH_ROWS,
     MAX_BATCH_ROWS,
+    MAX_COALESCED_BYTES,
+    MAX_COALESCED_ROWS,
+    MAX_COALESCING_MS,
     MIN_BATCH_ROWS,
+    MIN_LAST_ROWS,
     SLOW_BATCH_MS,
     BatchSize,
+    is_more_wanted,
 )
 
 
@@ -102,3 +107,21 @@ def test_it_settles_where_a_batch_takes_a_short_time(ms_per_row: float) -> None:
     took_ms = size.rows * ms_per_row
     assert took_ms <= SLOW_BATCH_MS * (1 + 1 / GROWTH_DIVISOR)
     assert took_ms >= 10 or size.rows == MAX_BATCH_ROWS
+
+
+SMALL = {"last_rows": MIN_LAST_ROWS, "rows": MIN_LAST_ROWS, "nbytes": 1, "took_ms": 0.0}
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"last_rows": MIN_LAST_ROWS - 1},
+        {"rows": MAX_COALESCED_ROWS},
+        {"nbytes": MAX_COALESCED_BYTES},
+        {"took_ms": MAX_COALESCING_MS},
+    ],
+    ids=lambda bound: next(iter(bound)),
+)
+def test_few_rows_at_hand_and_each_bound_end_the_polls(bound: dict[str, float]) -> None:
+    assert is_more_wanted(**SMALL)  # type: ignore[arg-type]
+    assert not is_more_wanted(**SMALL | bound)  # type: ignore[arg-type]

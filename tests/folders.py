@@ -22,7 +22,6 @@ PACKAGES: Final = (
 MAX_MODULES: Final = 20
 #: Folder -> its number of modules.
 EXCEPTIONS: Final[Mapping[str, int]] = {
-    "console/api": 33,
     "console/ui": 29,
     "console/ui/views": 25,
     "runtime/core/subtask": 21,

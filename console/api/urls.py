@@ -3,33 +3,19 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import (
-    activity,
-    bulk,
-    cluster,
+from console.api import activity, cluster, definitions, logs, metrics, openapi, problems, saved_views, tokens
+from console.api.checkpoints import (
     comparison,
-    definitions,
     evidence,
     failures,
-    logs,
-    maintenance,
     mapping,
-    metrics,
-    openapi,
     orphans,
-    preview,
-    problems,
-    rescale,
     retention,
-    reviews,
-    saved_views,
-    schedule,
-    starts,
     state,
     statistics,
-    tokens,
     trend,
 )
+from console.api.operations import bulk, maintenance, preview, rescale, reviews, schedule, starts
 
 app_name = "api"
 urlpatterns = [

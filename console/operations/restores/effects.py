@@ -15,7 +15,6 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, ReviewState, Status, noun
 from console.jobs.code import package_change
 from console.jobs.models import Job, JobVersion, ReviewPolicy, Run
-from console.operations.models import OperationKind
 from console.operations.params import RestoreParams
 from console.operations.restores.origin import Origin
 from console.operations.restores.verification import found_damage
@@ -87,15 +86,15 @@ def report(
     version: JobVersion,
     parallelism: int,
     *,
-    kind: OperationKind = OperationKind.RESTORE,
+    is_own_savepoint: bool = False,
     ends: Run | None = None,
 ) -> RestoreReport:
     """The effects of restoring `origin` into a version at a parallelism that the version allows.
 
-    `kind`: a restore, or the operation whose part it is. A rescale continues from its own savepoint, which is too new
-    for a review. `ends`: the run that a rollback ends; it is still the latest run when the restore follows.
+    `is_own_savepoint`: a rescale has just taken it, so it is too new for a review. `ends`: the run that a rollback
+    ends; it is still the latest run when the restore follows.
     """
-    policy = ReviewPolicy.OFF if kind is OperationKind.RESCALE else ReviewPolicy(job.review_policy)
+    policy = ReviewPolicy.OFF if is_own_savepoint else ReviewPolicy(job.review_policy)
     unreviewed = _unreviewed_sentence(job, origin) if policy is not ReviewPolicy.OFF else ""
     target = restore_target(version, parallelism)
     found = mapping.mapping_report(origin.manifest, target, str(job.pk))
@@ -166,10 +165,10 @@ def require_restorable(
     parallelism: int,
     wanted: RestoreParams,
     *,
-    kind: OperationKind = OperationKind.RESTORE,
+    is_own_savepoint: bool = False,
     ends: Run | None = None,
 ) -> RestoreReport:
-    """The report, if dropped state and repeated output are accepted. `kind`, `ends`: as in `report`.
+    """The report, if dropped state and repeated output are accepted. `is_own_savepoint`, `ends`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
@@ -177,7 +176,7 @@ def require_restorable(
     """
     found = require_mapping(
         job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash,
-        kind=kind, ends=ends,
+        is_own_savepoint=is_own_savepoint, ends=ends,
     )  # fmt: skip
     if wanted.accept_repeated_output:
         return found
@@ -198,17 +197,17 @@ def require_mapping(
     *,
     allow_unmapped: bool,
     plan_hash: str | None = None,
-    kind: OperationKind = OperationKind.RESTORE,
+    is_own_savepoint: bool = False,
     ends: Run | None = None,
 ) -> RestoreReport:
     """The report of a restore that finds its state in `version`. `plan_hash`: of the report that the user has read.
-    `kind`, `ends`: as in `report`.
+    `is_own_savepoint`, `ends`: as in `report`.
 
     Raises:
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: its effects differ from those that the user has read.
     """
-    found = report(job, origin, version, parallelism, kind=kind, ends=ends)
+    found = report(job, origin, version, parallelism, is_own_savepoint=is_own_savepoint, ends=ends)
     if plan_hash not in (None, found.plan_hash):
         detail = "The effects of this restore are no longer those that were shown. Nothing was done: read the new plan."
         raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=found.plan_hash)

@@ -97,8 +97,9 @@ def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, in
         raise Refused("nothing-to-rescale", _SAME, "params.parallelism")
     if newest := continuable(job).filter(run=run).first():
         origin = Origin.from_row(job, newest)
-        kind = OperationKind.RESCALE
-        require_mapping(job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, kind=kind)
+        require_mapping(
+            job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, is_own_savepoint=True
+        )  # fmt: skip
     return run, version, parallelism
 
 

@@ -33,9 +33,9 @@ class Restore(NewRun):
         version, parallelism = new_run_target(row.job, params)
         require_startable(row.job)
         origin = Origin.from_params(row.job, params, manifest)
-        kind = OperationKind(row.part_of.kind if row.part_of else row.kind)
-        ends = latest_run(row.job) if kind is OperationKind.ROLLBACK else None
-        require_restorable(row.job, origin, version, parallelism, params, kind=kind, ends=ends)
+        is_own = row.part_of is not None and row.part_of.kind == OperationKind.RESCALE
+        ends = latest_run(row.job) if row.part_of is not None and not is_own else None
+        require_restorable(row.job, origin, version, parallelism, params, is_own_savepoint=is_own, ends=ends)
         if origin.path:
             run_store.reserve_ids_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
         return new_run(

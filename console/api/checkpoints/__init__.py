@@ -1,0 +1,1 @@
+"""Statistics, comparison, state, evidence and retention of checkpoints."""

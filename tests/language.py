@@ -1,5 +1,7 @@
 """Measures the prose of the project: vague words per 1,000, first words of docstrings, names, widths.
 
+Lines of templates have at most 140 columns.
+
 Counted are docstrings and comments of Python files, and the paragraphs of Markdown outside code. The limits come from
 mature code bases (h11, websockets, procrastinate): each stays below them. The script reads text and imports nothing.
 """
@@ -22,6 +24,8 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("runtime", "weir", "spark_jobs", "console", "stack", "examples", "benchmarks")
 DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "docker")
 MARKDOWN_COLUMNS: Final = 120
+TEMPLATES: Final = ("templates", "console/api/templates")
+TEMPLATE_COLUMNS: Final = 140
 PARTICIPLE_PERCENT: Final = 3.0
 NOUNLESS_PERCENT: Final = 1.0
 #: Names of variables and parameters that do not name the thing; ten mature code bases have 0.3 to 1.0 % of them.
@@ -160,6 +164,15 @@ def measure(paths: Sequence[str]) -> Prose:
     return prose
 
 
+def wide_lines(paths: Sequence[str] = TEMPLATES) -> Iterator[str]:
+    """The lines of templates that are wider than `TEMPLATE_COLUMNS`."""
+    for folder in paths:
+        for file in sorted(path for path in (ROOT / folder).rglob("*") if path.is_file()):
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                if len(line) > TEMPLATE_COLUMNS:
+                    yield f"{file.relative_to(ROOT)}:{number}: wider than {TEMPLATE_COLUMNS} columns"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.language", description=__doc__)
     parser.add_argument("paths", nargs="*", help="files or folders; without: each package and document by itself")
@@ -178,6 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for fault in (*prose.faults(), *(prose.places() if options.verbose else ())):
             failed = True
             print(f"    {fault}")
+    for fault in () if options.paths else wide_lines():
+        failed = True
+        print(f"    {fault}")
     return 1 if failed else 0
 
 

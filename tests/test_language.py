@@ -1,7 +1,10 @@
 """The measure of prose (`tests.language`) finds what it looks for, and only that."""
 
+from pathlib import Path
+
 import pytest
 
+from tests import language
 from tests.language import MARKDOWN_COLUMNS, Prose, add_markdown, add_python, is_participle
 
 
@@ -53,3 +56,10 @@ def test_a_package_at_its_goals_has_no_faults_and_one_beyond_them_names_each() -
         "functions named by a participle",
         "a.py",
     ]
+
+
+def test_a_wide_line_of_a_template_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "ROOT", tmp_path)
+    (tmp_path / "templates" / "jobs").mkdir(parents=True)
+    (tmp_path / "templates" / "jobs" / "list.html").write_text(f"{'é' * 140}\n{'a' * 141}\n")
+    assert list(language.wide_lines(["templates"])) == ["templates/jobs/list.html:2: wider than 140 columns"]

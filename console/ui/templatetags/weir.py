@@ -323,8 +323,11 @@ def weir_command(act: str, job: Job, *arguments: Any, **options: Any) -> str:
 
 
 def _without_empty(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without those that are None, False or empty; 0 is a value."""
-    return {name: value for name, value in options.items() if value or (value == 0 and value is not False)}
+    """The options without those that are None, False or empty; 0 is a value. A mapping stands for its options."""
+    spread: dict[str, Any] = {}
+    for name, value in options.items():
+        spread |= value if isinstance(value, Mapping) else {name: value}
+    return {name: value for name, value in spread.items() if value or (value == 0 and value is not False)}
 
 
 @register.inclusion_tag("weir/_curl.html", takes_context=True)

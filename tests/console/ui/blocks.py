@@ -4,8 +4,22 @@ import html
 import re
 from typing import Any
 
+from django.test import Client
+
+_SPACES = re.compile(r"(<(pre|textarea)\b.*?</\2>)|\s+", re.DOTALL)
 _BLOCK = re.compile(r'<div id="live-(?P<name>[\w-]+)" data-digest="(?P<digest>\w+)"(?P<swap> hx-swap-oob="true")?>')
 _TIME = re.compile(r"(<time[^>]*>)[^<]*")
+
+
+class PageClient(Client):
+    """Reads pages as a browser does: a line break of a template, also within a tag, is a space."""
+
+    def request(self, **request: Any) -> Any:
+        response = super().request(**request)
+        is_page = response.headers.get("Content-Type", "").startswith("text/html")
+        if is_page and not response.streaming and "Content-Encoding" not in response.headers:
+            response.content = _SPACES.sub(lambda found: found[1] or " ", response.content.decode()).encode()
+        return response
 
 
 def text(response: Any) -> str:

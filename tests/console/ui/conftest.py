@@ -12,6 +12,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from tests.console.ui import rows
+from tests.console.ui.blocks import PageClient
 from tests.console.ui.browsing import ARGUMENTS, Open, open_signed_in
 
 
@@ -23,7 +24,7 @@ def operator(db: None) -> User:
 @pytest.fixture
 def at_console(operator: User) -> Client:
     """Signed in, may do everything."""
-    client = Client()
+    client = PageClient()
     client.force_login(operator)
     return client
 
@@ -31,14 +32,14 @@ def at_console(operator: User) -> Client:
 @pytest.fixture
 def reading(db: None) -> Client:
     """Signed in, may only look."""
-    client = Client()
+    client = PageClient()
     client.force_login(rows.reader())
     return client
 
 
 @pytest.fixture
 def stranger(db: None) -> Client:
-    return Client()
+    return PageClient()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from console.jobs.models import Run, StandingStage
 from console.pages.cluster import MAX_RUNS, Cluster, Place
 from console.runs.standing_stages import ENDED_STATES
 from console.ui.jobhealth import health_line
-from console.ui.revision import ShownRows
+from console.ui.live.revision import ShownRows
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 #: The tasks of a queue (`CELERY_TASK_ROUTES`).

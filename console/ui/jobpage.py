@@ -23,16 +23,16 @@ from console.pages.run_ends import end_of_run, ending_of
 from console.pages.selectors import JobPage
 from console.ui import actions
 from console.ui.flow import Flow, behind_since, flow_of
+from console.ui.forms.schema_fields import describe_params
 from console.ui.graph.compact import MIN_OPERATORS, NARROW_ROOM
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.jobhealth import HealthView, job_health, silent_since
-from console.ui.jobrows import JobRows
 from console.ui.last_restart import LastRestart, last_restart
+from console.ui.live.jobrows import JobRows
 from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy
 from console.ui.restart_ahead import STATES_BETWEEN_ATTEMPTS, RestartAhead, restart_ahead
-from console.ui.schema_fields import describe_params
 from console.ui.stages import StageView, stage_views
 from console.ui.strip import Strip
 from runtime.access.redaction import Schema, mask

@@ -23,7 +23,7 @@ from console.checkpoints.models import Checkpoint
 from console.health import passes
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import maintenance
-from console.ui import jobrows
+from console.ui.live import jobrows
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of

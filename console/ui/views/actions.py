@@ -32,9 +32,9 @@ from console.pages.selectors import rows_of_confirmation
 from console.pages.workers import wait_of_new_run
 from console.runs.selectors import latest_run
 from console.ui.actions import confirmation
+from console.ui.live.page import PageContent, page_or_blocks, require_login, user_of
+from console.ui.live.revision import revision
 from console.ui.paging import whole_number
-from console.ui.revision import revision
-from console.ui.views.page import PageContent, page_or_blocks, require_login, user_of
 
 REPEATED_MESSAGE = "This page had already sent the request."
 

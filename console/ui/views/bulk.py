@@ -16,9 +16,9 @@ from console.operations.kinds.job.delegated import delegated_operation
 from console.operations.models import BulkOperation, Operation
 from console.operations.services import OperationRequestContext
 from console.pages.selectors import rows_of_selection
+from console.ui.live.page import LivePage, PageContent, page, user_of
+from console.ui.live.revision import revision
 from console.ui.paging import whole_number
-from console.ui.revision import revision
-from console.ui.views.page import LivePage, PageContent, page, user_of
 
 
 class BulkPage(LivePage):

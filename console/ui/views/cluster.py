@@ -6,8 +6,8 @@ from console.health.readiness import READINESS
 from console.pages import workers
 from console.pages.cluster import read_cluster
 from console.ui.cluster import places_with_health, queues_with_uses, rows_of_cluster
-from console.ui.revision import revision
-from console.ui.views.page import LivePage, PageContent
+from console.ui.live.page import LivePage, PageContent
+from console.ui.live.revision import revision
 
 
 class ClusterPage(LivePage):

@@ -16,10 +16,10 @@ from console.jobs.models import Job, JobVersion
 from console.jobs.planned_differences import planned_differences
 from console.jobs.services import create_version, pipeline_schema
 from console.runs.selectors import latest_run
-from console.ui.forms import EditForm, YamlForm, add_refusal
+from console.ui.forms.forms import EditForm, YamlForm, add_refusal
+from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
+from console.ui.live.revision import revision_of
 from console.ui.paging import by_number, whole_number
-from console.ui.revision import revision_of
-from console.ui.views.page import LivePage, PageContent, page, require_login, user_of
 
 
 class VersionList(LivePage):

@@ -27,18 +27,18 @@ from console.operations.models import OperationKind
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
 from console.pages import selectors
-from console.ui.forms import JobForm, VersionForms, add_refusal
+from console.ui.forms.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
-from console.ui.jobfilters import JobFilters, health_tally, sum_by
-from console.ui.joblist import job_line, tally
 from console.ui.jobpage import job_view
-from console.ui.jobrows import MarkedRows
+from console.ui.lists.jobfilters import JobFilters, health_tally, sum_by
+from console.ui.lists.joblist import job_line, tally
+from console.ui.live.jobrows import MarkedRows
+from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
+from console.ui.live.revision import revision
 from console.ui.paging import by_column, by_name, by_urgency, text, whole_number
 from console.ui.plots.timeline import job_timeline
 from console.ui.plots.window import chosen
-from console.ui.revision import revision
 from console.ui.tables.jobs import JOBS
-from console.ui.views.page import LivePage, PageContent, page, require_login, user_of
 
 _STATES_AGE_S = 10  #: of the states of an operator, whose manifest may be unreadable for a moment
 

@@ -5,8 +5,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.jobs.models import Job
+from console.ui.live.page import require_login
 from console.ui.paging import text
-from console.ui.views.page import require_login
 
 _MAX_NAMES = 20
 

@@ -10,10 +10,10 @@ from django.views.decorators.http import require_safe
 
 from console.csv_files import csv_file
 from console.pages import selectors
+from console.ui.live.page import require_login
 from console.ui.plots.gaps import NO_NUMBERS
 from console.ui.plots.svg_file import svg_file
 from console.ui.plots.timeline import Timeline, job_timeline
-from console.ui.views.page import require_login
 
 #: Numbers of the run as a whole.
 _COLUMNS: Final = (

@@ -20,12 +20,12 @@ from console.operations.models import Operation
 from console.operations.registry import operation_type
 from console.operations.selectors import with_runs
 from console.operations.services import withdraw_operation
-from console.ui.operationlist import OperationFilters, csv_rows
+from console.ui.lists.operationlist import OperationFilters, csv_rows
+from console.ui.live.page import LivePage, PageContent, require_login, user_of
+from console.ui.live.revision import revision
 from console.ui.operationphases import operation_phases
 from console.ui.paging import by_time, uuid
-from console.ui.revision import revision
 from console.ui.tables.operations import OPERATIONS
-from console.ui.views.page import LivePage, PageContent, require_login, user_of
 
 _RELATED = ("job", "part_of", "run__version", "run__restore_checkpoint", "requested_by")
 _LARGE = large_columns("run__restore_checkpoint")

@@ -18,11 +18,11 @@ from console.operations.selectors import active_operations
 from console.pages.lineage import rescales_of
 from console.pages.selectors import rows_of_confirmation
 from console.runs.selectors import latest_run
-from console.ui.forms import RescaleForm, add_refusal
+from console.ui.forms.forms import RescaleForm, add_refusal
+from console.ui.live.page import LivePage, PageContent, asks_for_limit, page
+from console.ui.live.revision import revision
 from console.ui.paging import whole_number
-from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import LivePage, PageContent, asks_for_limit, page
 
 _RESCALES = 20  #: newest rescales on the page
 _FIGURES = "rescale-figures"  #: the part of the page that a script asks for after a choice

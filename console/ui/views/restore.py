@@ -33,11 +33,11 @@ from console.operations.selectors import active_operations
 from console.pages.selectors import rows_of_restore
 from console.pages.workers import wait_of_new_run
 from console.runs.selectors import latest_run
-from console.ui.forms import RestoreForm, add_refusal
+from console.ui.forms.forms import RestoreForm, add_refusal
+from console.ui.live.page import LivePage, PageContent, page
+from console.ui.live.revision import revision
 from console.ui.paging import TablePage, several_by_number, text, whole_number
-from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import LivePage, PageContent, page
 from runtime.core.job.lifecycle import FLOWING_STATES
 from runtime.core.restore.mapping import OperatorMapping
 

@@ -22,11 +22,11 @@ from console.runs.logs import (
     slot_file,
 )
 from console.ui.jobhealth import health_line
+from console.ui.lists.subtaskpage import subtask_page
+from console.ui.live.page import LivePage, PageContent, require_login
+from console.ui.live.revision import revision
 from console.ui.paging import text, whole_number
-from console.ui.revision import revision
 from console.ui.runpage import run_view
-from console.ui.subtaskpage import subtask_page
-from console.ui.views.page import LivePage, PageContent, require_login
 
 _OPERATIONS = 20  #: newest operations on the page
 _SUBTASK_CHECKPOINTS = 2  #: under way, and completed before

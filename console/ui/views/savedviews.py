@@ -9,8 +9,8 @@ from django.views.decorators.http import require_POST
 from console.accounts import saved_views
 from console.accounts.refusals import Refused
 from console.accounts.saved_views import view_query
+from console.ui.live.page import require_login, user_of
 from console.ui.paging import text
-from console.ui.views.page import require_login, user_of
 
 
 @require_POST

@@ -15,13 +15,13 @@ from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.pages.selectors import job_rows, runs_of
 from console.runs.selectors import FoundJobs
-from console.ui.jobfilters import JobFilters
-from console.ui.joblist import JobLine, job_line
+from console.ui.lists.jobfilters import JobFilters
+from console.ui.lists.joblist import JobLine, job_line
+from console.ui.live.page import require_login
 from console.ui.paging import all_pages, text
 from console.ui.tables.checkpoints import CHECKPOINTS
 from console.ui.tables.jobs import JOBS
 from console.ui.tables.runs import RUNS
-from console.ui.views.page import require_login
 
 
 @require_safe

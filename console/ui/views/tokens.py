@@ -11,8 +11,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from console.accounts.tokens import IssuedToken, issue, revoke, tokens_of
-from console.ui.forms import TokenForm
-from console.ui.views.page import page, require_login, user_of
+from console.ui.forms.forms import TokenForm
+from console.ui.live.page import page, require_login, user_of
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -18,7 +18,7 @@ from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.metrics.models import Metrics
 from console.ui.plots import shapes
-from console.ui.sparkline import sparkline
+from console.ui.plots.sparkline import sparkline
 from tests.console.ui import blocks, numbers, rows
 
 #: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations; numbers;

@@ -16,7 +16,7 @@ from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from console.pages.selectors import PAGE_ROWS
-from console.ui import jobrows
+from console.ui.live import jobrows
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}

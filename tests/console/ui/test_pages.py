@@ -104,7 +104,7 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
     """At one moment: blocks are rendered anew twice a minute, plots every 5 s."""
     now = timezone.now()
     monkeypatch.setattr(timezone, "now", lambda: now)
-    monkeypatch.setattr("console.ui.revision.time", SimpleNamespace(time=now.timestamp))
+    monkeypatch.setattr("console.ui.live.revision.time", SimpleNamespace(time=now.timestamp))
     with CaptureQueriesContext(connection) as counted:
         at_console.get(f"/jobs/{running.job_id}/")
     assert len(counted) == PAGE_QUERIES

@@ -47,7 +47,7 @@ def digests(page: Any) -> str:
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of revisions stands, so that a test on a slow machine does not cross its border."""
-    monkeypatch.setattr("console.ui.revision.time.time", lambda: 0.0)
+    monkeypatch.setattr("console.ui.live.revision.time.time", lambda: 0.0)
 
 
 def test_a_poll_that_finds_nothing_written_reads_and_renders_nothing(

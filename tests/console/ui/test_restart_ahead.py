@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from console.jobs.models import Attempt, Run
 from console.metrics.models import Metrics
-from console.ui import jobrows
+from console.ui.live import jobrows
 from tests.console.ui import blocks, rows
 from tests.console.ui.plots.test_timeline import MAX_QUERIES
 

@@ -16,7 +16,7 @@ from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
 from console.operations.models import Operation, Verification
 from console.pages.restore_points import oldest_restorable, read_restore_point
-from console.ui import jobrows
+from console.ui.live import jobrows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console import graphs
 from tests.console.stored import store

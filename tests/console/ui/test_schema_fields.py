@@ -8,9 +8,9 @@ import pytest
 from django import forms
 
 from console.jobs.inputs import SETTINGS_SCHEMA
-from console.ui.forms import SchemaForm
-from console.ui.row_fields import BLANK_ROWS, MAX_ROWS, RowsField
-from console.ui.schema_fields import JsonChoiceField, JsonField, describe_params
+from console.ui.forms.forms import SchemaForm
+from console.ui.forms.row_fields import BLANK_ROWS, MAX_ROWS, RowsField
+from console.ui.forms.schema_fields import JsonChoiceField, JsonField, describe_params
 from tests.console.ui.rows import SCHEMA
 
 

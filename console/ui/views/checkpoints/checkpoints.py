@@ -29,14 +29,14 @@ from console.pages.lineage import request_of, restored_runs
 from console.pages.restore_proof import proof_of
 from console.pages.selectors import rows_of_snapshot_confirmation, runs_of
 from console.runs.selectors import latest_run
-from console.ui.checkpointlist import filtered_checkpoints
 from console.ui.gantt import gantt
 from console.ui.jobpage import show_progress
+from console.ui.lists.checkpointlist import filtered_checkpoints
+from console.ui.live.page import LivePage, PageContent
+from console.ui.live.revision import revision
 from console.ui.paging import text, whole_number
-from console.ui.revision import revision
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import LivePage, PageContent
-from console.ui.views.reviews import user_names
+from console.ui.views.checkpoints.reviews import user_names
 from runtime.core.checkpoint.acknowledgements import PHASES
 from runtime.core.checkpoint.statistics import Distribution, Summary
 

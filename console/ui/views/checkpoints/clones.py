@@ -16,11 +16,11 @@ from console.operations.models import OperationKind, OperationState
 from console.operations.selectors import operations_beside
 from console.pages.selectors import rows_of_snapshot_confirmation
 from console.pages.workers import wait_of_new_run
-from console.ui.forms import CloneForm, add_refusal
+from console.ui.forms.forms import CloneForm, add_refusal
+from console.ui.live.page import LivePage, PageContent, asks_for_limit, page
+from console.ui.live.revision import revision
 from console.ui.paging import whole_number
-from console.ui.revision import revision
 from console.ui.views.actions import request_operation
-from console.ui.views.page import LivePage, PageContent, asks_for_limit, page
 
 
 class ClonePage(LivePage):

@@ -7,9 +7,9 @@ from console.checkpoints.models import Checkpoint
 from console.operations.legality import allowed_on
 from console.operations.models import Operation, OperationKind
 from console.pages.evidence import evidence_pack
-from console.ui.revision import revision
+from console.ui.live.page import LivePage, PageContent, user_of
+from console.ui.live.revision import revision
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import LivePage, PageContent, user_of
 
 
 class EvidencePage(LivePage):

@@ -20,8 +20,8 @@ from console.jobs.models import Run
 from console.operations.models import ACTIVE_STATES
 from console.pages.selectors import PAGE_ROWS, JobPage, job_page
 from console.runs.row_marks import MOVING_COLUMNS, row_marks
+from console.ui.live.revision import age, digest, revision_of
 from console.ui.plots.window import Chosen
-from console.ui.revision import age, digest, revision_of
 from console.ui.strip import Strip, strip
 
 STRIP_COLUMNS: Final = 96

@@ -14,7 +14,7 @@ from console.ui.flow import Flow, flow_of
 from console.ui.jobhealth import HealthLine, health_line, silent_since
 from console.ui.jobpage import desired_state, state_since
 from console.ui.last_restart import LastRestart, last_restart
-from console.ui.sparkline import Sparkline, sparkline
+from console.ui.plots.sparkline import Sparkline, sparkline
 from runtime.core.job.lifecycle import RunState
 
 _GROUPS = {

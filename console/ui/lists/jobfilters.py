@@ -10,7 +10,7 @@ from console.health.findings import Level
 from console.pages.selectors import find_jobs, with_run_states
 from console.runs.selectors import FoundJobs
 from console.ui.jobhealth import with_health_level
-from console.ui.joblist import states_of
+from console.ui.lists.joblist import states_of
 from console.ui.paging import text
 
 #: Levels that the list is filtered by, the most urgent first.

@@ -17,7 +17,7 @@ from django.core.validators import RegexValidator
 from console import formats
 from console.accounts.refusals import Refused
 from console.accounts.storable import require_storable
-from console.ui.row_fields import RowsField
+from console.ui.forms.row_fields import RowsField
 from runtime.access.redaction import MASK, is_declared_secret, is_secret
 
 Schema = Mapping[str, Any]

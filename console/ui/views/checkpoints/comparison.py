@@ -15,8 +15,8 @@ from console.checkpoints.selectors import job_checkpoints
 from console.formats import Quantity
 from console.jobs.models import Job
 from console.pages.comparisons import load_comparison
+from console.ui.live.page import page, require_login
 from console.ui.paging import text, whole_number
-from console.ui.views.page import page, require_login
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from django.views.decorators.http import require_safe
 from console.checkpoints.trend import SPANS_DAYS, DayTrend, daily_trend
 from console.csv_files import csv_file
 from console.jobs.models import Job
+from console.ui.live.page import page, require_login
 from console.ui.paging import whole_number
 from console.ui.plots import trend as plots
 from console.ui.tables.storage import DAYS
-from console.ui.views.page import page, require_login
 
 _DEFAULT_DAYS = 30
 

@@ -7,8 +7,8 @@ from django.views.decorators.http import require_safe
 from console.housekeeping.orphans import find_orphans
 from console.jobs.models import Job
 from console.pages.retention import MAX_HOURS, MAX_KEEP, describe_policy, preview_retention
+from console.ui.live.page import page, require_login
 from console.ui.paging import text, whole_number
-from console.ui.views.page import page, require_login
 from runtime.core.job.settings import RetentionPolicy
 
 

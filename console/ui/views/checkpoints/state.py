@@ -18,9 +18,9 @@ from console.checkpoints.models import Checkpoint, QueryState, StateQuery, large
 from console.checkpoints.state_queries import WINDOW_TIMES
 from console.checkpoints.tables import csv_response
 from console.checkpoints.timed_reads import recorded_states_in_time
+from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
+from console.ui.live.revision import revision
 from console.ui.paging import whole_number
-from console.ui.revision import revision
-from console.ui.views.page import LivePage, PageContent, page, require_login, user_of
 from runtime.core.snapshot.contents import StoredState
 
 _RECENT_QUERIES = 10

@@ -10,10 +10,10 @@ from console.accounts.rights import operate_refusal
 from console.checkpoints.models import Checkpoint, Concern
 from console.checkpoints.review_queue import ReviewFilter, review_queue, with_longest_later
 from console.operations.models import OperationKind
+from console.ui.live.page import LivePage, PageContent, user_of
+from console.ui.live.revision import revision, revision_of
 from console.ui.paging import by_id, text, whole_number
-from console.ui.revision import revision, revision_of
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import LivePage, PageContent, user_of
 
 ROWS_PER_PAGE: Final = 50
 MAX_USERS: Final = 200

@@ -9,10 +9,10 @@ from console.accounts.rights import operate_refusal
 from console.jobs.models import Job
 from console.operations.models import Operation, OperationKind, Schedule, ScheduledOperation
 from console.operations.schedules import SHOWN_TIMES, next_times
+from console.ui.live.page import LivePage, PageContent
+from console.ui.live.revision import revision
 from console.ui.paging import whole_number
-from console.ui.revision import revision
 from console.ui.views.actions import request_or_explain
-from console.ui.views.page import LivePage, PageContent
 
 
 class SchedulePage(LivePage):

@@ -14,10 +14,10 @@ from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.masking import mask_settings
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, parallelism_limit
-from console.ui import schema_fields
+from console.ui.forms import schema_fields
+from console.ui.forms.row_fields import MAX_ROWS, RowsField
+from console.ui.forms.schema_fields import Schema
 from console.ui.paging import whole_number
-from console.ui.row_fields import MAX_ROWS, RowsField
-from console.ui.schema_fields import Schema
 from runtime.access.redaction import mask
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 

@@ -1,0 +1,1 @@
+"""Lists of rows: filters from the address, and the rows of a page."""

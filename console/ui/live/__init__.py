@@ -1,0 +1,1 @@
+"""Parts that make a poll cheap: the revision of a page, shared rows, and live blocks."""

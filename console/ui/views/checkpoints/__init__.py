@@ -1,0 +1,1 @@
+"""Views of checkpoints: pages of one and of all of a job."""

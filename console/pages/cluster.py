@@ -105,9 +105,9 @@ def _versions() -> tuple[tuple[str, str], ...]:
     with connection.cursor() as cursor:
         cursor.execute("SHOW server_version")
         postgres: Any = cursor.fetchone()
-    found = [("Weir", _package(DISTRIBUTION)), ("Python", platform.python_version()), ("Django", django.get_version()),
-             ("Postgres", str(postgres[0]).split()[0])]  # fmt: skip
-    return (*found, *((name, _package(name)) for name in _PACKAGES))
+    versions = [("Weir", _package(DISTRIBUTION)), ("Python", platform.python_version()),
+                ("Django", django.get_version()), ("Postgres", str(postgres[0]).split()[0])]  # fmt: skip
+    return (*versions, *((name, _package(name)) for name in _PACKAGES))
 
 
 @cache  # reads a file of the package

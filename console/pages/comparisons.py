@@ -23,12 +23,12 @@ def load_comparison(job: Job, base: int, other: int, now: datetime) -> Compariso
     if base == other:
         raise InvalidField("other", "must be another checkpoint than `base`")
     rows = job_checkpoints(job).defer(None).select_related("run", "run__version")
-    found = {row.number: row for row in rows.filter(number__in=(base, other))}
+    checkpoints = {row.number: row for row in rows.filter(number__in=(base, other))}
     for field, number in zip(FIELDS, (base, other), strict=True):
-        if number not in found:
+        if number not in checkpoints:
             raise InvalidField(field, f"this job has no checkpoint {number}")
-    graph = found[max(base, other)].run.version.graph or {}
-    return compare(_side(found[base], now), _side(found[other], now), graph)
+    graph = checkpoints[max(base, other)].run.version.graph or {}
+    return compare(_side(checkpoints[base], now), _side(checkpoints[other], now), graph)
 
 
 def _side(checkpoint: Checkpoint, now: datetime) -> Side:
@@ -48,7 +48,7 @@ def _rows(checkpoint: Checkpoint) -> dict[str, int]:
     Raises:
         Refused: the files cannot be read, or the storage does not answer in time.
     """
-    found: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for state in recorded_states_in_time(checkpoint):
-        found[state.operator] = found.get(state.operator, 0) + (state.rows if state.kind.has_rows else 0)
-    return found
+        rows[state.operator] = rows.get(state.operator, 0) + (state.rows if state.kind.has_rows else 0)
+    return rows

@@ -30,12 +30,12 @@ def seal(pack: Mapping[str, Any]) -> str | None:
 
 
 def check_seal(pack: Mapping[str, Any]) -> SealCheck:
-    given = pack.get(MEMBER)
+    seal = pack.get(MEMBER)
     if not settings.WEIR_MANIFEST_KEYS:
         return SealCheck(False, "This console has no key in WEIR_MANIFEST_KEY, so it cannot check a seal.")
-    if not isinstance(given, str) or not given:
+    if not isinstance(seal, str) or not seal:
         return SealCheck(False, "The pack has no seal: it was made without a key in WEIR_MANIFEST_KEY.")
-    encoded = given.encode(errors="replace")
+    encoded = seal.encode(errors="replace")
     if any(hmac.compare_digest(encoded, _hmac(pack, key).encode()) for key in settings.WEIR_MANIFEST_KEYS):
         return SealCheck(True, "The pack is as a console with a key of WEIR_MANIFEST_KEY made it.")
     return SealCheck(False, "The pack was changed, or made with another key.")

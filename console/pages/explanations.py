@@ -9,17 +9,19 @@ from console.checkpoints.models import Checkpoint
 from console.metrics.selectors import mean_load
 
 
-def explanation_of(found: Checkpoint, lanes: Sequence[Lane], now: datetime) -> str:
-    """The explanation of `found`, with `lanes` in the order of the graph; "" without lanes. Two queries."""
-    end = found.completed_at or now
+def explanation_of(checkpoint: Checkpoint, lanes: Sequence[Lane], now: datetime) -> str:
+    """The explanation of `checkpoint`, with `lanes` in the order of the graph; "" without lanes. Two queries."""
+    end = checkpoint.completed_at or now
     return explain(
         Circumstances(
-            outcome=found.outcome,
-            reason=found.reason,
-            detail=found.detail,
-            took_ms=found.took_ms(now),
+            outcome=checkpoint.outcome,
+            reason=checkpoint.reason,
+            detail=checkpoint.detail,
+            took_ms=checkpoint.took_ms(now),
             lanes=lanes,
-            graph=found.run.version.graph or {},
-            load=mean_load(found.run, found.triggered_at, max(end, found.triggered_at), now) if lanes else {},
+            graph=checkpoint.run.version.graph or {},
+            load=mean_load(checkpoint.run, checkpoint.triggered_at, max(end, checkpoint.triggered_at), now)
+            if lanes
+            else {},
         )
     )

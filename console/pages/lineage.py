@@ -29,10 +29,10 @@ def request_of(savepoint: Checkpoint) -> Operation | None:
         Q(ended_at=None) | Q(ended_at__gte=at), job=savepoint.job_id, run=savepoint.run_id, kind=savepoint.kind,
         created_at__gt=at - _LONGEST_WAIT, created_at__lte=at + _MAX_SKEW,
     )  # fmt: skip
-    found = tuple(rows.select_related("requested_by")[:_MAX_REQUESTS])
-    own = [row for row in found if row.made_savepoint == savepoint.number]
-    own = own or [row for row in found if row.made_savepoint is None]
-    return own[0] if len(own) == 1 else None
+    operations = tuple(rows.select_related("requested_by")[:_MAX_REQUESTS])
+    candidates = [row for row in operations if row.made_savepoint == savepoint.number]
+    candidates = candidates or [row for row in operations if row.made_savepoint is None]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def restored_runs(checkpoint: Checkpoint) -> QuerySet[Any]:
@@ -45,9 +45,9 @@ def restored_runs(checkpoint: Checkpoint) -> QuerySet[Any]:
     recovered = Attempt.objects.filter(restored_checkpoint=checkpoint)
     of_clones = Run.objects.filter(job__cloned_from=checkpoint).values_list("pk")
     pks = began.order_by().union(recovered.order_by().values_list("run"), of_clones.order_by())
-    own = recovered.filter(run=OuterRef("pk")).order_by("-token")
-    found = Run.objects.filter(pk__in=pks).annotate(recovered_at=Subquery(own.values("started_at")[:1]))
-    return found.select_related("job", "version").only(
+    attempts = recovered.filter(run=OuterRef("pk")).order_by("-token")
+    runs = Run.objects.filter(pk__in=pks).annotate(recovered_at=Subquery(attempts.values("started_at")[:1]))
+    return runs.select_related("job", "version").only(
         "job__name", "job__cloned_from", "version__number", "parallelism", "state", "created_at",
         "restore_checkpoint",
     ).order_by("-pk")  # fmt: skip
@@ -73,11 +73,11 @@ def rescales_of(job: Job, limit: int) -> list[Rescale]:
     """The newest rescales of a job, newest first."""
     restore = Operation.objects.filter(part_of=OuterRef("pk"), kind=OperationKind.RESTORE).order_by("-created_at")
     versions = JobVersion.objects.filter(pk=OuterRef("wanted")).values("number")
-    wanted: Any = Cast(KeyTextTransform("version", "params"), BigIntegerField())
+    version_pk: Any = Cast(KeyTextTransform("version", "params"), BigIntegerField())
     rows: Any = Operation.objects.filter(job=job, kind=OperationKind.RESCALE).select_related("requested_by")
-    found = rows.annotate(
+    rescales = rows.annotate(
         former=F("run__parallelism"), former_version=F("run__version__number"), stopped_at=F("run__ended_at"),
-        wanted=wanted, version=Subquery(versions), new_run=Subquery(restore.values("run")[:1]),
+        wanted=version_pk, version=Subquery(versions), new_run=Subquery(restore.values("run")[:1]),
         running_at=Subquery(restore.values("ended_at")[:1]),
     ).order_by("-created_at", "-pk")  # fmt: skip
     return [
@@ -85,7 +85,7 @@ def rescales_of(job: Job, limit: int) -> list[Rescale]:
             row, row.former, row.former_version, row.params["parallelism"], row.version, row.new_run,
             _between_ms(row.stopped_at, row.running_at),
         )
-        for row in found[:limit]
+        for row in rescales[:limit]
     ]  # fmt: skip
 
 

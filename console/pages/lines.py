@@ -61,9 +61,9 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def attempt_lines(size: int) -> ArraySubquery:
     """The newest attempts of a run: an annotation of runs."""
-    own = Checkpoint.objects.filter(run=OuterRef("run"), token=OuterRef("token")).order_by("number")
+    checkpoints = Checkpoint.objects.filter(run=OuterRef("run"), token=OuterRef("token")).order_by("number")
     attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by("-token")
-    first_checkpoint_at = Subquery(own.values("triggered_at")[:1])
+    first_checkpoint_at = Subquery(checkpoints.values("triggered_at")[:1])
     newest = with_numbers(attempts).annotate(first_checkpoint_at=first_checkpoint_at)
     columns = {name: name for name in AttemptLine.__struct_fields__}
     columns |= {f"restored_{name}": f"restored_checkpoint__{name}" for name in ("number", "kind")}

@@ -28,14 +28,16 @@ class RestorePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def oldest_restorable(job: str = "") -> Subquery:
     """The oldest restore point as JSON: an annotation of jobs, or with the prefix `job__` of rows of a job."""
-    kept = Checkpoint.objects.filter(job=OuterRef(f"{job}pk"), status=Status.COMPLETED, discarded_at=None)
-    found: Any = kept.filter(~IS_DAMAGED, ~Q(run__version__graph__contains={"mode": ExecutionMode.BATCH.value}))
+    checkpoints = Checkpoint.objects.filter(job=OuterRef(f"{job}pk"), status=Status.COMPLETED, discarded_at=None)
+    candidates: Any = checkpoints.filter(
+        ~IS_DAMAGED, ~Q(run__version__graph__contains={"mode": ExecutionMode.BATCH.value})
+    )
     is_free = ~Q(job__review_policy=ReviewPolicy.REFUSE.value)
-    allowed = found.filter(is_free | Q(review_state=ReviewState.REVIEWED.value)).order_by("number")
+    allowed = candidates.filter(is_free | Q(review_state=ReviewState.REVIEWED.value)).order_by("number")
     point = JSONObject(pk=F("pk"), number=F("number"), kind=F("kind"), triggered_at=F("triggered_at"))
     return Subquery(allowed.values(point=point)[:1])
 
 
-def read_restore_point(found: dict[str, Any] | None) -> RestorePoint | None:
+def read_restore_point(annotation: dict[str, Any] | None) -> RestorePoint | None:
     """The annotation of `oldest_restorable`."""
-    return None if found is None else msgspec.convert(found, RestorePoint)
+    return None if annotation is None else msgspec.convert(annotation, RestorePoint)

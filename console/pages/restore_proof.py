@@ -49,16 +49,16 @@ def latest_proof(job: str) -> Subquery:
     return Subquery(drills.annotate(snapshot=pk).order_by("-created_at").values(proof=proof)[:1])
 
 
-def read_proof(found: dict[str, Any] | None) -> RestoreProof | None:
+def read_proof(annotation: dict[str, Any] | None) -> RestoreProof | None:
     """The annotation of `latest_proof`."""
-    return None if found is None else msgspec.convert(found, RestoreProof)
+    return None if annotation is None else msgspec.convert(annotation, RestoreProof)
 
 
 def proof_of(checkpoint: Checkpoint, drills: Iterable[Operation]) -> RestoreProof | None:
     """The drill of `checkpoint` that ended last, of `drills`, which are sorted newest first."""
     carried_out = (drill for drill in drills if (drill.error or {}).get("code") not in INCONCLUSIVE)
-    whole = (drill for drill in carried_out if not drill.params.get("allow_unmapped"))
-    ended = next((drill for drill in whole if drill.state in _ENDED and drill.ended_at), None)
+    full_drills = (drill for drill in carried_out if not drill.params.get("allow_unmapped"))
+    ended = next((drill for drill in full_drills if drill.state in _ENDED and drill.ended_at), None)
     if ended is None or ended.ended_at is None:
         return None
     return RestoreProof(

@@ -104,19 +104,21 @@ def preview_retention(job: Job, policy: RetentionPolicy | None = None) -> Retent
     """
     run = latest_run(job)
     present = _present_policy(job, run)
-    wanted = policy or present
+    preview_policy = policy or present
     rows = list(restorable(job).select_related("pinned_by"))
     plan = plan_retention(
-        (_candidate(row) for row in rows), wanted, run=run.pk if run else 0, restored=_restored(run, rows)
+        (_candidate(row) for row in rows), preview_policy, run=run.pk if run else 0, restored=_restored(run, rows)
     )
     doomed = [row for row in rows if row.number not in plan.kept]
-    kept = [row for row in rows if row.number in plan.kept]
-    files = _files(doomed, kept)
+    survivors = [row for row in rows if row.number in plan.kept]
+    files = _files(doomed, survivors)
     return RetentionPreview(
-        policy=wanted,
+        policy=preview_policy,
         present=present,
         discarded=files.lines(doomed),
-        kept=tuple(RetentionLine(checkpoint=row, reasons=_reasons(row, plan, wanted, run)) for row in kept),
+        kept=tuple(
+            RetentionLine(checkpoint=row, reasons=_reasons(row, plan, preview_policy, run)) for row in survivors
+        ),
         unknown=files.unknown,
     )
 
@@ -187,32 +189,34 @@ class _Files:
 
     def _line(self, row: Checkpoint, counted: set[str]) -> RetentionLine:
         """`counted`: the files of older checkpoints."""
-        own = self.doomed.get(row.number)
-        if own is None:
+        files = self.doomed.get(row.number)
+        if files is None:
             return RetentionLine(checkpoint=row)
-        shared = own - self.deletable
+        shared = files - self.deletable
         return RetentionLine(
             checkpoint=row,
-            freed_bytes=sum(self.sizes.get(path, 0) for path in (own & self.deletable) - counted),
+            freed_bytes=sum(self.sizes.get(path, 0) for path in (files & self.deletable) - counted),
             shared_bytes=sum(self.sizes[path] for path in shared),
-            needed_by=max((number for number, kept in self.kept.items() if kept & shared), default=None),
+            needed_by=max((number for number, paths in self.kept.items() if paths & shared), default=None),
         )
 
 
-def _files(doomed: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> _Files:
-    periodic = [row for row in kept if row.kind == Kind.CHECKPOINT]
+def _files(doomed: Sequence[Checkpoint], survivors: Sequence[Checkpoint]) -> _Files:
+    periodic = [row for row in survivors if row.kind == Kind.CHECKPOINT]
     if len(doomed) + len(periodic) > MAX_MANIFESTS:
         return _Files(unknown=f"The freed bytes are not computed for more than {MAX_MANIFESTS} checkpoints.")
     if not doomed:
         return _Files()
-    key = ("retention", *(tuple(row.pk for row in rows) for rows in (doomed, kept)))
+    key = ("retention", *(tuple(row.pk for row in rows) for rows in (doomed, survivors)))
     try:
-        return read_in_time(key, partial(_read_files, doomed, periodic, kept))
+        return read_in_time(key, partial(_read_files, doomed, periodic, survivors))
     except Refused as refused:
         return _Files(unknown=refused.detail)
 
 
-def _read_files(doomed: Sequence[Checkpoint], periodic: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> _Files:
+def _read_files(
+    doomed: Sequence[Checkpoint], periodic: Sequence[Checkpoint], survivors: Sequence[Checkpoint]
+) -> _Files:
     sizes, doomed_files, kept_files = dict[str, int](), dict[int, set[str]](), dict[int, set[str]]()
     for row in doomed:
         if (manifest := storage.readable_manifest(row)) is not None:
@@ -223,7 +227,7 @@ def _read_files(doomed: Sequence[Checkpoint], periodic: Sequence[Checkpoint], ke
     # A checkpoint may name files of the savepoint that its run was restored from. Other savepoints share no file.
     folders = {folder_of_file(path) for path in files}
     unreadable, manifests = [], []
-    for row in (*periodic, *(row for row in kept if row.kind != Kind.CHECKPOINT and row.path in folders)):
+    for row in (*periodic, *(row for row in survivors if row.kind != Kind.CHECKPOINT and row.path in folders)):
         if (manifest := storage.readable_manifest(row)) is None:
             unreadable.append(row.path)
         else:

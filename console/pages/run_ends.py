@@ -33,9 +33,9 @@ def end_of_run(run: Run, ended_by: Operation | None, schema: Schema) -> str:
     if ended_by is not None:
         user = ended_by.requested_by.get_username() if ended_by.requested_by else "the system"
         savepoint = (ended_by.result or {}).get("checkpoint")
-        taken = f" with savepoint {savepoint}" if savepoint else ""
+        suffix = f" with savepoint {savepoint}" if savepoint else ""
         reason = f" Reason given: {ended_by.reason}" if ended_by.reason else ""
-        return f"A {ended_by.kind} that {user} requested ended the run{taken}.{reason}"
+        return f"A {ended_by.kind} that {user} requested ended the run{suffix}.{reason}"
     if run.run_state is RunState.FINISHED:
         return "All inputs ended, and all output is committed."
     return f"The run was {run.state}."

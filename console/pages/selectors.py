@@ -157,8 +157,8 @@ def lag_order(now: datetime) -> Case:
 
 def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJobs:
     """The jobs whose latest run has a state in `states`; None selects jobs that never ran."""
-    named = Q(run_state__in=[state for state in states if state is not None])
-    return jobs.filter(named | Q(run_state=None) if None in states else named)
+    condition = Q(run_state__in=[state for state in states if state is not None])
+    return jobs.filter(condition | Q(run_state=None) if None in states else condition)
 
 
 def count_by(jobs: FoundJobs, *annotations: str) -> dict[tuple[Any, ...], int]:
@@ -247,9 +247,9 @@ def job_page(pk: int) -> JobPage:
 
 def _newest_and_active(job: Job) -> tuple[Operation, ...]:
     """The newest operations of a job, then any older active ones, newest first."""
-    own = Operation.objects.filter(job=job)
-    newest = own.order_by("-created_at", "-pk").values("pk")[:PAGE_ROWS]
-    return tuple(with_runs(own.filter(Q(pk__in=newest) | Q(state__in=ACTIVE_STATES))))
+    operations = Operation.objects.filter(job=job)
+    newest = operations.order_by("-created_at", "-pk").values("pk")[:PAGE_ROWS]
+    return tuple(with_runs(operations.filter(Q(pk__in=newest) | Q(state__in=ACTIVE_STATES))))
 
 
 def _page_facts(pk: int, job: str = "") -> dict[str, Any]:

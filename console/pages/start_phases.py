@@ -94,8 +94,8 @@ def start_moments(run: Run) -> tuple[StartMoments, list[StartMoments]]:
         reduce(or_, first_hour), step_s=FINEST_STEP_S, operator=WHOLE_RUN, records_in__gt=0
     )
     begun = dict(flowing.values_list("run_id").annotate(Min("at")))
-    found = [_moments(r, begun.get(r.pk)) for r in runs]
-    return found[0], found[1:]
+    moments = [_moments(r, begun.get(r.pk)) for r in runs]
+    return moments[0], moments[1:]
 
 
 def restart_phases(attempt: Attempt) -> tuple[StartPhase, ...]:
@@ -112,20 +112,20 @@ def _moments(run: Any, records: datetime | None) -> StartMoments:
 
 
 def _steps(launch: Mapping[str, int] | None) -> dict[str, datetime]:
-    known = launch or {}
-    return {step: datetime.fromtimestamp(known[step] / 1000, UTC) for step in _LAUNCH_STEPS if step in known}
+    times_ms = launch or {}
+    return {step: datetime.fromtimestamp(times_ms[step] / 1000, UTC) for step in _LAUNCH_STEPS if step in times_ms}
 
 
 def _first_work(moments: StartMoments, records: datetime | None) -> datetime | None:
     """The moment from which the slots work. A run whose input comes later completes checkpoints before."""
     if moments.claimed is None:
         return None
-    found = [at for at in (records, moments.completed) if at is not None and at - moments.claimed <= MAX_START]
-    if not found:
+    times = [at for at in (records, moments.completed) if at is not None and at - moments.claimed <= MAX_START]
+    if not times:
         return None
-    if moments.deployed is not None and min(found) == moments.completed:
+    if moments.deployed is not None and min(times) == moments.completed:
         return moments.deployed  # the checkpoint waited for no record
-    return max(min(found), moments.deployed or moments.claimed)
+    return max(min(times), moments.deployed or moments.claimed)
 
 
 def start_phases(moments: StartMoments, earlier: Sequence[StartMoments]) -> tuple[StartPhase, ...]:
@@ -137,15 +137,15 @@ def start_phases(moments: StartMoments, earlier: Sequence[StartMoments]) -> tupl
             break
         if ms or phase is not _RECORDS:  # records are counted in intervals of 5 s
             reached.append((phase, ms))
-    whole = sum(ms for _, ms in reached)
-    found, left = [], 0.0
+    total_ms = sum(ms for _, ms in reached)
+    phases, left = [], 0.0
     for phase, ms in reached:
         before = [took for each in earlier if (took := _duration_ms(each, phase)) is not None]
-        width = ms / whole * _BAR if whole else 0.0
+        width = ms / total_ms * _BAR if total_ms else 0.0
         expected_ms = median(before) if before else None
-        found.append(StartPhase(phase[0], phase[1], round(left, 2), round(width, 2), ms, expected_ms))
+        phases.append(StartPhase(phase[0], phase[1], round(left, 2), round(width, 2), ms, expected_ms))
         left += width
-    return tuple(found)
+    return tuple(phases)
 
 
 def _duration_ms(moments: StartMoments, phase: _Phase) -> float | None:

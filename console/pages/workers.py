@@ -42,8 +42,10 @@ class Answer:
     def queues(self) -> tuple[tuple[str, int, int], ...]:
         """(queue, places, free places). A worker of several queues counts in each."""
         names = sorted({name for worker in self.workers for name in worker.queues})
-        own = {name: [worker for worker in self.workers if name in worker.queues] for name in names}
-        return tuple((name, sum(w.places for w in own[name]), sum(w.free for w in own[name])) for name in names)
+        by_queue = {name: [worker for worker in self.workers if name in worker.queues] for name in names}
+        return tuple(
+            (name, sum(w.places for w in by_queue[name]), sum(w.free for w in by_queue[name])) for name in names
+        )
 
     @property
     def run_places(self) -> tuple[int, int]:

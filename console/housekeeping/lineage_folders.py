@@ -94,18 +94,18 @@ def _unused_folders(job: Job, folder: Path) -> list[Path]:
         return []
     if not needing:
         return [folder]
-    made, needed = _operators(runs), _operators(needing)
-    return [entry for entry in _folders(folder) if _uids(entry) & made and not _uids(entry) & needed]
+    lineage_uids, used_uids = _operators(runs), _operators(needing)
+    return [entry for entry in _folders(folder) if _uids(entry) & lineage_uids and not _uids(entry) & used_uids]
 
 
 def _runs_in_use(runs: Iterable[Run]) -> Iterable[Run]:
     """The runs that have not ended `RUN_END_GRACE` ago, have a restorable checkpoint, or have a supervised stage."""
     ids = [run.pk for run in runs]
-    gone = Q(state__in=TERMINAL_STATES, ended_at__lte=Now() - RUN_END_GRACE)
+    is_over = Q(state__in=TERMINAL_STATES, ended_at__lte=Now() - RUN_END_GRACE)
     retained = Checkpoint.objects.filter(run__in=ids, discarded_at=None, status=Status.COMPLETED)
     attended = StandingStage.objects.filter(run__in=ids).exclude(lease_owner="")
-    needed = ~gone | Q(pk__in=retained.values("run")) | Q(pk__in=attended.values("run"))
-    return Run.objects.filter(needed, pk__in=ids).select_related("version")
+    is_in_use = ~is_over | Q(pk__in=retained.values("run")) | Q(pk__in=attended.values("run"))
+    return Run.objects.filter(is_in_use, pk__in=ids).select_related("version")
 
 
 def _operators(runs: Iterable[Run]) -> set[str]:

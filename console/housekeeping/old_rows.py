@@ -90,7 +90,7 @@ def old_checkpoints() -> QuerySet[Any]:
     )  # fmt: skip
     end_of_run = Q(kind__in=(Kind.STOP, Kind.DRAIN)) & ~Q(run__state__in=TERMINAL_STATES)
     of_checkpoint = OuterRef("pk")
-    needed = (
+    references = (
         Exists(Run.objects.filter(restore_checkpoint=of_checkpoint))
         | Exists(Attempt.objects.filter(restored_checkpoint=of_checkpoint))
         | Exists(Job.objects.filter(cloned_from=of_checkpoint))
@@ -98,7 +98,7 @@ def old_checkpoints() -> QuerySet[Any]:
         | Exists(Operation.objects.filter(job=OuterRef("job"), state__in=ACTIVE_STATES))
     )
     old = Checkpoint.objects.filter(over, triggered_at__lt=before).exclude(attended).exclude(end_of_run)
-    return old.exclude(needed).annotate(point=_newest_restorable()).exclude(_limits_repetition())
+    return old.exclude(references).annotate(point=_newest_restorable()).exclude(_limits_repetition())
 
 
 def _newest_restorable() -> Subquery:
@@ -171,14 +171,14 @@ def old_operations() -> QuerySet[Operation]:
     records = [each.kind for each in operation_types() if each.target is Target.RECORD]
     on_snapshots = [each.kind for each in types_of(SnapshotOperation)]
     starts = Q(kind__in=begins) & Q(run__isnull=False)
-    needed = (
+    references = (
         Exists(Operation.objects.filter(Q(state__in=ACTIVE_STATES) | Q(ended_at__gte=before), part_of=OuterRef("pk")))
         | Exists(Schedule.objects.filter(last_operation=OuterRef("pk")))
         | Exists(Verification.objects.filter(operation=OuterRef("pk")))
         | Exists(Checkpoint.objects.filter(held_by=OuterRef("pk")))
     )
     old = Operation.objects.filter(ended_at__lt=before, part_of=None).exclude(state__in=ACTIVE_STATES)
-    old = old.exclude(kind__in=records).exclude(starts & ~Q(run__state__in=TERMINAL_STATES)).exclude(needed)
+    old = old.exclude(kind__in=records).exclude(starts & ~Q(run__state__in=TERMINAL_STATES)).exclude(references)
     key = Cast(KeyTextTransform("checkpoint", OuterRef("params")), BigIntegerField())
     checkpoint = Checkpoint.objects.filter(job=OuterRef("job"), pk=key)
     return old.exclude(Q(kind__in=on_snapshots) & Exists(checkpoint))

@@ -72,18 +72,18 @@ def find_orphans(job: Job) -> Orphans:
     root = job_root(job.pk)
     try:
         names = read_in_time(("folders", job.pk), partial(_checkpoint_folders, root))
-        named, failed = _named(job, names)
-        unnamed = [name for name in names if name not in named]
+        row_folders, failed = _named(job, names)
+        unnamed = [name for name in names if name not in row_folders]
         restorable = _restorable(job)
         key = ("orphans", job.pk, tuple(unnamed), tuple(row.pk for row in restorable))
-        found = read_in_time(key, partial(_read_folders, root, unnamed, restorable, failed))
+        listing = read_in_time(key, partial(_read_folders, root, unnamed, restorable, failed))
     except OSError as error:
         return Orphans(root=str(root), fault=f"The storage cannot be read: {error}")
     except Refused as refused:
         return Orphans(root=str(root), fault=refused.detail)
-    missing = _still_restorable([row for row in restorable if row.pk not in found.stored])
+    missing = _still_restorable([row for row in restorable if row.pk not in listing.stored])
     return Orphans(
-        root=str(root), folders=found.orphans, folder_total=found.orphan_total, missing=tuple(missing[:MAX_LISTED]),
+        root=str(root), folders=listing.orphans, folder_total=listing.orphan_total, missing=tuple(missing[:MAX_LISTED]),
         missing_total=len(missing),
     )  # fmt: skip
 
@@ -106,8 +106,8 @@ def remove_failed_folders(job: Job) -> int:
     stored = [row for row in restorable if (root / row.path / MANIFEST_FILE).exists()]
     if len(stored) < len(restorable) or len(restorable) == MAX_ROWS:  # a manifest that is not read may need any folder
         return 0
-    whole = {name for name in failed if name.startswith("savepoint-") and (root / name / MANIFEST_FILE).exists()}
-    over = [name for name in failed if name not in whole and _is_over(failed[name], stored)]
+    savepoints = {name for name in failed if name.startswith("savepoint-") and (root / name / MANIFEST_FILE).exists()}
+    over = [name for name in failed if name not in savepoints and _is_over(failed[name], stored)]
     count = 0
     for name in _without_reference(over, stored, time.monotonic() + REMOVAL_S):
         folder = _folder(root / name, time.monotonic() + WALK_S)
@@ -184,19 +184,19 @@ def _named(job: Job, names: list[str]) -> tuple[set[str], dict[str, _Failed]]:
     checkpoints, by folder. They have no path.
     """
     numbers = {name: parse_folder(name) for name in names}
-    wanted = {found[0] for found in numbers.values() if found is not None}
-    rows = list(Checkpoint.objects.filter(job=job, number__in=wanted).select_related("run").only(
+    checkpoint_numbers = {key[0] for key in numbers.values() if key is not None}
+    rows = list(Checkpoint.objects.filter(job=job, number__in=checkpoint_numbers).select_related("run").only(
         "number", "token", "path", "status", "run__state"))  # fmt: skip
     paths = {row.path for row in rows if row.path}
     keys = {(row.number, row.token): row for row in rows if not row.path}
-    named, failed = set[str](), dict[str, _Failed]()
+    row_folders, failed = set[str](), dict[str, _Failed]()
     for name, key in numbers.items():
         row = keys.get(key) if key is not None else None
         if name in paths or (row is not None and row.status != Status.FAILED):
-            named.add(name)
+            row_folders.add(name)
         elif row is not None:
             failed[name] = _Failed(row.run_id, row.number, is_ended=row.run.is_terminal)
-    return named, failed
+    return row_folders, failed
 
 
 def _restorable(job: Job) -> list[Checkpoint]:
@@ -221,20 +221,20 @@ def _without_reference(names: Sequence[str], stored: Sequence[Checkpoint], deadl
     Raises:
         Refused, TimeoutError: the manifests cannot be read, or not in time.
     """
-    numbers = {name: found[0] for name in names if (found := parse_folder(name)) is not None}
+    numbers = {name: key[0] for name in names if (key := parse_folder(name)) is not None}
     if not numbers:
         return []
-    needed, oldest = set[str](), min(numbers.values())
+    used_folders, oldest = set[str](), min(numbers.values())
     for row in stored:
         if row.kind != Kind.CHECKPOINT or row.number < oldest:
             continue
         if time.monotonic() >= deadline:
             raise TimeoutError("its manifests were not read in time")
         if manifest := readable_manifest(row):
-            needed.update(folder_of_file(segment.path) for segment in manifest.files())
+            used_folders.update(folder_of_file(segment.path) for segment in manifest.files())
         else:
-            needed.update(name for name, number in numbers.items() if number <= row.number)
-    return [name for name in names if name not in needed]
+            used_folders.update(name for name, number in numbers.items() if number <= row.number)
+    return [name for name in names if name not in used_folders]
 
 
 def _folder(folder: Path, deadline: float) -> OrphanFolder | None:
@@ -248,8 +248,8 @@ def _folder(folder: Path, deadline: float) -> OrphanFolder | None:
         if not (is_whole := time.monotonic() < deadline):
             break
         with suppress(FileNotFoundError):
-            found = file.lstat()
-            nbytes, changed_s = nbytes + found.st_size, max(changed_s, found.st_mtime)
+            status = file.lstat()
+            nbytes, changed_s = nbytes + status.st_size, max(changed_s, status.st_mtime)
     changed_at = datetime.fromtimestamp(changed_s, UTC)
     return OrphanFolder(name=folder.name, nbytes=nbytes if is_whole else None, changed_at=changed_at)
 

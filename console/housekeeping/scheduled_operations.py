@@ -39,8 +39,8 @@ def run_schedules() -> None:
         try:
             with transaction.atomic():
                 lock_job(Job(pk=job))  # before the schedule, as a change of it does
-                found = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
-                due = found.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
+                rows = Schedule.objects.select_for_update(skip_locked=True, of=("self",))
+                due = rows.select_related("job", "owner").filter(pk=pk, next_at__lte=now).first()
                 if due is not None:
                     _request(due, timezone.now())  # the lock may have taken a while
         except Exception as error:
@@ -69,13 +69,13 @@ def _request(schedule: Schedule, now: datetime) -> None:
     elif is_blacked_out(now, schedule.blackouts):
         _miss(schedule, due, "No worker of the console requested it before a blackout window began.")
     else:
-        asked = services.OperationRequestContext(
+        context = services.OperationRequestContext(
             user=schedule.owner, reason=_reason(schedule), idempotency_key=f"{schedule.key_prefix}{due.isoformat()}"
         )
         try:
             is_drill = schedule.operation == ScheduledOperation.DRILL
             params = _drill(schedule.job) if is_drill else {"name": f"{schedule.name} {due:%Y-%m-%d %H:%M}"}
-            schedule.last_operation = services.request(asked, schedule.job, schedule.operation, params).operation
+            schedule.last_operation = services.request(context, schedule.job, schedule.operation, params).operation
             schedule.missed_at, schedule.missed_reason = None, ""
         except Refused as refused:
             if now - due < _RETRIED_FOR and _may_pass(refused, schedule.job):
@@ -125,23 +125,23 @@ def _discard_surplus(schedule: Schedule) -> None:
     Savepoints that are pinned or in review stay and do not count. A savepoint whose files a checkpoint or an operation
     still needs is tried again at the next pass.
     """
-    taken = Checkpoint.objects.filter(
+    savepoints = Checkpoint.objects.filter(
         job=schedule.job_id, kind=Kind.SAVEPOINT, status=Status.COMPLETED, discarded_at=None, pinned_at=None
     )
-    left = taken.exclude(review_state=ReviewState.IN_REVIEW).order_by("-number")
+    left = savepoints.exclude(review_state=ReviewState.IN_REVIEW).order_by("-number")
     numbers = list(left.values_list("number", flat=True))
     if len(numbers) <= (schedule.keep or 0):
         return
-    made = Operation.objects.filter(
+    operations = Operation.objects.filter(
         job=schedule.job_id, idempotency_key__startswith=schedule.key_prefix, result__checkpoint__in=numbers
     )
-    own = {row.result["checkpoint"] for row in made.only("result") if row.result}
-    needed = _reviewed_savepoint(schedule.job)
-    surplus = [found for found in left.filter(number__in=own)[schedule.keep :] if found != needed]
-    asked = services.OperationRequestContext(user=schedule.owner, reason=_reason(schedule))
+    schedule_numbers = {row.result["checkpoint"] for row in operations.only("result") if row.result}
+    reviewed_savepoint = _reviewed_savepoint(schedule.job)
+    surplus = [row for row in left.filter(number__in=schedule_numbers)[schedule.keep :] if row != reviewed_savepoint]
+    context = services.OperationRequestContext(user=schedule.owner, reason=_reason(schedule))
     for checkpoint in surplus:
         try:
-            services.request(asked, schedule.job, OperationKind.DISCARD, {"checkpoint": checkpoint.pk})
+            services.request(context, schedule.job, OperationKind.DISCARD, {"checkpoint": checkpoint.pk})
         except Refused as refused:
             log.info("an older scheduled savepoint stays", checkpoint=checkpoint.pk, reason=refused.detail)
 

@@ -23,9 +23,10 @@ from console.jobs.services import lock_job
 from console.operations import services
 from console.operations.expected_times import expected_savepoints
 from console.operations.job_state import run_conflict
-from console.operations.kinds.job.delegated import BulkProgress, delegated_operation
+from console.operations.kinds.job.delegated import BulkProgress, DelegatedOperation
 from console.operations.legality import request_refusal
 from console.operations.models import ACTIVE_STATES, BulkOperation, Operation
+from console.operations.registry import operation_of
 from console.operations.selectors import with_runs
 from console.runs.selectors import with_latest_run
 from runtime.core.job.lifecycle import RunAct
@@ -104,7 +105,7 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
     on_runs = Operation.objects.filter(run__in=runs, state__in=ACTIVE_STATES)
     for row in on_runs.select_related("requested_by").order_by("created_at"):
         active.setdefault(row.run_id, []).append(row)
-    operation, refused, lines = delegated_operation(act), request_refusal(act, user), []
+    operation, refused, lines = operation_of(DelegatedOperation, act), request_refusal(act, user), []
     streaming = {run.job_id: checkpoints.get(run.newest) for run in runs.values() if not run.version.is_batch}
     expected = expected_savepoints(streaming, act) if operation.takes_savepoint else {}
     for job in found:

@@ -14,8 +14,8 @@ from console.jobs.models import Job, Run
 from console.operations.job_state import JobState
 from console.operations.maintenance import maintenance_conflict, shown_maintenance
 from console.operations.models import Operation, OperationKind
-from console.operations.operation_type import JobOperation
-from console.operations.registry import job_operation, operation_type, snapshot_operation, types_of
+from console.operations.operation_type import JobOperation, SnapshotOperation
+from console.operations.registry import operation_of, operation_type, types_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ def allowed_operation(
     kind: OperationKind, job: Job, run: Run | None, user: AnyUser, active: Sequence[Operation] | None = None
 ) -> AllowedOperation:
     """An operation on a job. `run` and `active`: as in `allowed_operations`."""
-    return _allowed_on_job(job_operation(kind), JobState(job, run, active), user)
+    return _allowed_on_job(operation_of(JobOperation, kind), JobState(job, run, active), user)
 
 
 def allowed_on(checkpoint: Checkpoint, kind: OperationKind, user: AnyUser) -> AllowedOperation:
     """An operation on a checkpoint or savepoint."""
     try:
-        reason = request_refusal(kind, user) or _sentence(snapshot_operation(kind).conflict(checkpoint))
+        reason = request_refusal(kind, user) or _sentence(operation_of(SnapshotOperation, kind).conflict(checkpoint))
     except Refused as refused:
         reason = refused.detail
     return AllowedOperation(kind, reason)

@@ -37,15 +37,10 @@ def operation_type(kind: str) -> OperationType:
     return _by_kind()[kind]
 
 
-def job_operation(kind: str) -> JobOperation:
+def operation_of(base: type[T], kind: str) -> T:
+    """As `operation_type`, of a kind whose class is below `base`."""
     operation = operation_type(kind)
-    assert isinstance(operation, JobOperation), f"{kind} is no operation on a job"
-    return operation
-
-
-def snapshot_operation(kind: str) -> SnapshotOperation:
-    operation = operation_type(kind)
-    assert isinstance(operation, SnapshotOperation), f"{kind} is no operation on a snapshot"
+    assert isinstance(operation, base), f"{kind} is no {base.__name__}"
     return operation
 
 

@@ -11,12 +11,12 @@ from console.checkpoints.selectors import RunProgress
 from console.health.recovery import read_horizon
 from console.jobs.models import Run
 from console.metrics.live import Live
-from console.operations.kinds.job.delegated import delegated_operation, preview
+from console.operations.kinds.job.delegated import DelegatedOperation
 from console.operations.legality import AllowedOperation
 from console.operations.models import OperationKind
-from console.operations.operation_type import JobButton
+from console.operations.operation_type import JobButton, JobOperation
 from console.operations.preview import Confirmation
-from console.operations.registry import job_operation
+from console.operations.registry import operation_of
 from console.ui.jobhealth import silent_since
 
 _SILENCE = (
@@ -65,7 +65,7 @@ def job_acts(
 
     The suggested operation comes first, and a start that repeats output last.
     """
-    buttons = {act.act: job_operation(act.act).button for act in acts}
+    buttons = {act.act: operation_of(JobOperation, act.act).button for act in acts}
     acts = sorted(acts, key=lambda act: buttons[act.act].place)
     possible = [
         _button(job_id, act.act, buttons[act.act], is_suggested=act.act is suggested, start_repeats=start_repeats)
@@ -97,7 +97,7 @@ def _button(job_id: int, kind: OperationKind, button: JobButton, *, is_suggested
 
 def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, now: datetime) -> Confirmation:
     """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
-    operation = delegated_operation(kind)
+    operation = operation_of(DelegatedOperation, kind)
     texts = operation.confirmation(run, reached, live)
     sentences = texts.sentences
     if since := silent_since(run, now):
@@ -105,7 +105,7 @@ def confirmation(kind: str, run: Run | None, reached: RunProgress, live: Live, n
         sentences = (*sentences, _SILENCE.format(silence))
     horizon = read_horizon(run, now) if run and not operation.takes_savepoint else None
     begin = reached.continuable.triggered_at if reached.continuable else None
-    numbers = preview(operation, run, reached, horizon.records_from(begin) if horizon else None)
+    numbers = operation.preview(run, reached, horizon.records_from(begin) if horizon else None)
     return replace(
         texts, sentences=sentences, numbers=numbers, saves=operation.takes_savepoint, run=run.pk if run else None
     )

@@ -14,8 +14,8 @@ from console.api.serializers.base import Problem
 from console.checkpoints.restart_times import read_restarts_ms
 from console.checkpoints.selectors import run_progress
 from console.health.recovery import read_horizon
-from console.operations.kinds.job.delegated import DelegatedOperation, delegated_operation, preview
-from console.operations.registry import types_of
+from console.operations.kinds.job.delegated import DelegatedOperation
+from console.operations.registry import operation_of, types_of
 from console.runs.selectors import latest_run
 
 PREVIEWED: Final = [each.kind.value for each in types_of(DelegatedOperation)]
@@ -66,6 +66,7 @@ class OperationPreview(ScopedView):
         run, now = latest_run(of), timezone.now()
         reached, horizon = run_progress(run), run and read_horizon(run, now, read_restarts_ms(of.pk))
         begin = reached.continuable.triggered_at if reached.continuable else None
-        numbers = preview(delegated_operation(act), run, reached, horizon.records_from(begin) if horizon else None)
+        replayed = horizon.records_from(begin) if horizon else None
+        numbers = operation_of(DelegatedOperation, act).preview(run, reached, replayed)
         found = {"act": act, "run": run and run.pk, "numbers": numbers, "horizon": horizon}
         return Response(self.get_serializer(found).data)

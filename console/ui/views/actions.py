@@ -39,19 +39,23 @@ from console.ui.paging import whole_number
 REPEATED_MESSAGE = "This page had already sent the request."
 
 
+def request_context(request: HttpRequest) -> OperationRequestContext:
+    """The user, reason and key of a form."""
+    return OperationRequestContext(
+        user=user_of(request),
+        reason=request.POST.get("reason", "").strip(),
+        request_id=request_id_of(request),
+        idempotency_key=request.POST.get("key") or None,
+    )
+
+
 def request_operation(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> None:
     """Requests an operation and adds a message for the user.
 
     Raises:
         Refused: with the sentence to show.
     """
-    asked = OperationRequestContext(
-        user=user_of(request),
-        reason=request.POST.get("reason", "").strip(),
-        request_id=request_id_of(request),
-        idempotency_key=request.POST.get("key") or None,
-    )
-    accepted = ask(asked, job, kind, params or {})
+    accepted = ask(request_context(request), job, kind, params or {})
     messages.info(request, REPEATED_MESSAGE if accepted.replayed else operation_type(kind).message)
 
 

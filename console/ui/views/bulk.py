@@ -9,16 +9,16 @@ from django.http import HttpResponse, HttpResponseBadRequest
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
 
-from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.operations.bulk import BulkAct, BulkLine, bulk_lines, carry_out, result_lines
-from console.operations.kinds.job.delegated import delegated_operation
+from console.operations.kinds.job.delegated import DelegatedOperation
 from console.operations.models import BulkOperation, Operation
-from console.operations.services import OperationRequestContext
+from console.operations.registry import operation_of
 from console.pages.selectors import rows_of_selection
-from console.ui.live.page import LivePage, PageContent, page, user_of
+from console.ui.live.page import LivePage, PageContent, page
 from console.ui.live.revision import revision
 from console.ui.paging import whole_number
+from console.ui.views.actions import request_context
 
 
 class BulkPage(LivePage):
@@ -40,14 +40,9 @@ class BulkPage(LivePage):
         self.act = act
         if self.request.method != "POST" or not self.numbers:
             return None
-        asked = OperationRequestContext(
-            user=user_of(self.request),
-            reason=self.request.POST.get("reason", "").strip(),
-            request_id=request_id_of(self.request),
-            idempotency_key=self.request.POST.get("key") or None,
-        )
+        context = request_context(self.request)
         try:
-            return redirect("ui:bulk_result", carry_out(act, self._lines(), self.tags, asked, self.runs).pk)
+            return redirect("ui:bulk_result", carry_out(act, self._lines(), self.tags, context, self.runs).pk)
         except Refused as refused:
             return self._refusal(refused)
 
@@ -107,7 +102,7 @@ def _texts(act: BulkAct) -> tuple[str, str]:
         return "Add tags", "Each of these jobs gets the tags and keeps its own."
     if act is BulkAct.UNTAG:
         return "Remove tags", "Each of these jobs loses the tags and keeps its others."
-    operation = delegated_operation(act)
+    operation = operation_of(DelegatedOperation, act)
     return operation.bulk_title, operation.bulk_effect
 
 
@@ -121,7 +116,7 @@ def _context(act: BulkAct, tags: Sequence[str], lines: Sequence[BulkLine]) -> di
         "lines": lines,
         "possible": sum(not line.refusal and (line.changes or not act.is_of_tags) for line in lines),
         "command": _command(act, tags, [line.job.name for line in lines]),
-        "is_dangerous": not act.is_of_tags and delegated_operation(act).button.is_dangerous,
+        "is_dangerous": not act.is_of_tags and operation_of(DelegatedOperation, act).button.is_dangerous,
         "is_of_tags": act.is_of_tags,
     }
 

@@ -82,7 +82,7 @@ def test_failures_are_counted_by_day_and_reason(browser: Client, api: APIClient)
     path, day = f"/jobs/{run.job_id}/checkpoints/trend/", (now - timedelta(days=1)).date()
     page = browser.get(path)
     assert "2 expired, 1 async failed" in blocks.text(page)
-    match = re.search(rf'id="failed-{day}-expired" href="([^"]+)"', page.content.decode())
+    match = re.search(rf'id="failed-{day}-expired"\s+href="([^"]+)"', page.content.decode())
     assert match
     listed = browser.get(match[1].replace("&amp;", "&")).context["found"].page.rows
     assert {row.number for row in listed} == {1, 2}

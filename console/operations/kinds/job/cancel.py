@@ -28,7 +28,7 @@ class Cancel(DelegatedOperation):
     states = (RunState.CANCELLING,)
     reached_state = RunState.CANCELED
 
-    def numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
+    def _numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
         return cancel_numbers(run, reached, replayed)
 
     def confirmation(self, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:

@@ -81,11 +81,16 @@ class DelegatedOperation(JobOperation):
         """`reached` holds the newest checkpoints of the run."""
         raise NotImplementedError
 
-    def numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
-        """The effects in numbers, on a streaming run whose records flow.
+    def preview(self, run: Run | None, reached: RunProgress, replayed: int | None) -> tuple[Number, ...]:
+        """The numbers of an operation on a streaming run whose records flow; else none. At most four queries.
 
         `replayed`: the records since `reached.continuable`, which a restore after a cancel would read again.
         """
+        if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
+            return ()
+        return tuple(self._numbers(run, reached, replayed))
+
+    def _numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
         raise NotImplementedError
 
     def effect(self, progress: BulkProgress) -> str:
@@ -139,7 +144,7 @@ class SavepointTaking(DelegatedOperation):
     withdrawable = Q()
     fires_windows: ClassVar[bool] = False
 
-    def numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
+    def _numbers(self, run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:
         return savepoint_numbers(self.kind, run, reached, commits=self.ends_run, fires_windows=self.fires_windows)
 
     def accept(self, row: Operation, params: RunParams) -> Operation:
@@ -158,21 +163,3 @@ class SavepointTaking(DelegatedOperation):
         if row.state == OperationState.QUEUED:
             return ""
         return f"The {row.kind} is {row.state}: only a request that no job master has begun can be withdrawn."
-
-
-def delegated_operation(kind: str) -> DelegatedOperation:
-    operation = operation_type(kind)
-    assert isinstance(operation, DelegatedOperation), f"no job master carries out {kind}"
-    return operation
-
-
-def preview(
-    operation: DelegatedOperation, run: Run | None, reached: RunProgress, replayed: int | None
-) -> tuple[Number, ...]:
-    """The numbers of an operation on a streaming run whose records flow; else none. At most four queries.
-
-    `replayed`: as in `DelegatedOperation.numbers`.
-    """
-    if run is None or run.version.is_batch or run.run_state not in FLOWING_STATES:
-        return ()
-    return tuple(operation.numbers(run, reached, replayed))

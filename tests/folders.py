@@ -1,6 +1,6 @@
 """Checks that no folder of the product has more modules than a reader can survey. Part of `make check`.
 
-`__init__.py` and migrations do not count. A folder of `EXCEPTIONS` is too large already, and may only shrink.
+`__init__.py` and migrations do not count.
 """
 
 import sys
@@ -20,12 +20,6 @@ PACKAGES: Final = (
     "examples",
 )
 MAX_MODULES: Final = 20
-#: Folder -> its number of modules.
-EXCEPTIONS: Final[Mapping[str, int]] = {
-    "console/ui": 29,
-    "console/ui/views": 25,
-    "runtime/core/subtask": 21,
-}
 
 
 def folders(root: Path) -> dict[str, int]:
@@ -39,20 +33,14 @@ def folders(root: Path) -> dict[str, int]:
     return counts
 
 
-def faults(counts: Mapping[str, int], exceptions: Mapping[str, int]) -> Iterator[str]:
+def faults(counts: Mapping[str, int]) -> Iterator[str]:
     for folder, count in sorted(counts.items()):
-        limit = exceptions.get(folder, MAX_MODULES)
-        if count > limit:
-            yield f"{folder} has {count} modules, more than {limit}: group them"
-    for folder, number in sorted(exceptions.items()):
-        count = counts.get(folder, 0)
-        if count < number:
-            new = f"lower its number to {count}" if count > MAX_MODULES else "remove it"
-            yield f"{folder} has {count} modules: {new} in EXCEPTIONS"
+        if count > MAX_MODULES:
+            yield f"{folder} has {count} modules, more than {MAX_MODULES}: group them"
 
 
 def main() -> int:
-    large = list(faults(folders(ROOT), EXCEPTIONS))
+    large = list(faults(folders(ROOT)))
     for fault in large:
         print(fault, file=sys.stderr)  # noqa: T201
     return 1 if large else 0

@@ -1,21 +1,11 @@
-"""The layout of `console.ui`: folders of at most 20 modules, and no SQL beside the pages."""
+"""The layout of `console.ui`: no SQL beside the pages."""
 
 import ast
 from pathlib import Path
 
-import pytest
-
 from console import ui
 
 FOLDER = Path(ui.__file__).parent
-MAX_MODULES = 20
-
-
-@pytest.mark.parametrize(
-    "folder", [FOLDER, *(path for path in FOLDER.rglob("*") if any(path.glob("*.py")))], ids=lambda path: path.name
-)
-def test_a_folder_answers_one_question(folder: Path) -> None:
-    assert len(list(folder.glob("*.py"))) <= MAX_MODULES
 
 
 def test_pages_read_by_selectors_and_not_by_sql() -> None:

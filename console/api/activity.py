@@ -87,15 +87,15 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
     )
     def post(self, request: Request, job: int) -> Response:
         """Requests an operation. The response is always 202: poll Location, or read it with `?wait=30`."""
-        given = self.body(OperationRequest)
-        asked = services.OperationRequestContext(
+        values = self.body(OperationRequest)
+        context = services.OperationRequestContext(
             user=self.user,
-            reason=given["reason"],
+            reason=values["reason"],
             request_id=request_id_of(request._request),
             idempotency_key=request.headers.get("Idempotency-Key"),
             if_match=request.headers.get("If-Match"),
         )
-        accepted = services.request(asked, self.parent(), given["kind"], given.get("params"))
+        accepted = services.request(context, self.parent(), values["kind"], values.get("params"))
         body = OperationSerializer(accepted.operation).data
         response = location_response("api:operation", accepted.operation.pk, body)
         if accepted.replayed:

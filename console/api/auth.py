@@ -15,10 +15,10 @@ class BearerAuthentication(TokenAuthentication):
     model = ApiToken
 
     def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
-        found = tokens.find(key)
-        if found is None or not found.user.is_active:
+        token = tokens.find(key)
+        if token is None or not token.user.is_active:
             raise AuthenticationFailed("This token is not valid: it was revoked, or never issued.")
-        if found.expires_at is not None and found.expires_at <= timezone.now():
-            raise AuthenticationFailed(f"This token expired at {found.expires_at:%Y-%m-%d %H:%M} UTC. Issue a new one.")
-        found.user.token_scopes = frozenset(found.scopes)
-        return found.user, found
+        if token.expires_at is not None and token.expires_at <= timezone.now():
+            raise AuthenticationFailed(f"This token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC. Issue a new one.")
+        token.user.token_scopes = frozenset(token.scopes)
+        return token.user, token

@@ -37,8 +37,10 @@ class StrictView(generics.GenericAPIView[Any]):
         super().initial(request, *args, **kwargs)
         filtered = set(self.filterset_class.base_filters) | _PAGING if self.filterset_class else set()
         if unknown := sorted(set(request.query_params) - filtered - self.query):
-            known = ", ".join(sorted(filtered | self.query)) or "none"
-            raise serializers.ValidationError(dict.fromkeys(unknown, f"This parameter is unknown; known: {known}."))
+            parameters = ", ".join(sorted(filtered | self.query)) or "none"
+            raise serializers.ValidationError(
+                dict.fromkeys(unknown, f"This parameter is unknown; known: {parameters}.")
+            )
 
         if "If-Match" in request.headers and request.method not in SAFE_METHODS and not self.conditional:
             detail = "If-Match: this resource has no entity tag to compare with. Nothing was changed."
@@ -49,11 +51,11 @@ class StrictView(generics.GenericAPIView[Any]):
         """The authenticated user; only for views that need a login."""
         return cast(User, self.request.user)
 
-    def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
+    def body(self, serializer_class: type[serializers.Serializer[Any]]) -> dict[str, Any]:
         """The validated body of the request."""
-        given = serializer(data=self.request.data)
-        given.is_valid(raise_exception=True)
-        return cast(dict[str, Any], given.validated_data)
+        serializer = serializer_class(data=self.request.data)
+        serializer.is_valid(raise_exception=True)
+        return cast(dict[str, Any], serializer.validated_data)
 
 
 class ScopedView(StrictView):

@@ -79,16 +79,16 @@ class ClusterSerializer(serializers.Serializer[Any]):
     versions = serializers.SerializerMethodField(help_text="Of this console and the packages beside it.")
 
     @extend_schema_field(serializers.DictField(child=serializers.IntegerField()))
-    def get_hosts(self, found: Cluster) -> Any:
-        return dict(found.hosts)
+    def get_hosts(self, cluster: Cluster) -> Any:
+        return dict(cluster.hosts)
 
     @extend_schema_field(serializers.DictField(child=serializers.CharField()))
-    def get_parts(self, found: Cluster) -> Any:
+    def get_parts(self, cluster: Cluster) -> Any:
         return {name: part.text for name, part in READINESS.parts().items()}
 
     @extend_schema_field(serializers.DictField(child=serializers.CharField()))
-    def get_versions(self, found: Cluster) -> Any:
-        return dict(found.versions)
+    def get_versions(self, cluster: Cluster) -> Any:
+        return dict(cluster.versions)
 
 
 class ClusterDetail(StrictView):

@@ -62,14 +62,14 @@ class Login(StrictView):
 
     @extend_schema(responses={200: LoginResponse, 401: Problem}, auth=[])
     def post(self, request: Request) -> Response:
-        given = self.body(LoginRequest)
-        user = authenticate(request._request, username=given["username"], password=given["password"])
+        body = self.body(LoginRequest)
+        user = authenticate(request._request, username=body["username"], password=body["password"])
         if user is None:
             raise Refused("wrong-credentials", "The user name or password is wrong.", status=HTTPStatus.UNAUTHORIZED)
-        expires_at = given["expires_at"] if "expires_at" in given else tokens.default_expiry()
+        expires_at = body["expires_at"] if "expires_at" in body else tokens.default_expiry()
         if expires_at is not None and expires_at <= timezone.now():
             raise InvalidField("expires_at", "must lie in the future")
-        scopes = [scope for scope in all_scopes() if scope in given.get("scopes", ())]
+        scopes = [scope for scope in all_scopes() if scope in body.get("scopes", ())]
         token = tokens.issue(user, expires_at, scopes=scopes)
         return Response({"token": token.text, "scopes": scopes, "expires_at": expires_at})
 
@@ -108,28 +108,28 @@ class Jobs(StrictView, generics.ListAPIView[Job]):
 
     @extend_schema(request=JobRequest, responses={201: JobSerializer, 409: Problem})
     def post(self, request: Request) -> Response:
-        given = self.body(JobRequest)
-        version, starts, like = given.pop("version", None), given.pop("start"), given.pop("duplicate_of", None)
+        body = self.body(JobRequest)
+        version, starts, like = body.pop("version", None), body.pop("start"), body.pop("duplicate_of", None)
         if starts and version is None and like is None:
             raise InvalidField("start", "needs a version")
         with transaction.atomic():
             if like is None:
-                job = services.create_job(self.user, **given)
+                job = services.create_job(self.user, **body)
             else:
-                job = editing.duplicate_definition(self.user, _version_to_duplicate(like), **given)
+                job = editing.duplicate_definition(self.user, _version_to_duplicate(like), **body)
             if version is not None:
                 services.create_version(self.user, job, **version)
             if starts:
-                asked = OperationRequestContext(user=self.user, request_id=request_id_of(request._request))
-                request_operation(asked, job, OperationKind.START, {"when_ready": True})
+                context = OperationRequestContext(user=self.user, request_id=request_id_of(request._request))
+                request_operation(context, job, OperationKind.START, {"when_ready": True})
         return location_response("api:job", job.pk, JobSerializer(job).data, HTTPStatus.CREATED)
 
 
 def _version_to_duplicate(pk: int) -> JobVersion:
-    found = JobVersion.objects.select_related("job").filter(pk=pk).first()
-    if found is None:
+    version = JobVersion.objects.select_related("job").filter(pk=pk).first()
+    if version is None:
         raise InvalidField("duplicate_of", f"there is no version with the id {pk}")
-    return found
+    return version
 
 
 class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
@@ -153,14 +153,14 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
     )
     def patch(self, request: Request, pk: int) -> Response:
         """Changes facts of the job, or archives it. Nothing changes if one of the facts is refused."""
-        job, given = self.get_object(), self.body(JobChange)
-        archived = given.pop("archived", None)
+        job, changes = self.get_object(), self.body(JobChange)
+        archived = changes.pop("archived", None)
         with transaction.atomic():
             services.lock_job(job)
             require_match(job, request.headers.get("If-Match"))
             if archived is not None:
-                editing.archive_job(self.user, job, archived=archived, reason=given.get("reason", ""))
-            editing.edit_job(self.user, job, **given)
+                editing.archive_job(self.user, job, archived=archived, reason=changes.get("reason", ""))
+            editing.edit_job(self.user, job, **changes)
         changed = self.get_object()
         return Response(self.get_serializer(changed).data, headers={"ETag": entity_tag(changed)})
 
@@ -181,8 +181,8 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
     )
     def post(self, request: Request, job: int) -> Response:
         """Adds a version. It is compiled in the background: poll Location until its state is ready or rejected."""
-        given, if_match = self.body(VersionRequest), request.headers.get("If-Match")
-        version = services.create_version(self.user, self.parent(), **given, if_match=if_match)
+        body, if_match = self.body(VersionRequest), request.headers.get("If-Match")
+        version = services.create_version(self.user, self.parent(), **body, if_match=if_match)
         return location_response("api:version", version.pk, VersionSerializer(version).data)
 
 
@@ -206,16 +206,16 @@ class VersionDifferences(ScopedView):
         base, other = compared_versions(of, *numbers)
         if base is None or other is None:
             raise NotFound("The job has no such versions.")
-        found = differences(base, other, services.pipeline_schema(of.pipeline))
-        shown = {"base": base.number, "other": other.number, "differences": found}
-        return Response(VersionDifferencesSerializer(shown).data)
+        changes = differences(base, other, services.pipeline_schema(of.pipeline))
+        body = {"base": base.number, "other": other.number, "differences": changes}
+        return Response(VersionDifferencesSerializer(body).data)
 
     def _number(self, request: Request, name: str) -> int | None:
         if "base" not in request.query_params and "other" not in request.query_params:
             return None
-        if (given := request.query_params.get(name)) is None:
+        if (text := request.query_params.get(name)) is None:
             raise InvalidField(name, "must be given beside the other version")
-        return whole_number(name, given, MAX_BIGINT)
+        return whole_number(name, text, MAX_BIGINT)
 
     @extend_schema(
         request=VersionRequest,
@@ -225,10 +225,10 @@ class VersionDifferences(ScopedView):
         """The changes that a version would make. It is validated, but not created."""
         for name in self.query & set(request.query_params):
             raise InvalidField(name, "compares two versions by GET; a POST compares the body with the newest version")
-        given = self.body(VersionRequest)
-        values = {name: given[name] for name in _VALUES if name in given}
-        found = planned_differences(self.user, self.parent(), values)
-        return Response({"differences": DifferenceSerializer(found, many=True).data})
+        body = self.body(VersionRequest)
+        values = {name: body[name] for name in _VALUES if name in body}
+        changes = planned_differences(self.user, self.parent(), values)
+        return Response({"differences": DifferenceSerializer(changes, many=True).data})
 
 
 class EqualVersion(StrictView):

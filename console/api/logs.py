@@ -57,10 +57,10 @@ class RunLogs(StrictView, generics.GenericAPIView[Run]):
 
     @extend_schema(responses={200: LogFilesSerializer, 404: Problem})
     def get(self, request: Request, pk: int) -> Response:
-        found, slots = run_with_slot_logs(self.get_queryset(), pk)
-        file = log_file(found)
+        run, slots = run_with_slot_logs(self.get_queryset(), pk)
+        file = log_file(run)
         logs = [
-            {"slot": None, "host": found.lease_owner.partition(":")[0], "path": str(file),
+            {"slot": None, "host": run.lease_owner.partition(":")[0], "path": str(file),
              "size_bytes": log_size(file) if file.is_file() else None, "in_log_of_master": False}
         ]  # fmt: skip
         logs += [
@@ -97,18 +97,18 @@ class RunLog(StrictView, generics.GenericAPIView[Run]):
 
         404 if the console's host cannot read the file. A line whose end is not written yet is in a later part.
         """
-        given = request.query_params
-        if (level := given.get("level", LEVELS[0])) not in LEVELS:
+        query = request.query_params
+        if (level := query.get("level", LEVELS[0])) not in LEVELS:
             raise InvalidField("level", f"must be one of {', '.join(LEVELS)}, not {level!r}")
-        slot = whole_number("slot", given["slot"], _MAX_SLOT) if "slot" in given else None
-        begin = whole_number("offset", given["offset"], MAX_BIGINT) if "offset" in given else None
-        limit = number_between("limit", given.get("limit", str(DEFAULT_BYTES)), MIN_BYTES, MAX_BYTES)
-        found, slots = run_with_slot_logs(self.get_queryset(), pk)
-        file = log_file(found) if slot is None else slot_file(slots, slot)
-        part = log_part(file, LogSecrets.of(found), begin, limit, is_whole=True) if file else None
+        slot = whole_number("slot", query["slot"], _MAX_SLOT) if "slot" in query else None
+        begin = whole_number("offset", query["offset"], MAX_BIGINT) if "offset" in query else None
+        limit = number_between("limit", query.get("limit", str(DEFAULT_BYTES)), MIN_BYTES, MAX_BYTES)
+        run, slots = run_with_slot_logs(self.get_queryset(), pk)
+        file = log_file(run) if slot is None else slot_file(slots, slot)
+        part = log_part(file, LogSecrets.of(run), begin, limit, is_whole=True) if file else None
         if part is None:
             raise Http404("The console's host cannot read this log.")
-        lines = part.lines(LogFilter.of(given))
+        lines = part.lines(LogFilter.of(query))
         return Response(
             self.get_serializer({"begin": part.begin, "end": part.end, "size": part.size, "lines": lines}).data
         )

@@ -98,17 +98,17 @@ class RunMetrics(_OfRun):
         are means over an interval, levels the highest of it, and null is an interval without numbers. `gaps` are such
         intervals in which the run was up.
         """
-        of, given, now = self.parent(), request.query_params, datetime.now(UTC)
-        end = _time("to", given["to"]) if "to" in given else now
-        begin = _time("from", given["from"]) if "from" in given else end - DEFAULT_RANGE
-        step_s = whole_number("step", given["step"], _MAX_STEP_S) if "step" in given else 0
+        of, query, now = self.parent(), request.query_params, datetime.now(UTC)
+        end = _time("to", query["to"]) if "to" in query else now
+        begin = _time("from", query["from"]) if "from" in query else end - DEFAULT_RANGE
+        step_s = whole_number("step", query["step"], _MAX_STEP_S) if "step" in query else 0
         operator = self.operator(of)
         series = 1 if operator is not None else 1 + len((of.version.graph or {}).get("operators", ()))
-        found = selectors.history(of, selectors.choose_grid(begin, end, step_s, series, now), operator)
-        grid = found.grid
-        numbers = found.run or next(iter(found.operators.values()))
+        history = selectors.history(of, selectors.choose_grid(begin, end, step_s, series, now), operator)
+        grid = history.grid
+        numbers = history.run or next(iter(history.operators.values()))
         gaps = find_gaps(numbers["records_in_per_s"], [RunTime(of.pk, of.started_at, of.ended_at)], grid, now)
-        columns = {"run": found.run, "operators": found.operators, "gaps": gaps}
+        columns = {"run": history.run, "operators": history.operators, "gaps": gaps}
         return _json_response({"begin": grid.begin, "end": grid.end, "step": grid.step_s, **columns})
 
 
@@ -128,8 +128,8 @@ class RunSubtaskMetrics(_OfRun):
         operator = self.operator(of)
         if operator is None:
             raise InvalidField("operator", "is required")
-        found = selectors.subtask_history(of, operator, datetime.now(UTC))
-        return _json_response({"at": found.at, "index": found.index, "numbers": found.numbers})
+        history = selectors.subtask_history(of, operator, datetime.now(UTC))
+        return _json_response({"at": history.at, "index": history.index, "numbers": history.numbers})
 
 
 def _json_response(body: Any) -> HttpResponse:
@@ -137,12 +137,12 @@ def _json_response(body: Any) -> HttpResponse:
     return HttpResponse(msgspec.json.encode(body), content_type="application/json")
 
 
-def _time(name: str, given: str) -> datetime:
+def _time(name: str, text: str) -> datetime:
     try:
-        at: datetime = serializers.DateTimeField().run_validation(given)
+        at: datetime = serializers.DateTimeField().run_validation(text)
         at.timestamp()
     except (serializers.ValidationError, OverflowError, ValueError) as error:
-        raise InvalidField(name, f"must be a time such as 2026-01-31T12:00:00Z, not {given[:40]!r}") from error
+        raise InvalidField(name, f"must be a time such as 2026-01-31T12:00:00Z, not {text[:40]!r}") from error
     if not 1_980 <= at.year <= 2_999:
         raise InvalidField(name, "must be a time between 1980 and 2999")
     return at

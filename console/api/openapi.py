@@ -41,8 +41,8 @@ def inline_references(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     Keywords beside a reference take precedence; titles are dropped.
     """
-    found: dict[str, Any] = _inline(schema, schema.get("$defs", {}))
-    return found
+    copy: dict[str, Any] = _inline(schema, schema.get("$defs", {}))
+    return copy
 
 
 def _inline(part: Any, definitions: Mapping[str, Any]) -> Any:
@@ -51,6 +51,6 @@ def _inline(part: Any, definitions: Mapping[str, Any]) -> Any:
     if not isinstance(part, Mapping):
         return part
     name = str(part.get("$ref", "")).rpartition("/")[2]
-    whole = {**definitions.get(name, {}), **part}
+    keywords = {**definitions.get(name, {}), **part}
     dropped = ("$ref", "$defs", "title")
-    return {key: _inline(value, definitions) for key, value in whole.items() if key not in dropped}
+    return {key: _inline(value, definitions) for key, value in keywords.items() if key not in dropped}

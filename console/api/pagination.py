@@ -21,24 +21,24 @@ class NewestFirst(CursorPagination):
     max_page_size = 200
 
     def get_page_size(self, request: Request) -> int:
-        given = request.query_params.get(self.page_size_query_param)
-        found = self.page_size if given is None else whole_number("limit", given, self.max_page_size)
-        if not found:
+        text = request.query_params.get(self.page_size_query_param)
+        size = self.page_size if text is None else whole_number("limit", text, self.max_page_size)
+        if not size:
             raise InvalidField("limit", "must be 1 or more")
-        return found
+        return size
 
     def parse_position(self, position: str) -> object:
         """The cursor's position; raises ValueError for a cursor that no page issued."""
         return int(position)
 
     def decode_cursor(self, request: Request) -> Any:
-        found = super().decode_cursor(request)
+        cursor = super().decode_cursor(request)
         try:
-            if found is not None and found.position is not None:
-                self.parse_position(str(found.position))
+            if cursor is not None and cursor.position is not None:
+                self.parse_position(str(cursor.position))
         except ValueError as error:
             raise NotFound(self.invalid_cursor_message) from error
-        return found
+        return cursor
 
 
 class NewestOperationFirst(NewestFirst):

@@ -26,15 +26,15 @@ class StorableJson(JSONParser):
     ) -> Any:
         try:
             text = stream.read().decode((parser_context or {}).get("encoding", settings.DEFAULT_CHARSET))
-            given = json.loads(text, object_pairs_hook=_unique_members)
+            value = json.loads(text, object_pairs_hook=_unique_members)
         except RecursionError as error:
             raise ParseError("The body is nested too deeply.") from error
         except LookupError as error:
             raise ParseError(f"The charset of the body is unknown: {error}.") from error
         except ValueError as error:
             raise ParseError(f"JSON parse error - {error}") from error
-        require_storable(given)
-        return given
+        require_storable(value)
+        return value
 
 
 class MsgspecJson(JSONRenderer):
@@ -63,16 +63,16 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def number_between(name: str, given: str, least: int, most: int) -> int:
+def number_between(name: str, text: str, least: int, most: int) -> int:
     """A query parameter as an integer from `least` to `most`. Raises InvalidField for any other value."""
-    found = whole_number(name, given, most + 1)
-    if not least <= found <= most:
+    number = whole_number(name, text, most + 1)
+    if not least <= number <= most:
         raise InvalidField(name, f"must be from {least} to {most}")
-    return found
+    return number
 
 
-def whole_number(name: str, given: str, most: int) -> int:
+def whole_number(name: str, text: str, most: int) -> int:
     """A query parameter as an integer from 0 to `most`; larger values are clamped."""
-    if not given.isascii() or not given.isdigit():
-        raise InvalidField(name, f"must be a whole number, not {given!r}")
-    return min(int(given.lstrip("0")[: len(str(most)) + 1] or "0"), most)  # int() refuses 4301 digits
+    if not text.isascii() or not text.isdigit():
+        raise InvalidField(name, f"must be a whole number, not {text!r}")
+    return min(int(text.lstrip("0")[: len(str(most)) + 1] or "0"), most)  # int() refuses 4301 digits

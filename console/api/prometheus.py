@@ -145,7 +145,7 @@ def _health() -> Iterator[Metric]:
     checked = GaugeMetricFamily(
         "weir_health_checked_timestamp_seconds", "Time of the verdict on a run under way.", labels=["job_name"]
     )
-    found = GaugeMetricFamily("weir_health_finding", "A rule that a job breaks now: 1.", labels=["job_name", "rule"])
+    rules = GaugeMetricFamily("weir_health_finding", "A rule that a job breaks now: 1.", labels=["job_name", "rule"])
     stored = JobHealth.objects.filter(Q(is_final=False) | is_failed)
     columns = stored.values_list("job__name", "level", "checked_at", "is_final", "findings")
     for name, level, at, is_final, findings in columns:
@@ -153,10 +153,10 @@ def _health() -> Iterator[Metric]:
         if not is_final:
             checked.add_metric([name], at.timestamp())
         for rule in {finding["rule"] for finding in findings}:
-            found.add_metric([name, rule], 1)
+            rules.add_metric([name, rule], 1)
     yield levels
     yield checked
-    yield found
+    yield rules
 
 
 def _of_runs(runs: Iterable[_Part]) -> Iterator[Metric]:
@@ -170,24 +170,30 @@ def _of_runs(runs: Iterable[_Part]) -> Iterator[Metric]:
         labels=["job_name", "phase"],
     )
     for run in runs:
-        found = _checkpoint(run, "phases") or {}
-        _add(phases, (([run["job__name"], phase], _scaled(took_ms, 1000)) for phase, took_ms in found.items()))
+        durations_ms = _checkpoint(run, "phases") or {}
+        _add(phases, (([run["job__name"], phase], _scaled(took_ms, 1000)) for phase, took_ms in durations_ms.items()))
     yield phases
 
 
 def _of_operators(runs: Iterable[_Part]) -> Iterator[Metric]:
     labels = ["job_name", "operator"]
-    operators = [([run["job__name"], uid], one) for run in runs for uid, one in _part(run, "operators").items()]
+    operators = [([run["job__name"], uid], numbers) for run in runs for uid, numbers in _part(run, "operators").items()]
     for name, about, member in _OPERATOR_COUNTERS:
         family: Metric = CounterMetricFamily(name, about, labels=labels)
-        _add(family, ((values, one.get(member)) for values, one in operators))
+        _add(family, ((values, numbers.get(member)) for values, numbers in operators))
         yield family
     for name, about, member, divisor in _OPERATOR_GAUGES:
         family = GaugeMetricFamily(name, about, labels=labels)
-        _add(family, ((values, _scaled(one.get(member), divisor)) for values, one in operators))
+        _add(family, ((values, _scaled(numbers.get(member), divisor)) for values, numbers in operators))
         yield family
     idle = GaugeMetricFamily("weir_idle_ratio", "Fraction of time spent waiting for input.", labels=labels)
-    _add(idle, ((values, max(0.0, 1 - one.get("busy", 0) - one.get("backpressured", 0))) for values, one in operators))
+    _add(
+        idle,
+        (
+            (values, max(0.0, 1 - numbers.get("busy", 0) - numbers.get("backpressured", 0)))
+            for values, numbers in operators
+        ),
+    )
     yield idle
     state = GaugeMetricFamily("weir_state_bytes", "State in the newest checkpoint.", labels=labels)
     for run in runs:

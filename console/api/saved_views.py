@@ -51,8 +51,8 @@ class SavedViews(OwnViews, generics.ListAPIView[SavedView]):
     def post(self, request: Request) -> Response:
         """Saves filters under a name. A view of that name gets the new filters (200)."""
         require_own_writes(self.user, _ACT)
-        given = self.body(SavedViewRequest)
-        view, is_new = save_view(self.user, given["name"], given["query"])
+        body = self.body(SavedViewRequest)
+        view, is_new = save_view(self.user, body["name"], body["query"])
         return Response(self.get_serializer(view).data, status=HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
 

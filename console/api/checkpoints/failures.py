@@ -50,5 +50,5 @@ class FailureCauses(ScopedView):
     )
     def get(self, request: Request, job: int) -> Response:
         of = self.parent()
-        found = failure_causes(of, pipeline_schema(of.pipeline), request.query_params.get("operator", ""))
-        return Response(self.get_serializer({"causes": found}).data)
+        causes = failure_causes(of, pipeline_schema(of.pipeline), request.query_params.get("operator", ""))
+        return Response(self.get_serializer({"causes": causes}).data)

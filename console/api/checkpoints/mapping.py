@@ -113,27 +113,27 @@ class SavepointMapping(ScopedView):
         return _mapping_response(self.parent(), RestoreParams(**_query_values(request, SavepointMappingQuery)))
 
 
-def _query_values(request: Request, wanted: type[RestoreTargetQuery]) -> dict[str, Any]:
-    given = wanted(data=request.query_params)
-    given.is_valid(raise_exception=True)
-    return dict(given.validated_data)
+def _query_values(request: Request, serializer_class: type[RestoreTargetQuery]) -> dict[str, Any]:
+    serializer = serializer_class(data=request.query_params)
+    serializer.is_valid(raise_exception=True)
+    return dict(serializer.validated_data)
 
 
-def _mapping_response(job: Job, asked: RestoreParams) -> Response:
-    version, parallelism = new_run_target(job, asked)
+def _mapping_response(job: Job, params: RestoreParams) -> Response:
+    version, parallelism = new_run_target(job, params)
     ends = run_to_end(latest_run(job))
-    found = report(job, Origin.from_params(job, asked), version, parallelism, ends=ends)
-    repeats = found.repeated is not None or ends is not None
-    shown = {
+    effects = report(job, Origin.from_params(job, params), version, parallelism, ends=ends)
+    repeats = effects.repeated is not None or ends is not None
+    body = {
         "version": version.pk,
         "parallelism": parallelism,
-        "restorable": found.refusal is None and found.lost is None and not repeats,
-        "problems": found.mapping.all_problems,
-        "loses": found.mapping.loses,
-        "repeats": found.repeated,
-        "warnings": found.warnings,
-        "refusal": found.refusal and found.refusal.detail,
-        "operators": found.mapping.operators,
-        "plan_hash": found.plan_hash,
+        "restorable": effects.refusal is None and effects.lost is None and not repeats,
+        "problems": effects.mapping.all_problems,
+        "loses": effects.mapping.loses,
+        "repeats": effects.repeated,
+        "warnings": effects.warnings,
+        "refusal": effects.refusal and effects.refusal.detail,
+        "operators": effects.mapping.operators,
+        "plan_hash": effects.plan_hash,
     }
-    return Response(MappingSerializer(shown).data)
+    return Response(MappingSerializer(body).data)

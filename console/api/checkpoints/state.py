@@ -61,9 +61,9 @@ class StateQueryRequest(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "query" in attrs:
-            if others := sorted(attrs.keys() - {"query"}):
+            if names := sorted(attrs.keys() - {"query"}):
                 raise serializers.ValidationError(
-                    dict.fromkeys(others, "This member must not be combined with `query`.")
+                    dict.fromkeys(names, "This member must not be combined with `query`.")
                 )
             return attrs
         missing = [name for name in ("operator", "state") if name not in attrs]
@@ -102,8 +102,8 @@ class CheckpointState(StrictView):
 
     @extend_schema(responses={200: CheckpointStateSerializer, 409: Problem, 422: Problem})
     def get(self, request: Request, pk: int) -> Response:
-        found = self.get_object()
-        body = {"states": state_queries.contents(found), "queries": state_queries.saved_queries(found)}
+        row = self.get_object()
+        body = {"states": state_queries.contents(row), "queries": state_queries.saved_queries(row)}
         return Response(CheckpointStateSerializer(body).data)
 
 
@@ -118,12 +118,12 @@ class StateQueries(ScopedView, generics.ListAPIView[StateQuery]):
     @extend_schema(request=StateQueryRequest, responses={202: StateQuerySerializer, 409: Problem, 422: Problem})
     def post(self, request: Request, checkpoint: int) -> Response:
         """Requests a page of rows of a state, or the result of saved SQL. Always 202: read Location with `?wait=30`."""
-        given, found = self.body(StateQueryRequest), self.parent()
-        if "query" in given:
-            query = state_queries.request_saved_query(self.user, found, given["query"])
+        values, row = self.body(StateQueryRequest), self.parent()
+        if "query" in values:
+            query = state_queries.request_saved_query(self.user, row, values["query"])
         else:
-            asked = {"key": {}, "cursor": {}, **given}
-            query = state_queries.request_rows(self.user, found, **asked)
+            arguments = {"key": {}, "cursor": {}, **values}
+            query = state_queries.request_rows(self.user, row, **arguments)
         return location_response("api:state-query", query.pk, StateQuerySerializer(query).data)
 
 

@@ -92,8 +92,8 @@ class CheckpointStatistics(ScopedView):
         """Statistics of the job, or with `?run=` of that run."""
         of: Any = get_object_or_404(Job.objects.annotate(oldest_point=oldest_restorable()), pk=job)
         run = request.query_params.get("run")
-        chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, MAX_BIGINT), job=of)
-        found = selectors.statistics(of, chosen)
-        shown = {field.name: getattr(found, field.name) for field in fields(found)}
-        shown["oldest_restore_point"] = read_restore_point(of.oldest_point)
-        return Response(self.get_serializer(shown).data)
+        row = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, MAX_BIGINT), job=of)
+        statistics = selectors.statistics(of, row)
+        body = {field.name: getattr(statistics, field.name) for field in fields(statistics)}
+        body["oldest_restore_point"] = read_restore_point(of.oldest_point)
+        return Response(self.get_serializer(body).data)

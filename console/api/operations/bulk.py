@@ -79,18 +79,18 @@ class BulkActs(StrictView):
 
         Location is the address of the results.
         """
-        given = self.body(BulkRequest)
-        act, tags = BulkAct(given["kind"]), given["tags"]
-        lines = bulk_lines(act, given["jobs"], tags, self.user, timezone.now())
-        if unknown := set(given["jobs"]) - {line.job.pk for line in lines}:
+        body = self.body(BulkRequest)
+        act, tags = BulkAct(body["kind"]), body["tags"]
+        lines = bulk_lines(act, body["jobs"], tags, self.user, timezone.now())
+        if unknown := set(body["jobs"]) - {line.job.pk for line in lines}:
             raise InvalidField("jobs", f"there is no job with the id {min(unknown)}")
-        asked = OperationRequestContext(
+        context = OperationRequestContext(
             user=self.user,
-            reason=given["reason"],
+            reason=body["reason"],
             request_id=request_id_of(request._request),
             idempotency_key=request.headers.get("Idempotency-Key"),
         )
-        row = carry_out(act, lines, tags, asked, given["runs"])
+        row = carry_out(act, lines, tags, context, body["runs"])
         return location_response("api:bulk-result", row.pk, BulkResults(row).data, HTTPStatus.OK)
 
 

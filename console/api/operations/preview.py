@@ -68,5 +68,5 @@ class OperationPreview(ScopedView):
         begin = reached.continuable.triggered_at if reached.continuable else None
         replayed = horizon.records_from(begin) if horizon else None
         numbers = operation_of(DelegatedOperation, act).preview(run, reached, replayed)
-        found = {"act": act, "run": run and run.pk, "numbers": numbers, "horizon": horizon}
-        return Response(self.get_serializer(found).data)
+        body = {"act": act, "run": run and run.pk, "numbers": numbers, "horizon": horizon}
+        return Response(self.get_serializer(body).data)

@@ -69,7 +69,7 @@ class RescaleEffects(ScopedView):
     @extend_schema(parameters=[RescaleQuery], responses={200: RescalePlanSerializer, 400: Problem, 404: Problem})
     def get(self, request: Request, job: int) -> Response:
         """The effects only: the operation `rescale` carries them out."""
-        given = RescaleQuery(data=request.query_params)
-        given.is_valid(raise_exception=True)
-        found = rescale_plan(self.parent(), RescaleParams(**given.validated_data))
-        return Response(self.get_serializer(found).data)
+        query = RescaleQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        plan = rescale_plan(self.parent(), RescaleParams(**query.validated_data))
+        return Response(self.get_serializer(plan).data)

@@ -26,8 +26,8 @@ class ScheduleSerializer(serializers.ModelSerializer[Schedule]):
             "next_times", "last_operation", "missed_at", "missed_reason",
         )  # fmt: skip
 
-    def get_next_times(self, found: Schedule) -> list[datetime]:
-        return next_times(found, SHOWN_TIMES)
+    def get_next_times(self, schedule: Schedule) -> list[datetime]:
+        return next_times(schedule, SHOWN_TIMES)
 
 
 class JobSchedule(ScopedView):
@@ -42,6 +42,6 @@ class JobSchedule(ScopedView):
     )
     def get(self, request: Request, job: int) -> Response:
         """The schedule of savepoints, or with `operation=drill` that of restore drills; 404 for a job without it."""
-        wanted = request.query_params.get("operation", ScheduledOperation.SAVEPOINT.value)
-        found = get_object_or_404(Schedule.objects.filter(job=self.parent(), operation=wanted))
-        return Response(self.get_serializer(found).data)
+        operation = request.query_params.get("operation", ScheduledOperation.SAVEPOINT.value)
+        schedule = get_object_or_404(Schedule.objects.filter(job=self.parent(), operation=operation))
+        return Response(self.get_serializer(schedule).data)

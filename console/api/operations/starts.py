@@ -39,5 +39,5 @@ class RunStart(StrictView, generics.GenericAPIView[Run]):
 
     @extend_schema(responses={200: StartSerializer, 404: Problem})
     def get(self, request: Request, pk: int) -> Response:
-        found = start_phases(*start_moments(self.get_object()))
-        return Response(self.get_serializer({"phases": found}).data)
+        phases = start_phases(*start_moments(self.get_object()))
+        return Response(self.get_serializer({"phases": phases}).data)

@@ -36,6 +36,6 @@ class HealthSerializer(serializers.Serializer[Any]):
     findings = FindingSerializer(many=True)
 
 
-def health_of(found: JobHealth | Verdict, level: Level, checked_at: datetime, findings: Sequence[Any]) -> Any:
-    whole = {"level": level.word, "sentence": found.sentence, "since": found.since}
-    return HealthSerializer({**whole, "checked_at": checked_at, "findings": findings}).data
+def health_of(verdict: JobHealth | Verdict, level: Level, checked_at: datetime, findings: Sequence[Any]) -> Any:
+    facts = {"level": level.word, "sentence": verdict.sentence, "since": verdict.since}
+    return HealthSerializer({**facts, "checked_at": checked_at, "findings": findings}).data

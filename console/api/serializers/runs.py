@@ -102,14 +102,14 @@ class RunDetailSerializer(RunSerializer):
 
     def _assess(self, run: Run) -> tuple[RunFacts, Verdict]:
         """The facts and the verdict, read once per run."""
-        found = cast(dict[str, Any], self.context).setdefault("assessed", {})
-        if run.pk not in found:
+        cache = cast(dict[str, Any], self.context).setdefault("assessed", {})
+        if run.pk not in cache:
             ((_, facts, verdict),) = verdicts([run], timezone.now())
-            found[run.pk] = facts, verdict
-        assessed: tuple[RunFacts, Verdict] = found[run.pk]
+            cache[run.pk] = facts, verdict
+        assessed: tuple[RunFacts, Verdict] = cache[run.pk]
         return assessed
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:
-        found: Any = allowed_operations(run.job, latest_run(run.job), self.context["request"].user)
-        return ActSerializer(found, many=True).data
+        acts: Any = allowed_operations(run.job, latest_run(run.job), self.context["request"].user)
+        return ActSerializer(acts, many=True).data

@@ -52,9 +52,9 @@ def check_problem(response: Any, status: int, code: str, pointer: str | None = N
 
 def test_a_token_is_given_for_name_and_password(operator: User) -> None:
     api = APIClient()
-    given = api.post("/api/v1/auth/token/", {"username": "operator", "password": "a long enough one"})
-    assert given.status_code == 200
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {given.json()['token']}")
+    answer = api.post("/api/v1/auth/token/", {"username": "operator", "password": "a long enough one"})
+    assert answer.status_code == 200
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {answer.json()['token']}")
     assert api.get("/api/v1/jobs/").status_code == 200
 
 
@@ -171,8 +171,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Setting
 def test_the_table_of_routes_here_is_complete(routes: dict[str, str]) -> None:
     from console.api.urls import urlpatterns
 
-    others = {"schema", "docs", "no-such-route"}
-    assert {pattern.name for pattern in urlpatterns} == set(routes) | others | WITHOUT_GET
+    names = {"schema", "docs", "no-such-route"}
+    assert {pattern.name for pattern in urlpatterns} == set(routes) | names | WITHOUT_GET
 
 
 def test_a_difference_needs_the_permission_to_define(routes: dict[str, str], viewer: User, definer: User) -> None:
@@ -265,8 +265,8 @@ def test_a_job_is_created_found_and_shown(api: APIClient, pipeline: Pipeline) ->
 def test_a_job_shows_its_latest_run_and_newest_version(api: APIClient, make_run: MakeRun) -> None:
     make_run(RunState.FAILED)
     run = make_run(RunState.RUNNING)
-    shown = api.get(f"/api/v1/jobs/{run.job_id}/").json()
-    assert (shown["latest_run"], shown["latest_state"], shown["newest_version"]) == (run.pk, "running", run.version_id)
+    body = api.get(f"/api/v1/jobs/{run.job_id}/").json()
+    assert (body["latest_run"], body["latest_state"], body["newest_version"]) == (run.pk, "running", run.version_id)
 
 
 def test_a_version_is_accepted_to_be_compiled(api: APIClient, job: Job) -> None:
@@ -306,15 +306,15 @@ def test_a_body_that_is_not_json_is_a_problem(api: APIClient, job: Job) -> None:
 def test_a_run_shows_its_numbers_attempts_and_legal_acts(api: APIClient, make_run: MakeRun) -> None:
     run = make_run(RunState.RUNNING, live={"restarts": 1})
     run.attempts.create(token=41, outcome="failed", reason="slot 1 died")
-    shown = api.get(f"/api/v1/runs/{run.pk}/").json()
-    assert shown["live"] == {"restarts": 1}
-    assert [attempt["reason"] for attempt in shown["attempts"]] == ["slot 1 died"]
-    enabled = {act["act"]: act["enabled"] for act in shown["acts"]}
+    body = api.get(f"/api/v1/runs/{run.pk}/").json()
+    assert body["live"] == {"restarts": 1}
+    assert [attempt["reason"] for attempt in body["attempts"]] == ["slot 1 died"]
+    enabled = {act["act"]: act["enabled"] for act in body["acts"]}
     assert enabled == {
         "start": False, "restore": False, "rescale": True, "rollback": True, "savepoint": True, "stop": True,
         "drain": True, "cancel": True,
     }  # fmt: skip
-    assert all(act["enabled"] != bool(act["reason"]) for act in shown["acts"])
+    assert all(act["enabled"] != bool(act["reason"]) for act in body["acts"])
 
 
 def test_checkpoints_are_paged_newest_first_and_filtered(
@@ -351,8 +351,8 @@ def test_an_act_is_accepted_with_the_place_to_look(api: APIClient, job: Job, ver
 def test_a_repeated_request_is_answered_as_before(api: APIClient, job: Job, version: JobVersion) -> None:
     path, key = f"/api/v1/jobs/{job.pk}/operations/", {"Idempotency-Key": "once"}
     first = api.post(path, {"kind": "start"}, headers=key)
-    again = api.post(path, {"kind": "start"}, headers=key)
-    assert (again.status_code, again["Idempotent-Replay"], again.json()["id"]) == (202, "true", first.json()["id"])
+    second = api.post(path, {"kind": "start"}, headers=key)
+    assert (second.status_code, second["Idempotent-Replay"], second.json()["id"]) == (202, "true", first.json()["id"])
     assert "Idempotent-Replay" not in first
     check_problem(api.post(path, {"kind": "cancel"}, headers=key), 422, "idempotency-key-reused")
 
@@ -368,27 +368,29 @@ def test_repeated_output_is_asked_about_by_pointer(
     api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
     run = make_run(RunState.FAILED)
-    chosen = make_checkpoint(run, 1)
+    checkpoint = make_checkpoint(run, 1)
     make_checkpoint(run, 2)
     path = f"/api/v1/jobs/{run.job_id}/operations/"
-    asked = api.post(path, {"kind": "restore", "params": {"checkpoint": chosen.pk}})
-    check_problem(asked, 409, "repeats-output", "/params/accept_repeated_output")
+    answer = api.post(path, {"kind": "restore", "params": {"checkpoint": checkpoint.pk}})
+    check_problem(answer, 409, "repeats-output", "/params/accept_repeated_output")
 
 
 @pytest.mark.parametrize(
-    ("held", "code"),
+    ("entry", "code"),
     [
         ({"uid": "gone", "finished": "running", "state_bytes": 1}, "unmapped-state"),
         ({"uid": "files", "finished": "finished", "state_bytes": 0}, "operator-before-finished"),
     ],
 )
 def test_a_restore_that_the_master_would_refuse_is_refused_at_once(
-    api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint, held: dict[str, Any], code: str
+    api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint, entry: dict[str, Any], code: str
 ) -> None:
     run = make_run(RunState.STOPPED)
-    chosen = make_checkpoint(run, 1, "stop", operators=[held])
-    asked = api.post(f"/api/v1/jobs/{run.job_id}/operations/", {"kind": "restore", "params": {"checkpoint": chosen.pk}})
-    body = check_problem(asked, 422, code, "/params/version")
+    checkpoint = make_checkpoint(run, 1, "stop", operators=[entry])
+    answer = api.post(
+        f"/api/v1/jobs/{run.job_id}/operations/", {"kind": "restore", "params": {"checkpoint": checkpoint.pk}}
+    )
+    body = check_problem(answer, 422, code, "/params/version")
     assert body["operator"] in ("gone", "sums")
     assert not Operation.objects.exists()
 
@@ -398,18 +400,18 @@ def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, versi
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state=state)
     advance_rows()
-    shown = api.get(accepted["Location"]).json()
-    assert (shown["state"], shown["result"]) == ("succeeded", {"run": accepted.json()["run"]})
-    assert shown["ended_at"] is not None
+    body = api.get(accepted["Location"]).json()
+    assert (body["state"], body["result"]) == ("succeeded", {"run": accepted.json()["run"]})
+    assert body["ended_at"] is not None
 
 
 def test_a_start_whose_run_failed_first_has_failed(api: APIClient, job: Job, version: JobVersion) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state="failed", failure={"code": "no-slots", "message": "needs 6 slots", "detail": ""})
     advance_rows()
-    shown = api.get(accepted["Location"]).json()
-    assert (shown["state"], shown["error"]["code"]) == ("failed", "run-failed")
-    assert "needs 6 slots" in shown["error"]["message"]
+    body = api.get(accepted["Location"]).json()
+    assert (body["state"], body["error"]["code"]) == ("failed", "run-failed")
+    assert "needs 6 slots" in body["error"]["message"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -424,15 +426,15 @@ def test_waiting_ends_with_the_operation(api: APIClient, make_run: MakeRun) -> N
 
     began = time.monotonic()
     threading.Timer(0.5, end_it).start()
-    shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "60"}).json()
-    assert shown["state"] == "succeeded"
+    body = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "60"}).json()
+    assert body["state"] == "succeeded"
     assert time.monotonic() - began < 60
 
 
 def test_waiting_for_nothing_ends_in_time_and_says_when_to_ask_again(api: APIClient, make_run: MakeRun) -> None:
     operation = Operation.objects.create(job=make_run(RunState.RUNNING).job, kind="savepoint")
-    shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
-    assert (shown.json()["state"], shown["Retry-After"]) == ("queued", "1")
+    answer = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
+    assert (answer.json()["state"], answer["Retry-After"]) == ("queued", "1")
     check_problem(api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "long"}), 422, "invalid-field", "/wait")
 
 
@@ -444,8 +446,8 @@ def test_a_request_that_finds_no_place_to_wait_is_answered_at_once(
     places = threading.BoundedSemaphore(1)
     monkeypatch.setattr(activity, "_WAITING_PLACES", places)
     with places:
-        shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "60"})
-        assert (shown.json()["state"], shown["Retry-After"]) == ("queued", "1")
+        answer = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "60"})
+        assert (answer.json()["state"], answer["Retry-After"]) == ("queued", "1")
     api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
     assert places.acquire(blocking=False), "a place is given back"
 
@@ -472,9 +474,9 @@ def test_the_openapi_document_lists_the_settings_of_a_version(api: APIClient) ->
     for component in ("VersionRequestRequest", "Version"):
         settings = document["components"]["schemas"][component]["properties"]["settings"]
         assert settings["properties"].keys() == set(JobSettings.__struct_fields__)
-        for name, one in settings["properties"].items():
-            assert one["description"], name
-            assert one.keys() & {"type", "enum", "anyOf"}, name
+        for name, schema in settings["properties"].items():
+            assert schema["description"], name
+            assert schema.keys() & {"type", "enum", "anyOf"}, name
         assert settings["properties"]["checkpoint_interval_ms"] == {
             "type": "integer",
             "minimum": 100,
@@ -554,10 +556,10 @@ def test_a_version_says_what_it_promises_from_end_to_end(api: APIClient, version
     """S1-01: the sink is the weakest here."""
     weak = {"files": "at-least-once"}
     operators = [{**o, "guarantee": weak.get(str(o["uid"]), "exactly-once")} for o in GRAPH["operators"]]  # type: ignore[attr-defined]
-    made = JobVersion.objects.create(
+    row = JobVersion.objects.create(
         job=version.job, number=9, parallelism=2, params={}, state="ready", graph={**GRAPH, "operators": operators}
     )
-    promise = api.get(f"/api/v1/versions/{made.pk}/").json()["promise"]
+    promise = api.get(f"/api/v1/versions/{row.pk}/").json()["promise"]
     assert promise["guarantee"] == "at-least-once"
     assert promise["reasons"] == ["Sink Files publishes records before their checkpoint: a restart may repeat them."]
 
@@ -567,8 +569,8 @@ def test_an_answer_has_the_json_of_the_encoder_of_the_framework() -> None:
         "safe": mark_safe("<b>é</b>"), "state": RunState.RUNNING, "at": timezone.now(), "id": uuid4(),
         "rows": (1, 2.5e-7), "lazy": gettext_lazy("text"), "large": 2**70,
     }  # fmt: skip
-    ours, framework = MsgspecJson(), JSONRenderer()
-    assert json.loads(ours.render(values)) == json.loads(framework.render(values))
-    assert ours.render(None) == b""
+    renderer, framework = MsgspecJson(), JSONRenderer()
+    assert json.loads(renderer.render(values)) == json.loads(framework.render(values))
+    assert renderer.render(None) == b""
     indented = "application/json; indent=4"
-    assert ours.render({"a": 1}, indented) == framework.render({"a": 1}, indented)
+    assert renderer.render({"a": 1}, indented) == framework.render({"a": 1}, indented)

@@ -25,10 +25,10 @@ DIGITS = "9" * 5000  #: more than Python turns into a number
 
 
 def deep(levels: int) -> Any:
-    found: Any = 1
+    value: Any = 1
     for _ in range(levels):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 def post(api: APIClient, path: str, body: Any) -> Any:
@@ -36,7 +36,7 @@ def post(api: APIClient, path: str, body: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("values", "field"),
     [
         ({"params": {"path": "a\0b"}}, "/params/path"),
         ({"params": {"path": HALF}}, "/params/path"),
@@ -47,8 +47,8 @@ def post(api: APIClient, path: str, body: Any) -> Any:
         ({"settings": {HALF: 1}}, "/settings"),
     ],
 )
-def test_a_version_that_no_row_can_hold(api: APIClient, job: Job, given: dict[str, Any], field: str) -> None:
-    body = {"parallelism": 2, "params": {"path": "in"}, **given}
+def test_a_version_that_no_row_can_hold(api: APIClient, job: Job, values: dict[str, Any], field: str) -> None:
+    body = {"parallelism": 2, "params": {"path": "in"}, **values}
     answer = post(api, f"jobs/{job.pk}/versions/", body)
     check_problem(answer, 422, "invalid-field")
     assert answer.json()["errors"][0]["pointer"].startswith(field)
@@ -122,8 +122,8 @@ def test_a_limit_that_is_none(api: APIClient, job: Job, limit: str) -> None:
 
 def test_a_number_of_many_digits(api: APIClient, job: Job, make_run: MakeRun) -> None:
     assert api.get(f"/api/v1/jobs/{job.pk}/checkpoints/statistics/", {"run": DIGITS}).status_code == 404
-    done = Operation.objects.create(job=job, kind="savepoint", state="succeeded")
-    assert api.get(f"/api/v1/operations/{done.pk}/", {"wait": DIGITS}).status_code == 200
+    operation = Operation.objects.create(job=job, kind="savepoint", state="succeeded")
+    assert api.get(f"/api/v1/operations/{operation.pk}/", {"wait": DIGITS}).status_code == 200
 
 
 def test_a_part_of_a_number(api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> None:
@@ -143,8 +143,8 @@ def test_folders_that_cannot_be(api: APIClient, version: JobVersion, tmp_path: P
     settings.WEIR_SAVEPOINT_ROOTS = [tmp_path]
     (tmp_path / "round").symlink_to(tmp_path / "round")
     for folder in (tmp_path / "round", tmp_path / ("a" * 300)):
-        given = {"kind": "restore", "params": {"path": str(folder)}}
-        answer = post(api, f"jobs/{version.job_id}/operations/", given)
+        body = {"kind": "restore", "params": {"path": str(folder)}}
+        answer = post(api, f"jobs/{version.job_id}/operations/", body)
         check_problem(answer, 422, answer.json()["code"], "/params/path")
         assert answer.json()["code"] in ("corrupt-checkpoint", "invalid-field")
 
@@ -166,9 +166,9 @@ def test_a_reason_that_no_row_can_hold(browser: Client, make_run: MakeRun) -> No
 
 def test_json_text_that_no_row_can_hold(browser: Client, pipeline: Pipeline) -> None:
     Pipeline.objects.update(schema={"type": "object", "properties": {"tags": {"type": "array"}}})
-    given = {"pipeline": pipeline.name, "name": "n", "parallelism": "1", "max_parallelism": "1"}
+    form = {"pipeline": pipeline.name, "name": "n", "parallelism": "1", "max_parallelism": "1"}
     for text in (json.dumps(["\0"]), json.dumps([HALF]), "[" * 100_000, json.dumps(deep(100)), "[1e999]"):
-        answer = browser.post("/jobs/new/", {**given, "params-tags": text})
+        answer = browser.post("/jobs/new/", {**form, "params-tags": text})
         assert answer.status_code == 422
         assert 'id="id_params-tags_error"' in answer.content.decode()
     assert not Job.objects.exists()

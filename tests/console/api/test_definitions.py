@@ -25,7 +25,7 @@ def test_a_job_is_created_for_a_known_pipeline(definer: User, pipeline: Pipeline
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "field"),
+    ("values", "code", "field"),
     [
         ({"name": " ", "pipeline": "sums"}, "invalid-field", "name"),
         ({"name": "x" * 101, "pipeline": "sums"}, "invalid-field", "name"),
@@ -34,10 +34,10 @@ def test_a_job_is_created_for_a_known_pipeline(definer: User, pipeline: Pipeline
     ],
 )
 def test_a_bad_job_is_refused_by_field(
-    definer: User, pipeline: Pipeline, given: dict[str, str], code: str, field: str
+    definer: User, pipeline: Pipeline, values: dict[str, str], code: str, field: str
 ) -> None:
     with pytest.raises(Refused) as refused:
-        services.create_job(definer, **given)
+        services.create_job(definer, **values)
     assert (refused.value.code, refused.value.field) == (code, field)
     assert not Job.objects.exists()
 
@@ -116,9 +116,9 @@ def test_a_bad_version_is_refused_by_field(definer: User, job: Job) -> None:
             "settings.restart_max_backoff_ms",
         ),
     ]
-    for given, field in cases:
+    for values, field in cases:
         with pytest.raises(Refused) as refused:
-            services.create_version(definer, job, **{"parallelism": 2, "params": {"path": "in"}, **given})
+            services.create_version(definer, job, **{"parallelism": 2, "params": {"path": "in"}, **values})
         assert refused.value.field == field
         assert refused.value.detail.startswith(f"{field}: ")
     assert not JobVersion.objects.exists()
@@ -163,8 +163,8 @@ def test_a_broken_pipeline_is_listed_with_its_error_and_takes_no_job(definer: Us
 def test_facts_of_a_job_are_changed_under_its_tag(api: APIClient, job: Job) -> None:
     path = f"/api/v1/jobs/{job.pk}/"
     tag = api.get(path).headers["ETag"]
-    given = {"owner": "Team Sums", "tags": ["nightly"], "runbook": "https://wiki.example/sums"}
-    changed = api.patch(path, given, format="json", headers={"If-Match": tag})
+    facts = {"owner": "Team Sums", "tags": ["nightly"], "runbook": "https://wiki.example/sums"}
+    changed = api.patch(path, facts, format="json", headers={"If-Match": tag})
     assert (changed.status_code, changed.json()["tags"]) == (200, ["nightly"])
     stale = api.patch(path, {"owner": "Another"}, format="json", headers={"If-Match": tag})
     assert stale.status_code == 412

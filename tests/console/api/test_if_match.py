@@ -18,9 +18,9 @@ def tag(api: APIClient, job: Job) -> str:
 
 
 def test_a_stale_version_request_makes_no_version(api: APIClient, job: Job, version: JobVersion) -> None:
-    path, seen = f"/api/v1/jobs/{job.pk}/versions/", tag(api, job)
-    assert api.post(path, BODY, headers={"If-Match": seen}).status_code == 202
-    stale = check_problem(api.post(path, BODY, headers={"If-Match": seen}), 412, "stale", "/If-Match")
+    path, etag = f"/api/v1/jobs/{job.pk}/versions/", tag(api, job)
+    assert api.post(path, BODY, headers={"If-Match": etag}).status_code == 202
+    stale = check_problem(api.post(path, BODY, headers={"If-Match": etag}), 412, "stale", "/If-Match")
     assert stale["etag"] == tag(api, job)
     assert JobVersion.objects.count() == 2
     assert api.post(path, BODY, headers={"If-Match": f'"other", {tag(api, job)}'}).status_code == 202
@@ -29,26 +29,26 @@ def test_a_stale_version_request_makes_no_version(api: APIClient, job: Job, vers
 
 def test_a_stale_act_does_nothing(api: APIClient, make_run: MakeRun) -> None:
     run = make_run(RunState.RUNNING)
-    path, seen = f"/api/v1/jobs/{run.job_id}/operations/", tag(api, run.job)
+    path, etag = f"/api/v1/jobs/{run.job_id}/operations/", tag(api, run.job)
     Run.objects.update(state=RunState.RESTARTING)
-    check_problem(api.post(path, {"kind": "cancel"}, headers={"If-Match": seen}), 412, "stale")
+    check_problem(api.post(path, {"kind": "cancel"}, headers={"If-Match": etag}), 412, "stale")
     assert not Operation.objects.exists()
     assert api.post(path, {"kind": "cancel"}, headers={"If-Match": tag(api, run.job)}).status_code == 202
 
 
 def test_live_numbers_do_not_make_a_tag_stale(api: APIClient, make_run: MakeRun) -> None:
     run = make_run(RunState.RUNNING)
-    seen = tag(api, run.job)
+    etag = tag(api, run.job)
     Run.objects.update(live={"operators": {}}, lease_beat=7)
-    assert tag(api, run.job) == seen
+    assert tag(api, run.job) == etag
 
 
 def test_a_job_that_is_known_is_not_sent_again(api: APIClient, job: Job) -> None:
-    seen = tag(api, job)
-    known = api.get(f"/api/v1/jobs/{job.pk}/", headers={"If-None-Match": seen})
-    assert (known.status_code, known.content, known["ETag"]) == (304, b"", seen)
+    etag = tag(api, job)
+    answer = api.get(f"/api/v1/jobs/{job.pk}/", headers={"If-None-Match": etag})
+    assert (answer.status_code, answer.content, answer["ETag"]) == (304, b"", etag)
     Job.objects.update(description="other")
-    assert api.get(f"/api/v1/jobs/{job.pk}/", headers={"If-None-Match": seen}).status_code == 200
+    assert api.get(f"/api/v1/jobs/{job.pk}/", headers={"If-None-Match": etag}).status_code == 200
 
 
 def test_where_nothing_has_a_tag_if_match_is_refused(api: APIClient, job: Job) -> None:

@@ -36,10 +36,10 @@ def test_many_questions_about_readiness_are_one_probe(rf: RequestFactory) -> Non
 
     readiness = Readiness({"broker": probe})
     with ThreadPoolExecutor(60) as strangers:
-        asked = [strangers.submit(health.readyz, rf.get("/readyz"), readiness) for _ in range(60)]
+        probes = [strangers.submit(health.readyz, rf.get("/readyz"), readiness) for _ in range(60)]
         until(lambda: probing == 1)
         answer.set()
-        assert [one.result().status_code for one in asked] == [200] * 60
+        assert [probe.result().status_code for probe in probes] == [200] * 60
     assert most == 1
 
 
@@ -96,19 +96,19 @@ def test_who_is_signed_in_without_rights_guesses_no_faster(operator: User, viewe
 # ---------------------------------------------------------------- slots and sizes
 
 
-@pytest.mark.parametrize("asked", [129, 32_768])
+@pytest.mark.parametrize("slots", [129, 32_768])
 def test_no_version_and_no_run_asks_for_more_slots_than_the_installation_allows(
-    api: APIClient, job: Job, version: JobVersion, asked: int
+    api: APIClient, job: Job, version: JobVersion, slots: int
 ) -> None:
     """32,768 were accepted: as many processes, on one machine."""
     JobVersion.objects.create(
         job=job, number=2, parallelism=1, max_parallelism=32_768, state="ready", graph=version.graph
     )
-    body = {"parallelism": asked, "max_parallelism": 32_768, "params": {"path": "in"}}
+    body = {"parallelism": slots, "max_parallelism": 32_768, "params": {"path": "in"}}
     refused = check_problem(api.post(f"/api/v1/jobs/{job.pk}/versions/", body), 422, "invalid-field", "/parallelism")
     assert "128 slots" in refused["detail"]
     assert "WEIR_MAX_SLOTS" in refused["detail"]
-    start = {"kind": "start", "params": {"parallelism": asked}}
+    start = {"kind": "start", "params": {"parallelism": slots}}
     answer = api.post(f"/api/v1/jobs/{job.pk}/operations/", start)
     check_problem(answer, 422, "invalid-field", "/params/parallelism")
     assert not Operation.objects.exists()
@@ -124,8 +124,8 @@ def test_the_limit_of_slots_is_a_setting(api: APIClient, job: Job, settings: Set
 def test_a_description_is_bounded_at_every_door(api: APIClient, browser: Client, job: Job) -> None:
     """Descriptions of 2 MB were stored, and drawn on every list."""
     long = "x" * (MAX_DESCRIPTION_LENGTH + 1)
-    made = api.post("/api/v1/jobs/", {"name": "big", "pipeline": "sums", "description": long})
-    check_problem(made, 422, "invalid-field", "/description")
+    answer = api.post("/api/v1/jobs/", {"name": "big", "pipeline": "sums", "description": long})
+    check_problem(answer, 422, "invalid-field", "/description")
     drawn = browser.post("/jobs/new/", {"name": "big", "pipeline": "sums", "description": long})
     assert Job.objects.count() == 1, drawn.content
     changed = browser.post(f"/admin/jobs/job/{job.pk}/change/", {"description": long})

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.django_db
 def test_the_files_of_a_run_are_listed(api: APIClient, settings: Settings, tmp_path: Path) -> None:
     run = run_with_slots(settings, tmp_path)
     Run.objects.filter(pk=run.pk).update(lease_owner="node-1:4711:abc")
-    found = api.get(f"/api/v1/runs/{run.pk}/logs/").json()["logs"]
-    assert [(each["slot"], each["host"], each["in_log_of_master"]) for each in found] == [
+    logs = api.get(f"/api/v1/runs/{run.pk}/logs/").json()["logs"]
+    assert [(each["slot"], each["host"], each["in_log_of_master"]) for each in logs] == [
         (None, "node-1", False), (0, "worker-0", True), (1, "worker-1", False), (2, "worker-2", False),
     ]  # fmt: skip
-    master, _, slot, elsewhere = found
+    master, _, slot, elsewhere = logs
     assert (master["path"], master["size_bytes"]) == (str(tmp_path / f"run-{run.pk}.log"), len("of the master\n"))
     assert slot["size_bytes"] == Path(slot["path"]).stat().st_size
     assert (elsewhere["path"], elsewhere["size_bytes"]) == (str(tmp_path / "elsewhere"), None), "no file of this run"
@@ -38,8 +38,8 @@ def test_a_log_is_followed_without_secrets(api: APIClient, settings: Settings, t
     assert [line["text"] for line in part["lines"]] == ["first line", "slot lost  slot=1", "password=********"]
     assert (part["begin"], part["end"], part["size_bytes"]) == (0, log.stat().st_size, log.stat().st_size)
     assert part["lines"][1]["time"] == "2026-11-25T23:58:33.477888Z"
-    with log.open("a") as more:
-        more.write("one more\nand n")
+    with log.open("a") as file:
+        file.write("one more\nand n")
     later = api.get(path, {"slot": "1", "offset": str(part["end"])}).json()
     assert [line["text"] for line in later["lines"]] == ["one more"]
     assert later["end"] == part["end"] + len("one more\n")

@@ -38,22 +38,22 @@ def add(run: Run, intervals: int) -> None:
 def metrics(api: APIClient, run: Run, **query: str | int) -> dict[str, Any]:
     answer = api.get(f"/api/v1/runs/{run.pk}/metrics/", query)
     assert answer.status_code == 200, answer.content
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def test_the_default_is_the_last_hour(api: APIClient, run: Run) -> None:
-    found = metrics(api, run)
-    assert found["step"] == 10
-    assert set(found["run"]) == set(RUN_NUMBERS)
-    operators = found["operators"]
+    body = metrics(api, run)
+    assert body["step"] == 10
+    assert set(body["run"]) == set(RUN_NUMBERS)
+    operators = body["operators"]
     assert isinstance(operators, dict)
     assert set(operators) == {"numbers", "sums"}
     for columns in operators.values():
         assert set(columns) == set(OPERATOR_NUMBERS)
         assert [value for value in columns["records_in_per_s"] if value] == pytest.approx([1.0] * 30)
     lengths = {len(column) for column in operators["sums"].values()}
-    begin, end = (datetime.fromisoformat(str(found[name])) for name in ("begin", "end"))
+    begin, end = (datetime.fromisoformat(str(body[name])) for name in ("begin", "end"))
     assert lengths == {(end - begin).total_seconds() / 10}
 
 
@@ -71,10 +71,10 @@ def test_a_time_of_the_run_without_numbers_is_a_gap(api: APIClient, make_run: Ma
 
 
 def test_a_step_and_an_operator_may_be_chosen(api: APIClient, run: Run) -> None:
-    found = metrics(api, run, step=45, operator="sums")
-    assert (found["step"], found["run"]) == (60, None)
-    assert isinstance(found["operators"], dict)
-    assert list(found["operators"]) == ["sums"]
+    body = metrics(api, run, step=45, operator="sums")
+    assert (body["step"], body["run"]) == (60, None)
+    assert isinstance(body["operators"], dict)
+    assert list(body["operators"]) == ["sums"]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_a_bad_query_is_a_problem_that_names_its_parameter(
 
 
 def test_a_run_without_numbers_has_empty_columns(api: APIClient, make_run: MakeRun) -> None:
-    found = metrics(api, make_run(RunState.QUEUED))
-    assert isinstance(found["run"], dict)
-    assert set(found["run"]["busy"]) == {None}
-    assert found["operators"] == {}
+    body = metrics(api, make_run(RunState.QUEUED))
+    assert isinstance(body["run"], dict)
+    assert set(body["run"]["busy"]) == {None}
+    assert body["operators"] == {}
     assert api.get("/api/v1/runs/999999/metrics/").status_code == 404
 
 

@@ -34,11 +34,11 @@ def scrape(client: Client) -> Samples:
     answer = client.get("/metrics")
     assert answer.status_code == 200, answer.content
     assert answer["Content-Type"].startswith("text/plain; version=")
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(answer.content.decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return samples
 
 
 def queries() -> Iterator[str]:
@@ -70,21 +70,21 @@ def test_every_query_of_the_dashboard_finds_series_of_a_real_run(tmp_path: Path)
         api = api_as(run.job.created_by)  # type: ignore[arg-type]
 
         def is_complete() -> bool:
-            found = scrape(api)
-            done = sum(
-                value for labels, value in found.get("weir_records_in_total", []) if labels["operator"] == "counts"
+            samples = scrape(api)
+            records = sum(
+                value for labels, value in samples.get("weir_records_in_total", []) if labels["operator"] == "counts"
             )
-            checkpoints = sum(value for _, value in found.get("weir_checkpoints_completed_total", []))
+            checkpoints = sum(value for _, value in samples.get("weir_checkpoints_completed_total", []))
             return (
-                done == 1_000 * source.splits
+                records == 1_000 * source.splits
                 and checkpoints > 0
-                and "weir_last_recovery_point_timestamp_seconds" in found
+                and "weir_last_recovery_point_timestamp_seconds" in samples
             )
 
         until(is_complete)
         Operation.objects.create(job=run.job, kind="savepoint", state="queued")
         lost_leases.observe_leases()
-        found = scrape(api)
+        samples = scrape(api)
     assert len(set(queries())) > 20
     for query in queries():
         names = re.findall(r"\bweir_[a-z_]+", query)
@@ -93,16 +93,16 @@ def test_every_query_of_the_dashboard_finds_series_of_a_real_run(tmp_path: Path)
             # The source has no event time, so two names have no sample here; `test_each_number_…` has them.
             if name in ("weir_watermark_lag_seconds", "weir_event_time_lag_seconds"):
                 continue
-            assert name in found, query
+            assert name in samples, query
             labels = set(re.findall(r"(\w+)=~", query)) | set(re.findall(r"by \((\w+)\)", query))
             labels |= set(re.findall(r"label_values\(\w+, (\w+)\)", query))
-            assert all(labels <= sample.keys() for sample, _ in found[name]), query
-    own = {query for query in queries() if "{" not in query and "label_values" not in query}
-    assert {name for query in own for name in re.findall(r"weir_[a-z_]+", query)} == {
+            assert all(labels <= sample.keys() for sample, _ in samples[name]), query
+    console_queries = {query for query in queries() if "{" not in query and "label_values" not in query}
+    assert {name for query in console_queries for name in re.findall(r"weir_[a-z_]+", query)} == {
         "weir_operations", "weir_operation_queued_timestamp_seconds", "weir_reconciler_pass_timestamp_seconds",
     }  # fmt: skip
-    assert {labels["job_name"] for labels, _ in found["weir_records_in_total"]} == {run.job.name}
-    assert {labels["phase"] for labels, _ in found["weir_checkpoint_phase_seconds"]} >= {"alignment", "sync", "async"}
+    assert {labels["job_name"] for labels, _ in samples["weir_records_in_total"]} == {run.job.name}
+    assert {labels["phase"] for labels, _ in samples["weir_checkpoint_phase_seconds"]} >= {"alignment", "sync", "async"}
 
 
 @pytest.mark.django_db
@@ -121,8 +121,8 @@ def test_each_number_has_its_base_unit(api: APIClient, make_run: MakeRun, make_c
     make_checkpoint(run, 1, triggered_at="2026-01-01T00:00:00Z", completed_at="2026-01-01T00:00:09Z")
     make_checkpoint(run, 2, kind="savepoint", completed_at="2026-01-02T00:00:00Z")
     make_checkpoint(run, 3, status="failed")
-    found = {name: samples[0][1] for name, samples in scrape(api).items()}
-    assert found == {
+    values = {name: samples[0][1] for name, samples in scrape(api).items()}
+    assert values == {
         "weir_run_state": 1, "weir_restarts_total": 2, "weir_records_in_total": 7, "weir_busy_ratio": 0.5,
         "weir_backpressured_ratio": 0.25, "weir_idle_ratio": 0.25, "weir_watermark_timestamp_seconds": 1.5,
         "weir_watermark_lag_seconds": 2.5, "weir_event_time_lag_seconds": 0.5, "weir_in_flight_bytes": 64,
@@ -151,13 +151,13 @@ def test_the_console_has_numbers_of_its_own(api: APIClient, make_run: MakeRun) -
     oldest = Operation.objects.create(job=run.job, kind="drain", state="queued", created_at=earlier)
     lost_leases.observe_leases()
     run.refresh_from_db()
-    found = scrape(api)
-    shown = {(labels["kind"], labels["state"]): value for labels, value in found["weir_operations"]}
+    samples = scrape(api)
+    counts = {(labels["kind"], labels["state"]): value for labels, value in samples["weir_operations"]}
     numbers = {("savepoint", "queued"): 2, ("stop", "running"): 1, ("pin", "succeeded"): 1, ("drain", "queued"): 1}
-    assert shown == numbers, "an old operation that has ended is left out"
-    assert found["weir_operation_queued_timestamp_seconds"][0][1] == pytest.approx(oldest.created_at.timestamp())
+    assert counts == numbers, "an old operation that has ended is left out"
+    assert samples["weir_operation_queued_timestamp_seconds"][0][1] == pytest.approx(oldest.created_at.timestamp())
     assert run.observed_at is not None
-    assert found["weir_reconciler_pass_timestamp_seconds"][0][1] == pytest.approx(run.observed_at.timestamp())
+    assert samples["weir_reconciler_pass_timestamp_seconds"][0][1] == pytest.approx(run.observed_at.timestamp())
 
 
 @pytest.mark.django_db
@@ -200,9 +200,9 @@ def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, m
     run = make_run(RunState.QUEUED)
     Run.objects.filter(pk=run.pk).update(created_at=timezone.now() - timedelta(minutes=1))
     store_verdicts()
-    found = scrape(api)
-    assert found["weir_health_level"] == [({"job_name": run.job.name}, 2.0)]
-    assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "no-worker"}, 1.0)]
+    samples = scrape(api)
+    assert samples["weir_health_level"] == [({"job_name": run.job.name}, 2.0)]
+    assert samples["weir_health_finding"] == [({"job_name": run.job.name, "rule": "no-worker"}, 1.0)]
     now = timezone.now()
     expired = {"observed_at": now, "observed_since": now - timedelta(seconds=6), "observed_beat": 0}
     Run.objects.filter(pk=run.pk).update(state="running", started_at=now, lease_owner="worker", lease_beat=0, **expired)
@@ -210,9 +210,9 @@ def test_the_health_of_a_job_is_a_number_and_a_sample_per_rule(api: APIClient, m
     assert scrape(api)["weir_health_level"] == [({"job_name": run.job.name}, 2.0)], "a fail-over is under way"
     Run.objects.filter(pk=run.pk).update(observed_since=now - timedelta(minutes=1))
     store_verdicts()
-    found = scrape(api)
-    assert found["weir_health_level"] == [({"job_name": run.job.name}, 3.0)]
-    assert found["weir_health_finding"] == [({"job_name": run.job.name, "rule": "lost-lease"}, 1.0)]
+    samples = scrape(api)
+    assert samples["weir_health_level"] == [({"job_name": run.job.name}, 3.0)]
+    assert samples["weir_health_finding"] == [({"job_name": run.job.name, "rule": "lost-lease"}, 1.0)]
     Run.objects.filter(pk=run.pk).update(state="canceled")
     store_verdicts()
     assert "weir_health_level" not in scrape(api)
@@ -223,10 +223,10 @@ def test_an_alert_on_a_job_that_fails_for_good_does_not_clear(api: APIClient, ma
     """Its level stays until the next run begins, or until the job is archived."""
     failed = make_run(RunState.FAILED, failure={"code": "attempt-failed", "message": "no such luck"})
     store_verdicts()
-    found = scrape(api)
-    assert found["weir_health_level"] == [({"job_name": failed.job.name}, 3.0)]
-    assert found["weir_health_finding"] == [({"job_name": failed.job.name, "rule": "run-failed"}, 1.0)]
-    assert "weir_health_checked_timestamp_seconds" not in found, "a verdict that is final has an old time"
+    samples = scrape(api)
+    assert samples["weir_health_level"] == [({"job_name": failed.job.name}, 3.0)]
+    assert samples["weir_health_finding"] == [({"job_name": failed.job.name, "rule": "run-failed"}, 1.0)]
+    assert "weir_health_checked_timestamp_seconds" not in samples, "a verdict that is final has an old time"
     Job.objects.update(archived_at=timezone.now())
     assert "weir_health_level" not in scrape(api)
     Job.objects.update(archived_at=None, latest_run=Run.objects.create(job=failed.job, version=failed.version,

@@ -17,8 +17,8 @@ from tests.console.ui import blocks, rows
 pytestmark = pytest.mark.django_db
 
 
-def numbers_of(found: Any) -> dict[str, float]:
-    return {number["key"]: number["amount"] for number in found["numbers"]}
+def numbers_of(preview: Any) -> dict[str, float]:
+    return {number["key"]: number["amount"] for number in preview["numbers"]}
 
 
 # ---------------------------------------------------------------- operations and cluster
@@ -70,17 +70,17 @@ def test_the_cluster_has_the_numbers_of_its_page(api: APIClient) -> None:
     lost = rows.run(rows.job("lost"), lease_owner="")
     queued = rows.run(rows.job("beta"), "queued", live=None, live_at=None)
     rows.run(rows.job("gamma"), "stopped")
-    found = api.get("/api/v1/cluster/").json()
-    assert [(place["run"], place["supervisor"], place["slots"]) for place in found["places"]] == [
+    cluster = api.get("/api/v1/cluster/").json()
+    assert [(place["run"], place["supervisor"], place["slots"]) for place in cluster["places"]] == [
         (lost.pk, "", 2),
         (running.pk, "node-1:4711", 2),
     ]
-    assert [(run["run"], run["job_name"], run["state"]) for run in found["queue"]] == [(queued.pk, "beta", "queued")]
+    assert [(run["run"], run["job_name"], run["state"]) for run in cluster["queue"]] == [(queued.pk, "beta", "queued")]
     hosts = {slot["host"]: 2 for slot in rows.live()["slots"]}
-    assert (found["supervised"], found["slots"], found["hosts"]) == (1, 4, hosts)
-    assert found["parts"]["database"] == "ok"
-    assert found["versions"].keys() >= {"Weir", "Postgres"}
-    assert found["storage"]
+    assert (cluster["supervised"], cluster["slots"], cluster["hosts"]) == (1, 4, hosts)
+    assert cluster["parts"]["database"] == "ok"
+    assert cluster["versions"].keys() >= {"Weir", "Postgres"}
+    assert cluster["storage"]
 
 
 # ---------------------------------------------------------------- checkpoints, failures and starts
@@ -88,10 +88,10 @@ def test_the_cluster_has_the_numbers_of_its_page(api: APIClient) -> None:
 
 def test_a_checkpoint_has_the_explanation_of_its_page(api: APIClient, browser: Client) -> None:
     run = rows.run(rows.job())
-    done = rows.checkpoint(run, 7)
+    completed = rows.checkpoint(run, 7)
     late = rows.checkpoint(run, 8, status="failed", reason="expired", completed_at=timezone.now())
     before = rows.checkpoint(run, 6, acknowledgements={})
-    for row, begin in ((done, "Subtask 1 of "), (late, "Subtasks 0 and 1 of ")):
+    for row, begin in ((completed, "Subtask 1 of "), (late, "Subtasks 0 and 1 of ")):
         explanation = api.get(f"/api/v1/checkpoints/{row.pk}/").json()["explanation"]
         assert explanation.startswith(begin)
         assert explanation.replace("`", "") in blocks.text(browser.get(f"/checkpoints/{row.pk}/"))
@@ -146,9 +146,9 @@ def test_the_preview_of_a_stop_has_the_numbers_of_its_page(api: APIClient) -> No
     run, now = rows.run(rows.job(), live=live, live_at=timezone.now()), timezone.now()
     newest = rows.checkpoint(run, 213, triggered_at=now - timedelta(seconds=10))
     rows.operation(run.job, "stop", created_at=now, ended_at=now + timedelta(seconds=4))
-    found = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "stop"}).json()
-    assert numbers_of(found) == {"expected_ms": 4_000, "written_bytes": newest.size_bytes, "windows": 12_000}
-    assert (found["act"], found["run"], found["horizon"]["checkpoint"]) == ("stop", run.pk, 213)
+    preview = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "stop"}).json()
+    assert numbers_of(preview) == {"expected_ms": 4_000, "written_bytes": newest.size_bytes, "windows": 12_000}
+    assert (preview["act"], preview["run"], preview["horizon"]["checkpoint"]) == ("stop", run.pk, 213)
     drained = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "drain"}).json()
     assert drained["numbers"][-1]["note"] == "emitted early, one per key: sessions"
 
@@ -157,15 +157,15 @@ def test_the_preview_of_a_cancel_has_the_recovery_horizon(api: APIClient) -> Non
     run, now = rows.run(rows.job()), timezone.now()
     rows.checkpoint(run, 213, triggered_at=now - timedelta(seconds=10))
     rows.operation(run.job, "restore", created_at=now, ended_at=now + timedelta(seconds=9))
-    found = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "cancel"}).json()
-    assert numbers_of(found)["restore_ms"] == 9_000
-    assert found["horizon"].keys() == {"point", "checkpoint", "records", "restart_ms", "restarts"}
+    preview = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "cancel"}).json()
+    assert numbers_of(preview)["restore_ms"] == 9_000
+    assert preview["horizon"].keys() == {"point", "checkpoint", "records", "restart_ms", "restarts"}
 
 
 def test_a_run_that_has_ended_has_no_preview(api: APIClient) -> None:
     run = rows.run(rows.job(), "stopped")
-    found = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "cancel"}).json()
-    assert (found["run"], found["numbers"], found["horizon"]) == (run.pk, [], None)
+    preview = api.get(f"/api/v1/jobs/{run.job_id}/preview/", {"act": "cancel"}).json()
+    assert (preview["run"], preview["numbers"], preview["horizon"]) == (run.pk, [], None)
     never = rows.job("never")
     assert api.get(f"/api/v1/jobs/{never.pk}/preview/", {"act": "stop"}).json()["run"] is None
     for query in ({}, {"act": "restore"}):

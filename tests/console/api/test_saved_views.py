@@ -13,22 +13,24 @@ PATH = "/api/v1/saved-views/"
 
 
 def test_a_view_is_saved_changed_listed_and_deleted(api: APIClient) -> None:
-    made = api.post(PATH, {"name": "On call", "query": "state=failed&after=3&x=1&sort=-rate"})
-    assert (made.status_code, made.json()["query"]) == (201, "state=failed&sort=-rate"), "no page, no unknown filter"
+    answer = api.post(PATH, {"name": "On call", "query": "state=failed&after=3&x=1&sort=-rate"})
+    assert (answer.status_code, answer.json()["query"]) == (201, "state=failed&sort=-rate"), (
+        "no page, no unknown filter"
+    )
     api.post(PATH, {"name": "All", "query": ""})
     changed = api.post(PATH, {"name": "On call", "query": "health=failed"})
-    assert (changed.status_code, changed.json()) == (200, {**made.json(), "query": "health=failed"})
+    assert (changed.status_code, changed.json()) == (200, {**answer.json(), "query": "health=failed"})
     assert [view["name"] for view in api.get(PATH).json()] == ["All", "On call"]
-    assert api.delete(f"{PATH}{made.json()['id']}/").status_code == 204
+    assert api.delete(f"{PATH}{answer.json()['id']}/").status_code == 204
     assert [view["name"] for view in api.get(PATH).json()] == ["All"]
 
 
 def test_views_of_another_user_are_neither_listed_nor_deleted(api: APIClient, viewer: User) -> None:
     """A viewer has views, too: they need no permission."""
-    made = api_as(viewer).post(PATH, {"name": "mine", "query": "q=a"})
-    assert made.status_code == 201
+    answer = api_as(viewer).post(PATH, {"name": "mine", "query": "q=a"})
+    assert answer.status_code == 201
     assert api.get(PATH).json() == []
-    check_problem(api.delete(f"{PATH}{made.json()['id']}/"), 404, "not-found")
+    check_problem(api.delete(f"{PATH}{answer.json()['id']}/"), 404, "not-found")
     assert SavedView.objects.exists()
 
 

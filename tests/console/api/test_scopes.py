@@ -49,8 +49,8 @@ TOKENS = [(), *((scope.value,) for scope in Scope)]
 
 
 def routes() -> list[URLPattern]:
-    found = [pattern for pattern in urlpatterns if isinstance(pattern, URLPattern)]
-    return [pattern for pattern in found if pattern.name not in WITHOUT_TOKEN]
+    patterns = [pattern for pattern in urlpatterns if isinstance(pattern, URLPattern)]
+    return [pattern for pattern in patterns if pattern.name not in WITHOUT_TOKEN]
 
 
 def methods_of(pattern: URLPattern) -> set[str]:
@@ -80,9 +80,9 @@ def keys(
 
 def address(name: str, keys: Mapping[str, Any]) -> str:
     (pattern,) = (each for each in routes() if each.name == name)
-    wanted = pattern.pattern.converters
+    names = pattern.pattern.converters
     resource = str(pattern.pattern).partition("<")[0].strip("/")
-    return reverse(f"api:{name}", kwargs=dict.fromkeys(wanted, keys.get(resource)))
+    return reverse(f"api:{name}", kwargs=dict.fromkeys(names, keys.get(resource)))
 
 
 def bodies(job: int) -> dict[tuple[str, str], Any]:
@@ -157,14 +157,14 @@ def test_acts_of_a_run_are_those_of_the_token(operator: User, keys: dict[str, An
 
 def test_scopes_are_given_at_the_issue_and_limited_in_the_admin(operator: User, browser: Client) -> None:
     login = {"username": "operator", "password": "a long enough one"}
-    asked = {**login, "scopes": ["define", "operate", "review", "maintain"]}
-    whole = APIClient().post("/api/v1/auth/token/", asked, format="json").json()
-    assert whole["scopes"] == asked["scopes"]
+    body = {**login, "scopes": ["define", "operate", "review", "maintain"]}
+    token = APIClient().post("/api/v1/auth/token/", body, format="json").json()
+    assert token["scopes"] == body["scopes"]
     limited = APIClient().post("/api/v1/auth/token/", {**login, "scopes": ["review"]}, format="json").json()
     assert limited["scopes"] == ["review"]
     wrong = APIClient().post("/api/v1/auth/token/", {**login, "scopes": ["all"]}, format="json")
     assert wrong.status_code == 400
-    row = ApiToken.objects.get(hint=whole["token"][:9])
+    row = ApiToken.objects.get(hint=token["token"][:9])
     path = f"/admin/accounts/apitoken/{row.pk}/change/"
     assert browser.get(path).content.decode().count('type="checkbox" name="scopes"') == 4
     assert browser.post(path, {"scopes": ["define"], "expires_at_0": "", "expires_at_1": ""}).status_code == 302

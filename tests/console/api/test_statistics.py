@@ -32,11 +32,11 @@ def took(ms: int, waits: tuple[float, ...] = ()) -> dict[str, Any]:
 
 def lengthy(run: Run, count: int) -> None:
     """`count` completed ones that took 1, 2, 3, ... ms."""
-    made = [
+    checkpoints = [
         Checkpoint(job=run.job, run=run, token=1, number=n, kind="checkpoint", status="completed", **took(n))
         for n in range(1, count + 1)
     ]
-    Checkpoint.objects.bulk_create(made)
+    Checkpoint.objects.bulk_create(checkpoints)
 
 
 def test_what_was_triggered_is_in_progress_completed_or_failed(run: Run, make_checkpoint: MakeCheckpoint) -> None:
@@ -53,21 +53,21 @@ def test_the_summary_is_that_of_the_completed_rows(run: Run, make_checkpoint: Ma
     make_checkpoint(run, 2, **took(300, (2.0,)))
     make_checkpoint(run, 3, **took(200))
     make_checkpoint(run, 4, status="failed", duration_ms=60_000)
-    found = statistics(run.job).summary
-    assert found is not None
-    assert found.checkpoints == 3
-    assert found.duration_ms == distribution([100, 200, 300])
-    assert found.state_bytes == distribution([1_000, 2_000, 3_000])
-    assert found.written_bytes == distribution([200, 400, 600])
-    assert found.alignment_ms == distribution([0, 2.0, 7.5])
+    summary = statistics(run.job).summary
+    assert summary is not None
+    assert summary.checkpoints == 3
+    assert summary.duration_ms == distribution([100, 200, 300])
+    assert summary.state_bytes == distribution([1_000, 2_000, 3_000])
+    assert summary.written_bytes == distribution([200, 400, 600])
+    assert summary.alignment_ms == distribution([0, 2.0, 7.5])
 
 
 def test_a_long_history_is_counted_whole_and_summed_up_by_its_latest(run: Run) -> None:
     lengthy(run, MAX_SUMMARIZED_CHECKPOINTS + 2)
-    found = statistics(run.job)
-    assert found.counts.completed == MAX_SUMMARIZED_CHECKPOINTS + 2
-    assert found.summary is not None
-    assert (found.summary.checkpoints, found.summary.duration_ms.least) == (MAX_SUMMARIZED_CHECKPOINTS, 3)
+    history = statistics(run.job)
+    assert history.counts.completed == MAX_SUMMARIZED_CHECKPOINTS + 2
+    assert history.summary is not None
+    assert (history.summary.checkpoints, history.summary.duration_ms.least) == (MAX_SUMMARIZED_CHECKPOINTS, 3)
 
 
 def test_the_latest_of_each_kind_is_told_apart(run: Run, make_checkpoint: MakeCheckpoint) -> None:
@@ -77,30 +77,30 @@ def test_the_latest_of_each_kind_is_told_apart(run: Run, make_checkpoint: MakeCh
         (4, "checkpoint", "failed"), (5, "stop", "failed"), (6, "checkpoint", "in_progress"),
     ]:  # fmt: skip
         make_checkpoint(run, number, kind=kind, status=status, **took(number))
-    found = statistics(run.job)
-    assert found.latest_completed is not None
-    assert found.latest_savepoint is not None
-    assert found.latest_failed is not None
-    assert (found.latest_completed.number, found.latest_completed.duration_ms) == (2, 2)
-    assert (found.latest_savepoint.number, found.latest_failed.number) == (3, 5)
+    history = statistics(run.job)
+    assert history.latest_completed is not None
+    assert history.latest_savepoint is not None
+    assert history.latest_failed is not None
+    assert (history.latest_completed.number, history.latest_completed.duration_ms) == (2, 2)
+    assert (history.latest_savepoint.number, history.latest_failed.number) == (3, 5)
 
 
 def test_restores_are_attempts_that_began_from_a_checkpoint(run: Run, make_checkpoint: MakeCheckpoint) -> None:
-    one = make_checkpoint(run, 1)
-    for token, checkpoint in ((1, None), (2, one), (3, one)):
+    first = make_checkpoint(run, 1)
+    for token, checkpoint in ((1, None), (2, first), (3, first)):
         Attempt.objects.create(run=run, token=token, restored_checkpoint=checkpoint)
-    found = statistics(run.job)
-    assert found.counts.restored == 2
-    assert found.latest_restored is not None
-    assert (found.latest_restored.token, found.latest_restored.restored_checkpoint) == (3, one)
+    history = statistics(run.job)
+    assert history.counts.restored == 2
+    assert history.latest_restored is not None
+    assert (history.latest_restored.token, history.latest_restored.restored_checkpoint) == (3, first)
 
 
 def test_failures_are_grouped_by_reason_with_the_newest_of_each(run: Run, make_checkpoint: MakeCheckpoint) -> None:
     """Reasons count towards tolerable failures as in Flink."""
     for number, reason in enumerate(("expired", "declined_task_not_ready", "expired", "of_a_newer_version"), 1):
         make_checkpoint(run, number, status="failed", reason=reason, detail=f"detail {number}")
-    found = [(f.reason, f.number, f.counted, f.newest.detail) for f in statistics(run.job).failures]
-    assert found == [
+    groups = [(f.reason, f.number, f.counted, f.newest.detail) for f in statistics(run.job).failures]
+    assert groups == [
         ("expired", 2, True, "detail 3"),
         ("declined_task_not_ready", 1, False, "detail 2"),
         ("of_a_newer_version", 1, False, "detail 4"),

@@ -94,9 +94,9 @@ def results(row: Checkpoint) -> list[str]:
 
 
 def test_every_file_that_the_runtime_wrote_is_verified(savepoint: Checkpoint) -> None:
-    found = results(savepoint)
-    assert found == [VERIFIED] * 3
-    assert is_complete(found)
+    verdicts = results(savepoint)
+    assert verdicts == [VERIFIED] * 3
+    assert is_complete(verdicts)
     sha256 = hashlib.sha256(file_of(savepoint, MANIFEST_FILE).read_bytes()).hexdigest()
     assert read_manifest(savepoint).sha256 == sha256
 
@@ -109,17 +109,17 @@ def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> Non
     second.write_bytes(b"short")
     assert results(savepoint) == ["was altered: its checksum differs", "has 5 bytes", VERIFIED]
     second.unlink()
-    found = results(savepoint)
-    assert found[1] == "cannot be read: No such file or directory"
-    assert (is_complete(found), summary(found, [])) == (False, "2 of 3 files are missing or damaged.")
+    verdicts = results(savepoint)
+    assert verdicts[1] == "cannot be read: No such file or directory"
+    assert (is_complete(verdicts), summary(verdicts, [])) == (False, "2 of 3 files are missing or damaged.")
 
 
 def test_the_manifest_of_another_checkpoint_is_named(savepoint: Checkpoint) -> None:
     Checkpoint.objects.filter(pk=savepoint.pk).update(number=savepoint.number + 1)
     savepoint.refresh_from_db()
-    found = read_manifest(savepoint)
-    assert found.manifest is None
-    assert found.fault.startswith("The manifest is not that of this checkpoint. It is of checkpoint 5")
+    stored = read_manifest(savepoint)
+    assert stored.manifest is None
+    assert stored.fault.startswith("The manifest is not that of this checkpoint. It is of checkpoint 5")
 
 
 def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
@@ -133,9 +133,9 @@ def test_every_file_is_read_whatever_its_size(savepoint: Checkpoint) -> None:
     manifest = read_manifest(savepoint).manifest
     assert manifest is not None
     snapshot, *_ = manifest.operators["window"].subtasks.values()
-    first, *others = snapshot.keyed["state"]
+    first, *segments = snapshot.keyed["state"]
     large = replace(first, nbytes=nbytes, checksum=f"blake2b:{digest.hexdigest()}")
-    subtasks = {**manifest.operators["window"].subtasks, 0: replace(snapshot, keyed={"state": (large, *others)})}
+    subtasks = {**manifest.operators["window"].subtasks, 0: replace(snapshot, keyed={"state": (large, *segments)})}
     grown = replace(manifest.operators["window"], subtasks=subtasks)
     manifest = replace(manifest, operators={**manifest.operators, "window": grown})
     read: dict[int, int] = defaultdict(int)
@@ -161,8 +161,8 @@ def test_checkpoints_without_files_have_a_pack_that_gives_the_reason(savepoint: 
 
 
 def ask(api: APIClient, row: Checkpoint, kind: str = "verify", **params: Any) -> Any:
-    given = {"kind": kind, "params": {"checkpoint": row.pk, **params}}
-    return api.post(f"/api/v1/jobs/{row.job_id}/operations/", given, format="json")
+    body = {"kind": kind, "params": {"checkpoint": row.pk, **params}}
+    return api.post(f"/api/v1/jobs/{row.job_id}/operations/", body, format="json")
 
 
 def test_the_check_is_an_operation_and_readers_see_its_last_result(
@@ -179,10 +179,10 @@ def test_the_check_is_an_operation_and_readers_see_its_last_result(
     assert ask(api, savepoint).json()["code"] == "verify-active"
     advance_operations()
     advance_operations()
-    found = Operation.objects.get()
-    assert (found.state, (found.result or {})["is_complete"]) == ("succeeded", True)
+    operation = Operation.objects.get()
+    assert (operation.state, (operation.result or {})["is_complete"]) == ("succeeded", True)
     pack = api.get(f"/api/v1{path}").json()
-    assert pack["verification"]["checked_at"] == found.ended_at.isoformat()  # type: ignore[union-attr]
+    assert pack["verification"]["checked_at"] == operation.ended_at.isoformat()  # type: ignore[union-attr]
     assert [file["result"] for file in pack["verification"]["files"]] == [VERIFIED] * 3
     file_of(savepoint, "a/state-000001.arrow").unlink()
     assert WHOLE in blocks.text(reading.get(path)), "no file is read"
@@ -239,8 +239,8 @@ def test_a_check_under_way_shows_the_file_that_it_reads(api: APIClient, savepoin
         advance_operations()
     assert any(re.search(r"checking files: 1 of 3, [\d.]+ \w+ of [\d.]+ \w+", query["sql"]) for query in captured)
     assert any("checking states" in query["sql"] for query in captured)
-    found = Operation.objects.get()
-    assert (found.state, found.phase) == ("succeeded", "")
+    operation = Operation.objects.get()
+    assert (operation.state, operation.phase) == ("succeeded", "")
 
 
 def test_a_restore_warns_of_a_version_whose_package_was_raised_since(savepoint: Checkpoint) -> None:
@@ -400,10 +400,10 @@ def test_a_manifest_that_changed_since_the_check_is_not_verified(api: APIClient,
     manifest = read_manifest(savepoint).manifest
     assert manifest is not None
     file_of(savepoint, MANIFEST_FILE).write_bytes(encode_manifest(replace(manifest, triggered_at=77)))
-    found = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()
-    assert found["verification"]["is_complete"] is False
-    assert found["verification"]["sentence"].startswith("The manifest has changed since the check. ")
-    assert found["verification"]["manifest_sha256"] != found["manifest_sha256"]
+    pack = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()
+    assert pack["verification"]["is_complete"] is False
+    assert pack["verification"]["sentence"].startswith("The manifest has changed since the check. ")
+    assert pack["verification"]["manifest_sha256"] != pack["manifest_sha256"]
 
 
 def test_the_pack_tells_whether_the_manifest_is_signed(api: APIClient, savepoint: Checkpoint, settings: Any) -> None:
@@ -420,14 +420,14 @@ def test_the_pack_tells_whether_the_manifest_is_signed(api: APIClient, savepoint
     settings.WEIR_MANIFEST_KEYS = ()
     assert signature().endswith("This console has no WEIR_MANIFEST_KEY to verify the signature.")
     settings.WEIR_MANIFEST_KEYS = (b"another key of more than thirty-two characters",)
-    found = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()
-    assert "no key in WEIR_MANIFEST_KEY verifies its signature" in found["verification"]["sentence"]
+    pack = api.get(f"/api/v1/checkpoints/{savepoint.pk}/evidence/").json()
+    assert "no key in WEIR_MANIFEST_KEY verifies its signature" in pack["verification"]["sentence"]
 
 
 def test_the_decision_of_a_review_names_its_manifest(api: APIClient, browser: Client, savepoint: Checkpoint) -> None:
     stored = read_manifest(savepoint)
-    found = ask(api, savepoint, "review", state="reviewed").json()
-    assert found["result"]["manifest_sha256"] == stored.sha256
+    decision = ask(api, savepoint, "review", state="reviewed").json()
+    assert decision["result"]["manifest_sha256"] == stored.sha256
     path = f"/checkpoints/{savepoint.pk}/evidence/"
     assert f"about this manifest {stored.sha256[:12]}…" in blocks.text(browser.get(path))
     assert stored.manifest is not None
@@ -453,8 +453,8 @@ def test_page_file_and_api_have_the_same_facts(browser: Client, api: APIClient, 
     assert "first checkpoint after 1.5 s" in said
     file = browser.get(path, {"format": "json"})
     assert file["Content-Disposition"] == f'attachment; filename="evidence-{savepoint.job_id}-5.json"'
-    pack, own = file.json(), api.get(f"/api/v1{path}").json()
-    assert {**pack, "requested_at": ""} == {**own, "requested_at": ""}
+    pack, body = file.json(), api.get(f"/api/v1{path}").json()
+    assert {**pack, "requested_at": ""} == {**body, "requested_at": ""}
     assert (pack["requested_by"], pack["review"]["state"], pack["version"]["number"]) == ("operator", "reviewed", 1)
     assert [entry["kind"] for entry in pack["review"]["history"]] == ["review", "comment"]
     assert [drill["result"] for drill in pack["drills"]] == [{"first_checkpoint_ms": 1500}]

@@ -31,8 +31,8 @@ def test_a_snapshot_lists_the_runs_that_were_restored_from_it(
     for token in (902, 903):
         Attempt.objects.create(run=recovered, token=token, outcome="failed", restored_checkpoint=snapshot)
     rows.run(job, "stopped")
-    asked = OperationRequestContext(user=operator)
-    cloned = request(asked, job, "clone", {"checkpoint": snapshot.pk, "name": "trial"}).operation.result or {}
+    context = OperationRequestContext(user=operator)
+    cloned = request(context, job, "clone", {"checkpoint": snapshot.pk, "name": "trial"}).operation.result or {}
     assert [run.pk for run in restored_runs(snapshot)] == [cloned["run"], recovered.pk, began.pk]
     page = browser.get(f"/checkpoints/{snapshot.pk}/")
     said = blocks.text(page)
@@ -47,8 +47,8 @@ def test_a_snapshot_lists_the_runs_that_were_restored_from_it(
 def test_rescales_are_listed_with_downtime_and_outcome(browser: Client, operator: User, db: None) -> None:
     run = rows.run(rows.job())
     rows.checkpoint(run, 7)
-    asked = OperationRequestContext(user=operator)
-    whole = request(asked, run.job, "rescale", {"parallelism": 4}).operation
+    context = OperationRequestContext(user=operator)
+    operation = request(context, run.job, "rescale", {"parallelism": 4}).operation
     stopped = timezone.now() - timedelta(minutes=5)
     Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=stopped)
     Operation.objects.filter(kind="stop").update(state="succeeded", ended_at=stopped)
@@ -58,12 +58,12 @@ def test_rescales_are_listed_with_downtime_and_outcome(browser: Client, operator
     assert (restore.run and restore.run.restore_checkpoint) == savepoint
     Operation.objects.filter(kind="restore").update(state="succeeded", ended_at=stopped + timedelta(seconds=12))
     advance_rows()
-    (found,) = rescales_of(run.job, 10)
-    assert (found.operation, found.operation.state) == (whole, "succeeded")
-    assert (found.former, found.parallelism, found.former_version, found.version) == (2, 4, 1, 1)
-    assert (found.run, found.downtime_ms) == (restore.run_id, 12_000)
+    (rescale,) = rescales_of(run.job, 10)
+    assert (rescale.operation, rescale.operation.state) == (operation, "succeeded")
+    assert (rescale.former, rescale.parallelism, rescale.former_version, rescale.version) == (2, 4, 1, 1)
+    assert (rescale.run, rescale.downtime_ms) == (restore.run_id, 12_000)
     said = blocks.text(browser.get(f"/jobs/{run.job_id}/rescale/"))
-    assert f"operator 2 → 4 1 12 s {run.pk} → {found.run} Succeeded" in said
+    assert f"operator 2 → 4 1 12 s {run.pk} → {rescale.run} Succeeded" in said
 
 
 def test_a_rescale_that_failed_has_its_reason(browser: Client, operator: User, db: None) -> None:
@@ -72,6 +72,6 @@ def test_a_rescale_that_failed_has_its_reason(browser: Client, operator: User, d
     request(OperationRequestContext(user=operator), run.job, "rescale", {"parallelism": 4})
     Operation.objects.filter(kind="stop").update(state="failed", error={"code": "x", "message": "storage is full"})
     advance_rows()
-    (found,) = rescales_of(Job.objects.get(), 10)
-    assert (found.run, found.downtime_ms, found.operation.state) == (None, None, "failed")
+    (rescale,) = rescales_of(Job.objects.get(), 10)
+    assert (rescale.run, rescale.downtime_ms, rescale.operation.state) == (None, None, "failed")
     assert "storage is full" in blocks.text(browser.get(f"/jobs/{run.job_id}/rescale/"))

@@ -70,21 +70,21 @@ def size_on_disk(run: Run) -> int:
 
 
 def test_the_preview_names_what_stays_and_why(run: Run) -> None:
-    found = preview_retention(run.job, RetentionPolicy(2))
-    assert [line.checkpoint.number for line in found.discarded] == [4, 1]
-    assert {line.checkpoint.number: line.reasons for line in found.kept} == {
+    preview = preview_retention(run.job, RetentionPolicy(2))
+    assert [line.checkpoint.number for line in preview.discarded] == [4, 1]
+    assert {line.checkpoint.number: line.reasons for line in preview.kept} == {
         7: ("Only a user discards a savepoint.",),
         6: ("It is among the 2 newest checkpoints.",),
         5: ("It is among the 2 newest checkpoints.",),
         3: ("It is in review.",),
         2: ("It is pinned.",),
     }
-    by_number = {line.checkpoint.number: line for line in found.discarded}
-    for number, own in ((1, 10), (4, 400)):
+    by_number = {line.checkpoint.number: line for line in preview.discarded}
+    for number, nbytes in ((1, 10), (4, 400)):
         line = by_number[number]
         manifest = (job_root(run.job_id) / line.checkpoint.path / MANIFEST_FILE).stat().st_size
-        assert (line.freed_bytes, line.shared_bytes, line.needed_by) == (own + manifest, 1_000, 5)
-    assert found.sentence.startswith("Keeping the 2 newest checkpoints would delete 2 of 6 checkpoints and free ")
+        assert (line.freed_bytes, line.shared_bytes, line.needed_by) == (nbytes + manifest, 1_000, 5)
+    assert preview.sentence.startswith("Keeping the 2 newest checkpoints would delete 2 of 6 checkpoints and free ")
     assert preview_retention(run.job).sentence.startswith("Keeping the 12 newest checkpoints would delete nothing")
 
 
@@ -95,11 +95,11 @@ def test_the_job_master_then_deletes_what_the_preview_says(run: Run) -> None:
     files = FileStore(job_root(run.job_id))
     for each in ((1, 3), (3, None), (1, 2), (2, None), (1, None)):
         policy = RetentionPolicy(*each)
-        found, before = preview_retention(run.job, policy), size_on_disk(run)
+        preview, before = preview_retention(run.job, policy), size_on_disk(run)
         folders = records.discard_older(policy)
-        assert sorted(folders) == sorted(line.checkpoint.path for line in found.discarded)
+        assert sorted(folders) == sorted(line.checkpoint.path for line in preview.discarded)
         discard_checkpoints(files, folders, readable_manifests(files, records.retained_folders()))
-        assert before - size_on_disk(run) == found.freed_bytes
+        assert before - size_on_disk(run) == preview.freed_bytes
     records.close()
 
 
@@ -107,35 +107,37 @@ def test_a_run_without_a_checkpoint_keeps_the_checkpoint_that_it_began_with(run:
     Run.objects.update(state="canceled")
     first = Checkpoint.objects.get(number=1)
     second = rows.run(run.job, restore_checkpoint=first)
-    found = preview_retention(run.job, RetentionPolicy(1))
-    reasons = {line.checkpoint.number: line.reasons for line in found.kept}
+    preview = preview_retention(run.job, RetentionPolicy(1))
+    reasons = {line.checkpoint.number: line.reasons for line in preview.kept}
     assert reasons[1] == (f"Run {second.pk} was restored from it and has no checkpoint of its own yet.",)
 
 
 def test_unreadable_manifests_free_nothing_that_they_may_need(run: Run) -> None:
     for number in (4, 5):
         (job_root(run.job_id) / Checkpoint.objects.get(number=number).path / MANIFEST_FILE).write_text("damaged")
-    found = {line.checkpoint.number: line for line in preview_retention(run.job, RetentionPolicy(2)).discarded}
-    assert (found[1].freed_bytes, found[4].freed_bytes) == (0, None)
+    lines = {line.checkpoint.number: line for line in preview_retention(run.job, RetentionPolicy(2)).discarded}
+    assert (lines[1].freed_bytes, lines[4].freed_bytes) == (0, None)
 
 
 def test_an_age_keeps_checkpoints_beside_the_newest(browser: Client, api: APIClient, run: Run) -> None:
-    found = preview_retention(run.job, RetentionPolicy(1, hours=3))
-    assert [line.checkpoint.number for line in found.discarded] == [1]
-    reasons = {line.checkpoint.number: line.reasons for line in found.kept}
+    preview = preview_retention(run.job, RetentionPolicy(1, hours=3))
+    assert [line.checkpoint.number for line in preview.discarded] == [1]
+    reasons = {line.checkpoint.number: line.reasons for line in preview.kept}
     assert reasons[4] == ("It is of the last 3 hours before the newest.",)
-    assert found.sentence.startswith("Keeping the newest checkpoint and those of the last 3 hours would delete 1 of 6")
+    assert preview.sentence.startswith(
+        "Keeping the newest checkpoint and those of the last 3 hours would delete 1 of 6"
+    )
     path = f"/jobs/{run.job_id}/checkpoints/retention/"
-    shown = api.get(f"/api/v1{path}", {"keep": 1, "hours": 3}).json()
-    assert (shown["sentence"], shown["hours"], shown["present_hours"]) == (found.sentence, 3, None)
-    assert browser.get(path, {"keep": 1, "hours": 3}).context["preview"].sentence == found.sentence
+    body = api.get(f"/api/v1{path}", {"keep": 1, "hours": 3}).json()
+    assert (body["sentence"], body["hours"], body["present_hours"]) == (preview.sentence, 3, None)
+    assert browser.get(path, {"keep": 1, "hours": 3}).context["preview"].sentence == preview.sentence
     assert "0 is not a number from 1 to 8760." in browser.get(path, {"keep": 1, "hours": 0}).content.decode()
     for wrong in ({"keep": 1, "hours": 0}, {"hours": 3}):
         assert api.get(f"/api/v1{path}", wrong).json()["code"] == "invalid-field"
     settings = {"retained_checkpoints": 1, "retained_hours": 3}
     aged = JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="ready", settings=settings)
     Run.objects.update(version=aged)
-    assert preview_retention(run.job).sentence == found.sentence
+    assert preview_retention(run.job).sentence == preview.sentence
 
 
 def test_page_and_api_show_the_same_in_few_queries(browser: Client, api: APIClient, run: Run) -> None:
@@ -146,10 +148,10 @@ def test_page_and_api_show_the_same_in_few_queries(browser: Client, api: APIClie
     page = response.content.decode()
     assert 'checkpoint <span class="q">5</span> needs them' in page
     assert "It is in review." in page
-    shown = api.get(f"/api/v1{path}", {"keep": 2}).json()
-    assert shown["sentence"] == response.context["preview"].sentence
-    assert [line["number"] for line in shown["discarded"]] == [4, 1]
-    assert shown["freed_bytes"] == response.context["preview"].freed_bytes
+    body = api.get(f"/api/v1{path}", {"keep": 2}).json()
+    assert body["sentence"] == response.context["preview"].sentence
+    assert [line["number"] for line in body["discarded"]] == [4, 1]
+    assert body["freed_bytes"] == response.context["preview"].freed_bytes
     for wrong in ("0", "1001", "-1", "x", "9" * 40):
         assert "is not a number from 1 to 1000" in browser.get(path, {"keep": wrong}).content.decode()
         assert api.get(f"/api/v1{path}", {"keep": wrong}).json()["code"] == "invalid-field"

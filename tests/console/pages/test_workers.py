@@ -24,8 +24,8 @@ def test_a_worker_answers_with_its_queues_and_places(broker_url: str) -> None:
     options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False}
     options |= {"hostname": "runs-1@here", "queues": ["runs", "stages"]}
     with start_worker(app, **options):
-        found = until(lambda: [worker for worker in ask_workers() if worker.queues], 20)
-    assert found == [Worker("runs-1@here", ("runs", "stages"), places=2, busy=0)]
+        workers = until(lambda: [worker for worker in ask_workers() if worker.queues], 20)
+    assert workers == [Worker("runs-1@here", ("runs", "stages"), places=2, busy=0)]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -55,26 +55,26 @@ def test_a_worker_keeps_its_connection_until_postgres_ends_it(broker_url: str, m
 
 
 def test_an_answer_comes_at_once_and_an_old_one_starts_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, may_answer = threading.Semaphore(0), threading.Event()
+    questions, may_answer = threading.Semaphore(0), threading.Event()
 
     def ask() -> tuple[Worker, ...]:
-        asked.release()
+        questions.release()
         may_answer.wait(10)
         return (Worker("a", ("runs",), 2, 1),)
 
     census = WorkerCensus(ask)
     assert census.last() is None
-    assert asked.acquire(timeout=5)
+    assert questions.acquire(timeout=5)
     assert census.last() is None, "while the workers are being asked"
     may_answer.set()
     answer = until(census.last, 5)
     assert answer is not None
     assert answer.workers[0].free == 1
     assert census.last() is answer
-    assert not asked.acquire(timeout=0.2), "a young answer starts no question"
+    assert not questions.acquire(timeout=0.2), "a young answer starts no question"
     monkeypatch.setattr(workers, "_MAX_AGE", timedelta(0))
     assert census.last() is answer
-    assert asked.acquire(timeout=5)
+    assert questions.acquire(timeout=5)
     monkeypatch.setattr(workers, "_CURRENT", timedelta(0))
     assert census.last() is None, "rows of the database contradict an answer of long ago"
 
@@ -91,8 +91,12 @@ def test_a_broker_that_is_gone_is_named() -> None:
 
 
 def test_free_places_are_summed_by_queue() -> None:
-    own = (Worker("a", ("runs",), 2, 1), Worker("b", ("runs", "stages"), 3, 0), Worker("c", ("housekeeping",), 1, 4))
-    answer = Answer(at=None, workers=own)  # type: ignore[arg-type]
+    workers = (
+        Worker("a", ("runs",), 2, 1),
+        Worker("b", ("runs", "stages"), 3, 0),
+        Worker("c", ("housekeeping",), 1, 4),
+    )
+    answer = Answer(at=None, workers=workers)  # type: ignore[arg-type]
     assert answer.queues == (("housekeeping", 1, 0), ("runs", 5, 4), ("stages", 3, 3))
 
 
@@ -122,6 +126,6 @@ def test_a_new_run_waits_if_the_workers_have_just_said_so(
 def test_a_worker_starts_without_the_pages() -> None:
     """Six processes of a stack start so: each would load forms, serializers and templates of pages it never shows."""
     start = "import sys; from console.celery import app; app.loader.import_default_modules()"
-    shown = f"{start}; print('console.tasks' in sys.modules, 'console.urls' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["True", "False"]
+    program = f"{start}; print('console.tasks' in sys.modules, 'console.urls' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["True", "False"]

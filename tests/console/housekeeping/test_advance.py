@@ -86,11 +86,11 @@ def test_the_running_job_takes_checkpoints_while_its_files_are_accessed(
     rows.checkpoint(run, 6)
     original, accesses = pkgutil.resolve_name(access), count()
 
-    def access_meanwhile(*given: Any, **named: Any) -> Any:
+    def access_meanwhile(*args: Any, **kwargs: Any) -> Any:
         next(accesses)
         with ThreadPoolExecutor(1) as master:
             master.submit(in_thread, partial(take_next_number, run.job)).result(WAIT_S)
-        return original(*given, **named)
+        return original(*args, **kwargs)
 
     before = Job.objects.get(pk=run.job_id).last_checkpoint_id
     with monkeypatch.context() as slow:

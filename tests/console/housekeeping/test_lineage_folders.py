@@ -63,11 +63,11 @@ def end(run: Run, *, seconds_ago: int = 600) -> None:
 def left(run: Run) -> list[str]:
     """The operators of its lineage with a folder, in both places alike."""
     streams, inputs = run_store.streams_folder(run), run_store.inputs_folder(run)
-    found = sorted(path.name for path in inputs.glob("*"))
-    assert sorted(path.name for path in streams.glob("*")) == [encode_name(uid) for uid in found]
+    uids = sorted(path.name for path in inputs.glob("*"))
+    assert sorted(path.name for path in streams.glob("*")) == [encode_name(uid) for uid in uids]
     assert not list(streams.parent.glob(".*")), "nothing is left aside"
-    assert streams.exists() == bool(found)
-    return found
+    assert streams.exists() == bool(uids)
+    return uids
 
 
 def test_a_canceled_run_without_a_checkpoint_leaves_nothing(job: Job) -> None:

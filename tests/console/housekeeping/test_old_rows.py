@@ -32,13 +32,13 @@ def run() -> Run:
 
 
 def failed(run: Run, number: int, **changes: Any) -> Checkpoint:
-    given = {"triggered_at": LONG_AGO, "completed_at": LONG_AGO, "reason": "expired", **changes}
-    return rows.checkpoint(run, number, status="failed", **given)
+    columns = {"triggered_at": LONG_AGO, "completed_at": LONG_AGO, "reason": "expired", **changes}
+    return rows.checkpoint(run, number, status="failed", **columns)
 
 
 def discarded(run: Run, number: int, **changes: Any) -> Checkpoint:
-    given = {"triggered_at": LONG_AGO, "completed_at": LONG_AGO, "discarded_at": LONG_AGO, **changes}
-    return rows.checkpoint(run, number, is_stored=False, **given)
+    columns = {"triggered_at": LONG_AGO, "completed_at": LONG_AGO, "discarded_at": LONG_AGO, **changes}
+    return rows.checkpoint(run, number, is_stored=False, **columns)
 
 
 def numbers(run: Run) -> list[int]:
@@ -128,8 +128,8 @@ def test_attempts_keep_their_numbers_when_older_ones_go(run: Run, browser: Clien
 
 def test_old_operations_go_with_their_parts(run: Run, operator: User) -> None:
     ended: dict[str, Any] = {"created_at": LONG_AGO, "ended_at": LONG_AGO}
-    whole = rows.operation(run.job, "savepoint", run=run, **ended)
-    rows.operation(run.job, "copy", part_of=whole, **ended)
+    parent = rows.operation(run.job, "savepoint", run=run, **ended)
+    rows.operation(run.job, "copy", part_of=parent, **ended)
     rows.operation(run.job, "cancel", "unknown", **ended)
     start = rows.operation(run.job, "start", run=run, **ended)
     definition = rows.operation(run.job, "define", **ended)
@@ -142,12 +142,12 @@ def test_old_operations_go_with_their_parts(run: Run, operator: User) -> None:
     comment = rows.operation(run.job, "comment", params={"checkpoint": savepoint.pk}, **ended)
     check = rows.operation(run.job, "verify", params={"checkpoint": savepoint.pk}, **ended)
     Verification.objects.create(checkpoint=savepoint, operation=check, manifest_sha256="", files=[])
-    gone = rows.operation(run.job, "comment", params={"checkpoint": 0}, **ended)
+    orphan = rows.operation(run.job, "comment", params={"checkpoint": 0}, **ended)
     recent = rows.operation(run.job, "savepoint", created_at=LONG_AGO)
     assert remove_old_rows() == 4
     left = set(Operation.objects.values_list("pk", flat=True))
     assert left == {row.pk for row in (start, definition, scheduled, comment, check, recent)}
-    assert gone.pk not in left
+    assert orphan.pk not in left
 
 
 def test_nothing_else_may_delete_an_entry_of_the_ledger(run: Run) -> None:

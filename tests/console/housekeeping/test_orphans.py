@@ -45,8 +45,8 @@ def leave(run: Run, name: str, nbytes: int = 0) -> None:
 
 
 def test_storage_in_order_has_no_orphan_folders(run: Run) -> None:
-    found = find_orphans(run.job)
-    assert (found.folders, [row.number for row in found.missing]) == ((), [5])
+    report = find_orphans(run.job)
+    assert (report.folders, [row.number for row in report.missing]) == ((), [5])
 
 
 def test_folders_without_a_row_are_listed_with_their_size(run: Run, browser: Client, api: APIClient) -> None:
@@ -56,11 +56,11 @@ def test_folders_without_a_row_are_listed_with_their_size(run: Run, browser: Cli
     for name in ("streams", "pins", "chk-x-1"):
         leave(run, name, 9)
     path = f"/jobs/{run.job_id}/checkpoints/orphans/"
-    found = api.get(f"/api/v1{path}").json()
-    assert {folder["name"]: folder["nbytes"] for folder in found["folders"]} == {
+    body = api.get(f"/api/v1{path}").json()
+    assert {folder["name"]: folder["nbytes"] for folder in body["folders"]} == {
         f"chk-9-{run.token}": 700, f"chk-1-{run.token + 1}": 30, "savepoint-2-0-abc": 5,
     }  # fmt: skip
-    assert (found["folder_total"], found["missing_total"], found["missing"][0]["number"]) == (3, 1, 5)
+    assert (body["folder_total"], body["missing_total"], body["missing"][0]["number"]) == (3, 1, 5)
     said = blocks.text(browser.get(path))
     assert f"chk-9-{run.token} 700 B now" in said
     assert "Folders without a checkpoint 3 in all" in said
@@ -85,8 +85,8 @@ def test_the_folder_of_a_failed_checkpoint_is_listed_once_its_run_has_ended(
     assert find_orphans(run.job).folders == (), "checkpoint 6 needs a file of it"
     leave(run, f"chk-7-{run.token}")
     (job_root(run.job_id) / later.path / MANIFEST_FILE).write_text("damaged")
-    found = [folder.name for folder in find_orphans(run.job).folders]
-    assert found == [f"chk-7-{run.token}"], "checkpoint 6 may need files of older checkpoints"
+    names = [folder.name for folder in find_orphans(run.job).folders]
+    assert names == [f"chk-7-{run.token}"], "checkpoint 6 may need files of older checkpoints"
     monkeypatch.setattr(orphans, "WALK_S", 0.0)
     late = find_orphans(run.job)
     assert (late.fault, late.folders) == ("The storage cannot be read: its manifests were not read in time", ())
@@ -140,12 +140,12 @@ def removed(run: Run) -> list[str]:
 
 def test_a_checkpoint_that_is_discarded_meanwhile_is_not_missing(run: Run) -> None:
     """Retention discards it after its row was read, and deletes its files before they are looked for."""
-    kept = run.checkpoints.get(number=1)
+    checkpoint = run.checkpoints.get(number=1)
 
-    def discard(execute: Any, sql: str, *rest: Any) -> Any:
-        answer = execute(sql, *rest)
-        if "discarded_at" in sql and (job_root(run.job_id) / kept.path).exists():
-            shutil.rmtree(job_root(run.job_id) / kept.path)
+    def discard(execute: Any, sql: str, *args: Any) -> Any:
+        answer = execute(sql, *args)
+        if "discarded_at" in sql and (job_root(run.job_id) / checkpoint.path).exists():
+            shutil.rmtree(job_root(run.job_id) / checkpoint.path)
             run.checkpoints.filter(number=1).update(discarded_at=run.created_at)
         return answer
 
@@ -158,8 +158,8 @@ def test_sizes_that_take_too_long_are_unknown(run: Run, browser: Client, monkeyp
     leave(run, f"chk-9-{run.token}", 700)
     (job_root(run.job_id) / f"chk-8-{run.token}").symlink_to(job_root(run.job_id))
     monkeypatch.setattr(orphans, "WALK_S", 0.0)
-    (found,) = find_orphans(run.job).folders
-    assert (found.name, found.nbytes) == (f"chk-9-{run.token}", None)
+    (folder,) = find_orphans(run.job).folders
+    assert (folder.name, folder.nbytes) == (f"chk-9-{run.token}", None)
     assert f"chk-9-{run.token} unknown now" in blocks.text(browser.get(f"/jobs/{run.job_id}/checkpoints/orphans/"))
 
 
@@ -181,9 +181,9 @@ def test_storage_that_cannot_be_read_is_named(browser: Client, run: Run) -> None
 def test_storage_that_is_not_mounted_has_no_orphans(run: Run, settings: Settings, tmp_path: Path) -> None:
     """All checkpoints were listed as checkpoints without files."""
     settings.WEIR_STORAGE = tmp_path
-    found = find_orphans(run.job)
-    assert (found.missing_total, found.folders) == (0, ())
-    assert found.fault.startswith("The storage cannot be read: [Errno 2] No such file or directory")
+    report = find_orphans(run.job)
+    assert (report.missing_total, report.folders) == (0, ())
+    assert report.fault.startswith("The storage cannot be read: [Errno 2] No such file or directory")
 
 
 def test_the_lists_are_bounded(run: Run, browser: Client, django_assert_max_num_queries: Any) -> None:

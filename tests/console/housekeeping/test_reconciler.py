@@ -74,8 +74,8 @@ def test_a_pass_that_finds_no_work_is_short(
 ) -> None:
     """There is one a second, for as long as the console runs."""
     claimed(make_run)
-    leases, wake_ups, stages, others = 4, 3, 1, 3
-    with django_assert_num_queries(leases + wake_ups + stages + others):
+    leases, wake_ups, stages, remainder = 4, 3, 1, 3
+    with django_assert_num_queries(leases + wake_ups + stages + remainder):
         reconciler.reconcile()
 
 
@@ -238,7 +238,7 @@ def test_a_savepoint_that_was_taken_has_succeeded_whatever_became_of_its_master(
     make_checkpoint(run, 3, "savepoint", triggered_at=began - timedelta(seconds=1))  # an earlier request's
     make_checkpoint(run, 4, "checkpoint", triggered_at=began + timedelta(seconds=1))
     make_checkpoint(run, 5, "savepoint", "failed", triggered_at=began + timedelta(seconds=2))
-    made = make_checkpoint(run, 6, "savepoint", triggered_at=began + timedelta(seconds=3))
+    savepoint = make_checkpoint(run, 6, "savepoint", triggered_at=began + timedelta(seconds=3))
     reconciler.reconcile()
     operation.refresh_from_db()
     assert (operation.state, operation.result, operation.error) == ("succeeded", {"checkpoint": 6}, None)
@@ -246,7 +246,7 @@ def test_a_savepoint_that_was_taken_has_succeeded_whatever_became_of_its_master(
     reconciler.reconcile()
     another.refresh_from_db()
     assert another.state == "unknown", "that savepoint was taken for the other request"
-    made.delete()
+    savepoint.delete()
     last = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", started_at=began)
     reconciler.reconcile()
     last.refresh_from_db()

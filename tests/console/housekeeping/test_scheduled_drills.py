@@ -64,9 +64,9 @@ def test_a_due_schedule_drills_the_newest_snapshot_that_a_run_continues_from(api
     rows.checkpoint(run, 9, kind="drain")
     assert pass_due().last_operation == drill()
     run_schedules()
-    found = Operation.objects.get(kind="drill")
-    assert found.params == {"checkpoint": newest.pk, "version": run.version_id, "parallelism": run.parallelism}
-    assert (found.reason, found.requested_by) == ("Schedule of restore drills", Schedule.objects.get().owner)
+    operation = Operation.objects.get(kind="drill")
+    assert operation.params == {"checkpoint": newest.pk, "version": run.version_id, "parallelism": run.parallelism}
+    assert (operation.reason, operation.requested_by) == ("Schedule of restore drills", Schedule.objects.get().owner)
 
 
 def test_a_drill_that_cannot_be_requested_is_missed_with_its_reason(api: APIClient, browser: Client, run: Run) -> None:
@@ -119,9 +119,9 @@ def test_a_job_has_a_schedule_of_each_operation(api: APIClient, run: Run) -> Non
     path = f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/"
     ask(api, run, "schedule", operation="savepoint", every_hours=6)
     ask(api, run, "schedule", daily_at="03:00")
-    savepoints, found = api.get(path).json(), api.get(f"{path}?operation=drill").json()
+    savepoints, drills = api.get(path).json(), api.get(f"{path}?operation=drill").json()
     assert (savepoints["every_hours"], savepoints["keep"], savepoints["name"]) == (6, 7, "scheduled")
-    assert (found["daily_at"], found["keep"], found["name"]) == ("03:00:00", None, "")
+    assert (drills["daily_at"], drills["keep"], drills["name"]) == ("03:00:00", None, "")
     assert ask(api, run, "schedule", daily_at="03:00", keep=7).status_code == 422, "drills leave no savepoint"
     assert ask(api, run, "unschedule").json()["state"] == "succeeded"
     assert api.get(f"{path}?operation=drill").status_code == 404
@@ -130,12 +130,12 @@ def test_a_job_has_a_schedule_of_each_operation(api: APIClient, run: Run) -> Non
 
 def test_the_next_five_times_are_shown(api: APIClient, browser: Client, run: Run) -> None:
     ask(api, run, "schedule", every_hours=5)
-    found = next_times(Schedule.objects.get(), 5)
-    assert {after - before for before, after in pairwise(found)} == {timedelta(hours=5)}
-    told = api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/?operation=drill").json()["next_times"]
-    assert [datetime.fromisoformat(time) for time in told] == found
+    times = next_times(Schedule.objects.get(), 5)
+    assert {after - before for before, after in pairwise(times)} == {timedelta(hours=5)}
+    texts = api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/schedule/?operation=drill").json()["next_times"]
+    assert [datetime.fromisoformat(time) for time in texts] == times
     page = browser.get(f"/jobs/{run.job_id}/checkpoints/schedule/").content.decode()
-    assert all(f"{time:%Y-%m-%d %H:%M}" in page for time in found)
+    assert all(f"{time:%Y-%m-%d %H:%M}" in page for time in times)
 
 
 def test_the_page_saves_and_removes_a_schedule_of_drills(browser: Client, run: Run) -> None:
@@ -147,12 +147,12 @@ def test_the_page_saves_and_removes_a_schedule_of_drills(browser: Client, run: R
 
 
 def test_job_and_snapshot_show_the_drill_that_ended_last(api: APIClient, browser: Client, run: Run) -> None:
-    made = rows.checkpoint(run, 7)
+    snapshot = rows.checkpoint(run, 7)
 
     def shown() -> tuple[str, str]:
         return (
             blocks.text(browser.get(f"/jobs/{run.job_id}/")),
-            blocks.text(browser.get(f"/checkpoints/{made.pk}/")),
+            blocks.text(browser.get(f"/checkpoints/{snapshot.pk}/")),
         )
 
     assert all("No restore drill yet" in page for page in shown())

@@ -71,8 +71,8 @@ def place() -> Iterator[World]:
     home = Path(tempfile.mkdtemp(prefix="weir-world-"))
     home.chmod(0o711)
     try:
-        with world(home / "var") as made:
-            yield made
+        with world(home / "var") as instance:
+            yield instance
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

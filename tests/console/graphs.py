@@ -7,13 +7,13 @@ CODE: Final = {"package": "", "version": "", "graph": "a"}
 
 
 def operator(
-    uid: str, name: str, role: str, parallelism: int, *, most: int = 128, bounded: bool = False, **more: Any
+    uid: str, name: str, role: str, parallelism: int, *, most: int = 128, bounded: bool = False, **fields: Any
 ) -> dict[str, Any]:
     return {
         "uid": uid, "name": name, "role": role, "parallelism": parallelism, "most": most, "bounded": bounded,
         "guarantee": "exactly-once", "commits": role == "sink", "durations": {}, "aggregates": [],
         "times": [], "exclusive": False,
-        **more,
+        **fields,
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def store(row: Checkpoint, base: Checkpoint | None = None, **changes: Any) -> No
     """
     folder = job_root(row.job_id) / row.path
     folder.mkdir(parents=True, exist_ok=True)
-    operators = {held["uid"]: _operator(row, held, base) for held in row.operators}
+    operators = {entry["uid"]: _operator(row, entry, base) for entry in row.operators}
     manifest = Manifest(**{
         "job": str(row.job_id), "checkpoint": row.number, "kind": CheckpointKind(row.kind), "token": row.token,
         "triggered_at": 0, "max_parallelism": row.max_parallelism, "operators": operators, **changes,
@@ -29,18 +29,20 @@ def store(row: Checkpoint, base: Checkpoint | None = None, **changes: Any) -> No
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
 
 
-def _operator(row: Checkpoint, held: dict[str, Any], base: Checkpoint | None) -> OperatorSnapshot:
+def _operator(row: Checkpoint, entry: dict[str, Any], base: Checkpoint | None) -> OperatorSnapshot:
     """State without a size is a list."""
-    finished = FinishedState(held.get("finished", "running"))
-    nbytes = held.get("state_bytes") or 0
-    lists: dict[str, tuple[Any, ...]] = {"list": (1,)} if held.get("has_state") and not nbytes else {}
-    count = held.get("subtasks") or 1
+    finished = FinishedState(entry.get("finished", "running"))
+    nbytes = entry.get("state_bytes") or 0
+    lists: dict[str, tuple[Any, ...]] = {"list": (1,)} if entry.get("has_state") and not nbytes else {}
+    count = entry.get("subtasks") or 1
     subtasks = {}
     for index in range(count):
-        own = nbytes * (index + 1) // count - nbytes * index // count
-        new = min(own, (held.get("written_bytes") or 0) // count) if base else own
-        parts = ((base, "state", own - new), (row, "changes" if base else "state", new))
-        segments = tuple(_segment(of, f"{held['uid']}-{index}/{name}", size) for of, name, size in parts if of and size)
+        subtask_bytes = nbytes * (index + 1) // count - nbytes * index // count
+        new = min(subtask_bytes, (entry.get("written_bytes") or 0) // count) if base else subtask_bytes
+        parts = ((base, "state", subtask_bytes - new), (row, "changes" if base else "state", new))
+        segments = tuple(
+            _segment(of, f"{entry['uid']}-{index}/{name}", size) for of, name, size in parts if of and size
+        )
         keyed: dict[str, tuple[Segment, ...]] = {"state": segments} if segments else {}
         subtasks[index] = SubtaskSnapshot(
             finished=finished is FinishedState.FINISHED, keyed=keyed, lists={} if index else lists
@@ -52,8 +54,8 @@ def _segment(row: Checkpoint, name: str, nbytes: int) -> Segment:
     path = f"{row.path}/{name}.arrow"
     file = job_root(row.job_id) / path
     file.parent.mkdir(exist_ok=True)
-    with file.open("wb") as made:
-        made.truncate(nbytes)
+    with file.open("wb") as stream:
+        stream.truncate(nbytes)
     rows, checksum = -(-nbytes // ROW_BYTES), _checksum_of_zeroes(nbytes)
     return Segment(path=path, rows=rows, nbytes=nbytes, checksum=checksum, first_group=0, last_group=127)
 

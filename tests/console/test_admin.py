@@ -63,12 +63,12 @@ def test_a_search_looks_for_its_text_once_unless_many_rows_match(
     Operation.objects.create(job=checkpoint.job, run=checkpoint.run, kind="savepoint")
     path = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
     with CaptureQueriesContext(connection) as counted:
-        found = list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list)
-    assert found == list(model.objects.all())
+        rows = list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list)
+    assert rows == list(model.objects.all())
     assert sum("%DAILY%" in query["sql"] for query in counted) == 1
     assert not browser.get(path, {"q": "weekly"}).context["cl"].result_count
     monkeypatch.setattr(read_only, "MAX_KEYS", 0)
-    assert list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list) == found
+    assert list(browser.get(path, {"q": "DAILY"}).context["cl"].result_list) == rows
 
 
 def test_the_list_of_runs_reads_no_large_column(browser: Client, run: Run) -> None:
@@ -79,8 +79,8 @@ def test_the_list_of_runs_reads_no_large_column(browser: Client, run: Run) -> No
 
 
 def test_the_box_of_a_checkpoint_is_that_of_django(checkpoint: Checkpoint) -> None:
-    own = site.get_model_admin(Checkpoint)
-    assert own.action_checkbox(checkpoint) == ModelAdmin.action_checkbox(own, checkpoint)
+    model_admin = site.get_model_admin(Checkpoint)
+    assert model_admin.action_checkbox(checkpoint) == ModelAdmin.action_checkbox(model_admin, checkpoint)
 
 
 def test_the_admin_is_for_staff(client: Client, viewer: User, checkpoint: Checkpoint) -> None:
@@ -159,13 +159,13 @@ def test_an_action_on_checkpoints_asks_first_and_keeps_the_reason(
     make_checkpoint(checkpoint.run, 8)
     if action == "unpin":
         Checkpoint.objects.update(pinned_at=timezone.now())
-    asked = browser.post(LIST, {"action": action, "_selected_action": [checkpoint.pk]})
-    assert (asked.status_code, Operation.objects.exists()) == (200, False)
-    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)">', asked.content.decode()))
+    page = browser.post(LIST, {"action": action, "_selected_action": [checkpoint.pk]})
+    assert (page.status_code, Operation.objects.exists()) == (200, False)
+    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)">', page.content.decode()))
     assert {"action": action, "_selected_action": str(checkpoint.pk), "confirmed": "yes"}.items() <= form.items()
     browser.post(LIST, {**form, "reason": "an audit"})
-    found = Operation.objects.get()
-    assert (found.params["checkpoint"], found.reason) == (checkpoint.pk, "an audit")
+    operation = Operation.objects.get()
+    assert (operation.params["checkpoint"], operation.reason) == (checkpoint.pk, "an audit")
 
 
 def test_an_action_on_more_checkpoints_than_a_person_reads_is_refused(
@@ -185,8 +185,8 @@ def test_a_review_with_a_note_is_saved_and_nothing_else(
 ) -> None:
     path = reverse("admin:checkpoints_checkpoint_change", args=(checkpoint.pk,))
     assert browser.get(path).status_code == 200
-    given = {"review_state": "waived", "review_note": "slow disk", "status": "failed", "reviewer": 0, "number": 99}
-    saved = browser.post(path, given)
+    form = {"review_state": "waived", "review_note": "slow disk", "status": "failed", "reviewer": 0, "number": 99}
+    saved = browser.post(path, form)
     assert saved.status_code == 302
     checkpoint.refresh_from_db()
     assert (checkpoint.review_state, checkpoint.review_note, checkpoint.reviewer) == ("waived", "slow disk", operator)
@@ -201,9 +201,9 @@ def test_a_review_does_not_undo_what_the_job_master_wrote_meanwhile(
     row = make_checkpoint(run, 9, status="in_progress")
     review = services.review
 
-    def review_after_completion(*given: Any) -> int:
+    def review_after_completion(*args: Any) -> int:
         Checkpoint.objects.filter(pk=row.pk).update(status="completed")
-        return review(*given)
+        return review(*args)
 
     monkeypatch.setattr(services, "review", review_after_completion)
     path = reverse("admin:checkpoints_checkpoint_change", args=(row.pk,))
@@ -265,8 +265,8 @@ def test_a_stage_is_shown_and_not_changed(browser: Client, run: Run) -> None:
     assert browser.post(path, {"deaths": 0}).status_code == 403
     stage.refresh_from_db()
     assert stage.deaths == 2
-    (found,) = browser.get("/admin/jobs/standingstage/", {"q": "SIGKILL"}).context["cl"].result_list
-    assert found == stage
+    (row,) = browser.get("/admin/jobs/standingstage/", {"q": "SIGKILL"}).context["cl"].result_list
+    assert row == stage
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_change_that_is_refused_is_not_called_successful(
     browser: Client, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch,
     model: str, change: dict[str, str],
 ) -> None:  # fmt: skip
-    def refuse(*given: Any, **named: Any) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
         raise Refused("conflict", "Not now: the job is archived.")
 
     monkeypatch.setattr("console.jobs.admin.edit_job", refuse)
@@ -293,16 +293,16 @@ def test_staff_may_not_widen_a_token_of_a_superuser(client: Client, operator: Us
     User.objects.filter(pk=viewer.pk).update(is_staff=True)
     viewer.user_permissions.add(*Permission.objects.filter(codename__in=["change_apitoken", "view_apitoken"]))
     client.force_login(viewer)
-    of_superuser, own = (
+    of_superuser, of_viewer = (
         ApiToken.objects.create(user=user, digest=user.username, hint=user.username, scopes=["operate"])
         for user in (operator, viewer)
     )
     edit = {"scopes": ["operate", "define"]}
     assert client.post(f"/admin/accounts/apitoken/{of_superuser.pk}/change/", edit).status_code == 403
-    assert client.post(f"/admin/accounts/apitoken/{own.pk}/change/", edit).status_code == 302
+    assert client.post(f"/admin/accounts/apitoken/{of_viewer.pk}/change/", edit).status_code == 302
     of_superuser.refresh_from_db()
-    own.refresh_from_db()
-    assert (of_superuser.scopes, own.scopes) == (["operate"], edit["scopes"])
+    of_viewer.refresh_from_db()
+    assert (of_superuser.scopes, of_viewer.scopes) == (["operate"], edit["scopes"])
 
 
 def test_the_names_of_all_lists_are_english(browser: Client) -> None:

@@ -47,10 +47,10 @@ def test_the_tail_leaves_out_what_spark_writes_at_each_start(tmp_path: Path) -> 
         'Setting Spark log level to "WARN".',
         "26/11/22 20:53:11 WARN SparkConf: Note that spark.local.dir will be overridden by the value set",
     ]
-    shown = ["26/11/22 20:53:12 WARN TaskSetManager: Lost task 0.0 in stage 1.0", "ValueError: no such table"]
+    lines = ["26/11/22 20:53:12 WARN TaskSetManager: Lost task 0.0 in stage 1.0", "ValueError: no such table"]
     log = tmp_path / "run.log"
-    program = f"print({chr(10).join([*startup, *shown])!r})"
+    program = f"print({chr(10).join([*startup, *lines])!r})"
     with Child([sys.executable, "-c", program], log, stdin=subprocess.DEVNULL) as child:
         assert child.wait(LIMIT_S)
-        assert child.log_tail() == shown
-    assert log.read_text().splitlines() == [*startup, *shown]
+        assert child.log_tail() == lines
+    assert log.read_text().splitlines() == [*startup, *lines]

@@ -48,19 +48,19 @@ def test_a_bulk_writes_what_rest_answers(weir: Commands, make_run: MakeRun, api:
     """A script reads one shape, whichever of the two it uses."""
     run = make_run(RunState.RUNNING)
     for kind, body in (("untag", {"tags": ["eu"]}), ("cancel", {})):
-        rest = api.post("/api/v1/jobs/bulk/", {"kind": kind, "jobs": [run.job_id], **body}).json()["results"]
+        results = api.post("/api/v1/jobs/bulk/", {"kind": kind, "jobs": [run.job_id], **body}).json()["results"]
         names = ("untag", "eu", "daily sums") if kind == "untag" else ("bulk", "cancel", "daily sums", "--yes")
         if kind == "cancel":
             Operation.objects.all().delete()
             names = (*names, "--no-wait")
-        (own,) = weir.json(*names)
-        assert {**own, "operation": None} == {**rest[0], "operation": None}
+        (row,) = weir.json(*names)
+        assert {**row, "operation": None} == {**results[0], "operation": None}
 
 
 def test_tags_of_jobs(weir: Commands, job: Job) -> None:
-    asked = ("tag", "eu,nightly", "daily sums", "--reason", "a new region")
-    assert [row["state"] for row in weir.json(*asked)] == ["changed"]
-    assert [row["state"] for row in weir.json(*asked)] == ["unchanged"]
+    command = ("tag", "eu,nightly", "daily sums", "--reason", "a new region")
+    assert [row["state"] for row in weir.json(*command)] == ["changed"]
+    assert [row["state"] for row in weir.json(*command)] == ["unchanged"]
     assert Operation.objects.get(kind="edit").reason == "a new region"
     weir("untag", "eu", "daily sums")
     job.refresh_from_db()

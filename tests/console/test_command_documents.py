@@ -39,14 +39,14 @@ def test_a_difference_is_shown_without_a_change(weir: Commands, job: Job, tmp_pa
     assert weir.json("diff", "-f", str(file)) == []
     settings = "settings: {checkpoint_interval_ms: 700}"
     file.write_text(f"{{name: nightly, pipeline: sums, parallelism: 3, params: {{path: out}}, owner: ops, {settings}}}")
-    shown = [
+    lines = [
         "parallelism parallelism: 2 -> 3",
         'parameter path: "in" -> "out"',
         "setting checkpoint_interval_ms: 5000 -> 700",
         'fact owner: "" -> "ops"',
     ]
-    assert weir("diff", "-f", str(file), code=1).stdout.splitlines() == shown
-    assert weir("apply", "-f", str(file), "--dry-run", code=1).stdout.splitlines() == shown
+    assert weir("diff", "-f", str(file), code=1).stdout.splitlines() == lines
+    assert weir("apply", "-f", str(file), "--dry-run", code=1).stdout.splitlines() == lines
     file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {paths: in}}")
     assert "params" in weir("diff", "-f", str(file), code=3).stderr
     assert JobVersion.objects.count() == 1
@@ -83,11 +83,11 @@ def test_a_package_that_is_installed_in_another_version_is_a_new_version(
     file.write_text("{name: nightly, pipeline: sums, parallelism: 2, params: {path: in}}")
     weir("apply", "-f", str(file))
     compiled(1, "0.1")
-    shown = f'version package: "click 0.1" -> "click {installed}"\n'
-    assert weir("diff", "-f", str(file), code=1).stdout == shown
+    difference = f'version package: "click 0.1" -> "click {installed}"\n'
+    assert weir("diff", "-f", str(file), code=1).stdout == difference
     cause = f"Installed package: click {installed}, before click 0.1"
-    made = weir("apply", "-f", str(file), "--message", message).stdout
-    assert made == f"nightly: version 2 created{'' if message else f': {cause}'}\n"
+    output = weir("apply", "-f", str(file), "--message", message).stdout
+    assert output == f"nightly: version 2 created{'' if message else f': {cause}'}\n"
     assert JobVersion.objects.get(job__name="nightly", number=2).message == (message or cause)
     compiled(2, installed)
     assert weir("diff", "-f", str(file)).stdout == ""

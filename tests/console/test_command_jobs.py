@@ -43,20 +43,20 @@ def test_lists_go_on_over_pages(weir: Commands, operator: User, monkeypatch: pyt
 
 def test_an_operation_is_requested_once_and_awaited(weir: Commands, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
-    asked = ("savepoint", "daily sums", "--name", "before 2.0", "--reason", "upgrade")
-    found = weir(*asked, "--no-wait").stdout.strip()
+    command = ("savepoint", "daily sums", "--name", "before 2.0", "--reason", "upgrade")
+    pk = weir(*command, "--no-wait").stdout.strip()
     operation = Operation.objects.get()
-    assert (str(operation.pk), operation.kind, operation.reason) == (found, "savepoint", "upgrade")
+    assert (str(operation.pk), operation.kind, operation.reason) == (pk, "savepoint", "upgrade")
     assert operation.params == {"name": "before 2.0", "note": "", "pin": False}
     assert operation.idempotency_key
-    late = weir("wait", found, "--timeout", "0", code=5)
-    assert f"`weir wait {found}`" in late.stderr
+    late = weir("wait", pk, "--timeout", "0", code=5)
+    assert f"`weir wait {pk}`" in late.stderr
     Operation.objects.update(state="failed", error={"code": "expired", "detail": "The savepoint expired."})
-    assert "The savepoint expired." in weir("wait", found, code=1).stderr
-    again = weir(*asked, "--no-wait").stdout.strip()
-    Operation.objects.filter(pk=again).update(state="succeeded", result={"checkpoint": 42})
-    assert weir.json("wait", again)["state"] == "succeeded"
-    assert weir("wait", again).stdout == "42\n", "as `weir restore --from` takes it"
+    assert "The savepoint expired." in weir("wait", pk, code=1).stderr
+    second = weir(*command, "--no-wait").stdout.strip()
+    Operation.objects.filter(pk=second).update(state="succeeded", result={"checkpoint": 42})
+    assert weir.json("wait", second)["state"] == "succeeded"
+    assert weir("wait", second).stdout == "42\n", "as `weir restore --from` takes it"
 
 
 def test_a_refusal_has_its_reason_and_exit_code(weir: Commands, job: Job, make_run: MakeRun) -> None:
@@ -82,10 +82,10 @@ def test_what_cannot_be_undone_asks_first(weir: Commands, make_run: MakeRun) -> 
 
 def test_a_queued_request_is_withdrawn(weir: Commands, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
-    asked = weir("savepoint", "daily sums", "--no-wait").stdout.strip()
-    assert weir.json("withdraw", asked)["state"] == "failed"
-    assert "operator withdrew the request" in weir("wait", asked, code=1).stderr
-    assert "can be withdrawn" in weir("withdraw", asked, code=3).stderr
+    pk = weir("savepoint", "daily sums", "--no-wait").stdout.strip()
+    assert weir.json("withdraw", pk)["state"] == "failed"
+    assert "operator withdrew the request" in weir("wait", pk, code=1).stderr
+    assert "can be withdrawn" in weir("withdraw", pk, code=3).stderr
     another = weir("savepoint", "daily sums", "--no-wait").stdout.strip()
     assert "withdrew the request before a job master had begun it." in weir("withdraw", another).stderr
 
@@ -125,9 +125,9 @@ def test_a_start_waits_for_its_version(weir: Commands, job: Job) -> None:
 def test_a_rescale_is_shown_before(weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> None:
     run = make_run(RunState.RUNNING)
     make_checkpoint(run, 1)
-    shown = weir("rescale", "daily sums", "--parallelism", "5", "--dry-run").stdout
-    assert "parallelism 2 to 5" in shown
-    assert "slots of other jobs: 0" in shown
+    text = weir("rescale", "daily sums", "--parallelism", "5", "--dry-run").stdout
+    assert "parallelism 2 to 5" in text
+    assert "slots of other jobs: 0" in text
     assert weir.json("rescale", "daily sums", "--parallelism", "5", "--dry-run")["parallelism"] == 5
     of_version = weir.json("rescale", "daily sums", "--version", "1", "--parallelism", "5", "--dry-run")
     assert of_version["version"] == run.version_id
@@ -139,24 +139,24 @@ def test_a_rescale_is_shown_before(weir: Commands, make_run: MakeRun, make_check
 
 def test_a_rescale_may_drop_state(weir: Commands, make_run: MakeRun) -> None:
     """Over REST it could. The newest checkpoint has an operator that the version lacks."""
-    taken = rows.checkpoint(make_run(RunState.RUNNING), 1, is_stored=False)
+    checkpoint = rows.checkpoint(make_run(RunState.RUNNING), 1, is_stored=False)
     segment = Segment(path="gone", rows=1, nbytes=4, checksum="", first_group=0, last_group=127, content=b"rows")
-    kept = SubtaskSnapshot(keyed={"state": (segment,)})
-    gone = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: kept})
-    store(taken, operators={"gone": gone})
-    wanted = ("rescale", "daily sums", "--parallelism", "5")
-    assert "holds state for an operator that the job lacks" in weir(*wanted, "--dry-run", code=3).stderr
-    assert weir.json(*wanted, "--dry-run", "--allow-unmapped")["refusal"] is None
-    weir(*wanted, "--allow-unmapped", "--no-wait")
+    subtask = SubtaskSnapshot(keyed={"state": (segment,)})
+    operator = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: subtask})
+    store(checkpoint, operators={"gone": operator})
+    command = ("rescale", "daily sums", "--parallelism", "5")
+    assert "holds state for an operator that the job lacks" in weir(*command, "--dry-run", code=3).stderr
+    assert weir.json(*command, "--dry-run", "--allow-unmapped")["refusal"] is None
+    weir(*command, "--allow-unmapped", "--no-wait")
     assert Operation.objects.get(kind="rescale").params["allow_unmapped"] is True
 
 
 def test_operations_of_all_jobs_or_of_one(weir: Commands, make_run: MakeRun, operator: User) -> None:
     run = make_run(RunState.RUNNING)
     other = Job.objects.create(name="other", pipeline="sums", created_by=operator)
-    done = {"kind": "savepoint", "state": "succeeded"}
-    Operation.objects.create(job=run.job, run=run, **done)
-    Operation.objects.create(job=other, requested_by=operator, **done)
+    columns = {"kind": "savepoint", "state": "succeeded"}
+    Operation.objects.create(job=run.job, run=run, **columns)
+    Operation.objects.create(job=other, requested_by=operator, **columns)
     assert [row["job"] for row in weir.json("operations")] == [other.pk, run.job_id]
     assert [row["job"] for row in weir.json("operations", "daily sums")] == [run.job_id]
     assert [row["job"] for row in weir.json("operations", "--user", "operator")] == [other.pk]

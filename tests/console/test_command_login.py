@@ -23,11 +23,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_login_stores_a_token_that_only_the_user_can_read(
     home: Path, live_server: LiveServer, operator: User
 ) -> None:
-    asked = ["login", live_server.url, "--user", "operator"]
-    refused = CliRunner().invoke(main, asked, input="guess\n")
+    command = ["login", live_server.url, "--user", "operator"]
+    refused = CliRunner().invoke(main, command, input="guess\n")
     assert (refused.exit_code, credentials_path().exists()) == (3, False)
     assert "The user name or password is wrong." in refused.stderr
-    assert CliRunner().invoke(main, asked, input="a long enough one\n").exit_code == 0
+    assert CliRunner().invoke(main, command, input="a long enough one\n").exit_code == 0
     assert credentials_path().stat().st_mode & 0o777 == 0o600
     assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
     assert CliRunner().invoke(main, ["logout"]).exit_code == 0
@@ -55,9 +55,9 @@ def test_a_damaged_file_of_the_login_is_named(home: Path) -> None:
 
 
 def test_a_console_that_does_not_answer_is_named(home: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        nobody = Commands(f"http://127.0.0.1:{taken.getsockname()[1]}", "none")
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        nobody = Commands(f"http://127.0.0.1:{server.getsockname()[1]}", "none")
         assert "no console answers at http://127.0.0.1:" in nobody("jobs", code=4).stderr
     assert "no console answers at ftp://x" in Commands("ftp://x", "none")("jobs", code=4).stderr
 
@@ -69,16 +69,16 @@ def test_a_server_that_is_no_console_is_named(live_server: LiveServer, home: Pat
 
 def test_a_login_limits_its_token(home: Path, live_server: LiveServer, operator: User, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
-    asked = ["login", live_server.url, "--user", "operator", "--password", "a long enough one", "--scope", "read"]
-    assert CliRunner().invoke(main, asked).exit_code == 0
+    command = ["login", live_server.url, "--user", "operator", "--password", "a long enough one", "--scope", "read"]
+    assert CliRunner().invoke(main, command).exit_code == 0
     assert CliRunner().invoke(main, ["jobs"]).exit_code == 0
     refused = CliRunner().invoke(main, ["savepoint", "daily sums"])
     assert (refused.exit_code, "it needs the scope operate" in refused.stderr) == (3, True)
 
 
 def test_a_login_limits_the_lifetime_of_its_token(home: Path, live_server: LiveServer, operator: User) -> None:
-    asked = ["login", live_server.url, "--user", "operator", "--password", "a long enough one", "--days", "3"]
-    assert CliRunner().invoke(main, asked).exit_code == 0
+    command = ["login", live_server.url, "--user", "operator", "--password", "a long enough one", "--days", "3"]
+    assert CliRunner().invoke(main, command).exit_code == 0
     ends = ApiToken.objects.get().expires_at
     assert ends is not None
     assert timedelta(days=2) < ends - timezone.now() < timedelta(days=4)

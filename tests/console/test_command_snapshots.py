@@ -20,25 +20,25 @@ def test_a_savepoint_is_copied_to_a_target_folder(
     settings.WEIR_SAVEPOINT_ROOTS = (tmp_path,)
     make_run(RunState.RUNNING)
     kind, *options = act
-    asked = (kind, "daily sums", *options, "--no-wait")
-    assert "not in /elsewhere" in weir(*asked, "--target", "/elsewhere", code=3).stderr
-    assert weir.json(*asked, "--target", str(tmp_path))["params"]["target"] == str(tmp_path)
+    command = (kind, "daily sums", *options, "--no-wait")
+    assert "not in /elsewhere" in weir(*command, "--target", "/elsewhere", code=3).stderr
+    assert weir.json(*command, "--target", str(tmp_path))["params"]["target"] == str(tmp_path)
     assert Operation.objects.get(kind="copy").part_of == Operation.objects.get(kind=kind)
 
 
 def test_a_restore_shows_its_effects_and_is_bound_to_them(
     weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:
-    made = make_checkpoint(make_run(RunState.STOPPED), 4, kind="stop")
+    checkpoint = make_checkpoint(make_run(RunState.STOPPED), 4, kind="stop")
     weir("restore", "daily sums", code=2)
     plan = weir.json("restore", "daily sums", "--from", "4", "--parallelism", "3", "--dry-run")
     assert (plan["parallelism"], plan["restorable"]) == (3, True)
     assert not Operation.objects.exists()
-    shown = weir("restore", "daily sums", "--from", "4", "--version", "1", "--yes", "--no-wait")
-    assert "sums: new, it is not in the checkpoint and starts empty" in shown.stderr
+    answer = weir("restore", "daily sums", "--from", "4", "--version", "1", "--yes", "--no-wait")
+    assert "sums: new, it is not in the checkpoint and starts empty" in answer.stderr
     assert "--path" not in weir("restore", "daily sums", "--path", "/nowhere", "--yes", code=3).stderr
     operation = Operation.objects.get()
-    assert (operation.params["checkpoint"], operation.params["version"]) == (made.pk, version.pk)
+    assert (operation.params["checkpoint"], operation.params["version"]) == (checkpoint.pk, version.pk)
     assert operation.params["plan_hash"]
 
 
@@ -67,31 +67,31 @@ def test_a_restore_waits_for_the_newest_version_and_takes_it(
 def test_a_running_job_is_stopped_and_restored_as_one_operation(
     weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:
-    made = make_checkpoint(make_run(RunState.RUNNING), 4)
+    checkpoint = make_checkpoint(make_run(RunState.RUNNING), 4)
     weir("restore", "daily sums", "--path", "/nowhere", "--end-run", "stop", code=2)
-    shown = weir.json("restore", "daily sums", "--from", "4", "--dry-run")
+    plan = weir.json("restore", "daily sums", "--from", "4", "--dry-run")
     args = ("restore", "daily sums", "--from", "4", "--end-run", "cancel", "--yes", "--no-wait")
     refusal = weir(*args, code=3).stderr.splitlines()[-1]
     assert refusal.startswith("weir: The run may commit output until it ends")
     assert refusal.endswith("Accept repeated output. (--accept-repeated-output)")
     weir(*args, "--accept-repeated-output")
     operation = Operation.objects.get(kind="rollback")
-    assert (operation.params["checkpoint"], operation.params["end_run"]) == (made.pk, "cancel")
-    assert operation.params["plan_hash"] == shown["plan_hash"]
+    assert (operation.params["checkpoint"], operation.params["end_run"]) == (checkpoint.pk, "cancel")
+    assert operation.params["plan_hash"] == plan["plan_hash"]
     assert operation.parts.get().kind == "cancel"
 
 
 def test_a_snapshot_is_pinned_named_reviewed_and_discarded(
     weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
-    made = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
+    row = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
     weir("pin", "daily sums", "4", "--reason", "audit")
     weir("label", "daily sums", "4", "--name", "before 2.0", "--note", "kept")
     weir("assign", "daily sums", "4", "operator")
     weir("comment", "daily sums", "4", "sizes are plausible")
     weir("review", "daily sums", "4", "reviewed", "--note", "well")
-    made.refresh_from_db()
-    assert (made.is_pinned, made.name, made.note, made.review_state) == (True, "before 2.0", "kept", "reviewed")
+    row.refresh_from_db()
+    assert (row.is_pinned, row.name, row.note, row.review_state) == (True, "before 2.0", "kept", "reviewed")
     assert "is pinned. Unpin it first." in weir("discard", "daily sums", "4", "--yes", code=3).stderr
     weir("unpin", "daily sums", "4")
     assert "--yes accepts" in weir("discard", "daily sums", "4", code=2).stderr
@@ -105,13 +105,13 @@ def test_a_snapshot_is_pinned_named_reviewed_and_discarded(
 def test_a_snapshot_is_cloned_drilled_and_verified(
     weir: Commands, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:
-    made = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
-    found = weir.json("clone", "daily sums", "4", "--name", "copy", "--parallelism", "1")
-    assert (found["state"], Job.objects.get(name="copy").cloned_from) == ("succeeded", made)
+    savepoint = make_checkpoint(make_run(RunState.RUNNING), 4, kind="savepoint")
+    clone = weir.json("clone", "daily sums", "4", "--name", "copy", "--parallelism", "1")
+    assert (clone["state"], Job.objects.get(name="copy").cloned_from) == ("succeeded", savepoint)
     drill = weir.json("drill", "daily sums", "4", "--version", "1", "--no-wait")
     assert (drill["kind"], drill["params"]["version"]) == ("drill", version.pk)
     check = weir.json("verify", "daily sums", "4", "--no-wait")
-    assert (check["kind"], check["params"]) == ("verify", {"checkpoint": made.pk})
+    assert (check["kind"], check["params"]) == ("verify", {"checkpoint": savepoint.pk})
 
 
 def test_a_schedule_is_set_shown_and_removed(weir: Commands, job: Job) -> None:

@@ -83,14 +83,14 @@ def program(folder: Path, timeout_s: int) -> Iterator[Server]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with program(tmp_path, timeout_s=60) as made:
-        yield made
+    with program(tmp_path, timeout_s=60) as server:
+        yield server
 
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Server]:
-    with program(tmp_path, timeout_s=1) as made:
-        yield made
+    with program(tmp_path, timeout_s=1) as server:
+        yield server
 
 
 def is_cut_off(client: socket.socket, byte: bytes) -> bool:
@@ -167,11 +167,11 @@ def test_more_requests_than_threads_wait(server: Server) -> None:
             return client.getresponse().read()
 
     with ThreadPoolExecutor(3 * THREADS) as clients:
-        asked = [clients.submit(ask) for _ in range(3 * THREADS)]
+        answers = [clients.submit(ask) for _ in range(3 * THREADS)]
         until(lambda: connections(server) == 3 * THREADS)
-        assert not any(answer.done() for answer in asked)
+        assert not any(answer.done() for answer in answers)
         (server.folder / "go").touch()
-        assert [int(answer.result()) for answer in asked] == [THREADS] * len(asked)
+        assert [int(answer.result()) for answer in answers] == [THREADS] * len(answers)
 
 
 def test_a_request_under_way_is_answered_when_the_server_stops(server: Server) -> None:
@@ -220,9 +220,9 @@ def test_headers_of_a_proxy_reach_the_application(server: Server) -> None:
 
 @pytest.fixture
 def console(tmp_path: Path, place: World) -> Iterator[Server]:
-    with serving(tmp_path, ["console.server", "--fd", "{fd}"], dict(place.environment)) as made:
-        assert made.status("/livez") == 200
-        yield made
+    with serving(tmp_path, ["console.server", "--fd", "{fd}"], dict(place.environment)) as server:
+        assert server.status("/livez") == 200
+        yield server
 
 
 def ask_database(server: Server) -> int:
@@ -242,10 +242,10 @@ def test_threads_keep_their_connections_to_postgres(console: Server, place: Worl
     many = 4 * WEIR_WEB_THREADS
     with ThreadPoolExecutor(many) as clients:
         assert set(clients.map(lambda _: ask_database(console), range(many))) == {401}
-    kept = backends(place)
-    assert 1 <= len(kept) <= WEIR_WEB_THREADS
+    pids = backends(place)
+    assert 1 <= len(pids) <= WEIR_WEB_THREADS
     assert {ask_database(console) for _ in range(many)} == {401}
-    assert kept <= backends(place)
+    assert pids <= backends(place)
     assert len(backends(place)) <= WEIR_WEB_THREADS
 
 

@@ -25,11 +25,11 @@ SETTINGS = ROOT / "console" / "settings.py"
 
 def read(**changes: str | None) -> dict[str, Any]:
     """The settings, read anew in this environment and nothing else."""
-    given = {"PATH": os.environ["PATH"], **GOOD, **changes}
+    environment = {"PATH": os.environ["PATH"], **GOOD, **changes}
     with pytest.MonkeyPatch.context() as patch:
-        for name in os.environ.keys() - given.keys():
+        for name in os.environ.keys() - environment.keys():
             patch.delenv(name)
-        for name, value in given.items():
+        for name, value in environment.items():
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
         return runpy.run_path(str(SETTINGS))
 
@@ -37,9 +37,9 @@ def read(**changes: str | None) -> dict[str, Any]:
 def test_a_process_ends_with_one_line() -> None:
     environment = {"PATH": os.environ["PATH"], **GOOD, "DATABASE_URL": ""}
     command = [sys.executable, "-c", "import console.settings"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "DATABASE_URL is not set" in done.stderr.splitlines()[-1]
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode != 0
+    assert "DATABASE_URL is not set" in process.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
@@ -83,12 +83,12 @@ def test_passwords_are_hashed_by_argon2() -> None:
 
 
 def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:
-    one, again, other = (
+    first, second, other = (
         [read(WEIR_VAR=var)[name] for name in ("SESSION_COOKIE_NAME", "CSRF_COOKIE_NAME")]
         for var in ("/one/var", "/one/var", "/other/var")
     )
-    assert one == again
-    assert len({*one, *other}) == 4
+    assert first == second
+    assert len({*first, *other}) == 4
 
 
 @pytest.mark.parametrize(
@@ -114,21 +114,23 @@ def test_sockets_and_tcp_are_read_from_one_url(url: str, expected: dict[str, str
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [({}, ["/nowhere/storage"]), ({"WEIR_SAVEPOINT_ROOTS": "/a:/b c"}, ["/a", "/b c"])]
+    ("changes", "expected"), [({}, ["/nowhere/storage"]), ({"WEIR_SAVEPOINT_ROOTS": "/a:/b c"}, ["/a", "/b c"])]
 )
-def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(given: dict[str, str], expected: list[str]) -> None:
-    assert [str(root) for root in read(**given)["WEIR_SAVEPOINT_ROOTS"]] == expected
+def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(
+    changes: dict[str, str], expected: list[str]
+) -> None:
+    assert [str(root) for root in read(**changes)["WEIR_SAVEPOINT_ROOTS"]] == expected
 
 
 def test_the_web_process_exempts_its_modules_from_collections_of_garbage() -> None:
     program = "import gc, console.wsgi; print(gc.get_freeze_count(), len(gc.get_objects()))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env={"PATH": os.environ["PATH"], **GOOD}, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    frozen, others = map(int, done.stdout.split())
+    frozen, objects = map(int, process.stdout.split())
     assert frozen > 50_000
-    assert others < 5_000
+    assert objects < 5_000
 
 
 def test_answers_of_many_objects_cause_no_full_collection_in_the_web_process() -> None:
@@ -138,8 +140,8 @@ def test_answers_of_many_objects_cause_no_full_collection_in_the_web_process() -
         "for _ in range(100):\n    answer = [[number] for number in range(10_000)]; del answer\n"
         "print(len(full))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env={"PATH": os.environ["PATH"], **GOOD}, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    assert int(done.stdout) == 0
+    assert int(process.stdout) == 0

@@ -88,10 +88,10 @@ class World:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        named = {name: str(self.var / name.removeprefix("WEIR_").lower()) for name in ("WEIR_STORAGE", "WEIR_INPUTS")}
+        folders = {name: str(self.var / name.removeprefix("WEIR_").lower()) for name in ("WEIR_STORAGE", "WEIR_INPUTS")}
         return {
             **os.environ,
-            **named,
+            **folders,
             "WEIR_VAR": str(self.var),
             "WEIR_LOGS": str(self.var / "log"),
             "WEIR_DATA_HOSTS": "127.0.0.1",
@@ -192,9 +192,9 @@ class World:
                     return token, int(pid), int(child)
             return None
 
-        found = until(started, limit_s)
-        assert found is not None
-        return found
+        master = until(started, limit_s)
+        assert master is not None
+        return master
 
     def saw_eof(self, run_id: int, token: int) -> bool:
         return (self.var / "seen" / f"{run_id}-{token}.eof").exists()
@@ -204,11 +204,11 @@ class World:
 def world(var: Path) -> Iterator[World]:
     """Everything but workers on `runs` and `stages`."""
     var.mkdir(mode=0o711)
-    made = World(var)
+    place = World(var)
     try:
-        made.migrate()
-        with made.worker("housekeeping", "-c1", "-B", "-s", str(var / "beat")):
-            yield made
+        place.migrate()
+        with place.worker("housekeeping", "-c1", "-B", "-s", str(var / "beat")):
+            yield place
     finally:
-        made.stop_postgres()
-        made.stop_redis()
+        place.stop_postgres()
+        place.stop_redis()

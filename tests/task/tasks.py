@@ -42,7 +42,7 @@ def opened(
         state=state,
         now_ms=clock.now_ms,
     )
-    made = Task(
+    task = Task(
         machine=Subtask(spec_of(graph, subtask)),
         operator=operator,
         state=state,
@@ -55,5 +55,5 @@ def opened(
         background=lambda work: None,
         submit_compaction=lambda work: None,
     )
-    made.open()
-    return made
+    task.open()
+    return task

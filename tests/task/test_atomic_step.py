@@ -101,9 +101,9 @@ class Witness(Operator):
         self.log.append("aborted")
 
     def _flush(self, out: Collector) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            out.emit(held)
+        batch, self._held = self._held, None
+        if batch is not None:
+            out.emit(batch)
 
 
 @dataclass
@@ -228,10 +228,10 @@ def _handled_at_the_barrier(live: Live, checkpoint: int) -> list[int]:
 def test_a_barrier_leaves_before_the_state_is_copied_on_every_channel() -> None:
     """S3-57, S4-20: whoever is downstream need not wait for a slow copy."""
     live = Live()
-    seen: list[list[str]] = []
-    live.operator.in_snapshot = lambda: seen.append(list(live.log))
+    logs: list[list[str]] = []
+    live.operator.in_snapshot = lambda: logs.append(list(live.log))
     live.hear(records(1), barrier(1))
-    assert seen[0][-3:] == ["Barrier > 0", "Barrier > 1", "snapshot 1"]
+    assert logs[0][-3:] == ["Barrier > 0", "Barrier > 1", "snapshot 1"]
 
 
 def test_records_flow_while_state_is_being_stored_and_do_not_show_in_it() -> None:
@@ -268,9 +268,9 @@ def test_an_acknowledgement_brings_the_state_and_its_size() -> None:
     live = Live(operator=Counting())
     live.hear(records(*range(20_000)), barrier(1))
     (ack,) = live.store_all()
-    (found,) = ack.snapshot.keyed["counts"]
-    assert found.rows == 20_000
-    assert ack.timings.written_bytes == found.nbytes == len(live.store.get(found.path))
+    (segment,) = ack.snapshot.keyed["counts"]
+    assert segment.rows == 20_000
+    assert ack.timings.written_bytes == segment.nbytes == len(live.store.get(segment.path))
 
 
 class Counting(Operator):
@@ -292,8 +292,8 @@ def test_channels_state_and_code_are_all_that_a_task_is_made_of() -> None:
     first = Live()
     first.hear(records(1), Watermark(5), records(2), barrier(1))
     (ack,) = first.store_all()
-    held, proofs = (ack.snapshot,), keyed_proofs([ack.snapshot], range(GRAPH.max_parallelism))
-    restored = SubtaskRestore(subtask=ME, snapshots=held, lists=ack.snapshot.lists, proofs=proofs, watermark=5)
+    snapshots, proofs = (ack.snapshot,), keyed_proofs([ack.snapshot], range(GRAPH.max_parallelism))
+    restored = SubtaskRestore(subtask=ME, snapshots=snapshots, lists=ack.snapshot.lists, proofs=proofs, watermark=5)
     second = Live(restored=restored, store=first.store)
     assert second.operator.rows == [1, 2]
     outputs = []

@@ -56,10 +56,10 @@ def test_an_operator_that_changes_its_columns_is_named_with_the_difference(
 ) -> None:
     """Also where the receiver is in the same slot, and would have taken it."""
     sent: list[tuple[ChannelId, Message]] = []
-    made = outputs(sent)
-    made.emit(FIRST)
+    out = outputs(sent)
+    out.emit(FIRST)
     with pytest.raises(WeirError, match=f"operator 'b' changed the columns of its output: {difference}"):
-        made.emit(batch)
+        out.emit(batch)
     assert len(sent) == 1
 
 
@@ -69,11 +69,11 @@ def test_what_is_no_matter_of_the_columns_may_change() -> None:
     Nulls are possible in all that is sent: a channel and a file have one schema, which is that of the first batch.
     """
     sent: list[tuple[ChannelId, Message]] = []
-    made = outputs(sent)
+    out = outputs(sent)
     strict = pa.schema([pa.field("key", pa.int64(), nullable=False), ("value", pa.int64())], metadata={"by": "pandas"})
     empty = pa.record_batch({"other": pa.array([], pa.string())})
     for batch in (FIRST.cast(strict), FIRST.cast(strict), empty, FIRST, FIRST.cast(strict)):
-        made.emit(batch)
+        out.emit(batch)
     payloads = [message.payload for _, message in sent if isinstance(message, Records)]
     assert [batch.to_pylist() for batch in payloads] == [FIRST.to_pylist()] * 4
     assert all(batch.schema.equals(FIRST.schema) for batch in payloads)
@@ -86,7 +86,7 @@ TIMED = pa.record_batch({"key": [1, 1, 2], "time": [0, 5, 7]})
 def combining(sent: list[tuple[ChannelId, Message]], *behind: str) -> Outputs:
     """Windows of 10 ms behind operator b of two slots; behind these more operators, and a sink."""
     chained = pairwise(["w", *behind, "c"])
-    edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), *(edge(one, other) for one, other in chained))
+    edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), *(edge(sender, other) for sender, other in chained))
     operators = [operator(uid, 2) for uid in ("b", "w", *behind)]
     graph = JobGraph((source("a", 2), *operators, sink("c", 2)), edges, max_parallelism=8)
     folding = PreAggregation(10, partial(WindowPreAggregator, ["key"], "time", 10, {"n": Count()}))
@@ -104,16 +104,16 @@ def combining(sent: list[tuple[ChannelId, Message]], *behind: str) -> Outputs:
 def test_what_is_held_back_goes_ahead_of_what_must_not_overtake_it(control: Control) -> None:
     """S0-20: nothing is held while state is captured; the rows of a message are those that went into it."""
     sent: list[tuple[ChannelId, Message]] = []
-    made = combining(sent)
-    made.emit(TIMED)
-    made.broadcast(Watermark(8))
+    out = combining(sent)
+    out.emit(TIMED)
+    out.broadcast(Watermark(8))
     assert [message for _, message in sent] == [Watermark(-1)] * 2
-    made.broadcast(control)
+    out.broadcast(control)
     messages = [message for _, message in sent[2:]]
     records = [message for message in messages if isinstance(message, Records)]
-    assert sum(message.rows for message in records) == made.records == 3
+    assert sum(message.rows for message in records) == out.records == 3
     assert messages == [*records, control, control]
-    assert made.credits.runnable
+    assert out.credits.runnable
 
 
 @pytest.mark.parametrize(
@@ -135,25 +135,25 @@ def test_a_failure_of_the_pre_aggregation_is_a_failure_of_the_window(
 def test_a_subtask_that_is_set_aside_holds_nothing_back() -> None:
     """S0-65: its timers may still make rows. Event time goes on without it meanwhile, and would pass what it held."""
     sent: list[tuple[ChannelId, Message]] = []
-    made = combining(sent)
-    made.broadcast(Watermark(3))
-    made.broadcast(Idle())
-    made.emit(TIMED)
+    out = combining(sent)
+    out.broadcast(Watermark(3))
+    out.broadcast(Idle())
+    out.emit(TIMED)
     assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
-    made.broadcast(Watermark(3))
-    made.emit(TIMED)
+    out.broadcast(Watermark(3))
+    out.emit(TIMED)
     assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
 
 
 def test_the_last_windows_of_a_job_are_told_of_event_time_when_a_pane_is_over() -> None:
     """And when the channel counts again: else it would go on without it."""
     sent: list[tuple[ChannelId, Message]] = []
-    made = combining(sent)
+    out = combining(sent)
     said: list[int | Idle] = [MIN_WATERMARK, 0, 8, 9, 12, 18, 31, Idle(), 31, 33, 40, MAX_WATERMARK]
-    for one in said:
-        made.broadcast(Watermark(one) if isinstance(one, int) else one)
-    heard = [message for channel, message in sent if channel.target == 0]
-    assert heard == [
+    for value in said:
+        out.broadcast(Watermark(value) if isinstance(value, int) else value)
+    messages = [message for channel, message in sent if channel.target == 0]
+    assert messages == [
         Watermark(MIN_WATERMARK), Watermark(-1), Watermark(9), Watermark(29), Idle(), Watermark(29), Watermark(39),
         Watermark(MAX_WATERMARK),
     ]  # fmt: skip
@@ -162,9 +162,9 @@ def test_the_last_windows_of_a_job_are_told_of_event_time_when_a_pane_is_over() 
 def test_windows_before_others_who_know_event_time_are_told_of_all_of_it() -> None:
     """What stands behind them may have timers between the ends of two panes."""
     sent: list[tuple[ChannelId, Message]] = []
-    made = combining(sent, "timers")
+    out = combining(sent, "timers")
     for time in (0, 8, 9):
-        made.broadcast(Watermark(time))
+        out.broadcast(Watermark(time))
     assert [message for channel, message in sent if channel.target == 0] == [Watermark(0), Watermark(8), Watermark(9)]
 
 
@@ -216,11 +216,11 @@ def test_columns_whose_rows_cannot_be_taken_are_dealt_by_key_as_plain_ones(colum
     """Arrow takes no rows of views and run ends; DuckDB and Polars return string views."""
     sent: list[tuple[ChannelId, Message]] = []
     graph = JobGraph((source("a", 2), sink("c", 2)), (edge("a", "c", Partitioning.HASH),), max_parallelism=8)
-    made = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), plain_edges(graph))
+    out = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), plain_edges(graph))
     field = pa.field("value", column.type, metadata={"by": "duckdb"})
     batch = pa.record_batch([pa.array([1, 6]), column], schema=pa.schema([("key", pa.int64()), field]))
     for _ in range(2):
-        made.emit(batch)
+        out.emit(batch)
     parts = [message.payload for _, message in sent if isinstance(message, Records)]
     assert {part.schema.field("value").type for part in parts} == {kind}
     rows = [row for part in parts for row in part.to_pylist()]
@@ -243,34 +243,34 @@ def with_side_output(sent: list[tuple[ChannelId, Message]], columns: pa.Schema |
 
 def test_each_edge_carries_its_output_and_all_carry_control_messages() -> None:
     sent: list[tuple[ChannelId, Message]] = []
-    made = with_side_output(sent, LATE.schema)
-    made.emit(FIRST)
-    made.emit_to("late", LATE)
-    made.emit_to("unread", FIRST)
-    made.broadcast(Watermark(7))
-    found = [(channel.edge, getattr(message, "payload", message)) for channel, message in sent]
-    assert found == [(0, FIRST), (1, LATE), (0, Watermark(7)), (1, Watermark(7))]
-    assert made.records == 3
+    out = with_side_output(sent, LATE.schema)
+    out.emit(FIRST)
+    out.emit_to("late", LATE)
+    out.emit_to("unread", FIRST)
+    out.broadcast(Watermark(7))
+    pairs = [(channel.edge, getattr(message, "payload", message)) for channel, message in sent]
+    assert pairs == [(0, FIRST), (1, LATE), (0, Watermark(7)), (1, Watermark(7))]
+    assert out.records == 3
 
 
 def test_each_output_has_columns_of_its_own() -> None:
     sent: list[tuple[ChannelId, Message]] = []
-    made = with_side_output(sent)
-    made.emit(FIRST)
-    made.emit_to("late", LATE)
+    out = with_side_output(sent)
+    out.emit(FIRST)
+    out.emit_to("late", LATE)
     with pytest.raises(WeirError, match="operator 'a' changed the columns of its output: 'at' is missing"):
-        made.emit_to("late", FIRST)
+        out.emit_to("late", FIRST)
     assert len(sent) == 2
 
 
 def test_rows_of_a_side_output_have_the_declared_columns() -> None:
-    made = with_side_output([], pa.schema([("at", pa.string_view())]))
-    made.emit_to("late", pa.record_batch({"at": ["noon"]}))
-    made = with_side_output([], LATE.schema)
+    out = with_side_output([], pa.schema([("at", pa.string_view())]))
+    out.emit_to("late", pa.record_batch({"at": ["noon"]}))
+    out = with_side_output([], LATE.schema)
     with pytest.raises(
         JobRejected, match=r"side output 'late' differ from the declared columns: 'at' was int64"
     ) as error:
-        made.emit_to("late", pa.record_batch({"at": ["noon"]}))
+        out.emit_to("late", pa.record_batch({"at": ["noon"]}))
     assert (error.value.code, error.value.field) == ("wrong-columns", "a")
 
 
@@ -290,11 +290,9 @@ def test_a_side_output_is_refused_where_rows_would_be_lost() -> None:
 CODES = encoded("text", ["a", "b", "a"], [0, 1, None, 2])
 
 
-def sent_through(
-    made: Outputs, sent: list[tuple[ChannelId, Message]], *batches: pa.RecordBatch
-) -> list[pa.RecordBatch]:
+def sent_through(out: Outputs, sent: list[tuple[ChannelId, Message]], *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     for batch in batches:
-        made.emit(batch)
+        out.emit(batch)
     return [message.payload for _, message in sent if isinstance(message, Records)]
 
 
@@ -309,10 +307,8 @@ def test_receivers_in_other_slots_get_texts(partitioning: Partitioning) -> None:
         assert pa.types.is_string(batch.schema.field("text").type)
         return np.arange(batch.num_rows) % parallelism
 
-    made = Outputs(
-        graph, subtask("a/0"), lambda *message: sent.append(message), [Edge(spec=between, partitioner=first)]
-    )
-    parts = sent_through(made, sent, CODES)
+    out = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), [Edge(spec=between, partitioner=first)])
+    parts = sent_through(out, sent, CODES)
     assert all(part.schema.equals(plain(CODES, "text").schema, check_metadata=True) for part in parts)
     rows = sorted({str(row) for part in parts for row in part.to_pylist()})
     assert rows == sorted(map(str, CODES.to_pylist()))
@@ -324,8 +320,8 @@ def test_codes_go_to_steps_of_the_slot_that_take_them_and_texts_to_others(is_enc
     graph = JobGraph((source("a"), sink("b"), sink("c")), (edge("a", "b"), edge("a", "c")), 8)
     to_b, to_c = plain_edges(graph)
     compiled = [replace(to_b, is_encoded=is_encoded), to_c]
-    made = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), compiled)
-    b, c, few_b, _ = sent_through(made, sent, CODES, CODES.slice(0, 2))
+    out = Outputs(graph, subtask("a/0"), lambda *message: sent.append(message), compiled)
+    b, c, few_b, _ = sent_through(out, sent, CODES, CODES.slice(0, 2))
     assert bool(encoded_columns(b.schema)) == is_encoded
     assert not encoded_columns(c.schema)
     assert not encoded_columns(few_b.schema), "its dictionary has three values"
@@ -333,10 +329,10 @@ def test_codes_go_to_steps_of_the_slot_that_take_them_and_texts_to_others(is_enc
 
 def test_codes_and_texts_may_alternate_but_other_types_may_not() -> None:
     sent: list[tuple[ChannelId, Message]] = []
-    made = outputs(sent)
-    made.columns = {"": plain(CODES, "text").schema}
-    found = sent_through(made, sent, CODES, plain(CODES, "text"), CODES)
-    assert [batch.to_pylist() for batch in found] == 3 * [CODES.to_pylist()]
-    own = CODES.cast(pa.schema([field.remove_metadata() for field in CODES.schema]))
+    out = outputs(sent)
+    out.columns = {"": plain(CODES, "text").schema}
+    batches = sent_through(out, sent, CODES, plain(CODES, "text"), CODES)
+    assert [batch.to_pylist() for batch in batches] == 3 * [CODES.to_pylist()]
+    codes = CODES.cast(pa.schema([field.remove_metadata() for field in CODES.schema]))
     with pytest.raises(WeirError, match="'text' was string and is dictionary"):
-        made.emit(own)
+        out.emit(codes)

@@ -91,9 +91,9 @@ def sent_for(
 def batch_rows(polls: list[Poll], send_ms: int = 0) -> list[int]:
     """The rows of each batch behind a first: its duration decides about the second."""
     sent, _ = sent_for([Poll(7), *polls], send_ms=send_ms)
-    first, *others = (message.rows for message in sent if isinstance(message, Records))
+    first, *counts = (message.rows for message in sent if isinstance(message, Records))
     assert first == 7
-    return others
+    return counts
 
 
 def test_small_batches_at_hand_are_sent_as_one() -> None:

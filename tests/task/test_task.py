@@ -80,29 +80,29 @@ class Reader(SourceReader):
 
 def task(reader: Reader, sent: list[Message], clock: ManualClock | None = None) -> Task:
     clock = clock or ManualClock(1_000)
-    made = opened(GRAPH, SOURCE, SourceOperator(reader), clock, lambda channel, message: sent.append(message))
-    made.start()
-    return made
+    task = opened(GRAPH, SOURCE, SourceOperator(reader), clock, lambda channel, message: sent.append(message))
+    task.start()
+    return task
 
 
 def far_ahead() -> tuple[PollPolicy, WatermarkValve]:
     """Of a source whose windows have heard of another, too."""
-    own, other = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
-    heard = WatermarkValve([own, other])
-    heard.advance(own, 1_000)
-    reading = PollPolicy([ChannelDrift(WindowStub(heard), own, 10)])
+    channel, other = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
+    valve = WatermarkValve([channel, other])
+    valve.advance(channel, 1_000)
+    reading = PollPolicy([ChannelDrift(WindowStub(valve), channel, 10)])
     for _ in range(MIN_DRIFT_BATCHES):
         reading.on_batch([1], reading.max_rows, 0.0, 0.0)
-    heard.advance(other, 50)
-    return reading, heard
+    valve.advance(other, 50)
+    return reading, valve
 
 
 def before_an_end(sent: list[Message], clock: ManualClock) -> tuple[Task, Reader]:
     """A source that passes an end of a pane with each batch, and has just given one."""
     reader = Reader()
     source = task(reader, sent, clock)
-    own = ChannelId(0, 0, 0)
-    source.poll_policy = PollPolicy(pane_drifts=[ChannelDrift(WindowStub(WatermarkValve([own])), own, 10)])
+    channel = ChannelId(0, 0, 0)
+    source.poll_policy = PollPolicy(pane_drifts=[ChannelDrift(WindowStub(WatermarkValve([channel])), channel, 10)])
     for time in (9, 19):
         bring(source, reader, time)
     sent.clear()
@@ -216,24 +216,24 @@ def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
 def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_its_end() -> None:
     clock, reader = ManualClock(1_000), Reader()
     source = task(reader, [], clock)
-    found = []
+    counters = []
 
     def pass_100_ms() -> None:
         for _ in range(2):
             source.step()
             clock.advance(100)
         source.step()
-        found.append(source.metrics().counters)
+        counters.append(source.metrics().counters)
 
     pass_100_ms()
-    source.poll_policy, heard = far_ahead()
+    source.poll_policy, valve = far_ahead()
     pass_100_ms()
-    heard.mark_idle(ChannelId(0, 1, 0))
+    valve.mark_idle(ChannelId(0, 1, 0))
     reader.over = True
     source.step()
-    heard.advance(ChannelId(0, 1, 0), 60)
+    valve.advance(ChannelId(0, 1, 0), 60)
     pass_100_ms()
-    assert found == [{}, {WAITED_COUNTER: 200}, {WAITED_COUNTER: 200}]
+    assert counters == [{}, {WAITED_COUNTER: 200}, {WAITED_COUNTER: 200}]
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), DataRejected("why"), OSError(24, "why")])

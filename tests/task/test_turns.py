@@ -22,9 +22,9 @@ BATCH = pa.record_batch({"key": [1]})
 
 @pytest.fixture
 def task() -> Task:
-    made = opened(GRAPH, subtask("b/0"), MapBatches(lambda batch: batch), ManualClock())
-    made.start()
-    return made
+    task = opened(GRAPH, subtask("b/0"), MapBatches(lambda batch: batch), ManualClock())
+    task.start()
+    return task
 
 
 def brought(task: Task, *channels: int) -> None:
@@ -37,12 +37,12 @@ def brought(task: Task, *channels: int) -> None:
 
 def turns(task: Task) -> list[int]:
     """How many rows it takes in each turn, until there is nothing more."""
-    taken = []
+    counts = []
     before = task.records_in
     while task.step():
-        taken.append(task.records_in - before)
+        counts.append(task.records_in - before)
         before = task.records_in
-    return taken
+    return counts
 
 
 def test_it_takes_what_a_turn_of_all_its_predecessors_brings(task: Task) -> None:
@@ -76,16 +76,16 @@ def test_words_alone_take_no_turn_each(task: Task) -> None:
 
 def test_a_function_that_does_not_return_is_busy_while_it_runs() -> None:
     """Heartbeats come from another thread in the middle of a step: a subtask that hangs in its function is not idle."""
-    clock, seen = ManualClock(), list[float]()
+    clock, readings = ManualClock(), list[float]()
 
     def hangs(batch: pa.RecordBatch) -> pa.RecordBatch:
         clock.advance(40_000)
-        seen.append(hanging.metrics().busy_ms)
+        readings.append(hanging.metrics().busy_ms)
         return batch
 
     hanging = opened(GRAPH, subtask("b/0"), MapBatches(hangs), clock)
     hanging.start()
     brought(hanging, 0)
     turns(hanging)
-    assert seen == [40_000]
+    assert readings == [40_000]
     assert hanging.metrics().busy_ms == 40_000

@@ -49,70 +49,72 @@ def restraint(operator: Operator | None) -> tuple[WatermarkHold, list[Control]]:
 
 def test_event_time_and_idleness_wait_for_rows_and_barriers_do_not() -> None:
     operator = Holding(hold=10)
-    held, sent = restraint(operator)
+    watermark_hold, sent = restraint(operator)
     for message in (Watermark(10), Watermark(11), Idle(), Watermark(11), BARRIER):
-        held.broadcast(message)
+        watermark_hold.broadcast(message)
     assert sent == [Watermark(10), BARRIER]
     operator.hold = 11
-    held.release()
+    watermark_hold.release()
     assert sent[2:] == [Watermark(11)]
     operator.hold = None
-    held.release()
+    watermark_hold.release()
     assert sent[3:] == [Idle(), Watermark(11)]
 
 
 def test_nothing_is_held_by_an_operator_without_rows() -> None:
     for operator in (Holding(), None):
-        held, sent = restraint(operator)
+        watermark_hold, sent = restraint(operator)
         for message in (Watermark(5), Idle(), BARRIER, EndOfPartition()):
-            held.broadcast(message)
+            watermark_hold.broadcast(message)
         assert sent == [Watermark(5), Idle(), BARRIER, EndOfPartition()]
 
 
 def test_what_was_held_at_a_stop_is_not_told_behind_the_end() -> None:
     """The successors are told by the next attempt."""
-    held, sent = restraint(Holding(hold=1))
-    held.broadcast(Watermark(50))
-    held.broadcast(EndOfData(drain=False))
-    held.release()
+    watermark_hold, sent = restraint(Holding(hold=1))
+    watermark_hold.broadcast(Watermark(50))
+    watermark_hold.broadcast(EndOfData(drain=False))
+    watermark_hold.release()
     assert sent == [EndOfData(drain=False)]
 
 
 def test_what_was_held_at_a_true_end_is_told_before_it() -> None:
     """S0-34: the rows are out then, and there is no next attempt that would tell it."""
-    held, sent = restraint(Holding(hold=1))
+    watermark_hold, sent = restraint(Holding(hold=1))
     for message in (Watermark(50), Watermark(MAX_WATERMARK), EndOfData(drain=True)):
-        held.broadcast(message)
+        watermark_hold.broadcast(message)
     assert sent == [Watermark(50), Watermark(MAX_WATERMARK), EndOfData(drain=True)]
 
 
 @pytest.mark.parametrize("room", [True, False])
 def test_batches_wait_for_room(room: bool) -> None:
-    held, _ = restraint(Holding(room=room))
-    taken: list[Any] = [held.may_handle(ONE, message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())]
-    assert taken == [room, True, True, True]
+    watermark_hold, _ = restraint(Holding(room=room))
+    answers: list[Any] = [
+        watermark_hold.may_handle(ONE, message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())
+    ]
+    assert answers == [room, True, True, True]
 
 
 def test_only_the_last_true_end_waits_for_rows() -> None:
     """S0-34: else the barriers behind the end of one channel would wait as long as another one goes on."""
     operator = Holding(hold=1)
-    held, _ = restraint(operator)
-    assert held.may_handle(ONE, EndOfData(drain=True))
-    held.on_message(ONE, EndOfData(drain=True))
-    assert not held.may_handle(TWO, EndOfData(drain=True))
-    assert held.may_handle(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
+    watermark_hold, _ = restraint(operator)
+    assert watermark_hold.may_handle(ONE, EndOfData(drain=True))
+    watermark_hold.on_message(ONE, EndOfData(drain=True))
+    assert not watermark_hold.may_handle(TWO, EndOfData(drain=True))
+    assert watermark_hold.may_handle(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
     operator.hold = None
-    assert held.may_handle(TWO, EndOfData(drain=True))
+    assert watermark_hold.may_handle(TWO, EndOfData(drain=True))
 
 
 def test_one_that_was_finished_on_restore_takes_everything() -> None:
-    held, _ = restraint(None)
-    assert held.may_handle(ONE, Watermark(MAX_WATERMARK))
-    assert held.may_handle(ONE, EndOfData(drain=True))
+    watermark_hold, _ = restraint(None)
+    assert watermark_hold.may_handle(ONE, Watermark(MAX_WATERMARK))
+    assert watermark_hold.may_handle(ONE, EndOfData(drain=True))
 
 
 def test_a_probe_of_a_loop_waits_until_nothing_is_inside() -> None:
     """S4-41: else the loop would seem empty."""
     for hold, may in ((5, False), (None, True)):
-        held, _ = restraint(Holding(hold))
-        assert held.may_handle(ONE, TerminationMarker(1, 0)) is may
+        watermark_hold, _ = restraint(Holding(hold))
+        assert watermark_hold.may_handle(ONE, TerminationMarker(1, 0)) is may

@@ -72,8 +72,8 @@ class Run:
         return [e for slot in slots for e in self.handle(events.SlotDeployed(self.at, slot))]
 
     def take(self, *requests: tuple[str, str]) -> Effects:
-        taken = tuple(events.OperationRequest(*request) for request in requests)
-        return self.handle(events.OperationsTaken(self.at, taken))
+        operations = tuple(events.OperationRequest(*request) for request in requests)
+        return self.handle(events.OperationsTaken(self.at, operations))
 
     def tick(self, at: int) -> Effects:
         self.at = at
@@ -85,17 +85,21 @@ class Run:
         snapshot = DONE if finished else SNAPSHOT
         acknowledged = Acknowledgement(CheckpointId(checkpoint), snapshot, TIMINGS)
         return [
-            e for one in self.graph.subtasks for e in self.handle(events.ReportReceived(self.at, one, acknowledged))
+            e
+            for subtask in self.graph.subtasks
+            for e in self.handle(events.ReportReceived(self.at, subtask, acknowledged))
         ]
 
     def record(self, checkpoint: int) -> Effects:
         return self.handle(ManifestRecorded(self.at, CheckpointId(checkpoint)))
 
     def report(self, report: Any) -> Effects:
-        return [e for one in self.graph.subtasks for e in self.handle(events.ReportReceived(self.at, one, report))]
+        return [
+            e for subtask in self.graph.subtasks for e in self.handle(events.ReportReceived(self.at, subtask, report))
+        ]
 
-    def fail(self, detail: str = "broken", **more: Any) -> Effects:
-        return self.handle(events.WorkFailed(self.at, AttemptFailed(detail, **more)))
+    def fail(self, detail: str = "broken", **fields: Any) -> Effects:
+        return self.handle(events.WorkFailed(self.at, AttemptFailed(detail, **fields)))
 
     def result(self) -> AttemptResult:
         (end,) = self.handle(events.ShutDownCompleted(self.at))

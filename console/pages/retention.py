@@ -170,12 +170,12 @@ def _reasons(row: Checkpoint, plan: RetentionPlan, policy: RetentionPolicy, run:
 class _Files:
     """The files of the checkpoints to discard, compared with the manifests of the kept checkpoints.
 
-    `doomed` and `kept`: files by number of the checkpoint. `unknown`: as in `RetentionPreview`.
+    `doomed` and `survivors`: files by number of the checkpoint. `unknown`: as in `RetentionPreview`.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     doomed: Mapping[int, set[str]] = field(default_factory=dict)
-    kept: Mapping[int, set[str]] = field(default_factory=dict)
+    survivors: Mapping[int, set[str]] = field(default_factory=dict)
     deletable: set[str] = field(default_factory=set)
     unknown: str = ""
 
@@ -197,7 +197,7 @@ class _Files:
             checkpoint=row,
             freed_bytes=sum(self.sizes.get(path, 0) for path in (files & self.deletable) - counted),
             shared_bytes=sum(self.sizes[path] for path in shared),
-            needed_by=max((number for number, paths in self.kept.items() if paths & shared), default=None),
+            needed_by=max((number for number, paths in self.survivors.items() if paths & shared), default=None),
         )
 
 
@@ -234,7 +234,7 @@ def _read_files(
             kept_files[row.number] = files_of(manifest)
             manifests.append(manifest)
     return _Files(
-        sizes=sizes, doomed=doomed_files, kept=kept_files, deletable=deletable_files(files, manifests, unreadable)
+        sizes=sizes, doomed=doomed_files, survivors=kept_files, deletable=deletable_files(files, manifests, unreadable)
     )  # fmt: skip
 
 

@@ -6,19 +6,23 @@ from typing import Any
 
 from django.test import Client
 
-_SPACES = re.compile(r"(<(pre|textarea)\b.*?</\2>)|\s+", re.DOTALL)
+_SPACES = re.compile(r"(<(pre|textarea)\b.*?</\2>)|[ \t\n]+", re.DOTALL)
+_BESIDE_BLOCKS = re.compile(
+    r" ?(</?(?:caption|d[dlt]|div|h[1-6]|li|ol|option|p|section|summary|t[dhr]|title|ul)\b[^>]*>) ?"
+)
 _BLOCK = re.compile(r'<div id="live-(?P<name>[\w-]+)" data-digest="(?P<digest>\w+)"(?P<swap> hx-swap-oob="true")?>')
 _TIME = re.compile(r"(<time[^>]*>)[^<]*")
 
 
 class PageClient(Client):
-    """Reads pages as a browser does: a line break of a template, also within a tag, is a space."""
+    """Reads pages as a browser does: a line break of a template is a space, which does not show beside a block."""
 
     def request(self, **request: Any) -> Any:
         response = super().request(**request)
         is_page = response.headers.get("Content-Type", "").startswith("text/html")
         if is_page and not response.streaming and "Content-Encoding" not in response.headers:
-            response.content = _SPACES.sub(lambda found: found[1] or " ", response.content.decode()).encode()
+            spaced = _SPACES.sub(lambda match: match[1] or " ", response.content.decode())
+            response.content = _BESIDE_BLOCKS.sub(r"\1", spaced).encode()
         return response
 
 

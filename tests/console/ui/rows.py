@@ -495,7 +495,7 @@ def operations_of(of: Run, user: User) -> None:
     began = of.started_at or of.created_at
     kind = "restore" if of.restore_checkpoint else "start"
     operation(of.job, kind, run=of, requested_by=user, created_at=of.created_at, started_at=of.created_at,
-              ended_at=began + DEPLOYMENT)  # fmt: skip
+              ended_at=began + DEPLOYMENT, result={"run": of.pk})  # fmt: skip
     for row in of.checkpoints.exclude(kind="checkpoint").order_by("number"):
         is_done = row.status == "completed"
         ended = {"result": {"checkpoint": row.number}} if is_done else {

@@ -25,7 +25,7 @@ from console.operations.models import (
     Schedule,
     Verification,
 )
-from console.operations.operation_type import SnapshotOperation, Target
+from console.operations.operation_type import SnapshotOperation
 from console.operations.registry import operation_types, types_of
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
@@ -168,7 +168,7 @@ def old_operations() -> QuerySet[Operation]:
     """
     before = _days_ago(settings.WEIR_OPERATION_DAYS)
     begins = [each.kind for each in operation_types() if each.begins_run or each.is_succession]
-    records = [each.kind for each in operation_types() if each.target is Target.RECORD]
+    records = [each.kind for each in operation_types() if each.is_record]
     on_snapshots = [each.kind for each in types_of(SnapshotOperation)]
     starts = Q(kind__in=begins) & Q(run__isnull=False)
     references = (

@@ -6,7 +6,6 @@ A class without state: its parameters, the right to request it, its texts, when 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, ClassVar
 
 import msgspec
@@ -24,15 +23,6 @@ from console.jobs.models import Job
 from console.operations.job_state import JobState
 from console.operations.models import Operation, OperationKind, OperationState
 from runtime.core.job.lifecycle import RunState
-
-
-class Target(Enum):
-    """The subject of an operation."""
-
-    JOB = auto()  #: a job or its run
-    SNAPSHOT = auto()  #: a checkpoint or savepoint, from its own page
-    SCHEDULE = auto()  #: a schedule of a job, from its own page
-    RECORD = auto()  #: a change that another request made; the operation is its entry in the ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +44,8 @@ class OperationType:
     """A kind of operation.
 
     Args:
-        params: parameters of a request; a `RECORD` has none.
+        is_record: another request made the change, and the operation is its entry in the ledger.
+        params: parameters of a request; a record has none.
         is_review: a token with the scope `review` may request it.
         blocked_by_maintenance: it starts or ends a run for good, or touches files of snapshots.
         begins_run: it creates a run, whose state decides its end.
@@ -76,7 +67,7 @@ class OperationType:
     """
 
     kind: ClassVar[OperationKind]
-    target: ClassVar[Target]
+    is_record: ClassVar[bool] = False
     params: ClassVar[type[msgspec.Struct] | None] = None
     is_review: ClassVar[bool] = False
     blocked_by_maintenance: ClassVar[bool] = False
@@ -178,7 +169,6 @@ class JobButton:
 class JobOperation(OperationType):
     """An operation on a job or its run."""
 
-    target = Target.JOB
     changes_run = True
     button: ClassVar[JobButton]
 
@@ -189,8 +179,6 @@ class JobOperation(OperationType):
 
 class SnapshotOperation(OperationType):
     """An operation on a checkpoint or savepoint."""
-
-    target = Target.SNAPSHOT
 
     def conflict(self, checkpoint: Checkpoint) -> Conflict | None:
         """Why it is not possible on `checkpoint` now; None if it is possible.

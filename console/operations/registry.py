@@ -13,7 +13,7 @@ from django.core.checks import CheckMessage, Error, register
 from console.accounts.refusals import Forbidden, Refused
 from console.accounts.rights import AnyUser, operate_refusal
 from console.operations.models import OperationKind
-from console.operations.operation_type import JobOperation, OperationType, SnapshotOperation, Target
+from console.operations.operation_type import JobOperation, OperationType, SnapshotOperation
 
 _KINDS = "console.operations.kinds"
 
@@ -45,7 +45,7 @@ def operation_of(base: type[T], kind: str) -> T:
 
 
 def requestable_types() -> tuple[OperationType, ...]:
-    return tuple(each for each in operation_types() if each.target is not Target.RECORD)
+    return tuple(each for each in operation_types() if not each.is_record)
 
 
 def requested_type(user: AnyUser, kind: object) -> OperationType:
@@ -102,16 +102,15 @@ def check_kinds(**_: Any) -> list[CheckMessage]:
 
 
 def _problems(each: type[OperationType]) -> Iterator[str]:
-    is_record = each.target is Target.RECORD
-    if (each.params is None) is not is_record:
+    if (each.params is None) is not each.is_record:
         yield "must have parameters, or be a record"
-    if bool(each.message) is is_record:
+    if bool(each.message) is each.is_record:
         yield "must have a message, or be a record"
     if issubclass(each, SnapshotOperation) and "checkpoint" not in getattr(each.params, "__struct_fields__", ()):
         yield "must have a parameter `checkpoint`"
     if issubclass(each, JobOperation) and not hasattr(each, "button"):
         yield "must have a button"
-    needed = {"accept": not is_record, "advance": each.due, "advance_files": each.files_due}
+    needed = {"accept": not each.is_record, "advance": each.due, "advance_files": each.files_due}
     for method, need in needed.items():
         if need not in (None, False) and getattr(each, method) is getattr(OperationType, method):
             yield f"must have a method `{method}`"

@@ -1,9 +1,9 @@
 """The creation of a job, and of its versions."""
 
 from console.operations.models import OperationKind
-from console.operations.operation_type import OperationType, Target
+from console.operations.operation_type import OperationType
 
 
 class Define(OperationType):
     kind = OperationKind.DEFINE
-    target = Target.RECORD
+    is_record = True

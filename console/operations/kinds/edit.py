@@ -1,9 +1,9 @@
 """Changes of facts about a job, and of its archive."""
 
 from console.operations.models import OperationKind
-from console.operations.operation_type import OperationType, Target
+from console.operations.operation_type import OperationType
 
 
 class Edit(OperationType):
     kind = OperationKind.EDIT
-    target = Target.RECORD
+    is_record = True

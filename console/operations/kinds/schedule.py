@@ -11,7 +11,7 @@ from console.jobs.services import lock_job
 from console.operations.blackouts import MAX_WINDOWS, PATTERN
 from console.operations.labels import require_name
 from console.operations.models import Operation, OperationKind, Schedule, ScheduledOperation
-from console.operations.operation_type import OperationType, Target, save_succeeded
+from console.operations.operation_type import OperationType, save_succeeded
 from console.operations.schedules import DEFAULT_KEEP, DEFAULT_NAME, next_time
 
 
@@ -40,7 +40,6 @@ class SetSchedule(OperationType):
     """Creates or replaces a schedule of the job. Its operations are requested by the user of the row."""
 
     kind = OperationKind.SCHEDULE
-    target = Target.SCHEDULE
     params = ScheduleParams
     message = "The schedule is saved."
 

@@ -5,7 +5,7 @@ import msgspec
 from console.accounts.refusals import Conflict
 from console.jobs.services import lock_job
 from console.operations.models import Operation, OperationKind, Schedule, ScheduledOperation
-from console.operations.operation_type import OperationType, Target, save_succeeded
+from console.operations.operation_type import OperationType, save_succeeded
 
 
 class UnscheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,7 +16,6 @@ class UnscheduleParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 class Unschedule(OperationType):
     kind = OperationKind.UNSCHEDULE
-    target = Target.SCHEDULE
     params = UnscheduleParams
     message = "The schedule is removed. Its savepoints and the results of its drills stay."
 

@@ -22,6 +22,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("runtime", "weir", "spark_jobs", "console", "stack", "examples", "benchmarks")
+TESTS: Final = "tests"  #: their names are measured, and not their prose
 DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "docker")
 MARKDOWN_COLUMNS: Final = 120
 TEMPLATES: Final = ("templates", "console/api/templates")
@@ -87,14 +88,17 @@ class Prose:
     def nounless_percent(self) -> float:
         return 100 * len(self.nounless) / max(self.bindings, 1)
 
+    def name_faults(self) -> Iterator[str]:
+        if self.nounless_percent() > NOUNLESS_PERCENT:
+            yield f"variables without a noun: {self.nounless_percent():.1f} %, limit {NOUNLESS_PERCENT} %"
+
     def faults(self) -> Iterator[str]:
         for kind, (_, limit) in VAGUE.items():
             if self.rate(kind) > limit:
                 yield f"{kind}: {self.rate(kind):.1f} per 1,000 words, limit {limit}"
         if self.participle_percent() > PARTICIPLE_PERCENT:
             yield f"functions named by a participle: {self.participle_percent():.1f} %, limit {PARTICIPLE_PERCENT} %"
-        if self.nounless_percent() > NOUNLESS_PERCENT:
-            yield f"variables without a noun: {self.nounless_percent():.1f} %, limit {NOUNLESS_PERCENT} %"
+        yield from self.name_faults()
         yield from (f"{place}: a docstring begins with a pronoun" for place in self.pronoun_first)
         yield from (f"{place}: wider than {MARKDOWN_COLUMNS} columns" for place in self.wide)
 
@@ -179,7 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="print each place of a vague word")
     options = parser.parse_args(arguments)
     groups = (
-        [options.paths] if options.paths else [[path] for path in (*PACKAGES, *DOCUMENTS) if (ROOT / path).exists()]
+        [options.paths]
+        if options.paths
+        else [[path] for path in (*PACKAGES, TESTS, *DOCUMENTS) if (ROOT / path).exists()]
     )
     failed = False
     print(f"{'':14}{'words':>8}" + "".join(f"{kind:>11}" for kind in VAGUE) + f"{'participle':>12}{'no noun':>12}")
@@ -188,7 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rates = "".join(f"{prose.rate(kind):11.1f}" for kind in VAGUE)
         names = "".join(f"{share:10.1f} %" for share in (prose.participle_percent(), prose.nounless_percent()))
         print(f"{' '.join(paths)[-40:]:14}{prose.words:8}{rates}{names}")
-        for fault in (*prose.faults(), *(prose.places() if options.verbose else ())):
+        faults = prose.name_faults() if paths == [TESTS] else prose.faults()
+        for fault in (*faults, *(prose.places() if options.verbose else ())):
             failed = True
             print(f"    {fault}")
     for fault in () if options.paths else wide_lines():

@@ -63,3 +63,12 @@ def test_a_wide_line_of_a_template_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "templates" / "jobs").mkdir(parents=True)
     (tmp_path / "templates" / "jobs" / "list.html").write_text(f"{'é' * 140}\n{'a' * 141}\n")
     assert list(language.wide_lines(["templates"])) == ["templates/jobs/list.html:2: wider than 140 columns"]
+
+
+def test_a_variable_without_a_noun_is_counted() -> None:
+    """As a name and as a parameter; an attribute or a longer name is none."""
+    prose = Prose()
+    add_python("def read(wanted, rows):\n    found = self.found = found_rows = rows\n", "a.py", prose)
+    assert prose.nounless == ["a.py:1 wanted", "a.py:2 found"]
+    assert (prose.bindings, prose.nounless_percent()) == (4, 50)
+    assert list(prose.name_faults()) == ["variables without a noun: 50.0 %, limit 1.0 %"]

@@ -100,8 +100,8 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Checkpoint | None = None) -> Any:
-        own = self.readonly_fields
-        return (*own, *_LABEL_FIELDS, *REVIEW_FIELDS) if operate_refusal(request.user) else own
+        fields = self.readonly_fields
+        return (*fields, *_LABEL_FIELDS, *REVIEW_FIELDS) if operate_refusal(request.user) else fields
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
         if db_field.name == "name":
@@ -141,18 +141,18 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
         self, request: HttpRequest, queryset: QuerySet[Checkpoint], action: str, kind: OperationKind, **params: Any
     ) -> HttpResponse | None:
         """Asks first, then requests the operation on each selected checkpoint. "Select all" may select a million."""
-        chosen = list(queryset[: MAX_SELECTED + 1])
-        if len(chosen) > MAX_SELECTED:
+        checkpoints = list(queryset[: MAX_SELECTED + 1])
+        if len(checkpoints) > MAX_SELECTED:
             detail = f"Select at most {MAX_SELECTED} checkpoints for an action. No checkpoint was changed."
             messages.error(request, detail)
             return None
         if "confirmed" in request.POST:
-            self._request_all(request, chosen, kind, request.POST.get("reason", "").strip(), **params)
+            self._request_all(request, checkpoints, kind, request.POST.get("reason", "").strip(), **params)
             return None
         description = dict(self.get_action_choices(request))[action]
         context = {
-            **self.admin_site.each_context(request), "title": f"{description}?", "opts": self.opts, "chosen": chosen,
-            "action": action, "description": description, "max_reason": MAX_REASON_LENGTH,
+            **self.admin_site.each_context(request), "title": f"{description}?", "opts": self.opts,
+            "chosen": checkpoints, "action": action, "description": description, "max_reason": MAX_REASON_LENGTH,
             "verb": description.partition(":")[0],
         }  # fmt: skip
         return TemplateResponse(request, "admin/checkpoint_action.html", context)
@@ -160,10 +160,10 @@ class LabeledCheckpointAdmin(CheckpointAdmin):
     def _request(
         self, request: HttpRequest, checkpoint: Checkpoint, kind: OperationKind, reason: str = "", **params: Any
     ) -> None:
-        asked = services.OperationRequestContext(
+        context = services.OperationRequestContext(
             user=cast(User, request.user), reason=reason, request_id=request_id_of(request)
         )
-        services.request(asked, checkpoint.job, kind, {"checkpoint": checkpoint.pk, **params})
+        services.request(context, checkpoint.job, kind, {"checkpoint": checkpoint.pk, **params})
 
     def _request_all(
         self, request: HttpRequest, checkpoints: Sequence[Checkpoint], kind: OperationKind, reason: str, **params: Any

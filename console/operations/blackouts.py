@@ -35,8 +35,8 @@ def parse_blackout(text: str) -> Blackout:
     """A window of the form `PATTERN`."""
     days, _, times = text.rpartition(" ")
     begin, end = times.split("-")
-    chosen = frozenset(map(_DAYS.index, days.split(","))) if days else frozenset(range(7))
-    return Blackout(chosen, _minute(begin), _minute(end))
+    weekdays = frozenset(map(_DAYS.index, days.split(","))) if days else frozenset(range(7))
+    return Blackout(weekdays, _minute(begin), _minute(end))
 
 
 def is_blacked_out(at: datetime, windows: Iterable[str]) -> bool:

@@ -86,19 +86,19 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
     """
     if len(jobs) > MAX_JOBS:
         raise InvalidField("jobs", f"at most {MAX_JOBS} jobs")
-    found: list[Any] = list(with_latest_run().filter(pk__in=jobs).order_by("name"))
+    job_rows: list[Any] = list(with_latest_run().filter(pk__in=jobs).order_by("name"))
     if act.is_of_tags:
-        given = checked_tags(tags)
-        if not given:
+        valid_tags = checked_tags(tags)
+        if not valid_tags:
             raise InvalidField("tags", "at least one tag")
         refused = define_refusal(user) or ""
-        return [_tag_line(act, job, given, refused) for job in found]
+        return [_tag_line(act, job, valid_tags, refused) for job in job_rows]
     completed = Checkpoint.objects.filter(run=OuterRef("pk"), status=Status.COMPLETED, discarded_at=None)
     newest = completed.order_by("-number").values("pk")
     rows: Any = Run.objects.select_related("version").annotate(
         newest=Subquery(newest[:1]), committed=Subquery(newest.exclude(kind=Kind.SAVEPOINT)[:1])
     )
-    runs: Mapping[int, Any] = rows.in_bulk([job.run_pk for job in found])
+    runs: Mapping[int, Any] = rows.in_bulk([job.run_pk for job in job_rows])
     pks = {pk for run in runs.values() for pk in (run.newest, run.committed)}
     checkpoints = Checkpoint.objects.defer("operators").in_bulk(pks)
     active: dict[int | None, list[Operation]] = {}
@@ -108,10 +108,10 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
     operation, refused, lines = operation_of(DelegatedOperation, act), request_refusal(act, user), []
     streaming = {run.job_id: checkpoints.get(run.newest) for run in runs.values() if not run.version.is_batch}
     expected = expected_savepoints(streaming, act) if operation.takes_savepoint else {}
-    for job in found:
+    for job in job_rows:
         run = runs.get(job.run_pk)
-        others = tuple(active.get(job.run_pk, ()))
-        conflict = run_conflict(run, operation.act, others)
+        operations = tuple(active.get(job.run_pk, ()))
+        conflict = run_conflict(run, operation.act, operations)
         why = refused or (conflict.detail if conflict else "")
         effect = ""
         if run is not None and not why:
@@ -120,7 +120,7 @@ def bulk_lines(act: BulkAct, jobs: Sequence[int], tags: Sequence[str], user: Any
                 expected=expected.get(job.pk), now=now,
             )  # fmt: skip
             effect = operation.effect(progress)
-        lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why, active=others))
+        lines.append(BulkLine(job=job, run=run, effect=effect, refusal=why, active=operations))
     return lines
 
 
@@ -128,10 +128,10 @@ def carry_out(
     act: BulkAct,
     lines: Sequence[BulkLine],
     tags: Sequence[str],
-    asked: services.OperationRequestContext,
+    context: services.OperationRequestContext,
     runs: Collection[int] = (),
 ) -> BulkOperation:
-    """A request for each job. The idempotency key of `asked` is that of all of them together.
+    """A request for each job. The idempotency key of `context` is that of all of them together.
 
     `runs`: the runs that the user confirmed. If any are given, a job is refused when another run is its latest. A
     repetition is recorded as the same `BulkOperation`: it requests again what was refused, and nothing else.
@@ -140,22 +140,22 @@ def carry_out(
         Forbidden: the user may not request this act on any job.
         InvalidField: the key or the reason cannot be stored.
     """
-    require_define(asked.user) if act.is_of_tags else require_operate(asked.user)
-    services.check_texts(asked)
+    require_define(context.user) if act.is_of_tags else require_operate(context.user)
+    services.check_texts(context)
     confirmed = dict(Run.objects.filter(pk__in=runs).values_list("job", "pk")) if runs else None
-    done = [_carry_out(act, line, tags, asked, confirmed) for line in lines]
+    outcomes = [_carry_out(act, line, tags, context, confirmed) for line in lines]
     facts = {
-        "kind": act.value, "tags": [tag.strip() for tag in tags], "requested_by": asked.user, "reason": asked.reason,
-        "results": [_result(line) for line in done],
+        "kind": act.value, "tags": [tag.strip() for tag in tags], "requested_by": context.user,
+        "reason": context.reason, "results": [_result(line) for line in outcomes],
     }  # fmt: skip
-    return BulkOperation.objects.update_or_create(pk=_request_id(act, lines, tags, asked), defaults=facts)[0]
+    return BulkOperation.objects.update_or_create(pk=_request_id(act, lines, tags, context), defaults=facts)[0]
 
 
 def result_lines(row: BulkOperation) -> list[BulkLine]:
     """The jobs of a request by name, with the state of their present runs and the result for each. Three queries."""
     results = {result["job"]: result for result in row.results}
-    found: list[Any] = list(with_latest_run().filter(pk__in=results).order_by("name"))
-    runs = Run.objects.only("state").in_bulk([job.run_pk for job in found])
+    jobs: list[Any] = list(with_latest_run().filter(pk__in=results).order_by("name"))
+    runs = Run.objects.only("state").in_bulk([job.run_pk for job in jobs])
     requested = [result["operation"] for result in row.results if result["operation"]]
     operations = {str(each.pk): each for each in with_runs(Operation.objects.filter(pk__in=requested))}
     return [
@@ -163,7 +163,7 @@ def result_lines(row: BulkOperation) -> list[BulkLine]:
             job=job, run=runs.get(job.run_pk), effect=result["effect"], changes=result["changes"],
             refusal=result["refusal"], operation=operations.get(result["operation"] or ""),
         )
-        for job in found
+        for job in jobs
         for result in [results[job.pk]]
     ]  # fmt: skip
 
@@ -177,13 +177,13 @@ def _result(line: BulkLine) -> dict[str, Any]:
 
 
 def _request_id(
-    act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], asked: services.OperationRequestContext
+    act: BulkAct, lines: Sequence[BulkLine], tags: Sequence[str], context: services.OperationRequestContext
 ) -> UUID:
     """The id of the request: the same for a repetition with the same idempotency key."""
-    if asked.idempotency_key is None:
+    if context.idempotency_key is None:
         return uuid4()
     jobs = sorted(line.job.pk for line in lines)
-    parts = repr((asked.user.pk, act.value, jobs, list(tags), asked.idempotency_key))
+    parts = repr((context.user.pk, act.value, jobs, list(tags), context.idempotency_key))
     return UUID(bytes=hashlib.sha256(parts.encode()).digest()[:16])
 
 
@@ -191,16 +191,16 @@ def _carry_out(
     act: BulkAct,
     line: BulkLine,
     tags: Sequence[str],
-    asked: services.OperationRequestContext,
+    context: services.OperationRequestContext,
     confirmed: Mapping[int, int] | None,
 ) -> BulkLine:
     """`confirmed`: the confirmed run of each job."""
     try:
         if act.is_of_tags:
-            return _change_tags(act, line, checked_tags(tags), asked)
-        own = replace(asked, idempotency_key=_key_for(asked.idempotency_key, line.job))
+            return _change_tags(act, line, checked_tags(tags), context)
+        job_context = replace(context, idempotency_key=_key_for(context.idempotency_key, line.job))
         params = {} if confirmed is None else {"run": _confirmed_run(line.job, confirmed)}
-        operation = services.request(own, line.job, act.value, params).operation
+        operation = services.request(job_context, line.job, act.value, params).operation
     except Refused as refused:
         return replace(line, refusal=refused.detail)
     return replace(line, refusal="", operation=operation)
@@ -214,23 +214,23 @@ def _confirmed_run(job: Job, confirmed: Mapping[int, int]) -> int:
 
 
 def _change_tags(
-    act: BulkAct, line: BulkLine, tags: Sequence[str], asked: services.OperationRequestContext
+    act: BulkAct, line: BulkLine, tags: Sequence[str], context: services.OperationRequestContext
 ) -> BulkLine:
     """Changes the tags of a job. A repetition of a request that changed some has the result of the first.
 
     A request that changed nothing has no entry, so its repetition is a request of its own.
     """
-    key = _key_for(asked.idempotency_key, line.job, act, *tags)
+    key = _key_for(context.idempotency_key, line.job, act, *tags)
     with transaction.atomic():
         lock_job(line.job)  # before the look-up: the first request may not have committed its entry yet
-        entry = key and Operation.objects.filter(requested_by=asked.user, idempotency_key=key).first()
+        entry = key and Operation.objects.filter(requested_by=context.user, idempotency_key=key).first()
         if entry:
             before, after = (entry.result or {})["changes"]["tags"]
             changed = sorted({*before} ^ {*after})
             return replace(line, effect=_tag_effect(act, changed), changes=True, refusal="")
         added, removed = (tags, []) if act is BulkAct.TAG else ([], tags)
         has_changed = change_tags(
-            asked.user, line.job, add=added, remove=removed, reason=asked.reason, request_key=key
+            context.user, line.job, add=added, remove=removed, reason=context.reason, request_key=key
         )  # fmt: skip
     return replace(line, changes=has_changed, refusal="")
 

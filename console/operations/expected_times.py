@@ -60,7 +60,7 @@ def expected_durations(
     """As `expected_duration`, for each of `kinds`. A single query."""
     columns: tuple[Any, ...] = (*map(_newest_operations, kinds), restarts_ms(job_id))
     *operations, restarts = Job.objects.filter(pk=job_id).values_list(*columns).get()
-    return tuple(_estimate(kind, own, restarts or (), newest) for kind, own in zip(kinds, operations, strict=True))
+    return tuple(_estimate(kind, rows, restarts or (), newest) for kind, rows in zip(kinds, operations, strict=True))
 
 
 def expected_savepoints(newest: Mapping[int, Checkpoint | None], kind: str) -> dict[int, ExpectedDuration | None]:
@@ -93,10 +93,10 @@ def _estimate(
         of_state = took_ms if each["state"] == OperationState.SUCCEEDED else expired_ms
         of_state[each["kind"]].append(each["took_s"] * 1000)
     for name in similar:
-        if known := took_ms[name]:
-            note = _note(known, name) + _expired_note(expired_ms[name], len(known))
+        if durations := took_ms[name]:
+            note = _note(durations, name) + _expired_note(expired_ms[name], len(durations))
             is_least = of_savepoint and name != kind
-            return ExpectedDuration(median(known), min(known), max(known), len(known), note, is_least)
+            return ExpectedDuration(median(durations), min(durations), max(durations), len(durations), note, is_least)
     if of_savepoint and newest is not None and newest.duration_ms is not None:
         lasted = float(newest.duration_ms)
         note = f"as {newest}: the job has no earlier {kind}"

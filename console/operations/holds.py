@@ -19,9 +19,9 @@ def hold(snapshot: Checkpoint, row: Operation) -> None:
     if Checkpoint.objects.filter(pk=snapshot.pk, discarded_at=None, held_by=None).update(held_by=row.pk):
         return
     snapshot.refresh_from_db(fields=("held_by",))
-    held = hold_reason(snapshot)
-    detail = held or f"The files of {str(snapshot).capitalize()} have been removed."
-    raise Conflict("held" if held else "discarded", detail, CHECKPOINT_FIELD)
+    reason = hold_reason(snapshot)
+    detail = reason or f"The files of {str(snapshot).capitalize()} have been removed."
+    raise Conflict("held" if reason else "discarded", detail, CHECKPOINT_FIELD)
 
 
 def release(row: Operation) -> None:

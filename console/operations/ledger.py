@@ -22,7 +22,7 @@ def record_change(
     changes: Mapping[str, tuple[Any, Any]],
     reason: str,
     request_key: str | None,
-    **more: Any,
+    **kwargs: Any,
 ) -> None:
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
     row = Operation(

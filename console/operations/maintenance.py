@@ -30,8 +30,8 @@ def active_maintenance() -> Maintenance | None:
 
 def shown_maintenance() -> Maintenance | None:
     """The active maintenance for pages. Each process reads it at most every `_CACHE_S` seconds."""
-    found: Any = cache.get_or_set(CACHE_KEY, lambda: tuple(filter(None, [active_maintenance()])), _CACHE_S)
-    return cast(Maintenance, found[0]) if found else None
+    entries: Any = cache.get_or_set(CACHE_KEY, lambda: tuple(filter(None, [active_maintenance()])), _CACHE_S)
+    return cast(Maintenance, entries[0]) if entries else None
 
 
 def require_no_maintenance(operation: OperationType) -> None:

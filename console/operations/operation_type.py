@@ -143,11 +143,11 @@ class OperationType:
             row.refresh_from_db()
             raise Conflict("cannot-withdraw", self.withdrawal_refusal(row))
 
-    def part_of(self, whole: Operation, **params: Any) -> Operation:
-        """An operation of this kind, not yet written, that belongs to `whole`."""
+    def part_of(self, parent: Operation, **params: Any) -> Operation:
+        """An operation of this kind, not yet written, that belongs to `parent`."""
         return Operation(
-            job=whole.job, kind=self.kind.value, params=params, part_of=whole, requested_by=whole.requested_by,
-            reason=whole.reason, request_id=whole.request_id,
+            job=parent.job, kind=self.kind.value, params=params, part_of=parent, requested_by=parent.requested_by,
+            reason=parent.reason, request_id=parent.request_id,
         )  # fmt: skip
 
 

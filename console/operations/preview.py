@@ -77,8 +77,8 @@ def fired_early(run: Run) -> str:
     """The open results of a run that a drain emits early, such as "open windows: 11 198"; "" if none are known."""
     if run.version.is_batch or run.run_state not in FLOWING_STATES:
         return ""
-    found = _by_result(run)
-    totals = {result: sum(count for _, count in parts) for result, parts in found.items() if result != "rows"}
+    results = _by_result(run)
+    totals = {result: sum(count for _, count in parts) for result, parts in results.items() if result != "rows"}
     return ", ".join(
         f"{term.lower()}: {formats.count(totals[result])}"
         for result, (term, *_) in _OPEN_RESULTS.items()
@@ -88,9 +88,9 @@ def fired_early(run: Run) -> str:
 
 def _open_results(run: Run, *, commits: bool, fires_windows: bool) -> Iterator[Number]:
     """The results that are not final yet, by operator."""
-    found = _by_result(run)
+    results = _by_result(run)
     for result, (term, in_drain, otherwise) in _OPEN_RESULTS.items():
-        if parts := found.get(result):
+        if parts := results.get(result):
             if result == "rows" and not commits:
                 continue
             note = in_drain if fires_windows else otherwise
@@ -103,12 +103,12 @@ def _open_results(run: Run, *, commits: bool, fires_windows: bool) -> Iterator[N
 def _by_result(run: Run) -> Mapping[str, list[tuple[str, int]]]:
     """Operators and their numbers of open results, by result, as of the last report of the job master."""
     names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
-    found: dict[str, list[tuple[str, int]]] = {}
+    results: dict[str, list[tuple[str, int]]] = {}
     for uid, operator in metrics.parse(run.live, run.live_at).operators.items():
         for result, count in operator.open_results.items():
             if count and result in _OPEN_RESULTS:
-                found.setdefault(result, []).append((names.get(uid, uid), count))
-    return found
+                results.setdefault(result, []).append((names.get(uid, uid), count))
+    return results
 
 
 def cancel_numbers(run: Run, reached: RunProgress, replayed: int | None) -> Iterator[Number]:

@@ -110,7 +110,7 @@ def _problems(each: type[OperationType]) -> Iterator[str]:
         yield "must have a parameter `checkpoint`"
     if issubclass(each, JobOperation) and not hasattr(each, "button"):
         yield "must have a button"
-    needed = {"accept": not each.is_record, "advance": each.due, "advance_files": each.files_due}
-    for method, need in needed.items():
+    requirements = {"accept": not each.is_record, "advance": each.due, "advance_files": each.files_due}
+    for method, need in requirements.items():
         if need not in (None, False) and getattr(each, method) is getattr(OperationType, method):
             yield f"must have a method `{method}`"

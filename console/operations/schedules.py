@@ -18,11 +18,11 @@ def next_time(schedule: Schedule, due: datetime, now: datetime) -> datetime:
     Raises:
         InvalidField: all times are within a blackout.
     """
-    found = _next_time(schedule, due, now)
+    time = _next_time(schedule, due, now)
     for _ in range(_MAX_SKIPPED):
-        if not is_blacked_out(found, schedule.blackouts):
-            return found
-        found = _next_time(schedule, due, found)
+        if not is_blacked_out(time, schedule.blackouts):
+            return time
+        time = _next_time(schedule, due, time)
     raise InvalidField("params.blackouts", "must leave at least one time of the schedule")
 
 
@@ -38,7 +38,7 @@ def _next_time(schedule: Schedule, due: datetime, now: datetime) -> datetime:
 
 def next_times(schedule: Schedule, count: int) -> list[datetime]:
     """The next `count` times of the schedule."""
-    found = [schedule.next_at]
-    while len(found) < count:
-        found.append(next_time(schedule, found[-1], found[-1]))
-    return found
+    times = [schedule.next_at]
+    while len(times) < count:
+        times.append(next_time(schedule, times[-1], times[-1]))
+    return times

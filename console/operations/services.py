@@ -47,7 +47,7 @@ class AcceptedOperation:
 
 
 def request(
-    asked: OperationRequestContext, job: Job, kind: str, params: dict[str, Any] | None = None
+    context: OperationRequestContext, job: Job, kind: str, params: dict[str, Any] | None = None
 ) -> AcceptedOperation:
     """Accepts a request as an operation row, or refuses it.
 
@@ -55,12 +55,12 @@ def request(
         Refused: not permitted, malformed, or not possible.
         Conflict: not possible in the present state of the job.
     """
-    operation, params = requested_type(asked.user, kind), params or {}
+    operation, params = requested_type(context.user, kind), params or {}
     typed = operation.parse(params)
-    check_texts(asked)
+    check_texts(context)
     row = Operation(
-        job=job, kind=operation.kind.value, params=params, requested_by=asked.user, reason=asked.reason,
-        request_id=asked.request_id, idempotency_key=asked.idempotency_key,
+        job=job, kind=operation.kind.value, params=params, requested_by=context.user, reason=context.reason,
+        request_id=context.request_id, idempotency_key=context.idempotency_key,
         body_hash=_body_hash(job, operation.kind, params),
     )  # fmt: skip
     if earlier := _replay(row):
@@ -68,9 +68,9 @@ def request(
     require_no_maintenance(operation)
     try:
         with operation.prepare(row, typed) as ready, transaction.atomic():
-            if asked.if_match is not None:
+            if context.if_match is not None:
                 lock_job(job)
-                require_match(job, asked.if_match)
+                require_match(job, context.if_match)
             accepted = AcceptedOperation(operation.accept(row, ready))
             require_no_maintenance(operation)  # it may have begun while the request waited for the lock of the job
             return accepted
@@ -98,21 +98,21 @@ def _replay(row: Operation) -> AcceptedOperation | None:
     if row.idempotency_key is None:
         return None
     same_key = Operation.objects.filter(requested_by=row.requested_by, idempotency_key=row.idempotency_key)
-    found = same_key.first()
-    if found is None:
+    operation = same_key.first()
+    if operation is None:
         return None
-    if found.body_hash != row.body_hash:
-        detail = f"This idempotency key was used for another request, operation {found.pk}."
-        raise Refused("idempotency-key-reused", detail, operation=str(found.pk))
-    return AcceptedOperation(found, replayed=True)
+    if operation.body_hash != row.body_hash:
+        detail = f"This idempotency key was used for another request, operation {operation.pk}."
+        raise Refused("idempotency-key-reused", detail, operation=str(operation.pk))
+    return AcceptedOperation(operation, replayed=True)
 
 
-def check_texts(asked: OperationRequestContext) -> None:
+def check_texts(context: OperationRequestContext) -> None:
     """Raises InvalidField for an idempotency key or a reason that cannot be stored."""
-    key = asked.idempotency_key
+    key = context.idempotency_key
     if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()):
         raise InvalidField("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} printable characters")
-    require_text(asked.reason, "reason", MAX_REASON_LENGTH)
+    require_text(context.reason, "reason", MAX_REASON_LENGTH)
 
 
 def _body_hash(job: Job, kind: OperationKind, params: dict[str, Any]) -> str:

@@ -65,7 +65,7 @@ class PreparedClone:
 
 
 @contextmanager
-def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClone]:
+def prepared_clone(row: Operation, params: CloneParams) -> Iterator[PreparedClone]:
     """Writes the savepoint of a clone. Its files are removed if the body of the `with` raises an exception.
 
     Nothing is locked, so the job takes checkpoints meanwhile. A pin keeps the files of a checkpoint from retention;
@@ -74,20 +74,20 @@ def prepared_clone(row: Operation, wanted: CloneParams) -> Iterator[PreparedClon
     Raises:
         Refused: the snapshot cannot be restored, the version cannot be cloned, the name is taken, or the storage fails.
     """
-    version, parallelism, snapshot = clone_target(row.job, wanted)
+    version, parallelism, snapshot = clone_target(row.job, params)
     origin = Origin.from_row(row.job, snapshot, load_pinned_manifest_in_time(snapshot))
-    clone, copy = _copy_definition(row, version, wanted.name, snapshot)
+    clone, copy = _copy_definition(row, version, params.name, snapshot)
     operators = (version.graph or {})["operators"]
     sinks = {each["uid"] for each in operators if each["role"] == Role.SINK or each["commits"]}
     manifest, origins = clone_manifest(origin.manifest, str(clone.pk), sinks)
-    own = Origin(manifest=manifest, path=manifest_folder(manifest))
-    require_mapping(clone, own, copy, parallelism, allow_unmapped=wanted.allow_unmapped)
+    clone_origin = Origin(manifest=manifest, path=manifest_folder(manifest))
+    require_mapping(clone, clone_origin, copy, parallelism, allow_unmapped=params.allow_unmapped)
     with try_lock(_LOCKS + clone.pk):
         try:
             _write_savepoint(snapshot, clone, manifest, origins)
             yield PreparedClone(
                 job=clone, version=copy, parallelism=parallelism, manifest=manifest,
-                allow_unmapped=wanted.allow_unmapped,
+                allow_unmapped=params.allow_unmapped,
             )  # fmt: skip
         except BaseException:
             with suppress(OSError):
@@ -124,19 +124,19 @@ def _mark(clone_id: int) -> Path:
     return Path(settings.WEIR_STORAGE) / f"{_MARK_PREFIX}{clone_id}"
 
 
-def clone_target(job: Job, wanted: CloneParams) -> tuple[JobVersion, int, Checkpoint]:
+def clone_target(job: Job, params: CloneParams) -> tuple[JobVersion, int, Checkpoint]:
     """The version, the parallelism and the snapshot of a clone, as far as their rows allow it. No file is read.
 
     Raises:
         Refused: the snapshot cannot be restored, the version cannot be cloned, or the name is taken.
     """
-    given = RestoreParams(checkpoint=wanted.checkpoint, version=wanted.version, parallelism=wanted.parallelism)
-    version, parallelism = new_run_target(job, given)
-    snapshot = find_checkpoint(wanted.checkpoint)
+    restore_params = RestoreParams(checkpoint=params.checkpoint, version=params.version, parallelism=params.parallelism)
+    version, parallelism = new_run_target(job, restore_params)
+    snapshot = find_checkpoint(params.checkpoint)
     require_restorable_row(job, snapshot)
     require_isolable(version)
-    if wanted.name:
-        _require_free(require_name(wanted.name))
+    if params.name:
+        _require_free(require_name(params.name))
     return version, parallelism, snapshot
 
 
@@ -173,9 +173,9 @@ def _require_free(name: str) -> None:
 def _default_name(job: Job, purpose: str) -> str:
     """The next name that no job has: jobs are renamed, and long names begin alike."""
     prefix = f"{job.name[:70]}, {purpose} "
-    taken = set(Job.objects.filter(name__startswith=prefix).values_list("name", flat=True))
+    names = set(Job.objects.filter(name__startswith=prefix).values_list("name", flat=True))
     number = Job.objects.filter(cloned_from__job=job).count() + 1
-    return next(name for count in itertools.count(number) if (name := f"{prefix}{count}") not in taken)
+    return next(name for count in itertools.count(number) if (name := f"{prefix}{count}") not in names)
 
 
 def _copy_definition(row: Operation, version: JobVersion, name: str, snapshot: Checkpoint) -> tuple[Job, JobVersion]:
@@ -198,8 +198,8 @@ def _reserved_id() -> int:
     """The id of a further job: the manifest of its savepoint names it before its row exists."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval(pg_get_serial_sequence('weir_job', 'id'))")
-        (found,) = cursor.fetchone()
-    return int(found)
+        (job_id,) = cursor.fetchone()
+    return int(job_id)
 
 
 def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origins: Mapping[str, Segment]) -> None:

@@ -97,13 +97,13 @@ def report(
     policy = ReviewPolicy.OFF if is_own_savepoint else ReviewPolicy(job.review_policy)
     unreviewed = _unreviewed_sentence(job, origin) if policy is not ReviewPolicy.OFF else ""
     target = restore_target(version, parallelism)
-    found = mapping.mapping_report(origin.manifest, target, str(job.pk))
-    final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
-    sources = _sources(found, target)
-    idle = _does_nothing(found, sources)
-    done = _idle_refusal(origin, version) if idle else None
+    state_mapping = mapping.mapping_report(origin.manifest, target, str(job.pk))
+    final, first = state_mapping.refusal(allow_unmapped=True), state_mapping.refusal(allow_unmapped=False)
+    sources = _sources(state_mapping, target)
+    idle = _does_nothing(state_mapping, sources)
+    idle_refusal = _idle_refusal(origin, version) if idle else None
     unallowed = Conflict("not-reviewed", unreviewed, origin.field) if policy is ReviewPolicy.REFUSE else None
-    refusal = _batch_refusal(version) or _mapping_refusal(final, origin, version) or done
+    refusal = _batch_refusal(version) or _mapping_refusal(final, origin, version) or idle_refusal
     refusal = refusal or (unallowed if unreviewed else None)
     lost = _mapping_refusal(first, origin, version) if final is None else None
     repeated, warnings = repeated_output(job.pk, origin.manifest.checkpoint), _warnings(origin, version, idle=idle)
@@ -111,14 +111,14 @@ def report(
         warnings = (*warnings, unreviewed)
     place = (origin.manifest.checkpoint, origin.manifest.token, origin.path, version.pk, parallelism, ends and ends.pk)
     counted = "until the run ends" if ends else repeated
-    effects = (refusal and refusal.detail, lost and lost.detail, counted, warnings, sources, str(found))
+    effects = (refusal and refusal.detail, lost and lost.detail, counted, warnings, sources, str(state_mapping))
     return RestoreReport(
         refusal=refusal,
         lost=lost,
         repeated=repeated,
         warnings=warnings,
         sources=sources,
-        mapping=found,
+        mapping=state_mapping,
         plan_hash=blake2s(repr((place, effects)).encode(), digest_size=16).hexdigest(),
     )
 
@@ -128,21 +128,23 @@ def restore_target(version: JobVersion, parallelism: int) -> RestoreTarget:
     return msgspec.convert(version.graph, RestoreTarget).for_parallelism(parallelism)
 
 
-def _sources(found: MappingReport, target: RestoreTarget) -> SourceMapping:
+def _sources(state_mapping: MappingReport, target: RestoreTarget) -> SourceMapping:
     roles = {operator.uid: operator.role for operator in target.operators}
-    own = [source for source in found.operators if roles.get(source.uid) is Role.SOURCE]
+    operators = [source for source in state_mapping.operators if roles.get(source.uid) is Role.SOURCE]
     continued, new, finished = (
-        tuple(source.uid for source in own if source.fate is fate)
+        tuple(source.uid for source in operators if source.fate is fate)
         for fate in (OperatorMatch.MATCHED, OperatorMatch.NEW, OperatorMatch.FINISHED)
     )
     return SourceMapping(continued=continued, new=new, finished=finished)
 
 
-def _does_nothing(found: MappingReport, sources: SourceMapping) -> bool:
+def _does_nothing(state_mapping: MappingReport, sources: SourceMapping) -> bool:
     """Whether a restored run would end at once: all restored operators had finished, and no source is new."""
-    kept = [operator.fate for operator in found.operators if operator.fate is not OperatorMatch.DROPPED]
+    fates = [operator.fate for operator in state_mapping.operators if operator.fate is not OperatorMatch.DROPPED]
     return (
-        OperatorMatch.FINISHED in kept and set(kept) <= {OperatorMatch.FINISHED, OperatorMatch.NEW} and not sources.new
+        OperatorMatch.FINISHED in fates
+        and set(fates) <= {OperatorMatch.FINISHED, OperatorMatch.NEW}
+        and not sources.new
     )
 
 
@@ -163,7 +165,7 @@ def require_restorable(
     origin: Origin,
     version: JobVersion,
     parallelism: int,
-    wanted: RestoreParams,
+    params: RestoreParams,
     *,
     is_own_savepoint: bool = False,
     ends: Run | None = None,
@@ -174,19 +176,19 @@ def require_restorable(
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: newer output is committed, and its repetition is not accepted.
     """
-    found = require_mapping(
-        job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, plan_hash=wanted.plan_hash,
+    effects = require_mapping(
+        job, origin, version, parallelism, allow_unmapped=params.allow_unmapped, plan_hash=params.plan_hash,
         is_own_savepoint=is_own_savepoint, ends=ends,
     )  # fmt: skip
-    if wanted.accept_repeated_output:
-        return found
-    if found.repeated is not None:
-        detail = f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output."
-        raise _repetition_conflict(found.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
+    if params.accept_repeated_output:
+        return effects
+    if effects.repeated is not None:
+        detail = f"{effects.repeated} after it: restoring {origin.name.lower()} repeats their output."
+        raise _repetition_conflict(effects.repeated, f"{detail} Accept repeated output, or choose a newer checkpoint.")
     if ends is not None:
         detail = f"The run may commit output until it ends: restoring {origin.name.lower()} repeats it."
         raise Conflict("repeats-output", f"{detail} Accept repeated output.", "params.accept_repeated_output")
-    return found
+    return effects
 
 
 def require_mapping(
@@ -207,15 +209,15 @@ def require_mapping(
         Refused: the checkpoint cannot be restored with these parameters.
         Conflict: its effects differ from those that the user has read.
     """
-    found = report(job, origin, version, parallelism, is_own_savepoint=is_own_savepoint, ends=ends)
-    if plan_hash not in (None, found.plan_hash):
+    effects = report(job, origin, version, parallelism, is_own_savepoint=is_own_savepoint, ends=ends)
+    if plan_hash not in (None, effects.plan_hash):
         detail = "The effects of this restore are no longer those that were shown. Nothing was done: read the new plan."
-        raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=found.plan_hash)
-    if found.refusal is not None:
-        raise found.refusal
-    if found.lost is not None and not allow_unmapped:
-        raise found.lost
-    return found
+        raise Conflict("plan-changed", detail, "params.plan_hash", plan_hash=effects.plan_hash)
+    if effects.refusal is not None:
+        raise effects.refusal
+    if effects.lost is not None and not allow_unmapped:
+        raise effects.lost
+    return effects
 
 
 def require_no_repetition(job: Job) -> None:
@@ -291,12 +293,12 @@ def _warnings(origin: Origin, version: JobVersion, *, idle: bool) -> tuple[str, 
         "differ from that of an uninterrupted job."
     )
     is_drained = origin.manifest.kind is CheckpointKind.DRAIN
-    found = tuple(text for text, applies in ((ended, idle), (drained, is_drained)) if applies)
+    sentences = tuple(text for text, applies in ((ended, idle), (drained, is_drained)) if applies)
     is_own_copy = origin.checkpoint is not None and origin.path in ("", origin.checkpoint.path)
     damage = found_damage(origin.checkpoint) if origin.checkpoint and is_own_copy else ""
     if damage:
-        found += (f"The last check of this {noun(origin.manifest.kind)} found damage: {damage}",)
+        sentences += (f"The last check of this {noun(origin.manifest.kind)} found damage: {damage}",)
     if change := package_change(version):
         executed = f"The run executes the installed code of {change.after}, whose graph may differ from these effects."
-        found += (f"Version {version.number} was defined with {change.before}. {executed}",)
-    return found
+        sentences += (f"Version {version.number} was defined with {change.before}. {executed}",)
+    return sentences

@@ -11,14 +11,14 @@ from console.operations.params import NewRunParams
 from console.runs import run_store
 
 
-def new_run_target(job: Job, wanted: NewRunParams) -> tuple[JobVersion, int]:
+def new_run_target(job: Job, params: NewRunParams) -> tuple[JobVersion, int]:
     """The version and the parallelism of a new run.
 
     Raises:
         Refused: the job has no such version, or the version cannot have this parallelism.
     """
-    version = version_of(job, wanted.version)
-    parallelism = wanted.parallelism or version.parallelism
+    version = version_of(job, params.version)
+    parallelism = params.parallelism or version.parallelism
     require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
     return version, parallelism
 
@@ -67,5 +67,5 @@ def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
         return Conflict(code, f"{detail}.", field="params.version")
     rejection = {name: str(version.error.get(name) or "") for name in ("code", "field", "detail")}
     why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))
-    whole = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
-    return Conflict(code, whole, field="params.version", rejection=rejection)
+    message = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
+    return Conflict(code, message, field="params.version", rejection=rejection)

@@ -64,9 +64,9 @@ class Origin:
             Refused: the folder is not allowed, the savepoint is damaged, or it belongs to another job, or the storage
                 does not answer in time.
         """
-        found, manifest = read_in_time(("savepoint", job.pk, path), partial(_load_savepoint, job.pk, path))
-        known = Checkpoint.objects.filter(job=job, number=manifest.checkpoint, token=manifest.token).first()
-        return cls(manifest=manifest, checkpoint=known, path=found)
+        origin_path, manifest = read_in_time(("savepoint", job.pk, path), partial(_load_savepoint, job.pk, path))
+        checkpoint = Checkpoint.objects.filter(job=job, number=manifest.checkpoint, token=manifest.token).first()
+        return cls(manifest=manifest, checkpoint=checkpoint, path=origin_path)
 
 
 def _load_savepoint(job_id: int, path: str) -> tuple[str, Manifest]:
@@ -82,11 +82,11 @@ def _load_savepoint(job_id: int, path: str) -> tuple[str, Manifest]:
 
 def find_checkpoint(checkpoint_id: int) -> Checkpoint:
     """The checkpoint with this id. Raises Refused if there is none."""
-    found = Checkpoint.objects.filter(pk=checkpoint_id).select_related("job").first()
-    if found is None:
+    checkpoint = Checkpoint.objects.filter(pk=checkpoint_id).select_related("job").first()
+    if checkpoint is None:
         detail = f"params.checkpoint: there is no checkpoint with the id {checkpoint_id}."
         raise Refused("unknown-checkpoint", detail, field=storage.CHECKPOINT_FIELD)
-    return found
+    return checkpoint
 
 
 def require_restorable_row(job: Job, checkpoint: Checkpoint) -> None:

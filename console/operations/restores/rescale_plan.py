@@ -63,11 +63,11 @@ def rescale_hash(run: Run | None) -> str:
     return blake2s(repr((run.pk, run.version_id, run.parallelism)).encode(), digest_size=16).hexdigest()
 
 
-def rescale_plan(job: Job, wanted: RescaleParams) -> RescalePlan:
+def rescale_plan(job: Job, params: RescaleParams) -> RescalePlan:
     """The effects of a rescale now. It changes nothing."""
     run, version, parallelism, refusal = latest_run(job), None, None, None
     try:
-        run, version, parallelism = rescale_target(job, wanted)
+        run, version, parallelism = rescale_target(job, params)
     except Refused as refused:
         refusal = refused
     return RescalePlan(
@@ -75,7 +75,7 @@ def rescale_plan(job: Job, wanted: RescaleParams) -> RescalePlan:
     )  # fmt: skip
 
 
-def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, int]:
+def rescale_target(job: Job, params: RescaleParams) -> tuple[Run, JobVersion, int]:
     """The run to stop, and the version and the parallelism of the run that continues.
 
     The newest checkpoint stands for the savepoint: a target that cannot continue from it is refused before the stop.
@@ -84,32 +84,32 @@ def rescale_target(job: Job, wanted: RescaleParams) -> tuple[Run, JobVersion, in
         Refused: the rescale is not possible.
     """
     run = latest_run(job)
-    if found := run_conflict(run, RunAct.STOP, ending_operations(run)):
-        raise found
+    if conflict := run_conflict(run, RunAct.STOP, ending_operations(run)):
+        raise conflict
     assert run is not None, "a job that never ran has a conflict"
     plan_hash = rescale_hash(run)
-    if wanted.plan_hash not in (None, plan_hash):
+    if params.plan_hash not in (None, plan_hash):
         raise Conflict("plan-changed", _OTHER_RUN, "params.plan_hash", plan_hash=plan_hash)
-    version = run.version if wanted.version is None else version_of(job, wanted.version)
-    parallelism = wanted.parallelism or version.parallelism
+    version = run.version if params.version is None else version_of(job, params.version)
+    parallelism = params.parallelism or version.parallelism
     require_parallelism(parallelism, version.max_parallelism, "params.parallelism")
     if (version.pk, parallelism) == (run.version_id, run.parallelism):
         raise Refused("nothing-to-rescale", _SAME, "params.parallelism")
     if newest := continuable(job).filter(run=run).first():
         origin = Origin.from_row(job, newest)
         require_mapping(
-            job, origin, version, parallelism, allow_unmapped=wanted.allow_unmapped, is_own_savepoint=True
+            job, origin, version, parallelism, allow_unmapped=params.allow_unmapped, is_own_savepoint=True
         )  # fmt: skip
     return run, version, parallelism
 
 
 def rescale_cost(job: Job, run: Run | None) -> RescaleCost:
-    others = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
+    runs = Run.objects.exclude(state__in=TERMINAL_STATES).exclude(job=job)
     newest = newest_of(run)
     stop, restore = expected_durations(job.pk, (OperationKind.STOP, OperationKind.RESTORE), newest)
     return RescaleCost(
         newest=newest,
         stop=stop,
         restore=restore,
-        slots_elsewhere=int(others.aggregate(slots=Sum("parallelism", default=0))["slots"]),
+        slots_elsewhere=int(runs.aggregate(slots=Sum("parallelism", default=0))["slots"]),
     )

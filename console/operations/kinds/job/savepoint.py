@@ -37,11 +37,11 @@ class Savepoint(SavepointTaking):
         """Ends an operation whose master may have recorded the savepoint, but not the end of the operation."""
         run, requested_at = row.run, row.started_at or row.created_at
         assert run is not None, "it is written with its run"
-        taken = Checkpoint.objects.filter(
+        savepoints = Checkpoint.objects.filter(
             run=run, kind=Kind.SAVEPOINT, status=Status.COMPLETED, triggered_at__gte=requested_at
         ).order_by("number")
         ended = Operation.objects.filter(run=run, kind=row.kind, result__checkpoint__isnull=False)
-        if last := taken.exclude(number__in=[each.result["checkpoint"] for each in ended if each.result]).first():
+        if last := savepoints.exclude(number__in=[each.result["checkpoint"] for each in ended if each.result]).first():
             end(row, OperationState.SUCCEEDED, phase="", result={"checkpoint": last.number})
             return
         message = f"The run ended ({run.state}) before the outcome was recorded, and no savepoint of it is on record."

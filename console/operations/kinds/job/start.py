@@ -39,11 +39,11 @@ class Start(NewRun):
 
     def confirmation(self, newest: Checkpoint | None, repeated: RepeatedCheckpoints | None, wait: str) -> Confirmation:
         """Of a start from empty state. `newest`: checkpoint to restore instead; `wait`: why the run would wait."""
-        again = f"{repeated}; the output up to there is written a second time." if repeated else ""
+        repetition = f"{repeated}; the output up to there is written a second time." if repeated else ""
         instead = f"To continue from the newest state, restore {newest} instead." if newest else ""
         return Confirmation(
             title="Start from empty state",
-            sentences=tuple(filter(None, ("A new run reads all input from the beginning.", again, wait))),
+            sentences=tuple(filter(None, ("A new run reads all input from the beginning.", repetition, wait))),
             instead=instead,
             dangerous=repeated is not None,
             restores=newest is not None,
@@ -99,8 +99,8 @@ def _awaited_version(job: Job, params: StartParams) -> JobVersion | None:
     """
     if not params.when_ready:
         return None
-    named = job.versions.filter(pk=params.version) if params.version else job.versions.order_by("-number")
-    return named.first()
+    versions = job.versions.filter(pk=params.version) if params.version else job.versions.order_by("-number")
+    return versions.first()
 
 
 def _accept_waiting(row: Operation, version: JobVersion) -> Operation:

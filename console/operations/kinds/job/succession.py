@@ -68,16 +68,16 @@ class Succession(JobOperation):
         If storage is unreachable or hangs, the next pass retries.
         """
         savepoint = Checkpoint.objects.filter(run=row.run, kind=Kind.STOP, status=Status.COMPLETED).first()
-        chosen = row.params.get("checkpoint") or (savepoint.pk if savepoint else None)
-        if chosen is None:
+        checkpoint_id = row.params.get("checkpoint") or (savepoint.pk if savepoint else None)
+        if checkpoint_id is None:
             why = "no savepoint of it is on record: restore its newest checkpoint."
             error = {"code": "no-savepoint", "message": f"Run {row.run_id} has stopped, and {why}"}
             end(row, OperationState.FAILED, error=error)
             return
-        kept = {name: value for name, value in row.params.items() if name != self.ending_param}
-        params, restore = kept | {"checkpoint": chosen}, Restore()
+        restore_params = {name: value for name, value in row.params.items() if name != self.ending_param}
+        params, restore = restore_params | {"checkpoint": checkpoint_id}, Restore()
         try:
-            snapshot = find_checkpoint(chosen)
+            snapshot = find_checkpoint(checkpoint_id)
             require_restorable_row(row.job, snapshot)
             manifest = load_manifest_in_time(snapshot)
             with transaction.atomic():
@@ -114,9 +114,9 @@ class Succession(JobOperation):
             if refused := self.withdrawal_refusal(locked):
                 raise Conflict("cannot-withdraw", refused)
             is_ending = locked.parts.filter(state__in=ACTIVE_STATES).exists()
-            when, rest = ("before", "Its end goes on") if is_ending else ("after", "The job stays stopped")
+            when, outcome = ("before", "Its end goes on") if is_ending else ("after", "The job stays stopped")
             message = (
-                f"{user} withdrew the {row.kind} {when} run {row.run_id} had ended. {rest}, and nothing is restored."
+                f"{user} withdrew the {row.kind} {when} run {row.run_id} had ended. {outcome}, and nothing is restored."
             )
             end(locked, OperationState.FAILED, error={"code": WITHDRAWN, "message": message})
 
@@ -133,9 +133,9 @@ def end_run(row: Operation, run: Run, ending: DelegatedOperation, **resolved: An
 
 
 def _end_unrestored(row: Operation, savepoint: Checkpoint | None, code: str, why: str) -> None:
-    chosen = Checkpoint.objects.filter(pk=row.params.get("checkpoint")).first()
+    snapshot = Checkpoint.objects.filter(pk=row.params.get("checkpoint")).first()
     ended = f"Run {row.run_id} has {f'stopped with {savepoint}' if savepoint else 'ended'}"
-    message = f"{ended}, {f'and {chosen}' if chosen else 'which'} was not restored: {why}"
+    message = f"{ended}, {f'and {snapshot}' if snapshot else 'which'} was not restored: {why}"
     end(row, OperationState.FAILED, error={"code": code, "message": message})
 
 

@@ -79,8 +79,8 @@ class Copy(ConsoleWork, SnapshotOperation):
 
     def advance_files(self, row: Operation) -> None:
         """Makes the copy once its savepoint has been taken."""
-        whole = row.part_of
-        if whole is not None and (whole.is_active or whole.ended_at is None):
+        parent = row.part_of
+        if parent is not None and (parent.is_active or parent.ended_at is None):
             return
         try:
             savepoint = _savepoint_of(row)
@@ -126,14 +126,14 @@ def _is_reduced_later(savepoint: Checkpoint) -> bool:
 
 
 def _savepoint_of(row: Operation) -> Checkpoint:
-    whole = row.part_of
-    if whole is None:
+    parent = row.part_of
+    if parent is None:
         return checkpoint_of(row.job, row.params["checkpoint"])
-    number: int = (whole.result or {}).get("checkpoint", 0)
-    found = Checkpoint.objects.filter(job=row.job_id, number=number, status=Status.COMPLETED).first()
-    if whole.state != OperationState.SUCCEEDED or found is None:
-        raise Conflict("no-savepoint", f"The {whole.kind} is {whole.state}: no savepoint of it is on record.")
-    return found
+    number: int = (parent.result or {}).get("checkpoint", 0)
+    savepoint = Checkpoint.objects.filter(job=row.job_id, number=number, status=Status.COMPLETED).first()
+    if parent.state != OperationState.SUCCEEDED or savepoint is None:
+        raise Conflict("no-savepoint", f"The {parent.kind} is {parent.state}: no savepoint of it is on record.")
+    return savepoint
 
 
 def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str, Any]:
@@ -186,12 +186,12 @@ def _write(target: Path, chunks: Iterable[bytes]) -> None:
 class _Progress:
     """The bytes copied so far, as the phase of the operation."""
 
-    def __init__(self, row: Operation, whole: int) -> None:
-        self._report, self._whole, self._copied = PhaseReport(row), formats.size(whole), 0
+    def __init__(self, row: Operation, total: int) -> None:
+        self._report, self._total, self._copied = PhaseReport(row), formats.size(total), 0
 
     def counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Passes the bytes on, and shows how many there were."""
         for chunk in chunks:
             yield chunk
             self._copied += len(chunk)
-            self._report.show(f"{_COPIES}: {formats.size(self._copied)} of {self._whole}")
+            self._report.show(f"{_COPIES}: {formats.size(self._copied)} of {self._total}")

@@ -46,12 +46,12 @@ class Discard(SnapshotOperation):
         return _recorded_conflict(checkpoint) or _conflict(_checkpoint_dependency(checkpoint))
 
     def confirmation(self, checkpoint: Checkpoint) -> Confirmation:
-        held = formats.size(checkpoint.size_bytes)
+        size = formats.size(checkpoint.size_bytes)
         return Confirmation(
             title=f"Discard {checkpoint}",
             verb="Discard savepoint",
             sentences=(
-                f"The files of {checkpoint} ({held}) are deleted. It can no longer be restored.",
+                f"The files of {checkpoint} ({size}) are deleted. It can no longer be restored.",
                 "Its row and its statistics stay.",
             ),
             instead="To keep a copy, copy it to a folder first: a savepoint is self-contained.",
@@ -146,8 +146,8 @@ def _run_dependency(checkpoint: Checkpoint) -> str | None:
     if run.pk == checkpoint.run_id and checkpoint.kind in (Kind.STOP, Kind.DRAIN):
         return f"Run {run.pk} is still ending with this savepoint."
     begins = run.restore_checkpoint_id == checkpoint.pk or run.restore_path == checkpoint.path
-    own = Checkpoint.objects.filter(run=run, status=Status.COMPLETED, kind=Kind.CHECKPOINT, discarded_at=None)
-    if begins and not own.exists():
+    checkpoints = Checkpoint.objects.filter(run=run, status=Status.COMPLETED, kind=Kind.CHECKPOINT, discarded_at=None)
+    if begins and not checkpoints.exists():
         return f"Run {run.pk} was restored from this savepoint and has not completed a checkpoint yet."
     return None
 
@@ -166,13 +166,13 @@ def _operation_dependency(checkpoint: Checkpoint) -> str | None:
 
 def _checkpoint_dependency(checkpoint: Checkpoint) -> str | None:
     """The refusal if a later checkpoint may need the savepoint's files. Savepoints and earlier checkpoints never do."""
-    others = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
-    later = others.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
+    candidates = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
+    later = candidates.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
     for other in later.defer("operators"):
-        needed = _needs_files(other, checkpoint)
-        if needed is None:
+        is_needed = _needs_files(other, checkpoint)
+        if is_needed is None:
             return f"{str(other).capitalize()} cannot be read and may need the savepoint's files."
-        if needed:
+        if is_needed:
             return f"{str(other).capitalize()} needs the savepoint's files until newer checkpoints replace it."
     return None
 

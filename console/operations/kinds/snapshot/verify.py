@@ -131,14 +131,14 @@ def _check_and_end(row: Operation, checkpoint: Checkpoint) -> None:
         partial_result = {"checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, **asdict(check)}
         Operation.objects.filter(pk=row.pk, state__in=ACTIVE_STATES).update(result=partial_result)
         return
-    found = {
+    facts = {
         "operation": row, "manifest_sha256": stored.sha256, "is_damaged": check.is_damaged, "states": check.states,
         "files": [
             [segment.path, segment.nbytes, segment.checksum, result]
             for segment, result in zip(stored.manifest.segments(), check.files, strict=True)
         ],
     }  # fmt: skip
-    Verification.objects.update_or_create(checkpoint=checkpoint, defaults=found)
+    Verification.objects.update_or_create(checkpoint=checkpoint, defaults=facts)
     result = {
         "checkpoint": checkpoint.number, "manifest_sha256": stored.sha256, "is_complete": not check.is_damaged,
         "sentence": check.sentence,

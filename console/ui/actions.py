@@ -17,7 +17,7 @@ from console.operations.models import OperationKind
 from console.operations.operation_type import JobButton, JobOperation
 from console.operations.preview import Confirmation
 from console.operations.registry import operation_of
-from console.ui.jobhealth import silent_since
+from console.ui.job_health import silent_since
 
 _SILENCE = (
     "The job master has not reported for {}. The operation waits until it reports, or until another worker continues "

@@ -7,7 +7,7 @@ from console.health.models import JobHealth
 from console.jobs.models import Run, StandingStage
 from console.pages.cluster import MAX_RUNS, Cluster, Place
 from console.runs.standing_stages import ENDED_STATES
-from console.ui.jobhealth import health_line
+from console.ui.job_health import health_line
 from console.ui.live.revision import ShownRows
 from runtime.core.job.lifecycle import TERMINAL_STATES
 

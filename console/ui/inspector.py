@@ -22,12 +22,12 @@ from console.metrics.live import OperatorLive
 from console.metrics.models import FINEST_STEP_S
 from console.metrics.selectors import SubtaskHistory, subtask_history
 from console.runs.logs import LogLine, LogSecrets, log_file, log_size, recent_warnings
-from console.ui.jobpage import JobView
+from console.ui.job_page import JobView
 from console.ui.plots import shapes
 from runtime.core.snapshot.contents import StoredState
 
 REFRESH_S: Final = 10
-SHOWN_SUBTASKS: Final = 16  #: the most skewed; `console.ui.subtaskpage` has all
+SHOWN_SUBTASKS: Final = 16  #: the most skewed; `console.ui.lists.subtask_page` has all
 SHOWN_STATES: Final = 14  #: the largest; the page of a checkpoint has all
 SPARK_POINTS: Final = 60  #: of the last hour
 _METER: Final = 72.0  #: width of a meter in pixels

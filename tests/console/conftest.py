@@ -23,7 +23,7 @@ from console.checkpoints.models import Checkpoint
 from console.health import passes
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import maintenance
-from console.ui.live import jobrows
+from console.ui.live import job_rows
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
@@ -59,7 +59,7 @@ SCHEMA = {
 def _own_caches() -> None:
     """No test sees blocks that another test has rendered, as rows of tests have the same keys; nor its maintenance."""
     caches["fragments"].clear()
-    jobrows.forget_rows()
+    job_rows.forget_rows()
     cache.set(maintenance.CACHE_KEY, (), timeout=None)
     cache.set(passes.CACHE_KEY, None, timeout=None)
 

@@ -29,10 +29,10 @@ from console.operations.services import request as request_operation
 from console.pages import selectors
 from console.ui.forms.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
-from console.ui.jobpage import job_view
-from console.ui.lists.jobfilters import JobFilters, health_tally, sum_by
-from console.ui.lists.joblist import job_line, tally
-from console.ui.live.jobrows import MarkedRows
+from console.ui.job_page import job_view
+from console.ui.lists.job_filters import JobFilters, health_tally, sum_by
+from console.ui.lists.job_list import job_line, tally
+from console.ui.live.job_rows import MarkedRows
 from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
 from console.ui.live.revision import revision
 from console.ui.paging import by_column, by_name, by_urgency, text, whole_number

@@ -20,10 +20,10 @@ from console.operations.models import Operation
 from console.operations.registry import operation_type
 from console.operations.selectors import with_runs
 from console.operations.services import withdraw_operation
-from console.ui.lists.operationlist import OperationFilters, csv_rows
+from console.ui.lists.operation_list import OperationFilters, csv_rows
 from console.ui.live.page import LivePage, PageContent, require_login, user_of
 from console.ui.live.revision import revision
-from console.ui.operationphases import operation_phases
+from console.ui.operation_phases import operation_phases
 from console.ui.paging import by_time, uuid
 from console.ui.tables.operations import OPERATIONS
 

@@ -21,12 +21,12 @@ from console.runs.logs import (
     run_with_slot_logs,
     slot_file,
 )
-from console.ui.jobhealth import health_line
-from console.ui.lists.subtaskpage import subtask_page
+from console.ui.job_health import health_line
+from console.ui.lists.subtask_page import subtask_page
 from console.ui.live.page import LivePage, PageContent, require_login
 from console.ui.live.revision import revision
 from console.ui.paging import text, whole_number
-from console.ui.runpage import run_view
+from console.ui.run_page import run_view
 
 _OPERATIONS = 20  #: newest operations on the page
 _SUBTASK_CHECKPOINTS = 2  #: under way, and completed before

@@ -15,8 +15,8 @@ from console.csv_files import csv_file
 from console.jobs.models import Job
 from console.pages.selectors import job_rows, runs_of
 from console.runs.selectors import FoundJobs
-from console.ui.lists.jobfilters import JobFilters
-from console.ui.lists.joblist import JobLine, job_line
+from console.ui.lists.job_filters import JobFilters
+from console.ui.lists.job_list import JobLine, job_line
 from console.ui.live.page import require_login
 from console.ui.paging import all_pages, text
 from console.ui.tables.checkpoints import CHECKPOINTS

@@ -134,9 +134,9 @@ def test_matches_are_counted_up_to_a_bound(at_console: Client, job: Job, monkeyp
     assert "the filter." not in blocks.text(at_console.get(path))
     assert "1 matches the filter." in blocks.text(at_console.get(path, {"kind": "savepoint"}))
     assert "8 match the filter." in blocks.text(at_console.get(path, {"kind": "checkpoint"}))
-    monkeypatch.setattr("console.ui.lists.checkpointlist.ROWS_PER_PAGE", 2)
+    monkeypatch.setattr("console.ui.lists.checkpoint_list.ROWS_PER_PAGE", 2)
     assert "8 match the filter." in blocks.text(at_console.get(path, {"kind": "checkpoint", "before": "7"}))
-    monkeypatch.setattr("console.ui.lists.checkpointlist.MAX_COUNTED", 7)
+    monkeypatch.setattr("console.ui.lists.checkpoint_list.MAX_COUNTED", 7)
     assert "more than 7 match the filter." in blocks.text(at_console.get(path, {"kind": "checkpoint"}))
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from console.jobs.models import Attempt, Run
 from console.metrics.models import Metrics
-from console.ui.live import jobrows
+from console.ui.live import job_rows
 from tests.console.ui import blocks, rows
 from tests.console.ui.plots.test_timeline import MAX_QUERIES
 
@@ -137,7 +137,7 @@ def test_the_page_takes_few_queries(at_console: Client, restarting: Run, state: 
     Run.objects.update(state=state, ended_at=ended_at, failure={"code": "unknown"})
     for span in ("7d", "6h", "15min"):
         caches["fragments"].clear()
-        jobrows.forget_rows()
+        job_rows.forget_rows()
         with CaptureQueriesContext(connection) as asked:
             at_console.get(f"/jobs/{restarting.job_id}/?span={span}")
         assert len(asked) <= MAX_QUERIES, span

@@ -16,7 +16,7 @@ from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
 from console.operations.models import Operation, Verification
 from console.pages.restore_points import oldest_restorable, read_restore_point
-from console.ui.live import jobrows
+from console.ui.live import job_rows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console import graphs
 from tests.console.stored import store
@@ -71,7 +71,7 @@ def test_a_damaged_snapshot_is_offered_and_not_suggested(at_console: Client, sto
     assert f'id="from-{number(11).pk}" value="{number(11).pk}" checked' in page
     assert f'id="from-{number(12).pk}"' in page
     assert "damaged" in page
-    newest = jobrows._read(stopped.job_id).newest
+    newest = job_rows._read(stopped.job_id).newest
     assert newest is not None
     assert newest.number == 11, "the job page restores it too"
     progress = run_progress(stopped)

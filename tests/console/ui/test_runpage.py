@@ -18,7 +18,7 @@ from console.checkpoints.storage import job_root, load_savepoint
 from console.jobs.models import Attempt
 from console.metrics.models import WHOLE_RUN, Metrics
 from console.pages.start_phases import StartMoments, start_moments, start_phases
-from console.ui import runpage
+from console.ui import run_page
 from runtime.core.snapshot.manifest import Manifest
 from tests.console.ui import blocks, rows
 from tests.waiting import until
@@ -289,7 +289,7 @@ def test_the_page_of_a_run_is_shown_while_the_storage_of_its_folder_hangs(
         return load_savepoint(given)
 
     monkeypatch.setattr(timed_reads, "TIMEOUT_S", 0.1)
-    monkeypatch.setattr(runpage, "load_savepoint", hang)
+    monkeypatch.setattr(run_page, "load_savepoint", hang)
     for _ in range(2):
         said = blocks.text(at_console.get(path))
         assert f"Restored from savepoint in {folder.name}" in said

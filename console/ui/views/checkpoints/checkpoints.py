@@ -30,8 +30,8 @@ from console.pages.restore_proof import proof_of
 from console.pages.selectors import rows_of_snapshot_confirmation, runs_of
 from console.runs.selectors import latest_run
 from console.ui.gantt import gantt
-from console.ui.jobpage import show_progress
-from console.ui.lists.checkpointlist import filtered_checkpoints
+from console.ui.job_page import show_progress
+from console.ui.lists.checkpoint_list import filtered_checkpoints
 from console.ui.live.page import LivePage, PageContent
 from console.ui.live.revision import revision
 from console.ui.paging import text, whole_number

@@ -16,7 +16,7 @@ from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from console.pages.selectors import PAGE_ROWS
-from console.ui.live import jobrows
+from console.ui.live import job_rows
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
@@ -53,7 +53,7 @@ def running(db: None) -> Run:
 
 
 def _forget() -> None:
-    jobrows.forget_rows()
+    job_rows.forget_rows()
     caches["fragments"].clear()
 
 
@@ -97,9 +97,9 @@ def test_a_poll_that_finds_only_a_new_report_reads_no_other_rows(
 ) -> None:
     path, now = f"/jobs/{running.job_id}/", timezone.now()
     monkeypatch.setattr(timezone, "now", lambda: now)  # rows, plots and states are read anew after some seconds
-    monkeypatch.setattr(jobrows, "age", lambda _: 0)
+    monkeypatch.setattr(job_rows, "age", lambda _: 0)
     at_console.get(path)
-    monkeypatch.setattr(jobrows, "job_page", None)
+    monkeypatch.setattr(job_rows, "job_page", None)
     Run.objects.update(live={**(running.live or {}), "unreadable": ["chk-77"]}, lease_beat=F("lease_beat") + 1)
     with CaptureQueriesContext(connection) as asked:
         poll = at_console.get(path, headers=POLL)
@@ -129,8 +129,8 @@ def test_shared_rows_show_each_user_the_times_of_their_zone(at_console: Client, 
 
 
 def test_a_process_keeps_the_rows_of_few_jobs(running: Run) -> None:
-    found = jobrows.MarkedRows(running.job_id, None, None).rows()
-    shared = jobrows._Shared()
+    found = job_rows.MarkedRows(running.job_id, None, None).rows()
+    shared = job_rows._Shared()
     for job in range(1_000):
         shared.put(job, "marks", found)
     assert shared.get(0, "marks") is None

@@ -11,8 +11,8 @@ from console.metrics.live import Live, live_metrics
 from console.metrics.recent import RecentNumbers
 from console.pages.selectors import JobRow
 from console.ui.flow import Flow, flow_of
-from console.ui.jobhealth import HealthLine, health_line, silent_since
-from console.ui.jobpage import desired_state, state_since
+from console.ui.job_health import HealthLine, health_line, silent_since
+from console.ui.job_page import desired_state, state_since
 from console.ui.last_restart import LastRestart, last_restart
 from console.ui.plots.sparkline import Sparkline, sparkline
 from runtime.core.job.lifecycle import RunState

@@ -9,8 +9,8 @@ from typing import Any, Final
 from console.health.findings import Level
 from console.pages.selectors import find_jobs, with_run_states
 from console.runs.selectors import FoundJobs
-from console.ui.jobhealth import with_health_level
-from console.ui.lists.joblist import states_of
+from console.ui.job_health import with_health_level
+from console.ui.lists.job_list import states_of
 from console.ui.paging import text
 
 #: Levels that the list is filtered by, the most urgent first.

@@ -1,4 +1,4 @@
-"""The page of a job, prepared for its templates: rows from `console.ui.jobrows`, drawings from the live metrics."""
+"""The page of a job, prepared for its templates: rows from `console.ui.live.job_rows`, drawings from the live metrics."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -26,9 +26,9 @@ from console.ui.flow import Flow, behind_since, flow_of
 from console.ui.forms.schema_fields import describe_params
 from console.ui.graph.compact import MIN_OPERATORS, NARROW_ROOM
 from console.ui.graph.picture import GraphPicture, draw
-from console.ui.jobhealth import HealthView, job_health, silent_since
+from console.ui.job_health import HealthView, job_health, silent_since
 from console.ui.last_restart import LastRestart, last_restart
-from console.ui.live.jobrows import JobRows
+from console.ui.live.job_rows import JobRows
 from console.ui.paging import TablePage, by_number, first_page
 from console.ui.plots.window import Chosen, checkpoints_of
 from console.ui.remedies import Suggestion, suggest_remedy

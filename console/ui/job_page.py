@@ -1,4 +1,4 @@
-"""The page of a job, prepared for its templates: rows from `console.ui.live.job_rows`, drawings from the live metrics."""
+"""The page of a job, prepared for its templates: rows from `live.job_rows`, drawings from the live metrics."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy

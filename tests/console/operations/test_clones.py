@@ -45,22 +45,22 @@ def effect_of(row: Operation) -> str:
 def snapshot(db: None) -> Checkpoint:
     """A checkpoint of a running job, whose sink has state and prepared output."""
     run = rows.run(rows.job())
-    made = rows.checkpoint(run, 7)
-    store(made)
-    return made
+    checkpoint = rows.checkpoint(run, 7)
+    store(checkpoint)
+    return checkpoint
 
 
 def ask(user: User, snapshot: Checkpoint, kind: str = "clone", **params: Any) -> Operation:
-    asked = OperationRequestContext(user=user, reason="a trial")
-    return request(asked, snapshot.job, kind, {"checkpoint": snapshot.pk, **params}).operation
+    context = OperationRequestContext(user=user, reason="a trial")
+    return request(context, snapshot.job, kind, {"checkpoint": snapshot.pk, **params}).operation
 
 
 def ask_drill(user: User, snapshot: Checkpoint, **params: Any) -> Operation:
     """A drill whose clone a worker has created."""
-    found = ask(user, snapshot, "drill", **params)
+    row = ask(user, snapshot, "drill", **params)
     advance_operations()
-    found.refresh_from_db()
-    return found
+    row.refresh_from_db()
+    return row
 
 
 def folder_of_clone(snapshot: Checkpoint) -> str:
@@ -68,9 +68,9 @@ def folder_of_clone(snapshot: Checkpoint) -> str:
 
 
 def test_a_clone_is_a_job_of_its_own_that_discards_its_output(operator: User, snapshot: Checkpoint) -> None:
-    found = ask(operator, snapshot, name="trial of flights", parallelism=1)
-    clone, run = Job.objects.get(name="trial of flights"), Run.objects.get(pk=found.result["run"])  # type: ignore[index]
-    assert (found.state, found.result) == ("succeeded", {"job": clone.pk, "run": run.pk})
+    row = ask(operator, snapshot, name="trial of flights", parallelism=1)
+    clone, run = Job.objects.get(name="trial of flights"), Run.objects.get(pk=row.result["run"])  # type: ignore[index]
+    assert (row.state, row.result) == ("succeeded", {"job": clone.pk, "run": run.pk})
     assert (clone.discards_output, clone.cloned_from, clone.pipeline) == (True, snapshot, "flights")
     assert (run.job, run.parallelism, run.state, run.restore_path) == (clone, 1, "queued", folder_of_clone(snapshot))
     assert (run.version.params, run.version.graph) == (rows.PARAMS, rows.GRAPH)
@@ -81,20 +81,20 @@ def test_a_clone_is_a_job_of_its_own_that_discards_its_output(operator: User, sn
 
 
 def test_its_savepoint_has_the_state_of_all_operators_but_sinks(operator: User, snapshot: Checkpoint) -> None:
-    found = ask(operator, snapshot)
-    folder = job_root(found.result["job"]) / folder_of_clone(snapshot)  # type: ignore[index]
+    row = ask(operator, snapshot)
+    folder = job_root(row.result["job"]) / folder_of_clone(snapshot)  # type: ignore[index]
     manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes(), "manifest")
-    assert manifest.job == str(found.result["job"])  # type: ignore[index]
+    assert manifest.job == str(row.result["job"])  # type: ignore[index]
     folders = {segment.path.split("/")[-2] for segment in manifest.segments()}
     assert folders == {f"{uid}-{index}" for uid in ("join", "window") for index in (0, 1)}
     assert manifest.operators["flights"].subtasks[0].lists, "positions are in the manifest itself"
     assert manifest.operators["airlines"].finished == "finished"
-    assert not any(held.keyed or held.committables for held in manifest.operators["parquet"].subtasks.values())
-    own, home = job_root(snapshot.job_id), f"{folder_of_clone(snapshot)}/"
+    assert not any(subtask.keyed or subtask.committables for subtask in manifest.operators["parquet"].subtasks.values())
+    root, home = job_root(snapshot.job_id), f"{folder_of_clone(snapshot)}/"
     for segment in manifest.segments():
         assert segment.path.startswith(home), "nothing of the job's own checkpoint is needed"
-        origin = own / segment.path.removeprefix(home)
-        assert origin.samefile(own.parent / manifest.job / segment.path), "a hard link takes no space"
+        origin = root / segment.path.removeprefix(home)
+        assert origin.samefile(root.parent / manifest.job / segment.path), "a hard link takes no space"
 
 
 def test_what_cannot_be_isolated_or_named_is_refused_and_leaves_nothing(operator: User, snapshot: Checkpoint) -> None:
@@ -111,8 +111,8 @@ def test_what_cannot_be_isolated_or_named_is_refused_and_leaves_nothing(operator
 @pytest.mark.parametrize("kind", ["clone", "drill"])
 def test_a_source_with_a_single_reader_is_not_read_by_a_clone(operator: User, snapshot: Checkpoint, kind: str) -> None:
     """A clone peeked into the replication slot of the job, whose run ended with an error then."""
-    first, *rest = rows.GRAPH["operators"]
-    graph = {**rows.GRAPH, "operators": [{**first, "exclusive": True}, *rest]}
+    first, *operators = rows.GRAPH["operators"]
+    graph = {**rows.GRAPH, "operators": [{**first, "exclusive": True}, *operators]}
     version = JobVersion.objects.create(job=snapshot.job, number=2, parallelism=2, state="ready", graph=graph)
     with pytest.raises(Conflict, match=r"The input of flights may have a single reader.*Version 2 cannot be cloned"):
         ask(operator, snapshot, kind, version=version.pk)
@@ -129,8 +129,8 @@ def advance(run: Run, state: str) -> Operation:
 
 
 def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User, snapshot: Checkpoint) -> None:
-    found = ask_drill(operator, snapshot)
-    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=row.result["run"])  # type: ignore[index]
     with pytest.raises(Conflict, match="Another restore drill"):
         ask(operator, snapshot, "drill")
     assert advance(run, "running").phase == "running"
@@ -156,8 +156,8 @@ def test_a_drill_is_measured_to_its_first_checkpoint_and_removed(operator: User,
 
 
 def test_a_drill_that_drops_state_verifies_nothing(operator: User, snapshot: Checkpoint) -> None:
-    found = ask_drill(operator, snapshot, allow_unmapped=True)
-    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot, allow_unmapped=True)
+    run = Run.objects.get(pk=row.result["run"])  # type: ignore[index]
     Checkpoint.objects.create(
         job=run.job, run=run, number=8, token=2, kind="checkpoint", status="completed", size_bytes=1_000,
         completed_at=timezone.now(),
@@ -171,15 +171,15 @@ def test_a_drill_that_drops_state_verifies_nothing(operator: User, snapshot: Che
 
 
 def test_a_drill_takes_a_name_that_no_other_job_has(operator: User, snapshot: Checkpoint) -> None:
-    taken = f"{snapshot.job.name}, drill 1"
-    rows.job(taken)
-    found = ask_drill(operator, snapshot)
-    assert Run.objects.get(pk=found.result["run"]).job.name == f"{snapshot.job.name}, drill 2"  # type: ignore[index]
+    name = f"{snapshot.job.name}, drill 1"
+    rows.job(name)
+    row = ask_drill(operator, snapshot)
+    assert Run.objects.get(pk=row.result["run"]).job.name == f"{snapshot.job.name}, drill 2"  # type: ignore[index]
 
 
 def test_a_drill_whose_clone_fails_says_why(operator: User, snapshot: Checkpoint) -> None:
-    found = ask_drill(operator, snapshot)
-    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=row.result["run"])  # type: ignore[index]
     Run.objects.filter(pk=run.pk).update(failure={"message": "the folder /data/flights is missing"})
     ended = advance(run, "failed")
     assert ended.state == "failed"
@@ -198,8 +198,8 @@ def test_a_drill_whose_clone_is_cancelled_or_gets_no_slots_is_no_finding(
     operator: User, snapshot: Checkpoint, state: str, failure: dict[str, str] | None, code: str
 ) -> None:
     """The job needed attention for eight days, although its snapshot was not read."""
-    found = ask_drill(operator, snapshot)
-    run = Run.objects.filter(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot)
+    run = Run.objects.filter(pk=row.result["run"])  # type: ignore[index]
     run.update(failure=failure)
     ended = advance(run.get(), state)
     assert (ended.state, (ended.error or {})["code"]) == ("failed", code)
@@ -210,9 +210,9 @@ def test_a_drill_whose_clone_is_cancelled_or_gets_no_slots_is_no_finding(
 
 @pytest.mark.parametrize(("state", "code"), [("waiting", "drill-no-slots"), ("starting", "drill-timeout")])
 def test_a_drill_at_its_time_limit_names_the_limit(operator: User, snapshot: Checkpoint, state: str, code: str) -> None:
-    found = ask_drill(operator, snapshot)
-    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
-    Operation.objects.filter(pk=found.pk).update(started_at=timezone.now() - timedelta(minutes=31))
+    row = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=row.result["run"])  # type: ignore[index]
+    Operation.objects.filter(pk=row.pk).update(started_at=timezone.now() - timedelta(minutes=31))
     assert advance(run, state).phase == "ending the clone"
     ended = advance(run, "canceled")
     message = f"The clone was {state}, without a checkpoint, at the time limit of 30 min."
@@ -222,8 +222,8 @@ def test_a_drill_at_its_time_limit_names_the_limit(operator: User, snapshot: Che
 
 
 def test_a_clone_runs_no_version_that_writes_beside_it(operator: User, snapshot: Checkpoint) -> None:
-    found = ask(operator, snapshot)
-    run = Run.objects.select_related("job").get(pk=found.result["run"])  # type: ignore[index]
+    row = ask(operator, snapshot)
+    run = Run.objects.select_related("job").get(pk=row.result["run"])  # type: ignore[index]
     run_store.cancel_in_queue(run.pk)
     batch = {**rows.GRAPH, "mode": "batch"}
     JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="ready", graph=batch)
@@ -234,11 +234,11 @@ def test_a_clone_runs_no_version_that_writes_beside_it(operator: User, snapshot:
 def test_small_state_in_the_manifest_becomes_files_of_the_savepoint(operator: User, snapshot: Checkpoint) -> None:
     """A savepoint has files only, as it may be moved."""
     file = job_root(snapshot.job_id) / snapshot.path / MANIFEST_FILE
-    held = decode_manifest(file.read_bytes(), "manifest")
-    inline = held.with_segments(lambda segment: replace(segment, content=b"12345", nbytes=5))
+    manifest_before = decode_manifest(file.read_bytes(), "manifest")
+    inline = manifest_before.with_segments(lambda segment: replace(segment, content=b"12345", nbytes=5))
     file.write_bytes(encode_manifest(inline))
-    found = ask(operator, snapshot)
-    root = job_root(found.result["job"])  # type: ignore[index]
+    row = ask(operator, snapshot)
+    root = job_root(row.result["job"])  # type: ignore[index]
     manifest = decode_manifest((root / folder_of_clone(snapshot) / MANIFEST_FILE).read_bytes(), "manifest")
     assert manifest.segments() == manifest.files() != ()
     assert {(root / segment.path).read_bytes() for segment in manifest.segments()} == {b"12345"}
@@ -246,14 +246,14 @@ def test_small_state_in_the_manifest_becomes_files_of_the_savepoint(operator: Us
 
 def test_the_storage_of_a_clone_stays_while_a_user_runs_it_again(operator: User, snapshot: Checkpoint) -> None:
     """The drill would delete the files of the other run."""
-    found = ask_drill(operator, snapshot)
-    first = Run.objects.select_related("job").get(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot)
+    first = Run.objects.select_related("job").get(pk=row.result["run"])  # type: ignore[index]
     Run.objects.filter(pk=first.pk).update(state="failed")
     other = rows.run(first.job)
     advance_rows()
     advance_operations()
-    found.refresh_from_db()
-    assert (found.state, found.phase) == ("running", f"waiting for the end of run {other.pk}")
+    row.refresh_from_db()
+    assert (row.state, row.phase) == ("running", f"waiting for the end of run {other.pk}")
     assert job_root(first.job_id).exists()
     Run.objects.filter(pk=other.pk).update(state="canceled")
     assert advance(first, "failed").state == "failed"
@@ -264,8 +264,8 @@ def test_the_storage_of_a_clone_is_not_deleted_while_it_is_not_mounted(
     operator: User, snapshot: Checkpoint, settings: Settings, tmp_path: Path
 ) -> None:
     """The drill ended, and the files of its clone stayed."""
-    found = ask_drill(operator, snapshot)
-    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=row.result["run"])  # type: ignore[index]
     mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path
     waiting = advance(run, "failed")
     assert (waiting.state, waiting.phase.startswith("waiting for storage: [Errno 2]")) == ("running", True)
@@ -276,8 +276,8 @@ def test_the_storage_of_a_clone_is_not_deleted_while_it_is_not_mounted(
 
 def test_a_drill_ends_with_the_reason_if_its_clone_cannot_be_created(operator: User, snapshot: Checkpoint) -> None:
     (job_root(snapshot.job_id) / snapshot.path / MANIFEST_FILE).write_bytes(b"damaged")
-    found = ask_drill(operator, snapshot)
-    assert (found.state, (found.error or {})["code"]) == ("failed", "corrupt-checkpoint")
+    row = ask_drill(operator, snapshot)
+    assert (row.state, (row.error or {})["code"]) == ("failed", "corrupt-checkpoint")
     snapshot.refresh_from_db()
     assert (snapshot.held_by, Job.objects.count()) == (None, 1)
 
@@ -299,11 +299,11 @@ def test_a_clone_without_room_is_refused_and_leaves_nothing(
 
 def test_a_drill_is_withdrawn_and_its_clone_is_removed(operator: User, snapshot: Checkpoint) -> None:
     """B11: its clone held its slots until the limit of the drill."""
-    found = ask_drill(operator, snapshot)
-    run = Run.objects.get(pk=found.result["run"])  # type: ignore[index]
+    row = ask_drill(operator, snapshot)
+    run = Run.objects.get(pk=row.result["run"])  # type: ignore[index]
     advance(run, "running")
-    assert effect_of(found).startswith("The clone is cancelled")
-    withdraw_operation(operator, found)
+    assert effect_of(row).startswith("The clone is cancelled")
+    withdraw_operation(operator, row)
     assert advance(run, "running").phase == "ending the clone"
     assert Operation.objects.get(kind="cancel").run == run
     ended = advance(run, "canceled")
@@ -319,19 +319,19 @@ def test_a_drill_is_withdrawn_and_its_clone_is_removed(operator: User, snapshot:
 def test_a_queued_drill_is_withdrawn_at_once(
     operator: User, snapshot: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = ask(operator, snapshot, "drill")
-    withdraw_operation(operator, found)
+    operation = ask(operator, snapshot, "drill")
+    withdraw_operation(operator, operation)
     snapshot.refresh_from_db()
-    found.refresh_from_db()
-    assert (found.state, snapshot.held_by) == ("failed", None)
+    operation.refresh_from_db()
+    assert (operation.state, snapshot.held_by) == ("failed", None)
     advance_operations()
     assert Job.objects.count() == 1, "no clone begins"
 
     begun, create = ask(operator, snapshot, "drill"), create_clone
 
-    def withdraw_and_create(row: Operation, *more: Any) -> Run:
+    def withdraw_and_create(row: Operation, *args: Any) -> Run:
         withdraw_operation(operator, begun)
-        return create(row, *more)
+        return create(row, *args)
 
     monkeypatch.setattr("console.operations.kinds.snapshot.drill.create_clone", withdraw_and_create)
     folders = set(job_root(snapshot.job_id).parent.iterdir())
@@ -341,7 +341,7 @@ def test_a_queued_drill_is_withdrawn_at_once(
 
 
 def test_a_drill_that_has_its_result_is_not_withdrawn(operator: User, snapshot: Checkpoint) -> None:
-    found = rows.operation(snapshot.job, "drill", "running", result={"run": 1, "first_checkpoint_ms": 5}, ended_at=None)
-    assert refusal_of(found) == "The restore drill has its result, and its clone is being removed."
+    row = rows.operation(snapshot.job, "drill", "running", result={"run": 1, "first_checkpoint_ms": 5}, ended_at=None)
+    assert refusal_of(row) == "The restore drill has its result, and its clone is being removed."
     with pytest.raises(Conflict, match="has its result"):
-        withdraw_operation(operator, found)
+        withdraw_operation(operator, row)

@@ -64,14 +64,14 @@ def test_a_copy_restores_by_its_path_when_the_original_is_gone(
     assert (
         ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup / "nightly")).status_code == 202
     )
-    found = copied()
-    own = job_root(savepoint.job_id) / savepoint.path
+    row = copied()
+    folder = job_root(savepoint.job_id) / savepoint.path
     path = backup / "nightly" / savepoint.path
-    result = found.result or {}
-    assert (found.state, result["checkpoint"], result["path"]) == ("succeeded", savepoint.number, str(path))
-    assert contents(path) == contents(own)
+    result = row.result or {}
+    assert (row.state, result["checkpoint"], result["path"]) == ("succeeded", savepoint.number, str(path))
+    assert contents(path) == contents(folder)
     assert [file.name for file in path.parent.iterdir()] == [path.name], "no temporary folder is left"
-    shutil.rmtree(own)
+    shutil.rmtree(folder)
     restored = ask(api, savepoint.job_id, "restore", path=str(path), allow_unmapped=True)
     assert restored.status_code == 202, restored.json()
     assert Run.objects.latest("pk").restore_path == str(path)
@@ -101,8 +101,8 @@ def test_a_damaged_savepoint_is_not_copied(
 ) -> None:
     (job_root(savepoint.job_id) / savepoint.path / "join-0/state.arrow").write_bytes(b"short")
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
-    found = copied()
-    assert (found.state, (found.error or {})["code"]) == ("failed", "corrupt-checkpoint")
+    row = copied()
+    assert (row.state, (row.error or {})["code"]) == ("failed", "corrupt-checkpoint")
     assert not backup.exists() or not list(backup.iterdir())
 
 
@@ -116,26 +116,26 @@ def test_targets_outside_the_roots_and_within_the_storage_are_refused(
     (backup / "link").symlink_to(tmp_path)
     within = str(job_root(savepoint.job_id))
     for target in (str(tmp_path / "elsewhere"), within, "relative", str(backup / ".." / "x"), str(backup / "link")):
-        found = ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=target)
-        assert (found.status_code, found.json()["errors"][0]["pointer"]) == (422, POINTER), target
+        response = ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=target)
+        assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, POINTER), target
     checkpoint = rows.checkpoint(savepoint.run, 6)
-    found = ask(api, savepoint.job_id, "copy", checkpoint=checkpoint.pk, target=str(backup))
-    assert found.json()["code"] == "cannot-copy"
+    response = ask(api, savepoint.job_id, "copy", checkpoint=checkpoint.pk, target=str(backup))
+    assert response.json()["code"] == "cannot-copy"
     assert not Operation.objects.exists()
 
 
 def test_a_savepoint_with_a_target_is_copied_once_it_is_taken(browser: Client, backup: Path) -> None:
     run = rows.run(rows.job())
     browser.post(f"/jobs/{run.job_id}/savepoint/", {"target": str(backup)})
-    whole, part = Operation.objects.get(kind="savepoint"), Operation.objects.get(kind="copy")
-    assert (part.part_of, part.params, part.state) == (whole, {"target": str(backup)}, "queued")
+    parent, part = Operation.objects.get(kind="savepoint"), Operation.objects.get(kind="copy")
+    assert (part.part_of, part.params, part.state) == (parent, {"target": str(backup)}, "queued")
     assert copied().state == "queued", "the savepoint has not been taken"
     rows.checkpoint(run, 7, kind="savepoint")
-    Operation.objects.filter(pk=whole.pk).update(state="succeeded", result={"checkpoint": 7}, ended_at=part.created_at)
-    said = blocks.text(browser.get(f"/operations/{whole.pk}/"))
+    Operation.objects.filter(pk=parent.pk).update(state="succeeded", result={"checkpoint": 7}, ended_at=part.created_at)
+    said = blocks.text(browser.get(f"/operations/{parent.pk}/"))
     assert "Copy Queued" in said
-    found = copied()
-    assert found.ended_at is not None
+    row = copied()
+    assert row.ended_at is not None
     assert Checkpoint.objects.get(number=7).is_restorable, "whatever becomes of the copy"
 
 
@@ -145,9 +145,9 @@ def test_a_savepoint_is_copied_from_its_page(browser: Client, backup: Path, save
     assert f"weir copy flights-delays 5 {backup}" in blocks.text(page)
     refused = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": "/elsewhere"}, follow=True)
     assert "not in /elsewhere" in blocks.text(refused)
-    asked = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": f" {backup} "}, follow=True)
-    assert "The copy of the savepoint was requested" in blocks.text(asked)
-    assert "waiting for a worker" in blocks.live(asked)["checkpoint"]
+    response = browser.post(f"/checkpoints/{savepoint.pk}/copy/", {"target": f" {backup} "}, follow=True)
+    assert "The copy of the savepoint was requested" in blocks.text(response)
+    assert "waiting for a worker" in blocks.live(response)["checkpoint"]
     copied()
     assert str(backup / savepoint.path) in blocks.live(browser.get(f"/checkpoints/{savepoint.pk}/"))["checkpoint"]
 
@@ -164,10 +164,10 @@ def test_a_copy_fails_with_its_savepoint(api: APIClient, backup: Path) -> None:
     assert ask(api, run.job_id, "stop", target="/nowhere").json()["errors"][0]["pointer"] == POINTER
     assert not Operation.objects.exists()
     ask(api, run.job_id, "stop", target=str(backup))
-    whole = Operation.objects.get(kind="stop")
-    Operation.objects.filter(pk=whole.pk).update(state="failed", ended_at=whole.created_at)
-    found = copied()
-    assert (found.state, (found.error or {})["code"]) == ("failed", "no-savepoint")
+    parent = Operation.objects.get(kind="stop")
+    Operation.objects.filter(pk=parent.pk).update(state="failed", ended_at=parent.created_at)
+    row = copied()
+    assert (row.state, (row.error or {})["code"]) == ("failed", "no-savepoint")
 
 
 def test_a_copy_waits_until_the_output_of_its_savepoint_is_committed(api: APIClient, backup: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_copy_waits_until_the_output_of_its_savepoint_is_committed(api: APICli
     assert (copied().state, copied().phase) == ("queued", "waiting for the commit of its output")
     committed = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: SubtaskSnapshot()})
     store(savepoint, operators={"sink": committed})
-    found = copied()
-    assert (found.state, found.phase, (found.result or {})["uncommitted"]) == ("succeeded", "", 0)
+    row = copied()
+    assert (row.state, row.phase, (row.result or {})["uncommitted"]) == ("succeeded", "", 0)
     assert (backup / savepoint.path).stat().st_mode & 0o777 == 0o700
 
 
@@ -196,8 +196,8 @@ def test_a_copy_does_not_wait_for_an_attempt_that_has_ended(api: APIClient, back
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
     assert copied().state == "queued"
     rows.checkpoint(savepoint.run, 6, token=savepoint.token + 1)
-    found = copied()
-    assert (found.state, (found.result or {})["uncommitted"]) == ("succeeded", 1)
+    row = copied()
+    assert (row.state, (row.result or {})["uncommitted"]) == ("succeeded", 1)
 
 
 def test_a_repeated_copy_names_no_output_that_is_committed_since(api: APIClient, backup: Path) -> None:
@@ -216,8 +216,8 @@ def test_a_repeated_copy_names_no_output_that_is_committed_since(api: APIClient,
     )
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
     assert copied().state == "succeeded"
-    own = job_root(savepoint.job_id) / savepoint.path / MANIFEST_FILE
-    assert (backup / savepoint.path / MANIFEST_FILE).read_bytes() == own.read_bytes()
+    manifest = job_root(savepoint.job_id) / savepoint.path / MANIFEST_FILE
+    assert (backup / savepoint.path / MANIFEST_FILE).read_bytes() == manifest.read_bytes()
 
 
 def test_a_copy_is_withdrawn_while_it_is_under_way(
@@ -238,9 +238,9 @@ def test_a_copy_is_withdrawn_while_it_is_under_way(
 
     monkeypatch.setattr(copy, "_write", write_and_withdraw)
     monkeypatch.setattr(console_work, "_REPORT_S", 0.0)
-    found = copied()
-    assert (found.state, found.phase, (found.error or {})["code"]) == ("failed", "", "withdrawn")
-    assert found.ended_at is not None
+    operation = copied()
+    assert (operation.state, operation.phase, (operation.error or {})["code"]) == ("failed", "", "withdrawn")
+    assert operation.ended_at is not None
     assert not list(backup.iterdir()), "neither a savepoint nor a temporary folder"
     assert job_root(savepoint.job_id).joinpath(savepoint.path, MANIFEST_FILE).exists()
     assert api.post(path).json()["detail"] == "The copy has ended: it is failed."
@@ -252,7 +252,7 @@ def test_a_queued_copy_is_withdrawn_and_its_savepoint_is_taken(api: APIClient, b
     row = Operation.objects.get(kind="copy")
     assert api.post(f"/api/v1/operations/{row.pk}/withdraw/").json()["state"] == "failed"
     rows.checkpoint(run, 7, kind="savepoint")
-    whole = Operation.objects.get(kind="savepoint")
-    Operation.objects.filter(pk=whole.pk).update(state="succeeded", result={"checkpoint": 7}, ended_at=row.created_at)
+    parent = Operation.objects.get(kind="savepoint")
+    Operation.objects.filter(pk=parent.pk).update(state="succeeded", result={"checkpoint": 7}, ended_at=row.created_at)
     assert (copied().error or {})["code"] == "withdrawn"
     assert not backup.exists()

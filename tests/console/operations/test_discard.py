@@ -61,8 +61,8 @@ def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepo
     path = f"{savepoint.path}/window-0/state.arrow"
     segment = Segment(path=path, rows=1, nbytes=1, checksum="blake2b:00", first_group=0, last_group=127)
     snapshot = SubtaskSnapshot(keyed={"state": (segment,)})
-    held = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
-    store(newer, operators={"window": held})
+    operator = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
+    store(newer, operators={"window": operator})
     answer = ask(api, savepoint)
     assert answer.status_code == 409
     assert "Checkpoint 7 needs the savepoint's files" in answer.json()["detail"]
@@ -91,11 +91,11 @@ def test_it_is_refused_while_its_review_is_under_way(api: APIClient, browser: Cl
 
 
 def test_it_is_refused_while_an_operation_reads_its_files(api: APIClient, savepoint: Checkpoint) -> None:
-    """A copy that a savepoint asked for has no parameter with the checkpoint; its whole has the number."""
+    """A copy that a savepoint asked for has no parameter with the checkpoint; its parent has the number."""
     job, reads = savepoint.job, {"checkpoint": savepoint.pk}
-    whole = rows.operation(job, "savepoint", run=savepoint.run, result={"checkpoint": savepoint.number})
-    for kind, more in (("copy", {"params": reads}), ("copy", {"part_of": whole}), ("verify", {"params": reads})):
-        row = rows.operation(job, kind, "queued", **more)
+    parent = rows.operation(job, "savepoint", run=savepoint.run, result={"checkpoint": savepoint.number})
+    for kind, facts in (("copy", {"params": reads}), ("copy", {"part_of": parent}), ("verify", {"params": reads})):
+        row = rows.operation(job, kind, "queued", **facts)
         answer = ask(api, savepoint)
         assert (answer.status_code, answer.json()["code"]) == (409, "cannot-discard")
         assert f"Operation {row.pk} ({kind}) needs the savepoint's files" in answer.json()["detail"]
@@ -122,8 +122,8 @@ def test_a_damaged_savepoint_can_be_discarded_from_its_page(browser: Client, sav
     """Nobody could: its folder, and the warning about it, stayed for ever."""
     (folder(savepoint) / "manifest.json").write_bytes(b"damaged")
     assert f"/checkpoints/{savepoint.pk}/discard/" in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
-    asked = browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
-    assert f"Discard savepoint 5: {savepoint.job.name}?" in asked
+    page = browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
+    assert f"Discard savepoint 5: {savepoint.job.name}?" in page
     assert browser.post(f"/checkpoints/{savepoint.pk}/discard/").status_code == 302
     advance_operations()
     assert not folder(savepoint).exists()
@@ -164,9 +164,9 @@ def test_a_discard_ends_if_the_folder_of_its_job_was_removed_by_hand(
     assert Operation.objects.get().state == "queued", "the snapshot of the other job is not there either"
     store(other)
     advance_operations()
-    found = Operation.objects.get()
-    assert (found.state, found.phase, found.result) == ("succeeded", "the files were already gone", {"checkpoint": 5})
-    assert "The files were already gone." in blocks.text(browser.get(f"/operations/{found.pk}/"))
+    row = Operation.objects.get()
+    assert (row.state, row.phase, row.result) == ("succeeded", "the files were already gone", {"checkpoint": 5})
+    assert "The files were already gone." in blocks.text(browser.get(f"/operations/{row.pk}/"))
 
 
 def test_a_discard_ends_if_the_folder_of_its_savepoint_was_removed_by_hand(
@@ -175,8 +175,8 @@ def test_a_discard_ends_if_the_folder_of_its_savepoint_was_removed_by_hand(
     ask(api, savepoint)
     shutil.rmtree(folder(savepoint))
     advance_operations()
-    found = Operation.objects.get()
-    assert (found.state, found.phase) == ("succeeded", "the files were already gone")
+    row = Operation.objects.get()
+    assert (row.state, row.phase) == ("succeeded", "the files were already gone")
 
 
 def test_a_discard_is_refused_while_the_storage_with_later_checkpoints_is_not_mounted(

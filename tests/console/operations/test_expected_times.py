@@ -42,9 +42,9 @@ def test_restarts_and_savepoints_stand_for_operations_that_the_job_never_had() -
     assert stop.note == f"as {newest}: the job has no earlier stop"
     rows.operation(run.job, "savepoint", created_at=now, ended_at=now + timedelta(seconds=2))
     for kind in ("stop", "drain"):
-        found = expected_duration(run.job_id, kind, newest)
-        assert found is not None
-        assert (str(found), found.note) == ("at least 2.0 s", "as the last savepoint of this job"), kind
+        duration = expected_duration(run.job_id, kind, newest)
+        assert duration is not None
+        assert (str(duration), duration.note) == ("at least 2.0 s", "as the last savepoint of this job"), kind
     assert str(expected_duration(run.job_id, "savepoint", newest)) == "2.0 s"
     assert expected_duration(run.job_id, "copy", newest) is None
 
@@ -55,15 +55,15 @@ def test_savepoints_that_expired_are_named_beside_those_that_succeeded() -> None
     error = {"code": "expired", "message": "no acknowledgement from join/0"}
     rows.operation(run.job, "savepoint", "failed", error=error, created_at=now, ended_at=now + minute)
     rows.operation(run.job, "savepoint", "failed", error={"code": "withdrawn"}, created_at=now, ended_at=now + minute)
-    found = expected_duration(run.job_id, "savepoint", newest)
-    assert found is not None
-    assert found.note == f"as {newest}: the job has no earlier savepoint; 1 expired after 1 min"
+    duration = expected_duration(run.job_id, "savepoint", newest)
+    assert duration is not None
+    assert duration.note == f"as {newest}: the job has no earlier savepoint; 1 expired after 1 min"
     for took_s in (1, 3):
         rows.operation(run.job, "savepoint", created_at=now, ended_at=now + timedelta(seconds=took_s))
-    found = expected_duration(run.job_id, "stop", newest)
-    assert found is not None
-    assert found.note == ("the last 2 savepoints of this job took 1.0 s to 3.0 s; 1 of the last 3 expired after 1 min")
-    assert str(found) == "at least 1.0 s", "a savepoint is a part of a stop: the median of several is no minimum"
+    duration = expected_duration(run.job_id, "stop", newest)
+    assert duration is not None
+    assert duration.note == "the last 2 savepoints of this job took 1.0 s to 3.0 s; 1 of the last 3 expired after 1 min"
+    assert str(duration) == "at least 1.0 s", "a savepoint is a part of a stop: the median of several is no minimum"
 
 
 def test_the_start_of_a_run_takes_as_long_on_all_pages() -> None:

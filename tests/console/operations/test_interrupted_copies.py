@@ -31,11 +31,11 @@ def backup(tmp_path: Path, settings: Any) -> Path:
 def copies(backup: Path) -> list[Operation]:
     """Two copies of a savepoint, in two folders; the first is older."""
     savepoint = rows.checkpoint(rows.run(rows.job(), "stopped"), 5, kind="stop")
-    made = []
+    operations = []
     for name in ("first", "second"):
         params = {"checkpoint": savepoint.pk, "target": str(backup / name)}
-        made.append(Operation.objects.create(job=savepoint.job, kind="copy", params=params))
-    return made
+        operations.append(Operation.objects.create(job=savepoint.job, kind="copy", params=params))
+    return operations
 
 
 @contextmanager

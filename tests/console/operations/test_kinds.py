@@ -107,8 +107,8 @@ def test_a_repeated_request_is_the_same_operation(
 ) -> None:
     first = ask(operator, savepoint.job, operation, params, "k")
     assert (first.replayed, first.operation.kind) == (False, operation.kind)
-    again = ask(operator, savepoint.job, operation, params, "k")
-    assert (again.replayed, again.operation.pk) == (True, first.operation.pk)
+    repetition = ask(operator, savepoint.job, operation, params, "k")
+    assert (repetition.replayed, repetition.operation.pk) == (True, first.operation.pk)
     with pytest.raises(Refused) as refused:
         ask(operator, rows.job("other"), operation, params, "k")
     assert refused.value.code == "idempotency-key-reused"
@@ -133,10 +133,10 @@ def test_a_button_is_disabled_exactly_when_the_request_is_refused(
     operator: User, savepoint: Checkpoint, operation: OperationType, params: dict[str, Any]
 ) -> None:
     def reason() -> str:
-        fresh = Checkpoint.objects.select_related("job", "run").get(pk=savepoint.pk)
+        row = Checkpoint.objects.select_related("job", "run").get(pk=savepoint.pk)
         if isinstance(operation, JobOperation):
-            return allowed_operation(operation.kind, fresh.job, fresh.run, operator).reason
-        return allowed_on(fresh, operation.kind, operator).reason
+            return allowed_operation(operation.kind, row.job, row.run, operator).reason
+        return allowed_on(row, operation.kind, operator).reason
 
     if isinstance(operation, JobOperation | SnapshotOperation):
         assert reason() == ""

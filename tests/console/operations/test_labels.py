@@ -37,9 +37,9 @@ def ledger() -> list[tuple[str, str, Any]]:
 def test_a_pin_is_in_the_ledger_and_forbids_the_discard(api: APIClient, savepoint: Checkpoint) -> None:
     answer = ask(api, savepoint, "pin")
     assert (answer.status_code, answer.json()["state"]) == (202, "succeeded")
-    shown = api.get(f"/api/v1/checkpoints/{savepoint.pk}/").json()
-    assert shown["pinned_at"]
-    assert shown["pinned_by"] == Operation.objects.get().requested_by_id
+    body = api.get(f"/api/v1/checkpoints/{savepoint.pk}/").json()
+    assert body["pinned_at"]
+    assert body["pinned_by"] == Operation.objects.get().requested_by_id
     refused = ask(api, savepoint, "discard")
     assert (refused.status_code, refused.json()["detail"]) == (409, "Savepoint 5 is pinned. Unpin it first.")
     assert ask(api, savepoint, "pin").json()["detail"] == "Savepoint 5 is already pinned."
@@ -97,8 +97,8 @@ def succeed(operation: Operation, savepoint: Checkpoint) -> Checkpoint:
 def test_the_end_of_a_stop_keeps_the_label_that_another_user_has_set(api: APIClient, savepoint: Checkpoint) -> None:
     """The savepoint is on record before the operation ends: the output is committed in between."""
     ada = rows.operator_user("ada")
-    given = {"name": "nightly", "note": "", "pin": False}
-    stop = rows.operation(savepoint.job, "stop", "running", run=savepoint.run, params=given, requested_by=ada)
+    label = {"name": "nightly", "note": "", "pin": False}
+    stop = rows.operation(savepoint.job, "stop", "running", run=savepoint.run, params=label, requested_by=ada)
     ask(api, savepoint, "pin")
     ask(api, savepoint, "label", name="before the upgrade", note="keep for the audit")
     ended = succeed(stop, savepoint)
@@ -108,9 +108,9 @@ def test_the_end_of_a_stop_keeps_the_label_that_another_user_has_set(api: APICli
 
 def test_the_end_of_a_savepoint_labels_and_pins_it(savepoint: Checkpoint) -> None:
     ada = rows.operator_user("ada")
-    given = {"name": " nightly ", "note": "of ada", "pin": True}
-    asked = rows.operation(savepoint.job, "savepoint", "running", run=savepoint.run, params=given, requested_by=ada)
-    ended = succeed(asked, savepoint)
+    label = {"name": " nightly ", "note": "of ada", "pin": True}
+    operation = rows.operation(savepoint.job, "savepoint", "running", run=savepoint.run, params=label, requested_by=ada)
+    ended = succeed(operation, savepoint)
     assert (ended.name, ended.note, ended.is_pinned, ended.pinned_by) == ("nightly", "of ada", True, ada)
 
 
@@ -124,9 +124,9 @@ def test_the_page_pins_names_and_shows_both_in_lists(browser: Client, savepoint:
     assert 'value="unpin"' in page
     job = f"/jobs/{savepoint.job_id}/"
     for listing in (job, f"{job}checkpoints/?name=upgrade", f"{job}restore/"):
-        shown = browser.get(listing).content.decode()
-        assert "before &lt;upgrade&gt;" in shown, listing
-        assert "pinned</span>" in shown, listing
+        text = browser.get(listing).content.decode()
+        assert "before &lt;upgrade&gt;" in text, listing
+        assert "pinned</span>" in text, listing
     browser.post(f"{path}pin/", {"kind": "unpin"})
     assert "not pinned" in browser.get(path).content.decode()
     assert [kind for kind, _, _ in ledger()] == ["label", "pin", "unpin"]
@@ -145,9 +145,9 @@ def test_the_page_of_a_savepoint_takes_name_note_and_pin_and_the_button_none(bro
 
 def test_the_admin_edits_the_label_and_pins_by_operations(browser: Client, savepoint: Checkpoint) -> None:
     path = reverse("admin:checkpoints_checkpoint_change", args=(savepoint.pk,))
-    given = {"review_state": "in_review", "review_note": "", "name": "audited", "note": ""}
-    assert browser.post(path, given).status_code == 302
-    browser.post(path, {**given, "review_state": "reviewed"})
+    form = {"review_state": "in_review", "review_note": "", "name": "audited", "note": ""}
+    assert browser.post(path, form).status_code == 302
+    browser.post(path, {**form, "review_state": "reviewed"})
     listing = "/admin/checkpoints/checkpoint/"
     browser.post(listing, {"action": "pin", "_selected_action": [savepoint.pk], "confirmed": "yes"})
     savepoint.refresh_from_db()

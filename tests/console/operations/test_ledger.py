@@ -20,14 +20,14 @@ pytestmark = pytest.mark.django_db
 
 def entries(job: Job, kind: str) -> list[dict[str, Any]]:
     """The changes of the entries, oldest first."""
-    found = Operation.objects.filter(job=job, kind=kind, state="succeeded").order_by("created_at")
-    return [(row.result or {})["changes"] for row in found]
+    operations = Operation.objects.filter(job=job, kind=kind, state="succeeded").order_by("created_at")
+    return [(row.result or {})["changes"] for row in operations]
 
 
 def test_an_edit_of_a_job_leaves_an_entry_with_both_values(api: APIClient, browser: Client) -> None:
     job = rows.job()
-    given = {"owner": "ada", "tags": ["nightly"], "review_policy": "warn", "description": job.description}
-    assert api.patch(f"/api/v1/jobs/{job.pk}/", given, format="json").status_code == 200
+    fields = {"owner": "ada", "tags": ["nightly"], "review_policy": "warn", "description": job.description}
+    assert api.patch(f"/api/v1/jobs/{job.pk}/", fields, format="json").status_code == 200
     assert api.patch(f"/api/v1/jobs/{job.pk}/", {"owner": "ada"}, format="json").status_code == 200
     expected = {"owner": ["", "ada"], "tags": [[], ["nightly"]], "review_policy": ["off", "warn"]}
     assert entries(job, "edit") == [expected], "a request that changes nothing leaves none"
@@ -50,8 +50,8 @@ def test_archive_and_return_are_entries(browser: Client) -> None:
 def test_a_new_job_is_an_entry(api: APIClient, browser: Client) -> None:
     """Of each way in; a duplicate is a new job too."""
     source = rows.job()
-    made = api.post("/api/v1/jobs/", {"name": "new", "pipeline": "flights"}, format="json")
-    assert made.status_code == 201, made.content
+    response = api.post("/api/v1/jobs/", {"name": "new", "pipeline": "flights"}, format="json")
+    assert response.status_code == 201, response.content
     version = source.versions.get().pk
     assert api.post("/api/v1/jobs/", {"name": "twin", "duplicate_of": version}, format="json").status_code == 201
     new, twin = (Job.objects.get(name=name) for name in ("new", "twin"))
@@ -84,17 +84,17 @@ def test_a_refused_change_leaves_no_entry(definer: User) -> None:
 
 
 def test_reviews_in_the_admin_are_operations(browser: Client, operator: User) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    given = {"action": "mark_reviewed", "_selected_action": [found.pk], "confirmed": "yes"}
-    browser.post("/admin/checkpoints/checkpoint/", given)
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
+    form = {"action": "mark_reviewed", "_selected_action": [checkpoint.pk], "confirmed": "yes"}
+    browser.post("/admin/checkpoints/checkpoint/", form)
     row = Operation.objects.get(kind="review")
     assert (row.requested_by, row.state) == (operator, "succeeded")
     assert (row.result or {})["changes"] == {"review_state": ["unreviewed", "reviewed"]}
-    page = f"/admin/checkpoints/checkpoint/{found.pk}/change/"
+    page = f"/admin/checkpoints/checkpoint/{checkpoint.pk}/change/"
     browser.post(page, {"review_state": "waived", "review_note": "known", "name": "", "note": ""})
     changes = (Operation.objects.latest("created_at").result or {})["changes"]
     assert changes == {"review_state": ["reviewed", "waived"], "review_note": ["", "known"]}
-    assert Checkpoint.objects.get(pk=found.pk).review_state == "waived"
+    assert Checkpoint.objects.get(pk=checkpoint.pk).review_state == "waived"
 
 
 def test_a_description_in_the_admin_is_an_edit(browser: Client, operator: User) -> None:

@@ -56,10 +56,10 @@ def test_a_refusal_names_user_and_reason_until_the_end(operator: User, running: 
 
 
 def test_a_repeated_request_keeps_its_answer(operator: User, running: Run) -> None:
-    asked = OperationRequestContext(user=operator, idempotency_key="once")
-    first = request(asked, running.job, "drain")
+    context = OperationRequestContext(user=operator, idempotency_key="once")
+    first = request(context, running.job, "drain")
     begin_maintenance(operator, REASON)
-    assert request(asked, running.job, "drain").operation == first.operation
+    assert request(context, running.job, "drain").operation == first.operation
 
 
 def test_pages_have_a_banner_and_no_button_for_what_is_refused(browser: Client, running: Run, operator: User) -> None:
@@ -106,10 +106,10 @@ def test_a_refused_button_is_disabled_with_the_reason(
     pattern = rf"<(?:button|input)[^>]*{button}[^>]*>"
     begin_maintenance(operator, REASON)
     page = browser.get(where)
-    (found,) = re.findall(pattern, page.content.decode())
-    assert " disabled" in found
-    own = blocks.text(page).partition("Runs continue.")[2]  # behind the banner
-    assert "the storage moves" in own, "the reason is beside the button"
+    (tag,) = re.findall(pattern, page.content.decode())
+    assert " disabled" in tag
+    text = blocks.text(page).partition("Runs continue.")[2]  # behind the banner
+    assert "the storage moves" in text, "the reason is beside the button"
 
 
 @pytest.mark.usefixtures("pipeline")
@@ -119,8 +119,8 @@ def test_pages_offer_starts_and_copies_outside_maintenance(
 ) -> None:
     settings.WEIR_SAVEPOINT_ROOTS = (*settings.WEIR_SAVEPOINT_ROOTS, Path("/backup"))
     said = browser.get(path.format(job=running.job_id)).content.decode()
-    (found,) = re.findall(r'<(?:button|input)[^>]*(?:name="start"|id="target")[^>]*>', said)
-    assert " disabled" not in found
+    (tag,) = re.findall(r'<(?:button|input)[^>]*(?:name="start"|id="target")[^>]*>', said)
+    assert " disabled" not in tag
 
 
 def test_a_savepoint_with_a_copy_is_refused_as_a_whole(operator: User, running: Run) -> None:
@@ -136,8 +136,8 @@ def test_the_switch_over_rest(api: APIClient, running: Run) -> None:
     path = "/api/v1/maintenance/"
     assert api.delete(path).json()["code"] == "no-maintenance"
     assert api.post(path, {"reason": " "}).status_code == 400
-    made = api.post(path, {"reason": REASON})
-    assert (made.status_code, made.json()["started_by"], made.json()["ended_at"]) == (201, "operator", None)
+    response = api.post(path, {"reason": REASON})
+    assert (response.status_code, response.json()["started_by"], response.json()["ended_at"]) == (201, "operator", None)
     assert api.post(path, {"reason": "again"}).status_code == 409
     drained = api.post(f"/api/v1/jobs/{running.job_id}/operations/", {"kind": "drain"})
     assert (drained.status_code, drained.json()["code"]) == (409, "maintenance")
@@ -150,8 +150,8 @@ def test_the_switch_in_the_admin(browser: Client) -> None:
     browser.post("/admin/operations/maintenance/add/", {"reason": REASON})
     row = Maintenance.objects.get()
     assert (row.reason, str(row.started_by), row.ended_at) == (f"{REASON}.", "operator", None)
-    again = browser.post("/admin/operations/maintenance/add/", {"reason": "again"}, follow=True)
-    assert "Maintenance is under way already" in blocks.text(again)
+    response = browser.post("/admin/operations/maintenance/add/", {"reason": "again"}, follow=True)
+    assert "Maintenance is under way already" in blocks.text(response)
     browser.post("/admin/operations/maintenance/", {"action": "end_maintenance", "_selected_action": [row.pk]})
     assert Maintenance.objects.get().ended_at is not None
 
@@ -174,11 +174,11 @@ def test_a_reason_is_required(operator: User) -> None:
 
 def test_entries_are_never_changed_or_deleted(operator: User) -> None:
     row = begin_maintenance(operator, REASON)
-    own = Maintenance.objects.filter(pk=row.pk)
+    entries = Maintenance.objects.filter(pk=row.pk)
     with pytest.raises(DatabaseError, match="can only be ended"), transaction.atomic():
-        own.update(reason="another")
+        entries.update(reason="another")
     end_maintenance(operator)
     with pytest.raises(DatabaseError, match="can only be ended"), transaction.atomic():
-        own.update(ended_at=None)
+        entries.update(ended_at=None)
     with pytest.raises(DatabaseError, match="can only be ended"), transaction.atomic():
-        own.delete()
+        entries.delete()

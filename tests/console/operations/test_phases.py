@@ -61,7 +61,7 @@ def test_a_phase_that_alternates_does_not_grow_without_end(running: Run) -> None
 
 def test_a_rollback_keeps_its_steps(api: APIClient, operator: User, running: Run) -> None:
     params = {"checkpoint": running.checkpoints.get().pk, "accept_repeated_output": True}
-    whole = request(OperationRequestContext(user=operator), running.job, "rollback", params).operation
+    rollback = request(OperationRequestContext(user=operator), running.job, "rollback", params).operation
     Operation.objects.filter(kind="stop").update(state="running", phase="asked")
     reconciler.reconcile()
     Operation.objects.filter(kind="stop").update(state="succeeded", phase="", ended_at=Now())
@@ -70,6 +70,6 @@ def test_a_rollback_keeps_its_steps(api: APIClient, operator: User, running: Run
         reconciler.reconcile()
     Run.objects.filter(state="queued").update(state="running", started_at=Now())
     reconciler.reconcile()
-    assert entered(whole) == ["stop", "restore"]
-    answer = api.get(f"/api/v1/operations/{whole.pk}/").json()
+    assert entered(rollback) == ["stop", "restore"]
+    answer = api.get(f"/api/v1/operations/{rollback.pk}/").json()
     assert (answer["state"], [phase["phase"] for phase in answer["phases"]]) == ("succeeded", ["stop", "restore"])

@@ -42,8 +42,8 @@ def restore(api: APIClient, savepoint: Checkpoint) -> Any:
 
 
 def plan(api: APIClient, savepoint: Checkpoint) -> tuple[bool, list[str], str | None]:
-    found = api.get(f"/api/v1/checkpoints/{savepoint.pk}/mapping/").json()
-    return found["restorable"], found["warnings"], found["refusal"]
+    body = api.get(f"/api/v1/checkpoints/{savepoint.pk}/mapping/").json()
+    return body["restorable"], body["warnings"], body["refusal"]
 
 
 def test_without_a_policy_every_snapshot_is_restored(api: APIClient, savepoint: Checkpoint) -> None:
@@ -92,10 +92,10 @@ def test_a_rescale_continues_from_its_own_savepoint(operator: User) -> None:
 def test_the_edit_page_sets_the_policy(browser: Client, savepoint: Checkpoint) -> None:
     path = f"/jobs/{savepoint.job_id}/edit/"
     assert "Recovery after a failure is never affected." in blocks.text(browser.get(path))
-    given = {"name": "flights-delays", "review_policy": "refuse"}
-    assert browser.post(path, given).status_code == 302
+    form = {"name": "flights-delays", "review_policy": "refuse"}
+    assert browser.post(path, form).status_code == 302
     assert Job.objects.get().review_policy == "refuse"
-    assert browser.post(path, {**given, "review_policy": "sometimes"}).status_code == 422
+    assert browser.post(path, {**form, "review_policy": "sometimes"}).status_code == 422
 
 
 def test_an_unknown_policy_is_refused(api: APIClient, savepoint: Checkpoint) -> None:

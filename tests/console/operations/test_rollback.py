@@ -46,8 +46,8 @@ def chosen() -> Checkpoint:
 
 
 def ask(user: User, run: Run, **params: Any) -> Operation:
-    wanted = {"checkpoint": chosen().pk, "accept_repeated_output": True, **params}
-    return request(OperationRequestContext(user=user, reason="wrong rows"), run.job, "rollback", wanted).operation
+    values = {"checkpoint": chosen().pk, "accept_repeated_output": True, **params}
+    return request(OperationRequestContext(user=user, reason="wrong rows"), run.job, "rollback", values).operation
 
 
 def end(run: Run, kind: str, state: str) -> None:
@@ -61,43 +61,43 @@ def test_a_rollback_ends_the_run_and_restores_the_chosen_snapshot(
     operator: User, running: Run, make_checkpoint: MakeCheckpoint, way: str, state: str
 ) -> None:
     """Every step is taken from rows alone. The savepoint of the stop is newer, and not the one that is restored."""
-    whole = ask(operator, running, parallelism=5, **({} if way == "stop" else {"end_run": way}))
-    assert (whole.state, whole.phase, [part.kind for part in whole.parts.all()]) == ("running", way, [way])
-    assert whole.parts.get().reason == "wrong rows"
-    assert chosen().held_by == whole.pk
+    rollback = ask(operator, running, parallelism=5, **({} if way == "stop" else {"end_run": way}))
+    assert (rollback.state, rollback.phase, [part.kind for part in rollback.parts.all()]) == ("running", way, [way])
+    assert rollback.parts.get().reason == "wrong rows"
+    assert chosen().held_by == rollback.pk
     reconciler.reconcile()
-    assert [part.kind for part in whole.parts.all()] == [way], "the run has not ended yet"
+    assert [part.kind for part in rollback.parts.all()] == [way], "the run has not ended yet"
 
     make_checkpoint(running, 4, kind="stop" if way == "stop" else "checkpoint")
     end(running, way, state)
     reconciler.reconcile()
     reconciler.reconcile()
-    restored = whole.parts.get(kind="restore").run
+    restored = rollback.parts.get(kind="restore").run
     assert restored is not None
     assert (restored.restore_checkpoint, restored.parallelism, restored.state) == (chosen(), 5, "queued")
-    assert chosen().held_by == whole.pk, "a restart of the new run may need it"
+    assert chosen().held_by == rollback.pk, "a restart of the new run may need it"
 
     Run.objects.filter(pk=restored.pk).update(state="running", started_at=Now())
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.result, chosen().held_by) == ("succeeded", {"run": restored.pk}, None)
+    rollback.refresh_from_db()
+    assert (rollback.state, rollback.result, chosen().held_by) == ("succeeded", {"run": restored.pk}, None)
 
 
 def test_a_plan_that_changed_restores_nothing_and_leaves_the_job_stopped(
     operator: User, running: Run, make_checkpoint: MakeCheckpoint
 ) -> None:
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     Job.objects.update(review_policy="warn")
     savepoint = make_checkpoint(running, 4, kind="stop")
     end(running, "stop", "stopped")
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert whole.error == {
+    rollback.refresh_from_db()
+    assert rollback.error == {
         "code": "plan-changed",
         "message": f"Run {running.pk} has stopped with {savepoint}, and checkpoint 1 was not restored: its effects are "
         "no longer those that were shown.",
     }
-    assert (whole.state, chosen().held_by) == ("failed", None)
+    assert (rollback.state, chosen().held_by) == ("failed", None)
     assert Run.objects.get() == running
 
 
@@ -151,35 +151,35 @@ def test_a_snapshot_that_a_rollback_holds_is_not_chosen_for_another(
 def test_another_run_that_has_ended_meanwhile_prevents_the_restore(
     operator: User, running: Run, make_run: MakeRun
 ) -> None:
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     end(running, "stop", "stopped")
     later = make_run(RunState.CANCELED)
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert whole.error is not None
-    assert (whole.state, whole.error["code"], chosen().held_by) == ("failed", "run-changed", None)
+    rollback.refresh_from_db()
+    assert rollback.error is not None
+    assert (rollback.state, rollback.error["code"], chosen().held_by) == ("failed", "run-changed", None)
     changed = f"The request is for run {running.pk}, but the latest run of the job is run {later.pk}."
-    assert whole.error["message"] == f"Run {running.pk} has ended, and checkpoint 1 was not restored: {changed}"
+    assert rollback.error["message"] == f"Run {running.pk} has ended, and checkpoint 1 was not restored: {changed}"
 
 
 def test_a_restore_waits_for_storage_that_is_away(
     operator: User, running: Run, make_checkpoint: MakeCheckpoint
 ) -> None:
     stored = make_checkpoint(running, 4, operators=[{"uid": "sums", "state_bytes": 10, "subtasks": 1}])
-    whole = ask(operator, running, checkpoint=stored.pk)
+    rollback = ask(operator, running, checkpoint=stored.pk)
     file = job_root(running.job_id) / stored.path / "sums-0" / "state.arrow"
     aside = file.rename(file.with_suffix(".aside"))
     file.symlink_to(file)
     end(running, "stop", "stopped")
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error) == ("running", None)
-    assert whole.phase.startswith("waiting for storage: [Errno ")
-    assert Checkpoint.objects.get(number=4).held_by == whole.pk
+    rollback.refresh_from_db()
+    assert (rollback.state, rollback.error) == ("running", None)
+    assert rollback.phase.startswith("waiting for storage: [Errno ")
+    assert Checkpoint.objects.get(number=4).held_by == rollback.pk
 
     aside.replace(file)
     reconciler.reconcile()
-    assert whole.parts.get(kind="restore").run is not None
+    assert rollback.parts.get(kind="restore").run is not None
 
 
 @pytest.mark.parametrize("below", ["", "missing"])
@@ -187,92 +187,92 @@ def test_a_restore_waits_for_storage_that_is_not_mounted(
     operator: User, running: Run, settings: Settings, tmp_path: Path, below: str
 ) -> None:
     """The mount point is empty or missing. The snapshot was reported as corrupt, and the job stayed down."""
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     end(running, "stop", "stopped")
     mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path / below
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error) == ("running", None)
-    assert whole.phase.startswith("waiting for storage: [Errno 2] No such file or directory")
-    assert chosen().held_by == whole.pk
+    rollback.refresh_from_db()
+    assert (rollback.state, rollback.error) == ("running", None)
+    assert rollback.phase.startswith("waiting for storage: [Errno 2] No such file or directory")
+    assert chosen().held_by == rollback.pk
 
     settings.WEIR_STORAGE = mounted
     reconciler.reconcile()
-    restored = whole.parts.get(kind="restore").run
+    restored = rollback.parts.get(kind="restore").run
     assert restored is not None
     assert restored.restore_checkpoint == chosen()
 
 
 def test_a_rollback_is_withdrawn_while_the_run_ends(operator: User, running: Run) -> None:
     """The stop goes on, and nothing is restored after it."""
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     Operation.objects.filter(kind="stop").update(state="running")
-    assert effect_of(whole) == f"The stop of run {running.pk} goes on, and nothing is restored after it."
-    withdraw_operation(operator, whole)
-    whole.refresh_from_db()
+    assert effect_of(rollback) == f"The stop of run {running.pk} goes on, and nothing is restored after it."
+    withdraw_operation(operator, rollback)
+    rollback.refresh_from_db()
     when = f"before run {running.pk} had ended. Its end goes on, and nothing is restored."
-    assert (whole.state, whole.error) == (
+    assert (rollback.state, rollback.error) == (
         "failed", {"code": "withdrawn", "message": f"operator withdrew the rollback {when}"},
     )  # fmt: skip
     assert chosen().held_by is None
     end(running, "stop", "stopped")
     reconciler.reconcile()
-    assert [part.kind for part in whole.parts.all()] == ["stop"]
+    assert [part.kind for part in rollback.parts.all()] == ["stop"]
     assert Run.objects.get().state == "stopped"
 
 
 def test_a_rollback_that_waits_for_storage_is_withdrawn(
     operator: User, running: Run, settings: Settings, tmp_path: Path
 ) -> None:
-    whole = ask(operator, running)
+    row = ask(operator, running)
     end(running, "stop", "stopped")
     mounted, settings.WEIR_STORAGE = settings.WEIR_STORAGE, tmp_path
     reconciler.reconcile()
     effect = f"Run {running.pk} has ended: the job stays stopped, and nothing is restored."
-    assert effect_of(whole) == effect
-    withdraw_operation(operator, whole)
+    assert effect_of(row) == effect
+    withdraw_operation(operator, row)
     settings.WEIR_STORAGE = mounted
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error and whole.error["code"], chosen().held_by) == ("failed", "withdrawn", None)
+    row.refresh_from_db()
+    assert (row.state, row.error and row.error["code"], chosen().held_by) == ("failed", "withdrawn", None)
     assert Run.objects.get() == running
 
 
 def test_a_rollback_whose_restore_has_begun_is_not_withdrawn(operator: User, running: Run) -> None:
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     end(running, "stop", "stopped")
     reconciler.reconcile()
     with pytest.raises(Conflict, match="has begun the restore: cancel the new run instead"):
-        withdraw_operation(operator, whole)
-    whole.refresh_from_db()
-    assert (whole.state, chosen().held_by) == ("running", whole.pk)
+        withdraw_operation(operator, rollback)
+    rollback.refresh_from_db()
+    assert (rollback.state, chosen().held_by) == ("running", rollback.pk)
 
 
 def test_the_withdrawal_of_a_queued_stop_keeps_the_run(operator: User, running: Run) -> None:
-    whole = ask(operator, running)
-    assert effect_of(whole).endswith("To keep the run, withdraw the stop instead.")
-    withdraw_operation(operator, whole.parts.get())
+    row = ask(operator, running)
+    assert effect_of(row).endswith("To keep the run, withdraw the stop instead.")
+    withdraw_operation(operator, row.parts.get())
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error and whole.error["code"], chosen().held_by) == ("failed", "withdrawn", None)
+    row.refresh_from_db()
+    assert (row.state, row.error and row.error["code"], chosen().held_by) == ("failed", "withdrawn", None)
     assert Run.objects.get().state == "running"
 
 
 def test_a_snapshot_that_is_damaged_meanwhile_ends_the_rollback_with_its_file(operator: User, running: Run) -> None:
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     end(running, "stop", "stopped")
     manifest = job_root(running.job_id) / chosen().path / MANIFEST_FILE
     manifest.unlink()
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert whole.error is not None
-    assert (whole.state, whole.error["code"]) == ("failed", "corrupt-checkpoint")
-    assert f"{manifest}: there is no such file" in whole.error["message"]
+    rollback.refresh_from_db()
+    assert rollback.error is not None
+    assert (rollback.state, rollback.error["code"]) == ("failed", "corrupt-checkpoint")
+    assert f"{manifest}: there is no such file" in rollback.error["message"]
 
 
 def test_a_clone_is_not_ended_for_a_version_that_cannot_discard_its_output(operator: User, running: Run) -> None:
     running.job.discards_output = True
-    staged = {**GRAPH, "operators": [{**one, "stage": "feed"} for one in GRAPH["operators"]]}  # type: ignore[attr-defined]
+    staged = {**GRAPH, "operators": [{**each, "stage": "feed"} for each in GRAPH["operators"]]}  # type: ignore[attr-defined]
     JobVersion.objects.create(job=running.job, number=2, parallelism=2, state="ready", graph=staged)
     with pytest.raises(Conflict, match="has PySpark stages"):
         ask(operator, running)
@@ -284,35 +284,35 @@ def test_a_clone_is_not_ended_for_a_version_that_cannot_discard_its_output(opera
 def test_a_run_that_ends_before_its_stop_or_cancel_is_restored_too(
     operator: User, running: Run, way: str, state: str
 ) -> None:
-    whole = ask(operator, running, end_run=way)
+    rollback = ask(operator, running, end_run=way)
     Run.objects.filter(pk=running.pk).update(state=state, ended_at=ago(60))
     reconciler.reconcile()
-    assert whole.parts.get(kind="restore").run is not None
+    assert rollback.parts.get(kind="restore").run is not None
 
 
 def test_a_run_that_finishes_before_its_cancel_fails_the_rollback(operator: User, running: Run) -> None:
-    whole = ask(operator, running, end_run="cancel")
+    rollback = ask(operator, running, end_run="cancel")
     Run.objects.filter(pk=running.pk).update(state="finished", ended_at=ago(60))
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert whole.error == {
+    rollback.refresh_from_db()
+    assert rollback.error == {
         "code": "run-finished",
         "message": "The run ended (finished) before the cancel was done.",
     }
-    assert (whole.state, chosen().held_by) == ("failed", None)
+    assert (rollback.state, chosen().held_by) == ("failed", None)
 
 
 def test_a_snapshot_that_is_held_is_neither_discarded_nor_proposed_by_retention(
     operator: User, running: Run, make_checkpoint: MakeCheckpoint
 ) -> None:
     savepoint = make_checkpoint(running, 4, kind="savepoint")
-    whole = ask(operator, running, checkpoint=savepoint.pk)
-    with pytest.raises(Conflict, match=f"restored by a rollback that is under way, operation {whole.pk}"):
+    rollback = ask(operator, running, checkpoint=savepoint.pk)
+    with pytest.raises(Conflict, match=f"restored by a rollback that is under way, operation {rollback.pk}"):
         request(OperationRequestContext(user=operator), running.job, "discard", {"checkpoint": savepoint.pk})
-    Checkpoint.objects.filter(number=1).update(held_by=whole.pk)
-    found = preview_retention(running.job, RetentionPolicy(1))
-    assert [line.checkpoint.number for line in found.discarded] == [2]
-    assert next(line.reasons for line in found.kept if line.checkpoint.number == 1) == (
+    Checkpoint.objects.filter(number=1).update(held_by=rollback.pk)
+    preview = preview_retention(running.job, RetentionPolicy(1))
+    assert [line.checkpoint.number for line in preview.discarded] == [2]
+    assert next(line.reasons for line in preview.kept if line.checkpoint.number == 1) == (
         "A rollback or drill that is under way restores it.",
     )
 
@@ -344,11 +344,11 @@ def test_the_newest_checkpoint_repeats_output_too(operator: User, running: Run) 
 
 
 def test_a_stop_that_fails_releases_the_snapshot_and_the_run_continues(operator: User, running: Run) -> None:
-    whole = ask(operator, running)
+    rollback = ask(operator, running)
     Operation.objects.filter(kind="stop").update(state="failed", error={"code": "expired", "message": "It took long."})
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error) == ("failed", {"code": "expired", "message": "It took long."})
+    rollback.refresh_from_db()
+    assert (rollback.state, rollback.error) == ("failed", {"code": "expired", "message": "It took long."})
     assert (chosen().held_by, Run.objects.get().state) == (None, "running")
 
 
@@ -361,7 +361,7 @@ def test_a_restarting_run_can_only_be_cancelled(operator: User, running: Run) ->
 
 def test_a_run_that_waits_for_a_worker_is_cancelled_at_once(operator: User, running: Run) -> None:
     Run.objects.update(state="queued")
-    whole = ask(operator, running, end_run="cancel")
+    rollback = ask(operator, running, end_run="cancel")
     assert Run.objects.get().state == "canceled"
     advance_rows()
-    assert whole.parts.get(kind="restore").run is not None
+    assert rollback.parts.get(kind="restore").run is not None

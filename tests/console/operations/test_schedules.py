@@ -31,16 +31,16 @@ MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.
 def test_intervals_keep_their_phase_and_skip_what_is_past(due: datetime, now: datetime, hours: int) -> None:
     if now < due:
         due, now = now, due
-    found = next_time(Schedule(every_hours=hours), due, now)
-    assert (found - due) % timedelta(hours=hours) == timedelta(0)
-    assert now < found <= now + timedelta(hours=hours)
+    moment = next_time(Schedule(every_hours=hours), due, now)
+    assert (moment - due) % timedelta(hours=hours) == timedelta(0)
+    assert now < moment <= now + timedelta(hours=hours)
 
 
 @given(MOMENTS, st.times())
 def test_daily_times_are_the_next_in_utc(now: datetime, at: time) -> None:
     at = at.replace(second=0, microsecond=0)
-    found = next_time(Schedule(daily_at=at), now, now)
-    assert (found.time(), now < found <= now + timedelta(days=1)) == (at, True)
+    moment = next_time(Schedule(daily_at=at), now, now)
+    assert (moment.time(), now < moment <= now + timedelta(days=1)) == (at, True)
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def make_due(ago: timedelta = timedelta(seconds=5)) -> datetime:
 
 def succeed(run: Run, number: int, **changes: Any) -> Checkpoint:
     """The job master takes the savepoint of the newest operation."""
-    made = rows.checkpoint(run, number, kind="savepoint", **changes)
+    savepoint = rows.checkpoint(run, number, kind="savepoint", **changes)
     newest = Operation.objects.filter(kind="savepoint").latest("created_at")
     newest.state, newest.result = "succeeded", {"checkpoint": number}
     newest.save()
-    return made
+    return savepoint
 
 
 def test_a_name_without_room_for_the_time_is_refused(api: APIClient, run: Run) -> None:
@@ -83,11 +83,11 @@ def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: A
         run_schedules()
         run_schedules()
         assert Operation.objects.filter(kind="savepoint").count() == number - 1, "once"
-        made = succeed(run, number)
-        made.refresh_from_db()
-        assert made.name == f"nightly {due:%Y-%m-%d %H:%M}"
+        savepoint = succeed(run, number)
+        savepoint.refresh_from_db()
+        assert savepoint.name == f"nightly {due:%Y-%m-%d %H:%M}"
         if number == 2:
-            Checkpoint.objects.filter(pk=made.pk).update(pinned_at=timezone.now())
+            Checkpoint.objects.filter(pk=savepoint.pk).update(pinned_at=timezone.now())
         advance_operations()
     assert left(run) == [by_hand.number, 2, 5, 6], "the pinned savepoint, the savepoint of a user, and the newest two"
     schedule = Schedule.objects.get()
@@ -98,15 +98,15 @@ def test_a_due_schedule_requests_one_named_savepoint_and_keeps_the_newest(api: A
 def take_scheduled(run: Run, number: int, **changes: Any) -> Checkpoint:
     make_due()
     run_schedules()
-    made = succeed(run, number)
-    Checkpoint.objects.filter(pk=made.pk).update(**changes)
+    savepoint = succeed(run, number)
+    Checkpoint.objects.filter(pk=savepoint.pk).update(**changes)
     advance_operations()
-    return made
+    return savepoint
 
 
 def left(run: Run) -> list[int]:
-    found = Checkpoint.objects.filter(job=run.job_id, discarded_at=None).order_by("number")
-    return list(found.values_list("number", flat=True))
+    checkpoints = Checkpoint.objects.filter(job=run.job_id, discarded_at=None).order_by("number")
+    return list(checkpoints.values_list("number", flat=True))
 
 
 def test_a_savepoint_in_review_stays_and_does_not_count(api: APIClient, run: Run) -> None:
@@ -224,8 +224,8 @@ def test_the_page_saves_and_removes_the_schedule_by_operations(browser: Client, 
     schedule = Schedule.objects.get()
     assert (schedule.every_hours, schedule.daily_at, schedule.keep, schedule.name) == (None, time(4, 15), 3, "daily")
     for wrong in ({"rule": "hours", "every_hours": "0"}, {"rule": "daily", "daily_at": "25:00"}, {"keep": "0"}):
-        given = {"rule": "hours", "every_hours": "6", "keep": "3", **wrong}
-        assert "params." in browser.post(path, given, follow=True).content.decode()
+        form = {"rule": "hours", "every_hours": "6", "keep": "3", **wrong}
+        assert "params." in browser.post(path, form, follow=True).content.decode()
     browser.post(path, {"act": "unschedule"})
     assert not Schedule.objects.exists()
     assert "has no schedule of savepoints" in browser.post(path, {"act": "unschedule"}, follow=True).content.decode()
@@ -252,9 +252,9 @@ def test_beat_and_a_worker_request_the_savepoint_of_a_schedule(place: World) -> 
         place.sql("UPDATE weir_run SET lease_beat = lease_beat + 1 WHERE id = %s", run["id"])  # its master lives
         return place.sql("SELECT * FROM weir_operation WHERE kind = 'savepoint'")
 
-    found = until(requested, 60)
-    assert [(row["run_id"], row["requested_by_id"]) for row in found] == [(run["id"], owner)]
-    assert found[0]["params"]["name"].startswith("nightly ")
+    operations = until(requested, 60)
+    assert [(row["run_id"], row["requested_by_id"]) for row in operations] == [(run["id"], owner)]
+    assert operations[0]["params"]["name"].startswith("nightly ")
     schedule = place.sql("SELECT next_at > now() + interval '5 hours' AS later FROM weir_schedule")[0]
     assert schedule["later"], "the next savepoint is six hours later"
 
@@ -282,13 +282,13 @@ def test_times_within_a_blackout_are_skipped(now: datetime, hours: int) -> None:
     blackouts = ["mon,tue,wed,thu,fri 09:00-17:00", "22:00-02:00"]
     due = now.replace(minute=0, second=0, microsecond=0)
     try:
-        found = next_time(Schedule(every_hours=hours, blackouts=blackouts), due, now)
+        moment = next_time(Schedule(every_hours=hours, blackouts=blackouts), due, now)
     except InvalidField:
         times = (due + timedelta(hours=hours) * step for step in range(1, 200))
         assert all(is_blacked_out(at, blackouts) for at in times)
         return
-    assert not is_blacked_out(found, blackouts)
-    skipped = range(1, (found - due) // timedelta(hours=hours))
+    assert not is_blacked_out(moment, blackouts)
+    skipped = range(1, (moment - due) // timedelta(hours=hours))
     assert all(
         is_blacked_out(at, blackouts) or at <= now for at in (due + timedelta(hours=hours) * step for step in skipped)
     )
@@ -298,9 +298,9 @@ def test_blackouts_are_set_shown_and_refused_if_nothing_is_left(api: APIClient, 
     windows = ["sat,sun 00:00-24:00", "09:00-17:00"]
     assert ask(api, run, "schedule", daily_at="02:00", blackouts=windows).status_code == 202
     path = f"/jobs/{run.job_id}/checkpoints/schedule/"
-    shown = api.get(f"/api/v1{path}").json()
-    assert shown["blackouts"] == windows
-    times = [datetime.fromisoformat(at) for at in shown["next_times"]]
+    body = api.get(f"/api/v1{path}").json()
+    assert body["blackouts"] == windows
+    times = [datetime.fromisoformat(at) for at in body["next_times"]]
     assert len(times) == 5
     assert all(at.weekday() < 5 for at in times)
     assert "sat,sun 00:00-24:00 ; 09:00-17:00 UTC" in blocks.text(browser.get(path))

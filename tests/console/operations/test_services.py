@@ -21,8 +21,8 @@ from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 RUN_ACTS = [act.value for act in RunAct]
 
 
-def ask(user: User, job: Job, kind: str, params: dict[str, Any] | None = None, **asked: Any) -> AcceptedOperation:
-    return request(OperationRequestContext(user=user, **asked), job, kind, params)
+def ask(user: User, job: Job, kind: str, params: dict[str, Any] | None = None, **context: Any) -> AcceptedOperation:
+    return request(OperationRequestContext(user=user, **context), job, kind, params)
 
 
 def test_a_start_makes_a_queued_run_of_the_newest_ready_version(operator: User, job: Job, version: JobVersion) -> None:
@@ -92,8 +92,8 @@ def test_an_act_is_accepted_exactly_where_the_lifecycle_allows_it(
     run = make_run(state)
     for kind in RUN_ACTS:
         reason = refusal(state, RunAct(kind))
-        shown = next(act for act in allowed_operations(job, run, operator) if act.act == kind)
-        assert (shown.enabled, shown.reason) == (reason is None, reason or "")
+        operation = next(act for act in allowed_operations(job, run, operator) if act.act == kind)
+        assert (operation.enabled, operation.reason) == (reason is None, reason or "")
         with transaction.atomic():
             if reason is None:
                 assert ask(operator, job, kind).operation.run == run
@@ -123,8 +123,8 @@ def test_cancelling_a_running_run_is_left_to_its_master(operator: User, job: Job
 def test_one_stop_or_drain_at_a_time(operator: User, job: Job, make_run: MakeRun, second: str) -> None:
     run = make_run(RunState.RUNNING)
     first = ask(operator, job, "drain").operation
-    shown = next(act for act in allowed_operations(job, run, operator) if act.act == second)
-    assert not shown.enabled
+    operation = next(act for act in allowed_operations(job, run, operator) if act.act == second)
+    assert not operation.enabled
     with pytest.raises(Conflict) as refused:
         ask(operator, job, second)
     assert refused.value.facts["operation"] == str(first.pk)
@@ -147,16 +147,16 @@ def test_a_second_click_that_comes_while_the_first_is_accepted_is_a_replay(
     first: list[AcceptedOperation] = []
 
     def overtaken(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        found = execute(sql, params, many, context)
+        result = execute(sql, params, many, context)
         if "idempotency_key" in sql and not first:
             first.append(AcceptedOperation(Operation()))
             first[0] = ask(operator, job, kind, idempotency_key="k")
-        return found
+        return result
 
     with connection.execute_wrapper(overtaken):
-        again = ask(operator, job, kind, idempotency_key="k")
-    assert again.replayed
-    assert again.operation.pk == first[0].operation.pk
+        repetition = ask(operator, job, kind, idempotency_key="k")
+    assert repetition.replayed
+    assert repetition.operation.pk == first[0].operation.pk
     assert Operation.objects.count() == 1
 
 
@@ -168,11 +168,11 @@ def test_keys_of_two_users_do_not_meet(operator: User, job: Job, make_run: MakeR
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"), [({"idempotency_key": ""}, "Idempotency-Key"), ({"reason": "x" * 1001}, "reason")]
+    ("context", "field"), [({"idempotency_key": ""}, "Idempotency-Key"), ({"reason": "x" * 1001}, "reason")]
 )
-def test_words_have_limits(operator: User, job: Job, version: JobVersion, asked: dict[str, Any], field: str) -> None:
+def test_words_have_limits(operator: User, job: Job, version: JobVersion, context: dict[str, Any], field: str) -> None:
     with pytest.raises(Refused) as refused:
-        ask(operator, job, "start", **asked)
+        ask(operator, job, "start", **context)
     assert refused.value.field == field
 
 
@@ -194,8 +194,8 @@ def test_an_operation_wakes_the_master_of_its_run(operator: User, job: Job, make
     with psycopg.connect(**listening, autocommit=True) as listener:
         listener.execute("LISTEN weir_operation")
         ask(operator, job, "savepoint")
-        heard = [notice.payload for notice in listener.notifies(timeout=5, stop_after=1)]
-    assert heard == [str(run.pk)]
+        payloads = [notice.payload for notice in listener.notifies(timeout=5, stop_after=1)]
+    assert payloads == [str(run.pk)]
 
 
 # ---------------------------------------------------------------- restore
@@ -213,9 +213,9 @@ def test_an_operation_wakes_the_master_of_its_run(operator: User, job: Job, make
 def test_what_cannot_be_restored_is_refused(
     operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint, facts: dict[str, Any], code: str
 ) -> None:
-    chosen = make_checkpoint(make_run(RunState.FAILED), 7, **facts)
+    checkpoint = make_checkpoint(make_run(RunState.FAILED), 7, **facts)
     with pytest.raises(Refused) as refused:
-        ask(operator, job, "restore", {"checkpoint": chosen.pk})
+        ask(operator, job, "restore", {"checkpoint": checkpoint.pk})
     assert refused.value.code == code
     assert Run.objects.count() == 1
 
@@ -223,11 +223,11 @@ def test_what_cannot_be_restored_is_refused(
 def test_another_jobs_checkpoint_is_refused(
     operator: User, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:
-    chosen = make_checkpoint(make_run(RunState.STOPPED), 1)
+    checkpoint = make_checkpoint(make_run(RunState.STOPPED), 1)
     other = Job.objects.create(name="other", pipeline="sums")
     JobVersion.objects.create(job=other, number=1, parallelism=2, state="ready", graph=GRAPH)
     with pytest.raises(Refused, match="Checkpoint 1 belongs to another job, daily sums") as refused:
-        ask(operator, other, "restore", {"checkpoint": chosen.pk})
+        ask(operator, other, "restore", {"checkpoint": checkpoint.pk})
     assert (refused.value.code, refused.value.field) == ("other-job", "params.checkpoint")
     assert Run.objects.count() == 1
 
@@ -236,13 +236,13 @@ def test_repeated_output_has_to_be_accepted_and_is_named(
     operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
     run = make_run(RunState.FAILED)
-    chosen = make_checkpoint(run, 3)
+    checkpoint = make_checkpoint(run, 3)
     for number, kind, status in [(4, "checkpoint", "completed"), (5, "checkpoint", "failed"), (6, "stop", "completed")]:
         make_checkpoint(run, number, kind, status)
     with pytest.raises(Conflict, match="2 of the checkpoints 4 to 6 were committed") as refused:
-        ask(operator, job, "restore", {"checkpoint": chosen.pk})
+        ask(operator, job, "restore", {"checkpoint": checkpoint.pk})
     assert refused.value.facts == {"first": 4, "last": 6}
-    accepted = ask(operator, job, "restore", {"checkpoint": chosen.pk, "accept_repeated_output": True})
+    accepted = ask(operator, job, "restore", {"checkpoint": checkpoint.pk, "accept_repeated_output": True})
     assert accepted.operation.run is not None
 
 

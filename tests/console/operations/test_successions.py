@@ -41,13 +41,13 @@ def ask(user: User, run: Run, **params: Any) -> Operation:
     return request(OperationRequestContext(user=user, reason="more load"), run.job, "rescale", params).operation
 
 
-def part(whole: Operation, kind: str) -> Operation:
-    return Operation.objects.get(part_of=whole, kind=kind)
+def part(rescale: Operation, kind: str) -> Operation:
+    return Operation.objects.get(part_of=rescale, kind=kind)
 
 
-def is_restored_by_a_pass(whole: Operation) -> bool:
+def is_restored_by_a_pass(rescale: Operation) -> bool:
     reconciler.reconcile()
-    return Operation.objects.filter(part_of=whole, kind="restore").exists()
+    return Operation.objects.filter(part_of=rescale, kind="restore").exists()
 
 
 def stop(run: Run, make_checkpoint: MakeCheckpoint, state: str = "succeeded") -> Checkpoint:
@@ -61,35 +61,35 @@ def stop(run: Run, make_checkpoint: MakeCheckpoint, state: str = "succeeded") ->
 def test_a_rescale_stops_the_run_and_restores_its_savepoint(
     operator: User, running: Run, make_checkpoint: MakeCheckpoint
 ) -> None:
-    """The whole ends when the new run is running; a pass that is repeated changes nothing."""
-    whole = ask(operator, running, parallelism=5)
-    assert (whole.state, whole.run, part(whole, "stop").state) == ("running", running, "queued")
-    assert part(whole, "stop").reason == "more load"
+    """The rescale ends when the new run is running; a pass that is repeated changes nothing."""
+    rescale = ask(operator, running, parallelism=5)
+    assert (rescale.state, rescale.run, part(rescale, "stop").state) == ("running", running, "queued")
+    assert part(rescale, "stop").reason == "more load"
     Operation.objects.filter(kind="stop").update(state="running", phase="acknowledging")
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.phase) == ("running", "stop: acknowledging")
+    rescale.refresh_from_db()
+    assert (rescale.state, rescale.phase) == ("running", "stop: acknowledging")
 
     savepoint = stop(running, make_checkpoint)
     advance_rows()
     advance_rows()
-    restored = part(whole, "restore").run
+    restored = part(rescale, "restore").run
     assert restored is not None
     assert (restored.restore_checkpoint, restored.parallelism, restored.version) == (savepoint, 5, running.version)
     assert (restored.state, restored.created_by) == ("queued", operator)
 
     Run.objects.filter(pk=restored.pk).update(state="running", started_at=Now())
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert (whole.state, whole.result) == ("succeeded", {"run": restored.pk})
-    assert whole.ended_at is not None
+    rescale.refresh_from_db()
+    assert (rescale.state, rescale.result) == ("succeeded", {"run": restored.pk})
+    assert rescale.ended_at is not None
 
 
 def test_the_reconciler_goes_on_while_storage_hangs(
     operator: User, running: Run, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It read the manifest of the savepoint itself, so it watched no job any more."""
-    whole = ask(operator, running, parallelism=5)
+    rescale = ask(operator, running, parallelism=5)
     stop(running, make_checkpoint)
     read, answers, reads = Path.read_bytes, Event(), count()
 
@@ -103,22 +103,22 @@ def test_the_reconciler_goes_on_while_storage_hangs(
         storage.setattr(Path, "read_bytes", hang)
         for _ in range(2):
             reconciler.reconcile()
-            whole.refresh_from_db()
-            assert (whole.state, whole.phase) == ("running", "waiting for storage: it does not answer")
+            rescale.refresh_from_db()
+            assert (rescale.state, rescale.phase) == ("running", "waiting for storage: it does not answer")
         answers.set()
-        until(lambda: is_restored_by_a_pass(whole))
+        until(lambda: is_restored_by_a_pass(rescale))
     assert next(reads) == 1, "the read that hung was not repeated"
-    assert part(whole, "restore").run is not None
+    assert part(rescale, "restore").run is not None
 
 
 def test_another_version_goes_on_at_its_own_parallelism(
     operator: User, job: Job, running: Run, make_checkpoint: MakeCheckpoint
 ) -> None:
     newer = JobVersion.objects.create(job=job, number=2, parallelism=4, state="ready", graph=GRAPH)
-    whole = ask(operator, running, version=newer.pk)
+    rescale = ask(operator, running, version=newer.pk)
     stop(running, make_checkpoint)
     advance_rows()
-    restored = part(whole, "restore").run
+    restored = part(rescale, "restore").run
     assert restored is not None
     assert (restored.version, restored.parallelism) == (newer, 4)
 
@@ -159,7 +159,7 @@ def test_a_clone_is_not_stopped_for_a_version_that_cannot_discard_its_output(
     operator: User, job: Job, running: Run
 ) -> None:
     running.job.discards_output = True
-    staged = {**GRAPH, "operators": [{**one, "stage": "feed"} for one in GRAPH["operators"]]}  # type: ignore[attr-defined]
+    staged = {**GRAPH, "operators": [{**each, "stage": "feed"} for each in GRAPH["operators"]]}  # type: ignore[attr-defined]
     version = JobVersion.objects.create(job=job, number=2, parallelism=2, state="ready", graph=staged)
     with pytest.raises(Conflict, match="has PySpark stages"):
         ask(operator, running, version=version.pk)
@@ -174,24 +174,24 @@ def test_a_second_rescale_is_refused_while_the_first_stops_the_run(operator: Use
 
 @pytest.mark.parametrize("state", ["failed", "unknown"])
 def test_a_stop_without_success_ends_the_rescale(operator: User, running: Run, state: str) -> None:
-    whole = ask(operator, running, parallelism=3)
+    rescale = ask(operator, running, parallelism=3)
     Operation.objects.filter(kind="stop").update(state=state, error={"code": "expired", "message": "It took too long."})
     advance_rows()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error) == (state, {"code": "expired", "message": "It took too long."})
+    rescale.refresh_from_db()
+    assert (rescale.state, rescale.error) == (state, {"code": "expired", "message": "It took too long."})
 
 
 def test_a_run_that_was_started_meanwhile_ends_the_rescale_and_names_the_savepoint(
     operator: User, running: Run, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
-    whole = ask(operator, running, parallelism=3)
+    rescale = ask(operator, running, parallelism=3)
     stop(running, make_checkpoint)
     make_run(RunState.QUEUED)
     advance_rows()
-    whole.refresh_from_db()
-    assert whole.state == "failed"
-    assert whole.error is not None
-    assert "has stopped with savepoint 2, which was not restored" in whole.error["message"]
+    rescale.refresh_from_db()
+    assert rescale.state == "failed"
+    assert rescale.error is not None
+    assert "has stopped with savepoint 2, which was not restored" in rescale.error["message"]
     assert not Operation.objects.filter(kind="restore").exists()
 
 
@@ -199,26 +199,26 @@ def test_a_run_that_was_started_and_ended_meanwhile_ends_the_rescale(
     operator: User, running: Run, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:
     """The rescale is of the run that was the latest at its request. It restored over the later run."""
-    whole = ask(operator, running, parallelism=3)
+    rescale = ask(operator, running, parallelism=3)
     stop(running, make_checkpoint)
     later = make_run(RunState.CANCELED)
     advance_rows()
-    whole.refresh_from_db()
-    assert (whole.state, whole.error and whole.error["code"]) == ("failed", "run-changed")
+    rescale.refresh_from_db()
+    assert (rescale.state, rescale.error and rescale.error["code"]) == ("failed", "run-changed")
     changed = f"The request is for run {running.pk}, but the latest run of the job is run {later.pk}."
-    assert changed in (whole.error or {})["message"]
+    assert changed in (rescale.error or {})["message"]
     assert Run.objects.count() == 2
 
 
 def test_a_run_that_ended_otherwise_fails_the_rescale(operator: User, running: Run) -> None:
     """The master died while it took the savepoint, and the run was cancelled."""
-    whole = ask(operator, running, parallelism=3)
+    rescale = ask(operator, running, parallelism=3)
     Run.objects.filter(pk=running.pk).update(state="canceled", ended_at=ago(60))
     reconciler.reconcile()
-    whole.refresh_from_db()
-    assert whole.state == "failed"
-    assert whole.error is not None
-    assert "before the stop was done" in whole.error["message"]
+    rescale.refresh_from_db()
+    assert rescale.state == "failed"
+    assert rescale.error is not None
+    assert "before the stop was done" in rescale.error["message"]
 
 
 def test_the_effects_are_shown_before_and_change_nothing(
@@ -235,13 +235,13 @@ def test_the_effects_are_shown_before_and_change_nothing(
             job=running.job, kind="stop", state="succeeded", created_at=now - timedelta(seconds=seconds), ended_at=now
         )
     path = f"/api/v1/jobs/{running.job_id}/rescale/"
-    shown = api.get(path, {"parallelism": 5}).json()
-    assert (shown["run"], shown["version"], shown["parallelism_before"], shown["parallelism"]) == (
+    plan = api.get(path, {"parallelism": 5}).json()
+    assert (plan["run"], plan["version"], plan["parallelism_before"], plan["parallelism"]) == (
         running.pk, running.version_id, 2, 5,
     )  # fmt: skip
-    assert (shown["slots_elsewhere"], shown["restore"], shown["refusal"]) == (3, None, None)
-    assert shown["stop"] == {"median_ms": 4000.0, "longest_ms": 6000.0, "count": 3}
-    assert shown["state_bytes"] == Checkpoint.objects.get(run=running).size_bytes
+    assert (plan["slots_elsewhere"], plan["restore"], plan["refusal"]) == (3, None, None)
+    assert plan["stop"] == {"median_ms": 4000.0, "longest_ms": 6000.0, "count": 3}
+    assert plan["state_bytes"] == Checkpoint.objects.get(run=running).size_bytes
     same = api.get(path, {"parallelism": 2}).json()
     assert (same["parallelism"], same["refusal"]) == (
         None,
@@ -272,8 +272,8 @@ def test_a_rescale_is_bound_to_the_plan_that_was_read(
     assert not Operation.objects.exists()
     renewed = api.get(f"{job}/rescale/?parallelism=5").json()["plan_hash"]
     assert refused["plan_hash"] == renewed
-    whole = Operation.objects.get(pk=rescale(renewed).json()["id"])
-    assert whole.run == other
+    operation = Operation.objects.get(pk=rescale(renewed).json()["id"])
+    assert operation.run == other
     stop(other, make_checkpoint)
     reconciler.reconcile()
-    assert "plan_hash" not in part(whole, "restore").params
+    assert "plan_hash" not in part(operation, "restore").params

@@ -82,14 +82,14 @@ def test_a_pass_leaves_a_clone_that_is_being_created(
         finally:
             connection.close()
 
-    def create_after_a_pass(*given: Any) -> Any:
+    def create_after_a_pass(*args: Any) -> Any:
         with ThreadPoolExecutor(1) as worker:
             worker.submit(work).result(WAIT_S)
-        return create(*given)
+        return create(*args)
 
     monkeypatch.setattr("console.operations.kinds.snapshot.clone.create_clone", create_after_a_pass)
-    made = request(OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk}).operation
-    assert folders(settings) - before == {str((made.result or {})["job"])}, "its mark is removed"
+    row = request(OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk}).operation
+    assert folders(settings) - before == {str((row.result or {})["job"])}, "its mark is removed"
 
 
 def test_a_mark_that_could_not_be_removed_costs_no_clone(
@@ -102,8 +102,8 @@ def test_a_mark_that_could_not_be_removed_costs_no_clone(
 
     with monkeypatch.context() as broken:
         broken.setattr("pathlib.Path.unlink", fail)
-        made = request(
+        row = request(
             OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk}
         ).operation
     advance_operations()
-    assert folders(settings) - before == {str((made.result or {})["job"])}
+    assert folders(settings) - before == {str((row.result or {})["job"])}

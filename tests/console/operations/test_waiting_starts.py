@@ -94,10 +94,10 @@ def test_a_run_that_was_started_meanwhile_ends_the_waiting_start(
 
 
 def test_a_job_is_defined_and_started_over_rest(api: APIClient, pipeline: Pipeline) -> None:
-    made = api.post("/api/v1/jobs/", BODY, format="json")
-    assert made.status_code == 201, made.content
+    answer = api.post("/api/v1/jobs/", BODY, format="json")
+    assert answer.status_code == 201, answer.content
     row = Operation.objects.get(kind="start")
-    assert (row.job_id, row.kind, row.params["version"]) == (made.json()["id"], "start", JobVersion.objects.get().pk)
+    assert (row.job_id, row.kind, row.params["version"]) == (answer.json()["id"], "start", JobVersion.objects.get().pk)
 
 
 @pytest.mark.parametrize(

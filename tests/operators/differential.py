@@ -38,7 +38,7 @@ from runtime.operators.latest import Latest
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import owners_of_groups
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.operators.windows import deduplicate, late_records, session, window
+from runtime.operators.windows import deduplicate, fired_watermarks, session, window
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.session import SessionWindow
@@ -125,14 +125,14 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "tumbling window": Kind(
         lambda: Combined(_panes(SIZE_MS), TumblingWindow(["k"], SIZE_MS, AGGREGATES)),
-        (window, late_records),
+        (window, fired_watermarks),
     ),
     "sliding window": Kind(
         lambda: Combined(_panes(PANE_MS), SlidingWindow(["k"], SIZE_MS, PANE_MS, AGGREGATES)),
-        (window, late_records),
+        (window, fired_watermarks),
     ),
     "session window": Kind(lambda: SessionWindow(["k"], GAP_MS, "t", AGGREGATES, LATE), (session,)),
-    "deduplicate": Kind(lambda: Deduplicate(["k"], SIZE_MS, "t", LATE), (deduplicate, late_records)),
+    "deduplicate": Kind(lambda: Deduplicate(["k"], SIZE_MS, "t", LATE), (deduplicate, fired_watermarks)),
     "running aggregate": Kind(lambda: RunningAggregate(["k"], AGGREGATES), (running_aggregate,)),
     "latest": Kind(lambda: Latest(["k"], "t"), (latest,)),
     "keyed process": Kind(

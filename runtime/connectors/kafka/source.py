@@ -26,9 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.connectors.formats.base import Malformed
-from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
-from runtime.connectors.kafka.formats import Decoded, KafkaJson, MessageFormat
-from runtime.connectors.kafka.offsets import (
+from runtime.connectors.kafka.broker_offsets import (
     NO_END,
     OffsetRange,
     Partition,
@@ -39,6 +37,8 @@ from runtime.connectors.kafka.offsets import (
     decode_listing,
     encode_listing,
 )
+from runtime.connectors.kafka.connection import KafkaConnection, check_connection, check_topics
+from runtime.connectors.kafka.formats import Decoded, KafkaJson, MessageFormat
 from runtime.connectors.sources.event_clock import FUTURE_TIME, BoundedOutOfOrderness, check_event_time
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected

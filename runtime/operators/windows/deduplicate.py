@@ -15,7 +15,7 @@ from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.event_time import Times, pane_numbers
 from runtime.operators.late_rows import LateColumns
 from runtime.operators.output_tag import OutputTag
-from runtime.operators.windows.late_records import FiredWatermarks
+from runtime.operators.windows.fired_watermarks import FiredWatermarks
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, namespace_field

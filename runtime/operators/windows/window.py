@@ -19,7 +19,7 @@ from runtime.operators.aggregates import AggregateSet
 from runtime.operators.event_time import Times, pane_numbers
 from runtime.operators.late_rows import LateColumns
 from runtime.operators.output_tag import OutputTag
-from runtime.operators.windows.late_records import FiredWatermarks
+from runtime.operators.windows.fired_watermarks import FiredWatermarks
 from runtime.operators.windows.pre_aggregation import PreAggregator, state_columns
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.key_index import RowIds

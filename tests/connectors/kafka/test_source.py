@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.kafka.broker_offsets import NO_END, TopicOffsets, encode_listing
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
-from runtime.connectors.kafka.offsets import NO_END, TopicOffsets, encode_listing
 from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaReader, KafkaSource
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.ids import CheckpointId, OperatorId, Token

@@ -8,7 +8,7 @@ from django.template import Context
 
 def here(context: Context, **changes: Any) -> str:
     """The address of this page with some query parameters changed; None removes a parameter."""
-    kept = {name: values for name, values in context["request"].GET.lists() if name not in changes}
+    query = {name: values for name, values in context["request"].GET.lists() if name not in changes}
     changed = {name: str(value) for name, value in changes.items() if value not in (None, "")}
-    encoded = urlencode(kept | changed, doseq=True)
+    encoded = urlencode(query | changed, doseq=True)
     return f"?{encoded}" if encoded else context["request"].path

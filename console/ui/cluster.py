@@ -20,16 +20,16 @@ _USES: Final = {
 }
 
 
-def places_with_health(found: Cluster, now: datetime) -> tuple[tuple[Place, str], ...]:
+def places_with_health(cluster: Cluster, now: datetime) -> tuple[tuple[Place, str], ...]:
     """Each place, and the level of the health of its job. The jobs are loaded with their health."""
     return tuple(
-        (place, health_line(place.run, getattr(place.run.job, "health", None), now).level) for place in found.places
+        (place, health_line(place.run, getattr(place.run.job, "health", None), now).level) for place in cluster.places
     )
 
 
-def queues_with_uses(found: Cluster) -> tuple[tuple[str, str, int, int], ...]:
+def queues_with_uses(cluster: Cluster) -> tuple[tuple[str, str, int, int], ...]:
     """(queue, tasks in its places, places, free places) of the queues of the workers that answered."""
-    queues = found.workers.queues if found.workers else ()
+    queues = cluster.workers.queues if cluster.workers else ()
     return tuple((queue, _USES.get(queue, ""), places, free) for queue, places, free in queues)
 
 

@@ -48,5 +48,5 @@ def _watermark(numbers: Live) -> Quantity | None:
 
 
 def _lowest_watermark(numbers: Live) -> int | None:
-    known = [o.watermark for o in numbers.operators.values() if o.watermark is not None and not o.finished]
-    return min(known, default=None)
+    watermarks = [o.watermark for o in numbers.operators.values() if o.watermark is not None and not o.finished]
+    return min(watermarks, default=None)

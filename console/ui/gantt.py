@@ -86,12 +86,12 @@ def gantt(
         return None
     acknowledged_ms = max((lane.at_ms or 0 for lane in lanes), default=0)
     span_ms = max(took_ms, acknowledged_ms, 1.0)
-    operators = [(uid, list(own)) for uid, own in groupby(lanes, attrgetter("operator"))]
-    shown = [(uid, own) for uid, own in operators if uid == only] or operators
-    limit = len(lanes) if len(shown) == 1 else max(1, MAX_LANES // len(shown))
+    operators = [(uid, list(group)) for uid, group in groupby(lanes, attrgetter("operator"))]
+    selection = [(uid, group) for uid, group in operators if uid == only] or operators
+    limit = len(lanes) if len(selection) == 1 else max(1, MAX_LANES // len(selection))
     commit_ms = max(0.0, span_ms - acknowledged_ms)
     return Gantt(
-        groups=tuple(_group(uid, names.get(uid, uid), own, limit, span_ms) for uid, own in shown),
+        groups=tuple(_group(uid, names.get(uid, uid), group, limit, span_ms) for uid, group in selection),
         ticks=_ticks(span_ms),
         commit=_bar("commit", acknowledged_ms, commit_ms, span_ms) if completed else None,
         commit_ms=commit_ms,
@@ -100,8 +100,8 @@ def gantt(
 
 def _group(uid: str, name: str, lanes: list[Lane], limit: int, span_ms: float) -> Group:
     slowest = sorted(lanes, key=lambda lane: span_ms if lane.at_ms is None else lane.at_ms, reverse=True)[:limit]
-    shown = sorted(slowest, key=lambda lane: lane.index)
-    return Group(uid, name, tuple(_draw(lane, span_ms) for lane in shown), len(lanes) - len(shown))
+    selection = sorted(slowest, key=lambda lane: lane.index)
+    return Group(uid, name, tuple(_draw(lane, span_ms) for lane in selection), len(lanes) - len(selection))
 
 
 def _draw(lane: Lane, span_ms: float) -> DrawnLane:

@@ -81,8 +81,8 @@ class Inspector:
         run = self._page.run
         newest = [(row.pk, row.outcome) for row in self._page.attempts[:1]]
         moving = int(self._now.timestamp()) // REFRESH_S if run and not run.is_terminal else 0
-        known = (self.uid, run and (run.pk, run.state), newest, moving)
-        return blake2s(repr(known).encode(), digest_size=8).hexdigest()
+        facts = (self.uid, run and (run.pk, run.state), newest, moving)
+        return blake2s(repr(facts).encode(), digest_size=8).hexdigest()
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -141,8 +141,8 @@ class Inspector:
             return _with_meters(
                 [StateLine(self._names.get(uid, uid), "", size, None, 0.0) for uid, size in sizes.items() if size]
             )
-        own = [state for state in self._recorded_states[0] if state.operator == self.uid]
-        return _with_meters([StateLine(s.name, s.kind.value, s.nbytes, s.rows, 0.0) for s in own])
+        states = [state for state in self._recorded_states[0] if state.operator == self.uid]
+        return _with_meters([StateLine(s.name, s.kind.value, s.nbytes, s.rows, 0.0) for s in states])
 
     @property
     def shown_states(self) -> Sequence[StateLine]:
@@ -208,11 +208,11 @@ def _means(history: SubtaskHistory, rate: str, index: int) -> list[float | None]
         row[indexes.index(index)] if index in indexes else None
         for indexes, row in zip(history.index, history.numbers[rate], strict=True)
     ]
-    found: list[float | None] = []
+    means: list[float | None] = []
     for first in range(0, len(values), size):
-        known = [value for value in values[first : first + size] if value is not None]
-        found.append(sum(known) / len(known) if known else None)
-    return found
+        numbers = [value for value in values[first : first + size] if value is not None]
+        means.append(sum(numbers) / len(numbers) if numbers else None)
+    return means
 
 
 def _with_meters(lines: Sequence[StateLine]) -> tuple[StateLine, ...]:

@@ -60,8 +60,8 @@ class HealthView:
         """Without `last_known`, and without findings that repeat another."""
         findings = self.verdict.findings
         repeated = _repetitions((finding.rule, finding.operator) for finding in findings)
-        others = [finding for finding in findings[1:] if finding is not self.last_known]
-        return tuple(each for each in others if (each.rule, each.operator) not in repeated)
+        candidates = [finding for finding in findings[1:] if finding is not self.last_known]
+        return tuple(each for each in candidates if (each.rule, each.operator) not in repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +117,14 @@ def health_line(run: Run | None, stored: JobHealth | None, now: datetime) -> Hea
     last_known = next((finding for finding in findings[1:] if finding.get("as_of")), None)
     since = findings[0].get("since") if findings else None
     repeated = _repetitions(map(_rule_and_operator, findings))
-    others = [finding for finding in findings[1:] if finding is not last_known]
+    candidates = [finding for finding in findings[1:] if finding is not last_known]
     return HealthLine(
         level=UNKNOWN_HEALTH if is_old and stored.level <= Level.OK else Level(stored.level).word,
         sentence=stored.sentence if findings or is_old else "",
         since=datetime.fromisoformat(since) if since else None,
         last_known=last_known["sentence"] if last_known else "",
         checked_at=stored.checked_at if is_old else None,
-        more=sum(_rule_and_operator(finding) not in repeated for finding in others),
+        more=sum(_rule_and_operator(finding) not in repeated for finding in candidates),
     )
 
 
@@ -143,7 +143,7 @@ def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:
     oldest = now - MAX_AGE
     is_recent, is_final = Q(health__checked_at__gte=oldest), Q(health__is_final=True)
     is_valid = is_final | ~is_over & (is_recent | Q(health__level__gt=Level.OK))
-    found: FoundJobs = jobs.annotate(
+    rows: FoundJobs = jobs.annotate(
         shown_level=Case(
             When(is_known & is_valid, then=F("health__level")),
             When(run_state=RunState.FAILED, then=Value(float(Level.FAILED))),
@@ -153,4 +153,4 @@ def with_health_level(jobs: FoundJobs, now: datetime) -> FoundJobs:
             output_field=FloatField(),
         )
     )
-    return found
+    return rows

@@ -119,10 +119,10 @@ def job_view(
     numbers = _drop_ended_checkpoint(_with_run_state(live_metrics(run), run), rows.columns)
     is_top = before is None and interval is None  #: the table begins with the checkpoints of the strip
     if is_top:
-        shown = first_page([copy(row) for row in rows.columns[: TABLE_ROWS + 1]], TABLE_ROWS)
+        table = first_page([copy(row) for row in rows.columns[: TABLE_ROWS + 1]], TABLE_ROWS)
     else:
-        shown = by_number(checkpoints_of(checkpoint_table(page.job), interval), before, TABLE_ROWS)
-    show_progress(numbers, shown.rows)
+        table = by_number(checkpoints_of(checkpoint_table(page.job), interval), before, TABLE_ROWS)
+    show_progress(numbers, table.rows)
     schema = page.schema
     failure = run_failure(run, schema)
     health = job_health(page.job, run, page.restarts_ms, now)
@@ -142,7 +142,7 @@ def job_view(
         narrow=narrow if narrow and narrow.width <= MAX_NARROW_WIDTH else None,
         is_large=is_large,
         strip=rows.strip,
-        checkpoints=shown,
+        checkpoints=table,
         newest_restorable=rows.restorable,
         acts=actions.job_acts(
             page.job.pk,
@@ -265,8 +265,8 @@ def state_since(run: Run | None, attempt_ended_at: datetime | None, active: Sequ
     if run.run_state in STATES_BETWEEN_ATTEMPTS:
         return attempt_ended_at or run.created_at
     ending = [each.kind for each in operation_types() if run.run_state in each.states]
-    asked = [operation.created_at for operation in active if operation.kind in ending]
-    return asked[0] if asked else run.started_at or run.created_at
+    times = [operation.created_at for operation in active if operation.kind in ending]
+    return times[0] if times else run.started_at or run.created_at
 
 
 def run_failure(run: Run | None, schema: Schema) -> FailureDetail | None:

@@ -41,9 +41,9 @@ def several_by_number(tables: Sequence[tuple[QuerySet[Any], int | None]], size: 
         (rows if before is None else rows.filter(number__lt=before)).annotate(table=Value(place))[: size + 1]
         for place, (rows, before) in enumerate(tables)
     ]
-    found = sorted(parts[0].union(*parts[1:], all=True), key=lambda row: -row.number)
+    union = sorted(parts[0].union(*parts[1:], all=True), key=lambda row: -row.number)
     return [
-        _cut([row for row in found if row.table == place], "number", size, is_first=before is None)
+        _cut([row for row in union if row.table == place], "number", size, is_first=before is None)
         for place, (_, before) in enumerate(tables)
     ]
 
@@ -63,8 +63,8 @@ def by_time(rows: QuerySet[M], before: UUID | None) -> TablePage[M]:
 
     `before`: primary key of the last row of the page before, which need not be among `rows` any more.
     """
-    ordered, known = rows.order_by("-created_at", "-pk"), cast(Any, rows.model._default_manager)
-    last = known.filter(pk=before).values_list("created_at", flat=True).first() if before else None
+    ordered, manager = rows.order_by("-created_at", "-pk"), cast(Any, rows.model._default_manager)
+    last = manager.filter(pk=before).values_list("created_at", flat=True).first() if before else None
     if last is not None:
         ordered = older_than(ordered, last, before)
     return _cut(ordered[: ROWS_PER_PAGE + 1], "pk", ROWS_PER_PAGE, is_first=last is None)
@@ -122,13 +122,13 @@ def all_pages(rows: Any, following: Callable[[Any, Any], Any]) -> Iterator[list[
     Args:
         following: filters the queryset to the rows behind a row.
     """
-    rest = rows
+    remainder = rows
     for size in chain([FIRST_ROWS], repeat(ROWS_AT_ONCE)):
-        page = list(rest[:size])
+        page = list(remainder[:size])
         yield page
         if len(page) < size:
             return
-        rest = following(rows, page[-1])
+        remainder = following(rows, page[-1])
 
 
 def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int) -> TablePage[M]:
@@ -138,8 +138,8 @@ def _page(rows: QuerySet[M], key: str, lookup: str, position: object, size: int)
 
 def _cut(rows: Iterable[M], key: str, size: int, *, is_first: bool) -> TablePage[M]:
     """A page of `size` rows; a row more shows that there is a next page."""
-    shown = tuple(rows)
-    return TablePage(shown[:size], getattr(shown[size - 1], key) if len(shown) > size else None, is_first)
+    items = tuple(rows)
+    return TablePage(items[:size], getattr(items[size - 1], key) if len(items) > size else None, is_first)
 
 
 def whole_number(text: str | None) -> int | None:
@@ -147,9 +147,9 @@ def whole_number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
-def text(given: str | None) -> str:
+def text(value: str | None) -> str:
     """Text from a query string, without NUL characters, which Postgres cannot store."""
-    return (given or "").replace("\0", "").strip()
+    return (value or "").replace("\0", "").strip()
 
 
 def uuid(text: str | None) -> UUID | None:
@@ -162,7 +162,7 @@ def uuid(text: str | None) -> UUID | None:
 
 def moment(text: str | None) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text or "")
+        instant = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return instant if instant.tzinfo else None

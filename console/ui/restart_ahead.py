@@ -57,15 +57,17 @@ def restart_ahead(
         return None
     present = attempts[0] if attempts[0].ended_at is None else None
     if present is not None and present.restored_kind:
-        found = next((row for row in columns if row.number == present.restored_number), None)
+        checkpoint = next((row for row in columns if row.number == present.restored_number), None)
     else:
-        own = (row for row in columns if row.run_id == run.pk and row.kind == Kind.CHECKPOINT and row.is_restorable)
-        found = next(own, None)
+        candidates = (
+            row for row in columns if row.run_id == run.pk and row.kind == Kind.CHECKPOINT and row.is_restorable
+        )
+        checkpoint = next(candidates, None)
     usual_ms = median(restarts_ms) if restarts_ms else None
     left_ms = None if usual_ms is None else usual_ms - (now - ended_at) / timedelta(milliseconds=1)
     return RestartAhead(
-        checkpoint=found,
-        records=_records(run, found, now),
+        checkpoint=checkpoint,
+        records=_records(run, checkpoint, now),
         step=_step(run, present, live, next_at, now),
         left_ms=left_ms if left_ms is not None and left_ms > 0 else None,
         usual_ms=usual_ms,

@@ -72,13 +72,13 @@ class RunView:
         return any(phase.expected for phase in self.start)
 
 
-def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, ...], slot: int | None) -> RunView:
+def run_view(run: Run, schema: Schema, log_filter: LogFilter, logs: tuple[SlotLog, ...], slot: int | None) -> RunView:
     attempts = with_numbers(with_recorded_failures(Attempt.objects.filter(run=run)))
     related = attempts.select_related("restored_checkpoint")
-    shown = related.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
+    rows = related.defer("detail", *large_columns("restored_checkpoint"))[:MAX_ATTEMPTS]
     ended_by = ending_operation(run)
-    chosen = next((each for each in logs if each.index == slot and each.file), None)
-    file = chosen.file if chosen and chosen.file else log_file(run)
+    slot_log = next((each for each in logs if each.index == slot and each.file), None)
+    file = slot_log.file if slot_log and slot_log.file else log_file(run)
     return RunView(
         end=end_of_run(run, ended_by, schema),
         code=str(code_of_run(run) or ""),
@@ -90,16 +90,16 @@ def run_view(run: Run, schema: Schema, wanted: LogFilter, logs: tuple[SlotLog, .
                 failure_detail(attempt.recorded, run.version, schema, attempt.reason),
                 restart_phases(attempt) if attempt.number > 1 else (),
             )
-            for attempt in shown
+            for attempt in rows
         ),
         start=start_phases(*start_moments(run)),
         restored=restored_operators(run),
-        log=log_tail(file, LogSecrets.of(run), wanted),
+        log=log_tail(file, LogSecrets.of(run), log_filter),
         log_file=str(file),
         slots=logs,
-        slot=chosen,
+        slot=slot_log,
         log_host=run.lease_owner.partition(":")[0],
-        wanted=wanted,
+        wanted=log_filter,
     )
 
 
@@ -115,19 +115,19 @@ def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
             return ()
     names = {o["uid"]: o["name"] for o in (run.version.graph or {}).get("operators", ())}
     stored: Mapping[str, Mapping[str, Any]] = {row["uid"]: row for row in run.restore_checkpoint.operators}
-    found = []
+    operators = []
     for uid, name in names.items():
         row = stored.get(uid)
         if row is None:
-            found.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.NEW], None))
+            operators.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.NEW], None))
         elif row.get("finished") == "finished":
-            found.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.FINISHED], None))
+            operators.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.FINISHED], None))
         else:
-            found.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.MATCHED], row.get("state_bytes")))
+            operators.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.MATCHED], row.get("state_bytes")))
     left_out = [row for uid, row in stored.items() if uid not in names]
-    found += [RestoredOperator(row["uid"], _IN_RESTORE[OperatorMatch.DROPPED], row.get("state_bytes"))
+    operators += [RestoredOperator(row["uid"], _IN_RESTORE[OperatorMatch.DROPPED], row.get("state_bytes"))
               for row in left_out]  # fmt: skip
-    return tuple(found)
+    return tuple(operators)
 
 
 @lru_cache(maxsize=_MAX_FOLDERS)
@@ -140,7 +140,7 @@ def _restored_from_folder(pk: int, path: str) -> tuple[RestoredOperator, ...]:
     run = Run.objects.select_related("version").get(pk=pk)
     folder = str(job_root(run.job_id) / path)  # an absolute path stays as it is
     _, manifest = read_in_time(("restored folder", pk), partial(load_savepoint, folder))
-    found = mapping_report(manifest, restore_target(run.version, run.parallelism), str(run.job_id))
+    mapping = mapping_report(manifest, restore_target(run.version, run.parallelism), str(run.job_id))
     names = operator_names(run.version.graph)
     return tuple(
         RestoredOperator(
@@ -148,5 +148,5 @@ def _restored_from_folder(pk: int, path: str) -> tuple[RestoredOperator, ...]:
             _IN_RESTORE.get(row.fate, row.reason),
             row.state_bytes if row.fate in (OperatorMatch.MATCHED, OperatorMatch.DROPPED) else None,
         )
-        for row in found.operators
+        for row in mapping.operators
     )

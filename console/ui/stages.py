@@ -49,14 +49,14 @@ def _view(stage: StandingStage, *, is_over: bool) -> StageView:
     """The stage for a template. Figures remain after the stage's end, except rates. `is_over`: the run has ended."""
     is_running = stage.state == StageState.RUNNING
     report = convert_report(stage.live or {}, ReportLive) or ReportLive()
-    shown = [figure for figure in report.figures if is_running or figure.kind != "rate"]
+    figures = [figure for figure in report.figures if is_running or figure.kind != "rate"]
     return StageView(
         operator=stage.operator,
         state=NOT_STARTED if is_over and stage.state == StageState.WAITING else stage.state,
         deaths=stage.deaths,
         note=_note(stage),
         reported_at=stage.live_at,
-        figures=tuple((figure.label, _figure_quantity(figure), figure.kind == "text") for figure in shown),
+        figures=tuple((figure.label, _figure_quantity(figure), figure.kind == "text") for figure in figures),
     )
 
 

@@ -163,16 +163,16 @@ def _ticks(columns: Sequence[Column], rows: Sequence[Checkpoint]) -> tuple[Tick,
     """Round times between the triggers, whose labels do not touch each other."""
     form = "%m-%d %H:%M" if rows[-1].triggered_at - rows[0].triggered_at > _DATED_AFTER else "%H:%M:%S"
     step_s = _tick_step_s(rows)
-    found: list[Tick] = []
+    ticks: list[Tick] = []
     for (left, earlier), (right, row) in pairwise(zip(columns, rows, strict=True)):
         from_s, to_s = earlier.triggered_at.timestamp(), row.triggered_at.timestamp()
         at_s = to_s // step_s * step_s
         if at_s <= from_s:
             continue
         x = round(left.x + (right.x - left.x) * (at_s - from_s) / (to_s - from_s) + PITCH / 2, 1)
-        if not found or x - found[-1].x >= _MIN_TICK_DISTANCE:
-            found.append(Tick(x, f"{datetime.fromtimestamp(at_s, UTC):{form}}"))
-    return tuple(found)
+        if not ticks or x - ticks[-1].x >= _MIN_TICK_DISTANCE:
+            ticks.append(Tick(x, f"{datetime.fromtimestamp(at_s, UTC):{form}}"))
+    return tuple(ticks)
 
 
 def _tick_step_s(rows: Sequence[Checkpoint]) -> int:

@@ -89,8 +89,8 @@ class EditForm(JobForm):
 
     @classmethod
     def of_job(cls, job: Job, data: Any) -> Self:
-        own = {"name": job.name, "description": job.description, "owner": job.owner, "runbook": job.runbook}
-        return cls(data, initial={**own, "tags": ", ".join(job.tags), "review_policy": job.review_policy})
+        facts = {"name": job.name, "description": job.description, "owner": job.owner, "runbook": job.runbook}
+        return cls(data, initial={**facts, "tags": ", ".join(job.tags), "review_policy": job.review_policy})
 
     def clean_tags(self) -> list[str]:
         return str(self.cleaned_data["tags"]).split(",")
@@ -103,10 +103,10 @@ class SchemaForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.schema, most = schema, MAX_ROWS
         for parameter in schema_fields.parameters(schema):
-            made = schema_fields.field(parameter)
-            given = (self.initial or {}).get(parameter.name, made.initial)
-            self.fields[parameter.name] = shown = schema_fields.shown_as_text(made, given, most)
-            most -= len(given or ()) if isinstance(shown, RowsField) else 0
+            base_field = schema_fields.field(parameter)
+            value = (self.initial or {}).get(parameter.name, base_field.initial)
+            self.fields[parameter.name] = field = schema_fields.shown_as_text(base_field, value, most)
+            most -= len(value or ()) if isinstance(field, RowsField) else 0
 
     @property
     def values(self) -> dict[str, Any]:
@@ -127,8 +127,8 @@ class VersionForms:
                 "A version as YAML may have another one, for a start without state."
             )  # fmt: skip
         self.params = SchemaForm(schema, data, prefix="params", initial=mask(like.params, schema) if like else None)
-        own = mask_settings(like.settings) if like else None
-        self.settings = SchemaForm(SETTINGS_SCHEMA, data, prefix="settings", initial=own)
+        settings = mask_settings(like.settings) if like else None
+        self.settings = SchemaForm(SETTINGS_SCHEMA, data, prefix="settings", initial=settings)
 
     def is_valid(self) -> bool:
         return all([form.is_valid() for form in (self.parallelism, self.params, self.settings)])  # noqa: C419 - all errors
@@ -140,9 +140,9 @@ class VersionForms:
 
     def add_refusal(self, refused: Refused) -> None:
         """Shows a refusal of the service at the field that it names."""
-        head, _, rest = (refused.field or "").partition(".")
+        head, _, path = (refused.field or "").partition(".")
         form = {"params": self.params, "settings": self.settings}.get(head, self.parallelism)
-        add_refusal(form, rest.partition(".")[0] if rest else head, refused)
+        add_refusal(form, path.partition(".")[0] if path else head, refused)
 
 
 def add_refusal(form: forms.Form, name: str, refused: Refused) -> None:
@@ -180,9 +180,9 @@ class RescaleForm(forms.Form):
 
     def limit(self, versions: Sequence[JobVersion]) -> int | None:
         """The highest parallelism of the chosen version; without a choice, of any; None if there is no version."""
-        chosen = whole_number(str(self["version"].value() or ""))
+        pk = whole_number(str(self["version"].value() or ""))
         limits = {version.pk: parallelism_limit(version) for version in versions}
-        return limits.get(chosen or 0, max(limits.values(), default=None))
+        return limits.get(pk or 0, max(limits.values(), default=None))
 
 
 class CloneForm(RescaleForm):

@@ -34,8 +34,8 @@ class RowsWidget(forms.Widget):
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         blank = ("", "") if self.has_names else ""
-        given = [*(value or ()), *[blank] * BLANK_ROWS]
-        rows = [(self._row(name, at, row, attrs or {}),) for at, row in enumerate(given, 1)]
+        values = [*(value or ()), *[blank] * BLANK_ROWS]
+        rows = [(self._row(name, at, row, attrs or {}),) for at, row in enumerate(values, 1)]
         return format_html('<div class="rows" data-rows>{}</div>', format_html_join("\n", "{}", rows))
 
     def _row(self, name: str, at: int, row: Any, attrs: Mapping[str, Any]) -> SafeString:
@@ -47,12 +47,12 @@ class RowsWidget(forms.Widget):
             "id": f"{id_}_value" if self.has_names else id_,
             "aria-label": f"{self.title}, value of row {at}",
         }
-        shown = self.element.widget.render(name, self.element.prepare_value(inner), value)
+        value_input = self.element.widget.render(name, self.element.prepare_value(inner), value)
         if not self.has_names:
-            return format_html('<div class="row" data-row>{}</div>', shown)
+            return format_html('<div class="row" data-row>{}</div>', value_input)
         label = {**shared, "id": id_, "aria-label": f"{self.title}, name of row {at}"}
-        named = forms.TextInput().render(name + _NAME, key, label)
-        return format_html('<div class="row" data-row>{}{}</div>', named, shown)
+        name_input = forms.TextInput().render(name + _NAME, key, label)
+        return format_html('<div class="row" data-row>{}{}</div>', name_input, value_input)
 
 
 class RowsField(forms.Field):
@@ -69,22 +69,22 @@ class RowsField(forms.Field):
         """The JSON value; None if no row is filled. Raises ValidationError, which names each row at fault."""
         if not value:  # the request has no rows at all, although a page always sends blank rows
             return super().clean(None)
-        named = value if self.has_names else [("", text) for text in value]
-        rows = [(at, name, text) for at, (name, text) in enumerate(named, 1) if name or text]
-        found: list[tuple[str, Any]] = []
+        pairs = value if self.has_names else [("", text) for text in value]
+        rows = [(at, name, text) for at, (name, text) in enumerate(pairs, 1) if name or text]
+        entries: list[tuple[str, Any]] = []
         errors: list[str] = []
         for at, name, text in rows:
             try:
                 if self.has_names:
-                    _require_name(name, [key for key, _ in found])
-                found.append((name, self.element.clean(text)))
+                    _require_name(name, [key for key, _ in entries])
+                entries.append((name, self.element.clean(text)))
             except ValidationError as error:
                 errors += [f"Row {at}: {message}" for message in error.messages]
         if errors:
             raise ValidationError(errors)
-        if not found and not self.keeps_empty:
+        if not entries and not self.keeps_empty:
             return None
-        return dict(found) if self.has_names else [inner for _, inner in found]
+        return dict(entries) if self.has_names else [inner for _, inner in entries]
 
     def can_show(self, value: Any, most: int = MAX_ROWS) -> bool:
         """Whether at most `most` rows keep `value` as it is.
@@ -102,12 +102,12 @@ class RowsField(forms.Field):
 
 def _texts(data: Any, name: str) -> list[str]:
     """The texts of the inputs with this name; a plain mapping has them as a list."""
-    found = data.getlist(name) if hasattr(data, "getlist") else data.get(name, [])
-    return [str(text) for text in found]
+    texts = data.getlist(name) if hasattr(data, "getlist") else data.get(name, [])
+    return [str(text) for text in texts]
 
 
-def _require_name(name: str, taken: list[str]) -> None:
+def _require_name(name: str, names: list[str]) -> None:
     if not name:
         raise ValidationError("a value needs a name.")
-    if name in taken:
+    if name in names:
         raise ValidationError(f"the name {name} is used twice.")

@@ -46,8 +46,8 @@ class JsonField(forms.CharField):
         if text == MASK:
             return text  # stands for a stored secret
         try:
-            given = json.loads(text)
-            require_storable(given)
+            document = json.loads(text)
+            require_storable(document)
         except json.JSONDecodeError as error:
             raise ValidationError(
                 f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
@@ -56,7 +56,7 @@ class JsonField(forms.CharField):
             raise ValidationError("This is nested too deeply.") from error
         except Refused as refused:
             raise ValidationError(f"This value cannot be stored: {refused.detail}") from refused
-        return given
+        return document
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) or value is None else json.dumps(value, indent=2, ensure_ascii=False)
@@ -82,8 +82,8 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        found = self.schema.get("type")
-        return found if isinstance(found, str) else ""
+        kind = self.schema.get("type")
+        return kind if isinstance(kind, str) else ""
 
 
 def parameters(schema: Schema) -> tuple[Parameter, ...]:
@@ -96,30 +96,30 @@ def parameters(schema: Schema) -> tuple[Parameter, ...]:
 
 def field(parameter: Parameter) -> forms.Field:
     """The form field of a parameter."""
-    made = _field(parameter)
+    form_field = _field(parameter)
     if parameter.kind == "string" and "enum" not in parameter.schema and is_secret(parameter.name, parameter.schema):
         if is_declared_secret(parameter.schema):
-            made.widget.attrs |= {"placeholder": "${secret:NAME}", "autocomplete": "off", "spellcheck": "false"}
+            form_field.widget.attrs |= {"placeholder": "${secret:NAME}", "autocomplete": "off", "spellcheck": "false"}
         else:
-            made.widget = forms.PasswordInput(
-                render_value=True, attrs={**made.widget.attrs, "autocomplete": "new-password"}
+            form_field.widget = forms.PasswordInput(
+                render_value=True, attrs={**form_field.widget.attrs, "autocomplete": "new-password"}
             )
-    made.label = label(parameter)
-    if isinstance(made, RowsField):
-        made.widget.title = made.label
-    made.help_text = str(parameter.schema.get("description", ""))
+    form_field.label = label(parameter)
+    if isinstance(form_field, RowsField):
+        form_field.widget.title = form_field.label
+    form_field.help_text = str(parameter.schema.get("description", ""))
     if "default" in parameter.schema:
         default = parameter.schema["default"]
-        made.initial = json.dumps(default) if "enum" in parameter.schema else default
-    made.widget.attrs["data-type"] = _TYPES.get(parameter.kind, "JSON")
-    return made
+        form_field.initial = json.dumps(default) if "enum" in parameter.schema else default
+    form_field.widget.attrs["data-type"] = _TYPES.get(parameter.kind, "JSON")
+    return form_field
 
 
-def shown_as_text(made: forms.Field, value: Any, most: int) -> forms.Field:
-    """`made`, or a field for JSON text if at most `most` rows cannot keep the given `value`."""
-    if not isinstance(made, RowsField) or value is None or made.can_show(value, most):
-        return made
-    text = JsonField(required=made.required, label=made.label, help_text=made.help_text)
+def shown_as_text(form_field: forms.Field, value: Any, most: int) -> forms.Field:
+    """`form_field`, or a field for JSON text if at most `most` rows cannot keep the given `value`."""
+    if not isinstance(form_field, RowsField) or value is None or form_field.can_show(value, most):
+        return form_field
+    text = JsonField(required=form_field.required, label=form_field.label, help_text=form_field.help_text)
     text.widget.attrs["data-type"] = "JSON"
     return text
 
@@ -140,8 +140,8 @@ def words(name: str) -> str:
 def describe_params(schema: Schema, params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(label, text) of the given parameters in the order of the form; parameters unknown to the schema come last."""
     labels = {parameter.name: label(parameter) for parameter in parameters(schema)}
-    given = sorted(params, key=lambda name: list(labels).index(name) if name in labels else len(labels))
-    return tuple((labels.get(name, words(name)), _param_text(name, params[name])) for name in given)
+    names = sorted(params, key=lambda name: list(labels).index(name) if name in labels else len(labels))
+    return tuple((labels.get(name, words(name)), _param_text(name, params[name])) for name in names)
 
 
 def _param_text(name: str, value: Any) -> str:
@@ -152,16 +152,16 @@ def _param_text(name: str, value: Any) -> str:
     unit = name.rpartition("_")[2]
     if unit not in _QUANTITIES or isinstance(value, bool) or not isinstance(value, int | float):
         return text
-    write, own = _QUANTITIES[unit]
-    shown = write(value)
-    return text if shown.unit == own else f"{text} ({shown})"
+    write, base_unit = _QUANTITIES[unit]
+    quantity = write(value)
+    return text if quantity.unit == base_unit else f"{text} ({quantity})"
 
 
 def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a submitted form. Empty fields are omitted, so that their defaults apply."""
-    given = ((parameter, cleaned.get(parameter.name)) for parameter in parameters(schema))
+    pairs = ((parameter, cleaned.get(parameter.name)) for parameter in parameters(schema))
     return {
-        parameter.name: value for parameter, value in given if value is not None and not _left_empty(parameter, value)
+        parameter.name: value for parameter, value in pairs if value is not None and not _left_empty(parameter, value)
     }
 
 
@@ -171,16 +171,16 @@ def _left_empty(parameter: Parameter, value: Any) -> bool:
 
 
 def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Parameter:
-    found = _resolve(part, root)
-    options = [_resolve(option, root) for option in (*found.get("anyOf", ()), *found.get("oneOf", ()))]
+    schema = _resolve(part, root)
+    options = [_resolve(option, root) for option in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))]
     real = [option for option in options if option.get("type") != "null"]
     nullable = len(real) < len(options)
     if len(real) == 1:
-        found = {**real[0], **{key: value for key, value in found.items() if key not in ("anyOf", "oneOf")}}
-    elements = found.get(_ELEMENTS.get(str(found.get("type")), ""))
+        schema = {**real[0], **{key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}}
+    elements = schema.get(_ELEMENTS.get(str(schema.get("type")), ""))
     if isinstance(elements, Mapping):
-        found = {**found, "element": _parameter("", elements, root, required=True).schema}
-    return Parameter(name, found, required, nullable)
+        schema = {**schema, "element": _parameter("", elements, root, required=True).schema}
+    return Parameter(name, schema, required, nullable)
 
 
 def _resolve(part: Schema, root: Schema) -> Schema:
@@ -192,10 +192,10 @@ def _resolve(part: Schema, root: Schema) -> Schema:
         reference = part.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             return part
-        found: Any = root
+        schema: Any = root
         for step in reference[2:].split("/"):
-            found = found.get(step, {}) if isinstance(found, Mapping) else {}
-        referred = {key: value for key, value in found.items() if key != "title"}
+            schema = schema.get(step, {}) if isinstance(schema, Mapping) else {}
+        referred = {key: value for key, value in schema.items() if key != "title"}
         part = {**referred, **{key: value for key, value in part.items() if key != "$ref"}}
     return part
 
@@ -229,8 +229,8 @@ def _rows(parameter: Parameter, required: bool) -> forms.Field | None:
     if not is_scalar or schema.get("properties") or schema.get("prefixItems"):
         return None
     has_names, default = parameter.kind == "object", schema.get("default")
-    made = RowsField(_element(element, has_names), has_names=has_names, required=required, keeps_empty=bool(default))
-    return made if not default or made.can_show(default) else None
+    rows = RowsField(_element(element, has_names), has_names=has_names, required=required, keeps_empty=bool(default))
+    return rows if not default or rows.can_show(default) else None
 
 
 def _element(element: Parameter, has_names: bool) -> forms.Field:
@@ -246,8 +246,8 @@ def _element(element: Parameter, has_names: bool) -> forms.Field:
 
 def _choice(options: list[Any], required: bool, has_default: bool) -> forms.Field:
     """A select field. With a default it may be missing from a request, though the page always sends a choice."""
-    shown = [(json.dumps(option), str(option)) for option in options if option is not None]
-    choices = shown if required or has_default else [("", "default"), *shown]
+    pairs = [(json.dumps(option), str(option)) for option in options if option is not None]
+    choices = pairs if required or has_default else [("", "default"), *pairs]
     return JsonChoiceField(choices=choices, required=required, coerce=json.loads, empty_value=None)
 
 

@@ -32,14 +32,14 @@ def compact_layout(
 
     `room`: the width of the page, if it is narrow.
     """
-    found = chains(nodes, edges, back)
-    head = {node: chain[0] for chain in found for node in chain}
+    groups = chains(nodes, edges, back)
+    head = {node: chain[0] for chain in groups for node in chain}
     outer = [(head[a], head[b]) for a, b in edges if head[a] != head[b]]
-    heads = [chain[0] for chain in found]
-    placed = layout(heads, outer, _metrics(heads, outer, found, room), back=[(head[a], head[b]) for a, b in back])
+    heads = [chain[0] for chain in groups]
+    placed = layout(heads, outer, _metrics(heads, outer, groups, room), back=[(head[a], head[b]) for a, b in back])
     boxes = {
         node: Box(box.x, box.y + at * ROW, box.width, ROW)
-        for chain in found
+        for chain in groups
         for box in [placed.boxes[chain[0]]]
         for at, node in enumerate(chain)
     }
@@ -60,7 +60,7 @@ def chains(nodes: Sequence[str], edges: Sequence[Edge], back: Sequence[Edge] = (
         after[a].append(b)
         before[b].append(a)
     looped = {end for edge in back for end in edge}
-    found, placed = [], set()
+    pieces, placed = [], set()
     for node in nodes:
         if node in placed:
             continue
@@ -70,8 +70,8 @@ def chains(nodes: Sequence[str], edges: Sequence[Edge], back: Sequence[Edge] = (
                 break
             chain.append(after[chain[-1]][0])
         placed.update(chain)
-        found += _pieces(chain)
-    return found
+        pieces += _pieces(chain)
+    return pieces
 
 
 def _pieces(chain: Sequence[str]) -> list[tuple[str, ...]]:
@@ -82,7 +82,7 @@ def _pieces(chain: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _metrics(
-    heads: Sequence[str], edges: Sequence[Edge], found: Sequence[Sequence[str]], narrow: float | None
+    heads: Sequence[str], edges: Sequence[Edge], groups: Sequence[Sequence[str]], narrow: float | None
 ) -> Metrics:
     depth = max(ranks(heads, edges).values(), default=0) + 1
     room = narrow or (ROOM_BESIDE if depth <= MAX_BESIDE_RANKS else _ROOM)
@@ -91,7 +91,7 @@ def _metrics(
     return Metrics(
         box_width=min(max(width // 1, _MIN_WIDTH), _MAX_WIDTH),
         box_height=ROW,
-        heights={chain[0]: ROW * len(chain) for chain in found},
+        heights={chain[0]: ROW * len(chain) for chain in groups},
         gap=gap,
         least_gap=_LEAST_GAP,
         wide_gap=gap,

@@ -84,8 +84,8 @@ def _minimise_crossings(order: Order, links: Sequence[Link]) -> Order:
         if fewest == 0:
             break
         order = _sweep(order, links, forward=sweep % 2 == 0)
-        if (found := crossings(order, links)) < fewest:
-            best, fewest = order, found
+        if (count := crossings(order, links)) < fewest:
+            best, fewest = order, count
     return best
 
 

@@ -88,16 +88,16 @@ def layout(
     arranged = layers(nodes, edges)
     sizes = _fit_gaps(metrics or Metrics(), len(arranged.order))
     boxes = _boxes(arranged, sizes)
-    named = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
+    node_boxes = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
     columns = tuple(_column(rank, sizes) for rank in range(len(arranged.order)))
     lowest = max((box.y + box.height for box in boxes.values()), default=0)
     return Layout(
         width=(columns[-1][1] if columns else 0) + sizes.margin,
         height=lowest + _BACK_STEP * len(back) + sizes.margin + sizes.foot,
-        boxes=named,
+        boxes=node_boxes,
         routes=_routes(arranged, boxes, sizes),
         back=tuple(
-            _back_route(named[source], named[target], lowest + _BACK_STEP * (number + 1), sizes.back_margin)
+            _back_route(node_boxes[source], node_boxes[target], lowest + _BACK_STEP * (number + 1), sizes.back_margin)
             for number, (source, target) in enumerate(back)
         ),
         columns=columns,
@@ -154,8 +154,8 @@ def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
         forward = sweep % 2 == 1
         beside = before if forward else behind
         for column in arranged.order if forward else reversed(arranged.order):
-            wanted = [fmean(middles[n] for n in beside[v]) if beside[v] else middles[v] for v in column]
-            middles.update(zip(column, _keep_apart(column, wanted, sizes), strict=True))
+            targets = [fmean(middles[n] for n in beside[v]) if beside[v] else middles[v] for v in column]
+            middles.update(zip(column, _keep_apart(column, targets, sizes), strict=True))
     return middles
 
 
@@ -170,15 +170,15 @@ def _neighbours(arranged: Layers) -> tuple[dict[Vertex, list[Vertex]], dict[Vert
     return before, behind
 
 
-def _keep_apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) -> list[float]:
-    """The positions nearest to `wanted` that keep order and spacing (isotonic regression by pooling adjacent
+def _keep_apart(column: Sequence[Vertex], targets: Sequence[float], sizes: Metrics) -> list[float]:
+    """The positions nearest to `targets` that keep order and spacing (isotonic regression by pooling adjacent
     violators).
     """
     offsets = [0.0]
     for above, below in itertools.pairwise(column):
         offsets.append(offsets[-1] + (_height(above, sizes) + _height(below, sizes)) / 2 + sizes.space)
     pools: list[list[float]] = []
-    for place, offset in zip(wanted, offsets, strict=False):
+    for place, offset in zip(targets, offsets, strict=False):
         pool = [place - offset]
         while pools and fmean(pools[-1]) > fmean(pool):
             pool = pools.pop() + pool

@@ -70,14 +70,14 @@ def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[floa
 
 def _beside(labels: Sequence[tuple[float, float]], x: float) -> float:
     """`x`, or the nearer side of the labels at `x`; labels that overlap count as one."""
-    taken: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     for left, right in sorted((left - _CLEARANCE, right + _CLEARANCE) for left, right in labels):
-        if taken and left < taken[-1][1]:
-            first, last = taken.pop()
-            taken.append((first, max(last, right)))
+        if spans and left < spans[-1][1]:
+            first, last = spans.pop()
+            spans.append((first, max(last, right)))
         else:
-            taken.append((left, right))
-    for left, right in taken:
+            spans.append((left, right))
+    for left, right in spans:
         if left < x < right:
             return left if x - left < right - x else right
     return x

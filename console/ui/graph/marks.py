@@ -53,7 +53,7 @@ def marks(
     Of several findings on an operator, the first counts: they are the most severe first. An operator that is blamed
     itself is not marked as waiting.
     """
-    found: dict[str, Mark] = {}
+    causes: dict[str, Mark] = {}
     waiting: dict[str, Mark] = {}
     for finding in findings:
         if finding.operator in names and (word := _WORDS.get(finding.rule)):
@@ -61,7 +61,7 @@ def marks(
             if finding.rule == SKEW and finding.operator in skew:
                 word = f"{word} {skew[finding.operator]:.1f}×"
             mark = Mark(word, *(("square", Meaning.FAILED) if is_failed else ("triangle", Meaning.ATTENTION)))
-            found.setdefault(finding.operator, mark)
+            causes.setdefault(finding.operator, mark)
         for uid in finding.waiting:
             waiting.setdefault(uid, Mark(f"waits for {names.get(finding.operator)}", "pause", Meaning.BUSY))
-    return {uid: mark for uid, mark in (waiting | found).items() if uid in names}
+    return {uid: mark for uid, mark in (waiting | causes).items() if uid in names}

@@ -17,11 +17,13 @@ _BAR_X: Final = 72.0  #: right of the rate
 _EDGE_SCALE: Final = 0.6  #: of the width of an edge in a graph with all numbers
 
 
-def compact_graph(picture: GraphPicture, chosen: str, address: Callable[[str], str], name: str = "node") -> SafeString:
+def compact_graph(
+    picture: GraphPicture, operator: str, address: Callable[[str], str], name: str = "node"
+) -> SafeString:
     """Edges and nodes.
 
     Args:
-        chosen: uid of the chosen operator.
+        operator: uid of the chosen operator.
         address: of the page with another chosen operator.
         name: begin of the ids of nodes.
     """
@@ -32,7 +34,7 @@ def compact_graph(picture: GraphPicture, chosen: str, address: Callable[[str], s
             node,
             f"{name}-{number}",
             address(node.uid),
-            is_chosen=node.uid == chosen,
+            is_chosen=node.uid == operator,
             is_next=(node.box.x, node.box.y) in ends,
         )
         for number, node in enumerate(picture.nodes, start=1)
@@ -54,13 +56,13 @@ def _node(node: NodePicture, name: str, href: str, *, is_chosen: bool, is_next: 
     box, right = node.box, node.box.width - _PAD
     current = ' aria-current="true"' if is_chosen else ""
     state = f", {node.state}" if node.state else ""
-    found = f", {node.mark.word}" if node.mark else ""
+    mark = f", {node.mark.word}" if node.mark else ""
     meaning = f" {node.mark.meaning}" if node.mark else ""
     arrow = f'<path class="into" d="M{box.width / 2 - 5:g} -1h10l-5 6z"/>' if is_next else ""
     return (
         f'<a class="node-link" id="{name}" href="{escape(href)}#graph-head"{current}>'
         f'<g class="node {escape(node.role)}{" finished" if node.finished else ""}{meaning}" '
-        f'transform="translate({box.x:g} {box.y:g})"><title>{_about(node)}{escape(state + found)}</title>'
+        f'transform="translate({box.x:g} {box.y:g})"><title>{_about(node)}{escape(state + mark)}</title>'
         f'<rect class="frame" width="{box.width:g}" height="{ROW:g}"/>{arrow}'
         f'<rect class="halo" x="1.5" y="1.5" width="{box.width - 3:g}" height="{ROW - 3:g}"/>'
         f'<text class="name long" x="{_PAD:g}" y="16">{escape(node.short_name)}</text>'
@@ -85,8 +87,8 @@ def _foot(node: NodePicture, right: float) -> str:
         return f'<path class="tick" d="M{_PAD:g} 28l3 3 6-7"/>{word}'
     is_source = node.role == "source"
     moved = node.records_out if is_source else node.records_in
-    shown = (node.rate_out if is_source else node.rate_in) if node.flowing else moved
-    figure = f'<text class="figure fine" x="{_PAD:g}" y="33">{_quantity(shown)}</text>'
+    value = (node.rate_out if is_source else node.rate_in) if node.flowing else moved
+    figure = f'<text class="figure fine" x="{_PAD:g}" y="33">{_quantity(value)}</text>'
     if not node.flowing:
         return figure
     return f"{figure}{_load(node, _BAR_X, right, 27, 5)}"

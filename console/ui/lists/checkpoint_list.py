@@ -55,15 +55,15 @@ class CheckpointList:
     matching: str
 
 
-def filtered_checkpoints(job: Job, given: QueryDict) -> CheckpointList:
-    """The list for the query parameters `given`. At most five queries."""
-    data = {name: given.get(name, "").replace("\0", "").strip() for name in CheckpointFilter.base_filters}
-    found = CheckpointFilter(data, queryset=checkpoint_table(job), job=job)
-    page = by_number(found.qs, whole_number(given.get("before")), ROWS_PER_PAGE) if found.is_valid() else None
-    errors = {name: tuple(str(text) for text in texts) for name, texts in found.form.errors.items()}
+def filtered_checkpoints(job: Job, query: QueryDict) -> CheckpointList:
+    """The list for the parameters of `query`. At most five queries."""
+    data = {name: query.get(name, "").replace("\0", "").strip() for name in CheckpointFilter.base_filters}
+    filters = CheckpointFilter(data, queryset=checkpoint_table(job), job=job)
+    page = by_number(filters.qs, whole_number(query.get("before")), ROWS_PER_PAGE) if filters.is_valid() else None
+    errors = {name: tuple(str(text) for text in texts) for name, texts in filters.form.errors.items()}
     fields = _fields(job, data, errors)
-    chosen = sum(bool(field.value) for field in fields)
-    return CheckpointList(fields, page, chosen, _matching(page, found.qs) if page and chosen else "")
+    count = sum(bool(field.value) for field in fields)
+    return CheckpointList(fields, page, count, _matching(page, filters.qs) if page and count else "")
 
 
 def _matching(page: TablePage[Checkpoint], rows: QuerySet[Checkpoint]) -> str:
@@ -77,11 +77,11 @@ def _fields(job: Job, data: Mapping[str, str], errors: Mapping[str, tuple[str, .
     runs = Run.objects.filter(job=job).order_by("-pk").values_list("pk", flat=True)[:MAX_CHOICES]
     versions = JobVersion.objects.filter(job=job).order_by("-number").values_list("number", flat=True)[:MAX_CHOICES]
 
-    def field(name: str, label: str, options: Any = (), **more: str) -> FilterField:
+    def field(name: str, label: str, options: Any = (), **attributes: str) -> FilterField:
         value = data.get(name, "")
         texts = dict.fromkeys([*(str(option) for option in options), *([value] if options and value else [])])
         choices = tuple(Choice(text, text.replace("_", " "), text == value) for text in texts)
-        return FilterField(name, label, value, errors.get(name, ()), choices, **more)
+        return FilterField(name, label, value, errors.get(name, ()), choices, **attributes)
 
     return (
         field("kind", "Kind", [kind.value for kind in Kind]),

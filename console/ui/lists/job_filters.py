@@ -46,12 +46,12 @@ class JobFilters:
         """The jobs before the choice of a state and a level, which the tallies count."""
         return with_health_level(find_jobs(self.q, tag=self.tag, owner=self.owner, archived=self.archived), now)
 
-    def chosen(self, found: FoundJobs) -> FoundJobs:
+    def chosen(self, jobs: FoundJobs) -> FoundJobs:
         if self.state:
-            found = with_run_states(found, states_of(self.state))
+            jobs = with_run_states(jobs, states_of(self.state))
         if self.health:
-            found = found.filter(shown_level__in=[level for level in HEALTH_LEVELS if level.word == self.health])
-        return found
+            jobs = jobs.filter(shown_level__in=[level for level in HEALTH_LEVELS if level.word == self.health])
+        return jobs
 
 
 def health_tally(counts: Mapping[int, int]) -> list[tuple[str, int]]:

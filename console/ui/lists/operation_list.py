@@ -42,5 +42,5 @@ class OperationFilters:
 
 def csv_rows(rows: QuerySet[Operation]) -> Iterator[tuple[Any, ...]]:
     """The fields of the operations, newest first."""
-    found = rows.values_list(*OPERATIONS.field_paths, named=True)
-    return chain.from_iterable(all_pages(found, lambda rows, last: older_than(rows, last.created_at, last.pk)))
+    records = rows.values_list(*OPERATIONS.field_paths, named=True)
+    return chain.from_iterable(all_pages(records, lambda rows, last: older_than(rows, last.created_at, last.pk)))

@@ -84,15 +84,15 @@ def subtask_page(run: Run, operator: Mapping[str, Any], sort: str, first: int, n
         value = order(row) if order else None
         return value is None, sign * (value or 0.0), row.index
 
-    shown = tuple(sorted(rows, key=place)[first : first + SUBTASKS_PER_PAGE])
+    page = tuple(sorted(rows, key=place)[first : first + SUBTASKS_PER_PAGE])
     return SubtaskPage(
-        at=at, sort=sort, rows=shown, total=len(rows), first=first, acknowledged=acknowledged, completed=completed
+        at=at, sort=sort, rows=page, total=len(rows), first=first, acknowledged=acknowledged, completed=completed
     )
 
 
 def _lanes(checkpoint: Checkpoint | None, uid: str) -> Mapping[int, Lane]:
-    own = checkpoint.acknowledgements.get(uid) if checkpoint else None
-    return {lane.index: lane for lane in lanes_of({uid: own}, (uid,))} if own else {}
+    record = checkpoint.acknowledgements.get(uid) if checkpoint else None
+    return {lane.index: lane for lane in lanes_of({uid: record}, (uid,))} if record else {}
 
 
 def _rows(

@@ -30,12 +30,12 @@ class LiveNode(Node):
     def render(self, context: Context) -> SafeString:
         name = str(self.name.resolve(context))
         key = f"{self.key.resolve(context)}{_zone_mark(context)}_" if self.key else ""
-        known = (context.get("known_blocks") or {}).get(name, "")
-        if key and known.startswith(key):
+        browser_digest = (context.get("known_blocks") or {}).get(name, "")
+        if key and browser_digest.startswith(key):
             return mark_safe("")
         content = self._load_or_render(context, name, key) if key else self.nodelist.render(context).strip()
         digest = key + blake2s(_TICKING.sub(">", content).encode(), digest_size=8).hexdigest()
-        if known.rpartition("_")[2] == digest.rpartition("_")[2]:
+        if browser_digest.rpartition("_")[2] == digest.rpartition("_")[2]:
             return mark_safe("")
         swap = mark_safe(' hx-swap-oob="true"') if context.get("fragment") else ""
         return format_html(
@@ -45,11 +45,11 @@ class LiveNode(Node):
     def _load_or_render(self, context: Context, name: str, key: str) -> str:
         fragments, address = caches["fragments"], f"{name} {key} {context['request'].get_full_path()}"
         place = blake2s(address.encode(), digest_size=16).hexdigest()
-        found: str | None = fragments.get(place)
-        if found is None:
-            found = str(self.nodelist.render(context).strip())
-            fragments.set(place, found)
-        return found
+        fragment: str | None = fragments.get(place)
+        if fragment is None:
+            fragment = str(self.nodelist.render(context).strip())
+            fragments.set(place, fragment)
+        return fragment
 
 
 def _zone_mark(context: Context) -> str:

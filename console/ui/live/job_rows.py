@@ -71,12 +71,12 @@ class MarkedRows:
         """Rows of an earlier request with the present columns that move, if no other column has changed since."""
         stable = sorted(item for item in self._marks.items() if item[0] not in ("older", "report"))
         marks = digest(age(str(self._pk)), stable)
-        kept = _SHARED.get(self._pk, marks)
-        if kept is not None:
-            return replace(kept, page=_with_moving(kept.page))
-        found = _read(self._pk)
-        _SHARED.put(self._pk, marks, found)
-        return found
+        entry = _SHARED.get(self._pk, marks)
+        if entry is not None:
+            return replace(entry, page=_with_moving(entry.page))
+        rows = _read(self._pk)
+        _SHARED.put(self._pk, marks, rows)
+        return rows
 
     def block_keys(self, **facts: Any) -> dict[str, str]:
         """By block: a name of its content, from the marks of its rows and from its `facts`, values beside these."""
@@ -94,8 +94,8 @@ class _Shared:
         self._changing = threading.Lock()
 
     def get(self, job: int, marks: str) -> JobRows | None:
-        known, rows = self._rows.get(job, ("", None))
-        return rows if known == marks else None
+        stored_marks, rows = self._rows.get(job, ("", None))
+        return rows if stored_marks == marks else None
 
     def put(self, job: int, marks: str, rows: JobRows) -> None:
         with self._changing:

@@ -74,8 +74,8 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
     """
     now = timezone.now()
     common = {"section": "jobs", "now": now, "once": uuid4().hex, "is_error": status >= HTTPStatus.BAD_REQUEST}
-    given = {**common, **_outages(now), **context}
-    response = render(request, template, given, status=status)
+    values = {**common, **_outages(now), **context}
+    response = render(request, template, values, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response
 
@@ -100,20 +100,20 @@ def page_or_blocks(
     the slots of the first run, makes the browser load the whole page.
     """
     if not request.headers.get("HX-Request"):
-        found = load_content()
-        return page(request, template, {**found.context, "poll": not found.settled}, status=status)
+        content = load_content()
+        return page(request, template, {**content.context, "poll": not content.settled}, status=status)
     outages, maintenance = _outages(timezone.now()), shown_maintenance()
     silent = "".join(f"-{name}{at}" for name, at in outages.items() if at)
     tag = f'"{load_revision()}{silent}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
     if (unchanged := get_conditional_response(request, tag)) is not None:
         return _poll_answer(unchanged, tag)
-    found = load_content()
-    known = _known_blocks(request)
-    shared = {"fragment": True, "known_blocks": known, "blocks": blocks, **outages}
-    answer = page(request, "weir/_poll.html", {**found.context, **shared})
-    if known and not known.keys() >= set(_BLOCK_NAME.findall(answer.content.decode())):
+    content = load_content()
+    digests = _known_blocks(request)
+    shared = {"fragment": True, "known_blocks": digests, "blocks": blocks, **outages}
+    answer = page(request, "weir/_poll.html", {**content.context, **shared})
+    if digests and not digests.keys() >= set(_BLOCK_NAME.findall(answer.content.decode())):
         return _poll_answer(HttpResponseClientRefresh(), tag)
-    if found.settled:
+    if content.settled:
         return _poll_answer(HttpResponseStopPolling(answer.content), tag)
     return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)
 

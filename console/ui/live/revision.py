@@ -29,13 +29,13 @@ class _RowTransaction(Func):
         return f"{compiler.quote_name_unless_alias(compiler.query.get_initial_alias())}.xmin::text", []
 
 
-def revision(request: HttpRequest, shown: Sequence[ShownRows], *facts: Any) -> str:
-    """The revision of the page of `request`, computed from `shown` rows and from `facts`, values already read."""
+def revision(request: HttpRequest, tables: Sequence[ShownRows], *facts: Any) -> str:
+    """The revision of the page of `request`: of the rows of `tables` and of `facts`, values already read."""
     parts = [
         rows.annotate(row_key=Cast("pk", TextField()), written=_RowTransaction()).values_list("row_key", "written")[
             :limit
         ]
-        for rows, limit in shown
+        for rows, limit in tables
     ]
     return revision_of(request, list(parts[0].union(*parts[1:], all=True)), facts)
 

@@ -38,13 +38,13 @@ def failures_by_interval(
     events: Iterable[Event], counts: Sequence[int | None], grid: Grid
 ) -> Mapping[int, Sequence[Event]]:
     """The failed checkpoints by the interval that counts them: their own, or a neighbour, as clocks of hosts differ."""
-    found = defaultdict[int, list[Event]](list)
+    failures = defaultdict[int, list[Event]](list)
     for event in events:
-        own = grid.index(event.at)
-        near = [at for at in (own, own - 1, own + 1) if 0 <= at < len(counts) and counts[at]]
+        index = grid.index(event.at)
+        near = [at for at in (index, index - 1, index + 1) if 0 <= at < len(counts) and counts[at]]
         if event.is_failure and near:
-            found[near[0]].append(event)
-    return found
+            failures[near[0]].append(event)
+    return failures
 
 
 def failed_bars(

@@ -37,13 +37,13 @@ class LoadPlot:
     left_out: int
 
 
-def most_loaded(named: Sequence[tuple[str, str]], found: Any) -> list[tuple[str, str]]:
+def most_loaded(operators: Sequence[tuple[str, str]], history: Any) -> list[tuple[str, str]]:
     """The operators with the highest load, at most `MAX_ROWS`, in their own order."""
-    if len(named) <= MAX_ROWS:
-        return list(named)
-    highest = {uid: max(mean(found[uid][name]) or 0.0 for name in ("busy", "backpressured")) for uid, _ in named}
-    kept = set(sorted(highest, key=lambda uid: -highest[uid])[:MAX_ROWS])
-    return [(uid, name) for uid, name in named if uid in kept]
+    if len(operators) <= MAX_ROWS:
+        return list(operators)
+    highest = {uid: max(mean(history[uid][name]) or 0.0 for name in ("busy", "backpressured")) for uid, _ in operators}
+    uids = set(sorted(highest, key=lambda uid: -highest[uid])[:MAX_ROWS])
+    return [(uid, name) for uid, name in operators if uid in uids]
 
 
 def load_layers(operators: Sequence[Columns]) -> tuple[tuple[str, str], ...]:
@@ -52,9 +52,9 @@ def load_layers(operators: Sequence[Columns]) -> tuple[tuple[str, str], ...]:
     for name in ("busy", "pressed"):
         paths.update({f"{name} level-{level}": [] for level in range(1, LEVELS + 1)})
     for row, columns in enumerate(operators):
-        known = [busy is not None for busy in columns["busy"]]
+        coverage = [busy is not None for busy in columns["busy"]]
         loads = list(map(_load_class, columns["busy"], columns["backpressured"]))
-        paths["known"] += [path for is_known, path in shapes.cells(row, known) if is_known]
+        paths["known"] += [path for is_known, path in shapes.cells(row, coverage) if is_known]
         for load, path in shapes.cells(row, loads):
             if load:
                 paths[str(load)].append(path)
@@ -86,8 +86,8 @@ def _code(share: float | None) -> str:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def highest(values: Sequence[Any]) -> Any:

@@ -200,25 +200,25 @@ def _mark(event: Event, window: Window) -> Mark:
     return Mark(event.kind, window.percent(event.at), event.at, kind.about(event), label, kind.href(event))
 
 
-def place_labels(found: Sequence[Mark]) -> Iterator[Mark]:
+def place_labels(marks: Sequence[Mark]) -> Iterator[Mark]:
     """The marks, in the same order, with the places of their labels. A label covers no other label and no mark.
 
     Labels of failures and restarts are placed first, and the newest before older ones.
     """
-    beside = [(mark.at - _HALF_MARK, mark.at + _HALF_MARK) for mark in found]
+    beside = [(mark.at - _HALF_MARK, mark.at + _HALF_MARK) for mark in marks]
     below: list[_Extent] = []
-    order = sorted(range(len(found)), key=lambda at: (_LABEL_ORDER.index(found[at].kind), -found[at].at))
-    places = {at: _free_place(found[at], beside, below) for at in order[:_MAX_LABELS]}
-    return (replace(mark, place=places.get(at)) for at, mark in enumerate(found))
+    order = sorted(range(len(marks)), key=lambda at: (_LABEL_ORDER.index(marks[at].kind), -marks[at].at))
+    places = {at: _free_place(marks[at], beside, below) for at in order[:_MAX_LABELS]}
+    return (replace(mark, place=places.get(at)) for at, mark in enumerate(marks))
 
 
 def _free_place(mark: Mark, beside: list[_Extent], below: list[_Extent]) -> Place | None:
     """The first free place of the label, which is then taken."""
     breadth = len(mark.label) * _LETTER
-    for taken in (beside, below) if mark.may_be_below else (beside,):
+    for row in (beside, below) if mark.may_be_below else (beside,):
         for left in (mark.at + _HALF_MARK, mark.at - _HALF_MARK - breadth):
             right = left + breadth
-            if left >= 0 and right <= 100 and not any(left < end and begin < right for begin, end in taken):
-                taken.append((left, right))
-                return Place(is_left=left < mark.at, is_below=taken is below)
+            if left >= 0 and right <= 100 and not any(left < end and begin < right for begin, end in row):
+                row.append((left, right))
+                return Place(is_left=left < mark.at, is_below=row is below)
     return None

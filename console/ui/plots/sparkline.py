@@ -26,6 +26,6 @@ def sparkline(
         return None
     if newest is not None:
         values = [*values[: places[-1]], newest, *values[places[-1] + 1 :]]
-    known = [value for value in values if value is not None]
-    about = f"{what} over the last hour: {form(min(known))} to {form(max(known))}, last {form(known[-1])}"
-    return Sparkline(shapes.line(values, max(known) or 1.0), f"0 0 {len(values)} {shapes.HEIGHT}", about)
+    points = [value for value in values if value is not None]
+    about = f"{what} over the last hour: {form(min(points))} to {form(max(points))}, last {form(points[-1])}"
+    return Sparkline(shapes.line(values, max(points) or 1.0), f"0 0 {len(values)} {shapes.HEIGHT}", about)

@@ -37,13 +37,13 @@ def svg_file(timeline: Timeline, key: str) -> str | None:
     if plot is None:
         return None
     legend = [(series.label, _COLOURS[series.key]) for series in plot.series if series.key in _COLOURS]
-    given = {"timeline": timeline, "plot": plot, "layers": _layers(plot), "legend": legend}
-    return render_to_string("jobs/plot.svg", given)
+    context = {"timeline": timeline, "plot": plot, "layers": _layers(plot), "legend": legend}
+    return render_to_string("jobs/plot.svg", context)
 
 
 def _layers(plot: Plot) -> list[DrawnLayer]:
-    found = []
+    layers = []
     for name, path in plot.layers:
         kind, last = name.split()[0], name.split()[-1]
-        found.append(DrawnLayer(path, _COLOURS[last], _OPACITY.get(kind, "1"), kind == "line"))
-    return found
+        layers.append(DrawnLayer(path, _COLOURS[last], _OPACITY.get(kind, "1"), kind == "line"))
+    return layers

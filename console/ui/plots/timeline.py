@@ -83,8 +83,10 @@ class Timeline:
 
     row_px: Final = 13  #: height of an operator in the heat map
 
-    def __init__(self, page: JobPage, window: Window, chosen: Chosen | None, now: datetime, *, has_load: bool) -> None:
-        self._page, self.window, self.chosen, self._now = page, window, chosen, now
+    def __init__(
+        self, page: JobPage, window: Window, interval: Chosen | None, now: datetime, *, has_load: bool
+    ) -> None:
+        self._page, self.window, self.chosen, self._now = page, window, interval, now
         self._cells = window.cells if has_load else None
 
     @property
@@ -93,8 +95,8 @@ class Timeline:
         rows: tuple[Any, ...] = (*self._page.attempts[:1], *self._page.operations[:1], *self._page.runs[:1])
         newest = [(row.pk, getattr(row, "state", ""), getattr(row, "outcome", "")) for row in rows]
         version = self._page.newest_version.pk if self._page.newest_version else None
-        known = (self.window.span.name, self.window.end, self.chosen, newest, version)
-        return blake2s(repr(known).encode(), digest_size=8).hexdigest()
+        facts = (self.window.span.name, self.window.end, self.chosen, newest, version)
+        return blake2s(repr(facts).encode(), digest_size=8).hexdigest()
 
     @property
     def job(self) -> Job:
@@ -142,8 +144,8 @@ class Timeline:
         if len(newest) < PAGE_ROWS or newest[-1].created_at <= begin:
             begun = [run for run in newest if run.created_at <= end and (run.ended_at is None or run.ended_at >= begin)]
             return [RunTime(run.pk, run.started_at, run.ended_at) for run in begun]
-        found = Run.objects.filter(job=self._page.job, created_at__lte=end)
-        ran = found.filter(Q(ended_at=None) | Q(ended_at__gte=begin))
+        runs = Run.objects.filter(job=self._page.job, created_at__lte=end)
+        ran = runs.filter(Q(ended_at=None) | Q(ended_at__gte=begin))
         return [RunTime(*times) for times in ran.values_list("pk", "started_at", "ended_at")]
 
     @cached_property
@@ -162,18 +164,18 @@ class Timeline:
     def old_since(self) -> datetime | None:
         """End of the newest numbers, if they are not those of the present; then no legend shows them."""
         run, lines = self._page.run, self.window.lines
-        known = [at for at, value in enumerate(self.numbers["records_in_per_s"]) if value is not None]
-        if not self.window.is_moving or not known:
+        indexes = [at for at, value in enumerate(self.numbers["records_in_per_s"]) if value is not None]
+        if not self.window.is_moving or not indexes:
             return None
-        end = lines.begin + timedelta(seconds=(known[-1] + 1) * lines.step_s)
+        end = lines.begin + timedelta(seconds=(indexes[-1] + 1) * lines.step_s)
         is_flowing = run is not None and run.run_state in FLOWING_STATES
         return None if is_flowing and self._now - end < _MAX_AGE else min(end, self._now)
 
     @cached_property
     def gaps(self) -> tuple[DrawnGap, ...]:
         """Times without numbers in which a run was up."""
-        found = find_gaps(self.numbers["records_in_per_s"], self._times, self.window.lines, self._now)
-        return draw_gaps(found, self.window)
+        gaps = find_gaps(self.numbers["records_in_per_s"], self._times, self.window.lines, self._now)
+        return draw_gaps(gaps, self.window)
 
     @cached_property
     def _events(self) -> tuple[Event, ...]:
@@ -206,11 +208,11 @@ class Timeline:
 
     @cached_property
     def load(self) -> LoadPlot | None:
-        grid, found = self.window.cells, self._history[1]
+        grid, history = self.window.cells, self._history[1]
         operators = (self._page.version.graph or {}).get("operators", ()) if self._page.version else ()
-        named = [(o["uid"], o["name"]) for o in operators if o["uid"] in found]
-        named += [(uid, uid) for uid in sorted(found) if uid not in {known for known, _ in named}]
-        drawn = most_loaded(named, found)
+        names = [(o["uid"], o["name"]) for o in operators if o["uid"] in history]
+        names += [(uid, uid) for uid in sorted(history) if uid not in {key for key, _ in names}]
+        drawn = most_loaded(names, history)
         if not drawn:
             return None
         return LoadPlot(
@@ -218,9 +220,9 @@ class Timeline:
             height=len(drawn) * self.row_px,
             begin_ms=_ms(grid.begin),
             step_ms=grid.step_s * 1000,
-            layers=load_layers([found[uid] for uid, _ in drawn]),
-            rows=tuple(load_row(at * self.row_px, name, found[uid]) for at, (uid, name) in enumerate(drawn)),
-            left_out=len(named) - len(drawn),
+            layers=load_layers([history[uid] for uid, _ in drawn]),
+            rows=tuple(load_row(at * self.row_px, name, history[uid]) for at, (uid, name) in enumerate(drawn)),
+            left_out=len(names) - len(drawn),
         )
 
     @property
@@ -228,26 +230,26 @@ class Timeline:
         """The same numbers in longer intervals: means of rates, and the highest of levels; newest first."""
         grid, numbers = self.window.lines, self.numbers
         size = -(-grid.size // TABLE_ROWS)
-        found = []
+        rows = []
         for first in range(0, grid.size, size):
             begin = grid.begin + timedelta(seconds=first * grid.step_s)
             part = {name: values[first : first + size] for name, values in numbers.items()}
             if any(value is not None for value in part["records_in_per_s"]):
                 values = tuple(write(summarize(part[name])) for name, write, summarize in _TABLE)
-                found.append(TableRow(begin, values))
+                rows.append(TableRow(begin, values))
             elif any(gap.begin <= begin < gap.end for gap in self.gaps):
-                found.append(TableRow(begin, ()))
-        return tuple(reversed(found))
+                rows.append(TableRow(begin, ()))
+        return tuple(reversed(rows))
 
     # ------------------------------------------------------------ plots
 
     def _records(self) -> Plot:
-        came, went = self.numbers["records_in_per_s"], self.numbers["records_out_per_s"]
-        axis = scale.rates(_largest([*came, *went]))
-        layers = (("area in", shapes.area(came, axis.most)), ("line out", shapes.line(went, axis.most)),
-                  ("line in", shapes.line(came, axis.most)))  # fmt: skip
-        series = (self._series("in", "read by sources", came, formats.rate),
-                  self._series("out", "written by sinks", went, formats.rate))  # fmt: skip
+        reads, writes = self.numbers["records_in_per_s"], self.numbers["records_out_per_s"]
+        axis = scale.rates(_largest([*reads, *writes]))
+        layers = (("area in", shapes.area(reads, axis.most)), ("line out", shapes.line(writes, axis.most)),
+                  ("line in", shapes.line(reads, axis.most)))  # fmt: skip
+        series = (self._series("in", "read by sources", reads, formats.rate),
+                  self._series("out", "written by sinks", writes, formats.rate))  # fmt: skip
         return self._plot("records", "Records", axis, layers, series)
 
     def _lag(self) -> Plot:
@@ -289,10 +291,10 @@ class Timeline:
         return replace(plot, highest_label="highest of completed", failed=bars)
 
     def _state(self) -> Plot:
-        held = self.numbers["state_bytes"]
-        axis = scale.sizes(_largest(held))
-        layers = (("area state", shapes.area(held, axis.most)), ("line state", shapes.line(held, axis.most)))
-        series = self._series("state", "all operators", held, formats.size)
+        sizes = self.numbers["state_bytes"]
+        axis = scale.sizes(_largest(sizes))
+        layers = (("area state", shapes.area(sizes, axis.most)), ("line state", shapes.line(sizes, axis.most)))
+        series = self._series("state", "all operators", sizes, formats.size)
         return self._plot("state", "State size", axis, layers, (series,))
 
     def _series(self, key: str, label: str, values: Sequence[Any], write: Callable[[Any], Quantity]) -> Series:
@@ -329,16 +331,16 @@ def checkpoint_phases(numbers: Columns) -> dict[str, list[float | None]]:
     commit of the whole output. Clocks of hosts differ: if the phases add up to more than the time before the commit,
     their shares are drawn.
     """
-    found: dict[str, list[float | None]] = {phase: [] for phase in PHASES}
+    phases: dict[str, list[float | None]] = {phase: [] for phase in PHASES}
     for at, lasted in enumerate(numbers["checkpoint_ms"]):
-        known = {phase: numbers[f"{phase}_ms"][at] or 0.0 for phase in PHASES[:-1]}
-        total = sum(known.values())
+        times = {phase: numbers[f"{phase}_ms"][at] or 0.0 for phase in PHASES[:-1]}
+        total = sum(times.values())
         commit = min(numbers["commit_ms"][at] or 0.0, lasted or 0.0)
         share = min(1.0, ((lasted or 0.0) - commit) / total) if total else 0.0
-        for phase, ms in known.items():
-            found[phase].append(None if lasted is None else ms * share)
-        found["commit"].append(None if lasted is None else commit)
-    return found
+        for phase, ms in times.items():
+            phases[phase].append(None if lasted is None else ms * share)
+        phases["commit"].append(None if lasted is None else commit)
+    return phases
 
 
 def _box(window: Window, grid: Grid, height: int) -> str:

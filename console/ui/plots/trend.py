@@ -52,26 +52,26 @@ def _plot(
     write: Callable[[Any], Quantity],
 ) -> Plot:  # fmt: skip
     p50, p95 = ([getattr(day, f"{key}_{name}_{unit}") for day in days] for name in ("p50", "p95"))
-    known = [value for value in p95 if value is not None]
-    chosen = axis(max(known, default=0))
+    points = [value for value in p95 if value is not None]
+    y_scale = axis(max(points, default=0))
     layers = (
-        ("line out", shapes.line(p95, chosen.most)),
-        ("area state", shapes.area(p50, chosen.most)),
-        ("line state", shapes.line(p50, chosen.most)),
+        ("line out", shapes.line(p95, y_scale.most)),
+        ("area state", shapes.area(p50, y_scale.most)),
+        ("line state", shapes.line(p50, y_scale.most)),
     )
     series = tuple(
         Series(kind, label, write(next((value for value in reversed(values) if value is not None), None)), "")
         for kind, label, values in (("state", "median, newest day", p50), ("out", "95th percentile", p95))
     )
     drawn = tuple((name, path) for name, path in layers if path)
-    return Plot(key, title, chosen, f"0 0 {len(days)} {shapes.HEIGHT}", drawn, series, height=120)
+    return Plot(key, title, y_scale, f"0 0 {len(days)} {shapes.HEIGHT}", drawn, series, height=120)
 
 
 def _sentence(days: Sequence[DayTrend]) -> str:
-    known = [day for day in days if day.checkpoints]
-    if not known:
+    active_days = [day for day in days if day.checkpoints]
+    if not active_days:
         return "No checkpoint has completed in this time."
-    first, last = known[0], known[-1]
+    first, last = active_days[0], active_days[-1]
     if first is last:
         return f"Checkpoints have completed on {last.day} only, so there is no trend yet."
     duration = _change(first.duration_p95_ms, last.duration_p95_ms, formats.duration)

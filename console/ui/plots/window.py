@@ -85,12 +85,12 @@ class Window:
         first = _ceil(self.begin, self.span.tick)
         times = [first + n * self.span.tick for n in range(int(self.span.length / self.span.tick) + 1)]
         inside = [at for at in times if at < self.end]
-        found = []
+        ticks = []
         for at, following in zip(inside, [*inside[1:], self.end], strict=True):
             width = (following - at) / self.span.length
             label = f"{at:{self.span.tick_format}}" if width > _MIN_LABEL_GAP else ""
-            found.append(Tick(self.percent(at), round(width * 100, 3), label, at, following))
-        return tuple(found)
+            ticks.append(Tick(self.percent(at), round(width * 100, 3), label, at, following))
+        return tuple(ticks)
 
     def _grid(self, most: int) -> Grid:
         wanted_s = self.span.length.total_seconds() / most

@@ -42,7 +42,7 @@ def _table(context: Context, declared: Table, rows: Sequence[Any]) -> SafeString
     if not rows:
         return _render(declared, declared.empty, context)
     columns = [column for column in declared.columns if column.is_shown(context)]
-    shown = {
+    values = {
         "table": declared,
         "caption": _render(declared, declared.caption, context),
         "region": _render(declared, declared.region, context),
@@ -50,7 +50,7 @@ def _table(context: Context, declared: Table, rows: Sequence[Any]) -> SafeString
         "heads": [_head(declared, column, context) for column in columns],
         "rows": list(_rows(declared, columns, rows, context)),
     }
-    with context.push(**shown):
+    with context.push(**values):
         return Engine.get_default().get_template("weir/_table.html").render(context)
 
 
@@ -62,10 +62,10 @@ def _head(declared: Table, column: Column, context: Context) -> SafeString:
     if is_current:
         direction = "ascending" if current and not current.startswith("-") else "descending"
         attributes += f' aria-sort="{direction}"'
-    others = [order for order in column.sort if not is_current or order != current]
-    if others:
+    orders = [order for order in column.sort if not is_current or order != current]
+    if orders:
         key = column.sort[0].removeprefix("-") or column.key
-        text = format_html('<a id="sort-{}" href="{}">{}</a>', key, here(context, sort=others[0], after=None), text)
+        text = format_html('<a id="sort-{}" href="{}">{}</a>', key, here(context, sort=orders[0], after=None), text)
     return mark_safe(f'<th scope="col"{attributes}>{text}</th>')  # noqa: S308
 
 
@@ -73,9 +73,9 @@ def _rows(declared: Table, columns: Sequence[Column], rows: Sequence[Any], conte
     names = declared.row.split(", ")
     heads = [column for column in columns if column.is_head] or columns[:1]
     for number, row in enumerate(rows, 1):
-        named = dict(zip(names, row, strict=True)) if len(names) > 1 else {declared.row: row}
-        with context.push(**named, row_number=number):
-            cells = [_cell(declared, column, named[names[0]], context, is_head=column in heads) for column in columns]
+        values = dict(zip(names, row, strict=True)) if len(names) > 1 else {declared.row: row}
+        with context.push(**values, row_number=number):
+            cells = [_cell(declared, column, values[names[0]], context, is_head=column in heads) for column in columns]
             identity = f' id="{_render(declared, declared.row_id, context)}"' if declared.row_id else ""
             after = _render(declared, declared.after, context)
             yield mark_safe(f"<tr{identity}>{''.join(cells)}</tr>{after}")  # noqa: S308
@@ -104,7 +104,7 @@ def _compiled(cells: str, source: str) -> NodeList:
     if not source.startswith("#"):
         return engine.from_string(f"{{% load weir %}}{source}").nodelist
     parts: Sequence[Any] = engine.get_template(cells).nodelist.get_nodes_by_type(PartialNode)
-    found: NodeList | None = next((part.nodelist for part in parts if part.name == source[1:]), None)
-    if found is None:
+    nodes: NodeList | None = next((part.nodelist for part in parts if part.name == source[1:]), None)
+    if nodes is None:
         raise TemplateDoesNotExist(f"{cells}{source}")
-    return found
+    return nodes

@@ -77,8 +77,8 @@ def sentence(text: str, most: int = 0) -> SafeString:
     `most`: characters of a longer sentence that are left; 0: all. Django's `truncatechars` reads every character.
     """
     begin = f"{text[: most - 1]}…" if 0 < most < len(text) else text
-    whole = _GAP_OF_QUANTITY.sub("\N{NO-BREAK SPACE}", begin)
-    return mark_safe(_NAME.sub(r"<code>\1</code>", escape(whole)))  # noqa: S308
+    prose = _GAP_OF_QUANTITY.sub("\N{NO-BREAK SPACE}", begin)
+    return mark_safe(_NAME.sub(r"<code>\1</code>", escape(prose)))  # noqa: S308
 
 
 @register.filter
@@ -151,17 +151,17 @@ def _absolute(moment: datetime, zone: ZoneInfo, now: datetime) -> SafeString:
     )  # fmt: skip
 
 
-def _time(moment: datetime, tick: str, text: str, more: str = "") -> SafeString:
+def _time(moment: datetime, tick: str, text: str, attributes: str = "") -> SafeString:
     utc = moment.astimezone(UTC)
     at = utc.isoformat(timespec="milliseconds")
     return mark_safe(  # noqa: S308
-        f'<time datetime="{at}" title="{formats.utc(moment)}" data-tick="{tick}"{more}>{text}</time>'
+        f'<time datetime="{at}" title="{formats.utc(moment)}" data-tick="{tick}"{attributes}>{text}</time>'
     )
 
 
 def _now(context: Context) -> datetime:
-    given = context.get("now")
-    return given if isinstance(given, datetime) else timezone.now()
+    now = context.get("now")
+    return now if isinstance(now, datetime) else timezone.now()
 
 
 @register.filter
@@ -182,11 +182,11 @@ def state(
 
 
 @lru_cache
-def _state_mark(found: Status, *, is_large: bool) -> SafeString:
+def _state_mark(status: Status, *, is_large: bool) -> SafeString:
     """A list shows the same few states in each row."""
     return format_html(
         '<span class="status {}{}">{}<span class="word">{}</span></span>',
-        found.meaning, " large" if is_large else "", shape(found.shape), found.word,
+        status.meaning, " large" if is_large else "", shape(status.shape), status.word,
     )  # fmt: skip
 
 
@@ -225,14 +225,14 @@ register.simple_tag(here, takes_context=True)
 
 
 @register.simple_tag
-def compare_url(job: int, one: int, another: int) -> str:
+def compare_url(job: int, number: int, another: int) -> str:
     """The address of the comparison of two checkpoints, by their numbers; the older is the base."""
-    return f"{reverse('ui:compare', args=[job])}?base={min(one, another)}&other={max(one, another)}"
+    return f"{reverse('ui:compare', args=[job])}?base={min(number, another)}&other={max(number, another)}"
 
 
 @register.simple_tag(takes_context=True)
-def compact_graph(context: Context, picture: GraphPicture, chosen: str, name: str = "node") -> SafeString:
-    return svg.compact_graph(picture, chosen, lambda uid: here(context, node=uid), name)
+def compact_graph(context: Context, picture: GraphPicture, operator: str, name: str = "node") -> SafeString:
+    return svg.compact_graph(picture, operator, lambda uid: here(context, node=uid), name)
 
 
 # ---------------------------------------------------------------- panels and tables

@@ -75,8 +75,8 @@ def on_snapshot(request: HttpRequest, pk: int, kinds: Sequence[str]) -> HttpResp
     The form has a field for each parameter; an empty field removes a text.
     """
     checkpoint = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
-    named = request.POST.get("kind", "")
-    operation = operation_type(named if named in kinds else kinds[0])
+    kind = request.POST.get("kind", "")
+    operation = operation_type(kind if kind in kinds else kinds[0])
     assert operation.params is not None, "it can be requested"
     texts = {name: request.POST.get(name, "").strip() for name in operation.params.__struct_fields__}
     request_or_explain(request, checkpoint.job, operation.kind, {**texts, "checkpoint": checkpoint.pk})
@@ -134,11 +134,11 @@ def _confirmation_page(
     def load_content() -> PageContent:
         run = latest_run(job)
         active = tuple(active_operations(job))
-        act, asked = allowed_operation(OperationKind(kind), job, run, request.user, active), ask_about(run)
+        act, confirmation = allowed_operation(OperationKind(kind), job, run, request.user, active), ask_about(run)
         is_poll = "HX-Request" in request.headers
         context = {
-            "job": job, "run": run, "act": act, "asked": asked, "active": active, "command": kind,
-            "is_outdated": is_poll and whole_number(request.GET.get("run")) != asked.run,
+            "job": job, "run": run, "act": act, "asked": confirmation, "active": active, "command": kind,
+            "is_outdated": is_poll and whole_number(request.GET.get("run")) != confirmation.run,
             "target_roots": target_roots(), "copy_refusal": request_refusal(OperationKind.COPY, request.user),
         }  # fmt: skip
         return PageContent(context, settled=False)

@@ -30,11 +30,11 @@ class BulkPage(LivePage):
     template, blocks = "jobs/bulk.html", "jobs/_bulk_live.html"
 
     def open(self) -> HttpResponse | None:
-        given = self.request.POST if self.request.method == "POST" else self.request.GET
-        act = next((act for act in BulkAct if act == given.get("kind")), None)
-        self.numbers = sorted({number for text in given.getlist("job") if (number := whole_number(text)) is not None})
-        self.runs = {number for text in given.getlist("run") if (number := whole_number(text)) is not None}
-        self.tags = [tag for tag in given.get("tags", "").split(",") if tag.strip()]
+        values = self.request.POST if self.request.method == "POST" else self.request.GET
+        act = next((act for act in BulkAct if act == values.get("kind")), None)
+        self.numbers = sorted({number for text in values.getlist("job") if (number := whole_number(text)) is not None})
+        self.runs = {number for text in values.getlist("run") if (number := whole_number(text)) is not None}
+        self.tags = [tag for tag in values.get("tags", "").split(",") if tag.strip()]
         if act is None:
             return HttpResponseBadRequest(f"kind: one of {', '.join(BulkAct)}.", "text/plain")
         self.act = act

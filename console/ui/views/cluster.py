@@ -14,10 +14,10 @@ class ClusterPage(LivePage):
     template, blocks = "cluster.html", "_cluster.html"
 
     def content(self) -> PageContent:
-        found = read_cluster()
-        places = places_with_health(found, timezone.now())
-        queues, parts = queues_with_uses(found), READINESS.parts()
-        context = {"section": "cluster", "cluster": found, "places": places, "queues": queues, "parts": parts}
+        cluster = read_cluster()
+        places = places_with_health(cluster, timezone.now())
+        queues, parts = queues_with_uses(cluster), READINESS.parts()
+        context = {"section": "cluster", "cluster": cluster, "places": places, "queues": queues, "parts": parts}
         return PageContent(context, settled=False)
 
     def rows(self) -> str:

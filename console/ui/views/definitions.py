@@ -72,9 +72,9 @@ def change_version(request: HttpRequest, pk: int) -> HttpResponse:
             messages.info(request, f"Version {version.number} is deleted.")
         else:
             key = f"equal-{version.pk}-{request.POST['key']}" if request.POST.get("key") else None
-            made = editing.make_equal(user_of(request), version, key)
+            successor = editing.make_equal(user_of(request), version, key)
             messages.info(
-                request, f"Version {made.number} is equal to version {version.number}. The next start uses it."
+                request, f"Version {successor.number} is equal to version {version.number}. The next start uses it."
             )
     except Refused as refused:
         messages.error(request, refused.detail)
@@ -98,11 +98,13 @@ def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
                 if request.POST.get("act") == "compare":
                     planned, status = planned_differences(user_of(request), job, values["document"]), 200
                 else:
-                    made = create_version(
+                    version = create_version(
                         user_of(request), job, **values["document"], message=values["message"],
                         request_key=f"yaml-{key}" if key else None,
                     )  # fmt: skip
-                    messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
+                    messages.success(
+                        request, f"Version {version.number} was created. The next start or restore uses it."
+                    )
                     return redirect("ui:job", job.pk)
             except Refused as refused:
                 status = refused.status

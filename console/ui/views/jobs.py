@@ -48,9 +48,9 @@ class JobList(LivePage):
 
     def open(self) -> None:
         self.filters, started = JobFilters.of(self.request.GET), timezone.now()
-        found = self.filters.found(started)
-        self.counts = selectors.count_by(found, "run_state", "shown_level")
-        listed, after = self.filters.chosen(found).select_related("health"), text(self.request.GET.get("after"))
+        rows = self.filters.found(started)
+        self.counts = selectors.count_by(rows, "run_state", "shown_level")
+        listed, after = self.filters.chosen(rows).select_related("health"), text(self.request.GET.get("after"))
         self.sort = text(self.request.GET.get("sort"))
         if self.sort == "name":
             self.jobs = by_name(listed, after)
@@ -87,9 +87,9 @@ class JobList(LivePage):
 
     def rows(self) -> str:
         facts = [(job.pk, job.run_pk, job.checkpoint_pk, job.first_version) for job in self.jobs.rows]
-        found = [(row.run_id, row.level, row.sentence) for row in self.health.values() if row is not None]
+        levels = [(row.run_id, row.level, row.sentence) for row in self.health.values() if row is not None]
         return revision(
-            self.request, selectors.rows_of_list(self.jobs.rows), facts, found, sorted(self.counts.items(), key=str)
+            self.request, selectors.rows_of_list(self.jobs.rows), facts, levels, sorted(self.counts.items(), key=str)
         )
 
 
@@ -181,8 +181,10 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
             if compares:
                 planned = planned_differences(user_of(request), job, _compared_values(forms))
             else:
-                made = services.create_version(user_of(request), job, **forms.values, request_key=_request_key(request))
-                messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
+                version = services.create_version(
+                    user_of(request), job, **forms.values, request_key=_request_key(request)
+                )
+                messages.success(request, f"Version {version.number} was created. The next start or restore uses it.")
                 return redirect("ui:job", job.pk)
         except Refused as refused:
             forms.add_refusal(refused)
@@ -228,8 +230,8 @@ def _define(
             services.create_version(user, job, **version.values, request_key=_request_key(request), like=like)
             if request.POST.get("start"):
                 step = "start"
-                asked = OperationRequestContext(user=user, request_id=request_id_of(request))
-                request_operation(asked, job, OperationKind.START, {"when_ready": True})
+                context = OperationRequestContext(user=user, request_id=request_id_of(request))
+                request_operation(context, job, OperationKind.START, {"when_ready": True})
     except Refused as refused:
         if step != "version":
             add_refusal(form, refused.field or "", refused)
@@ -252,12 +254,12 @@ def _request_key(request: HttpRequest) -> str | None:
     """Idempotency key: the same form with the same values is the same request."""
     if not request.POST.get("key"):
         return None
-    values = sorted((name, given) for name, given in request.POST.lists() if name != "csrfmiddlewaretoken")
+    values = sorted((name, texts) for name, texts in request.POST.lists() if name != "csrfmiddlewaretoken")
     return hashlib.sha256(msgspec.json.encode([request.path, values])).hexdigest()
 
 
 def _form_page(request: HttpRequest, template: str, context: dict[str, Any], data: Any) -> HttpResponse:
     """A form; with errors its status is 422, as in the API."""
     reason = define_refusal(request.user)
-    shown = {"reason": reason, "sent_back": data is not None, **context}
-    return page(request, template, shown, status=200 if data is None else 422)
+    values = {"reason": reason, "sent_back": data is not None, **context}
+    return page(request, template, values, status=200 if data is None else 422)

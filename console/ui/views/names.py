@@ -16,5 +16,5 @@ _MAX_NAMES = 20
 def job_names(request: HttpRequest) -> JsonResponse:
     """Jobs whose names contain `q`, by name; archived jobs are left out."""
     jobs = Job.objects.filter(archived_at=None, name__icontains=text(request.GET.get("q"))).order_by("name")
-    found = jobs.values_list("pk", "name")[:_MAX_NAMES]
-    return JsonResponse({"jobs": [{"name": name, "url": reverse("ui:job", args=[pk])} for pk, name in found]})
+    rows = jobs.values_list("pk", "name")[:_MAX_NAMES]
+    return JsonResponse({"jobs": [{"name": name, "url": reverse("ui:job", args=[pk])} for pk, name in rows]})

@@ -38,10 +38,10 @@ class OperationList(LivePage):
 
     def open(self) -> HttpResponseBase | None:
         self.filters = OperationFilters.of(self.request.GET)
-        found = self.filters.apply(with_runs(Operation.objects.all()))
+        rows = self.filters.apply(with_runs(Operation.objects.all()))
         if self.request.GET.get("format") == "csv":
-            return csv_file("operations", OPERATIONS.fields, csv_rows(found))
-        self.operations = by_time(found, uuid(self.request.GET.get("before")))
+            return csv_file("operations", OPERATIONS.fields, csv_rows(rows))
+        self.operations = by_time(rows, uuid(self.request.GET.get("before")))
         return None
 
     def content(self) -> PageContent:
@@ -119,19 +119,19 @@ def _runs_of(rows: Sequence[Operation]) -> list[str]:
     return [row.run.state if row.run else "" for row in rows]
 
 
-def _has_parts(found: Operation) -> bool:
-    return operation_type(found.kind).is_succession or bool(found.params.get("target"))
+def _has_parts(operation: Operation) -> bool:
+    return operation_type(operation.kind).is_succession or bool(operation.params.get("target"))
 
 
-def _progress(found: Operation) -> CheckpointLive | None:
+def _progress(operation: Operation) -> CheckpointLive | None:
     """The checkpoint in progress of an active operation."""
-    if not found.is_active or found.run is None:
+    if not operation.is_active or operation.run is None:
         return None
-    under_way = live_metrics(found.run).checkpoint
-    return under_way if under_way and under_way.kind == found.kind else None
+    under_way = live_metrics(operation.run).checkpoint
+    return under_way if under_way and under_way.kind == operation.kind else None
 
 
-def _checkpoint_of(found: Operation) -> Checkpoint | None:
+def _checkpoint_of(operation: Operation) -> Checkpoint | None:
     """The checkpoint in the operation's result, found by its number within the job."""
-    number = found.result.get("checkpoint") if isinstance(found.result, dict) else None
-    return Checkpoint.objects.filter(job=found.job_id, number=number).first() if isinstance(number, int) else None
+    number = operation.result.get("checkpoint") if isinstance(operation.result, dict) else None
+    return Checkpoint.objects.filter(job=operation.job_id, number=number).first() if isinstance(number, int) else None

@@ -45,17 +45,17 @@ class RescalePage(LivePage):
     def open(self, pk: int) -> HttpResponse | None:
         self.job = get_object_or_404(Job, pk=pk)
         self.run, self.status = latest_run(self.job), 200
-        own = {"version": self.run.version_id, "parallelism": self.run.parallelism} if self.run else {}
+        defaults = {"version": self.run.version_id, "parallelism": self.run.parallelism} if self.run else {}
         self.asks_for_figures = self.request.headers.get("HX-Target") == _FIGURES
-        asked = self.request.GET if asks_for_limit(self.request) or self.asks_for_figures else own
-        self.form = RescaleForm(self.request.POST if self.request.method == "POST" else asked)
+        values = self.request.GET if asks_for_limit(self.request) or self.asks_for_figures else defaults
+        self.form = RescaleForm(self.request.POST if self.request.method == "POST" else values)
         if self.request.method == "POST":
             self.status = 422
             if self.form.is_valid():
                 try:
-                    shown = {"plan_hash": plan_hash} if (plan_hash := self.request.POST.get("plan_hash")) else {}
+                    params = {"plan_hash": plan_hash} if (plan_hash := self.request.POST.get("plan_hash")) else {}
                     request_operation(
-                        self.request, self.job, OperationKind.RESCALE, {**self.form.cleaned_data, **shown}
+                        self.request, self.job, OperationKind.RESCALE, {**self.form.cleaned_data, **params}
                     )
                 except Refused as refused:
                     self.status = refused.status
@@ -106,9 +106,9 @@ def _figures(
     run: Run, form: RescaleForm, versions: Sequence[JobVersion], newest: Checkpoint | None
 ) -> Iterator[_Figure]:
     """The figures of `run`, and those of the version and the parallelism in the form, as far as they are possible."""
-    chosen = {name: whole_number(str(form[name].value() or "")) for name in ("version", "parallelism")}
-    version = next((version for version in versions if version.pk == chosen["version"]), None)
-    limit, parallelism = form.limit(versions), chosen["parallelism"]
+    choice = {name: whole_number(str(form[name].value() or "")) for name in ("version", "parallelism")}
+    version = next((version for version in versions if version.pk == choice["version"]), None)
+    limit, parallelism = form.limit(versions), choice["parallelism"]
     if version is None or not parallelism or limit is None or parallelism > limit:
         version = parallelism = None
     yield _Figure("Version", str(run.version.number), str(version.number) if version else formats.NO_VALUE)
@@ -129,5 +129,5 @@ def _key_groups(version: JobVersion | None, parallelism: int | None) -> str:
     """Key groups of a subtask: a number, or two neighbouring numbers if the subtasks cannot have equally many."""
     if version is None or not parallelism:
         return formats.NO_VALUE
-    least, rest = divmod(version.max_parallelism, parallelism)
-    return f"{least} or {least + 1}" if rest else str(least)
+    least, remainder = divmod(version.max_parallelism, parallelism)
+    return f"{least} or {least + 1}" if remainder else str(least)

@@ -164,14 +164,14 @@ def _context(
     ends = run_to_end(run)
     kind = OperationKind.RESTORE if ends is None else OperationKind.ROLLBACK
     active = tuple(active_operations(job))
-    acts = {found.act: found for found in allowed_operations(job, run, request.user, active)}
-    chosen = whole_number(str(form["checkpoint"].value() or ""))
+    acts = {operation.act: operation for operation in allowed_operations(job, run, request.user, active)}
+    snapshot_pk = whole_number(str(form["checkpoint"].value() or ""))
     ways = [] if ends is None else [acts[OperationKind(way)] for way in EndRun]
     is_poll = "HX-Request" in request.headers and not _asks_for_plan(request)
     is_shown, search = not is_poll or "shown" in request.GET, text(request.GET.get("q"))
     plan = _plan(job, run, versions, form, suggested) if is_shown else None
     most = max(map(parallelism_limit, versions), default=None)
-    snapshots = _snapshots(request, job, chosen, search)
+    snapshots = _snapshots(request, job, snapshot_pk, search)
     return {
         "htmx": True,
         "job": job,
@@ -191,16 +191,16 @@ def _context(
         "snapshots": snapshots,
         "has_snapshots": bool(search) or not all(group.is_empty for group in snapshots),
         "search": search,
-        "chosen": chosen,
+        "chosen": snapshot_pk,
     }
 
 
-def _required_params(found: RestoreReport, ends: Sequence[AllowedOperation]) -> dict[str, Any]:
+def _required_params(report: RestoreReport, ends: Sequence[AllowedOperation]) -> dict[str, Any]:
     """The parameters with which a request accepts the plan; `ends`: the ways to end the run before a rollback."""
     return {
         "end_run": next((way.act.value for way in ends if way.enabled), EndRun.STOP.value) if ends else None,
-        "accept_repeated_output": bool(ends) or found.repeated is not None,
-        "allow_unmapped": found.lost is not None,
+        "accept_repeated_output": bool(ends) or report.repeated is not None,
+        "allow_unmapped": report.lost is not None,
     }
 
 
@@ -209,23 +209,23 @@ def _choice(request: HttpRequest, suggested: Checkpoint | None, versions: Sequen
 
     The suggestion is the newest checkpoint to continue from. A drained or damaged one is never suggested.
     """
-    given = request.GET
-    version = _version(versions, given.get("version")) or next(iter(versions), None)
+    query = request.GET
+    version = _version(versions, query.get("version")) or next(iter(versions), None)
     return {
-        "checkpoint": given.get("checkpoint") or (suggested.pk if suggested else None),
-        "version": given.get("version") or (version.pk if version else None),
-        "parallelism": given.get("parallelism") or (version.parallelism if version else None),
+        "checkpoint": query.get("checkpoint") or (suggested.pk if suggested else None),
+        "version": query.get("version") or (version.pk if version else None),
+        "parallelism": query.get("parallelism") or (version.parallelism if version else None),
     }
 
 
 def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
     accepted = {name: True for name in ("accept_repeated_output", "allow_unmapped") if request.POST.get(name) == "on"}
-    shown = {name: found for name in ("plan_hash", "end_run") if (found := request.POST.get(name))}
-    return {**form.cleaned_data, **accepted, **shown}
+    fields = {name: value for name in ("plan_hash", "end_run") if (value := request.POST.get(name))}
+    return {**form.cleaned_data, **accepted, **fields}
 
 
-def _version(versions: Sequence[JobVersion], given: str | None) -> JobVersion | None:
-    return next((version for version in versions if version.pk == whole_number(given)), None)
+def _version(versions: Sequence[JobVersion], pk: str | None) -> JobVersion | None:
+    return next((version for version in versions if version.pk == whole_number(pk)), None)
 
 
 def _plan(
@@ -236,19 +236,19 @@ def _plan(
     suggested: Checkpoint | None,
 ) -> RestorePlan | None:
     """The plan; None if the choice is incomplete, as the form then shows."""
-    chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
-    found_rows = Checkpoint.objects.filter(pk=chosen["checkpoint"] or 0, job=job)
+    choice = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
+    found_rows = Checkpoint.objects.filter(pk=choice["checkpoint"] or 0, job=job)
     checkpoint = suggested or _with_facts(found_rows).first()
-    version = next((version for version in versions if version.pk == chosen["version"]), None)
-    parallelism = chosen["parallelism"]
+    version = next((version for version in versions if version.pk == choice["version"]), None)
+    parallelism = choice["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None
-    found, refusal = None, None
+    restore_report, refusal = None, None
     stop, expected = expected_durations(job.pk, (OperationKind.STOP, OperationKind.RESTORE))
     try:
         require_parallelism(parallelism, version.max_parallelism)
-        found = report(job, Origin.from_row(job, checkpoint), version, parallelism, ends=run_to_end(run))
-        refusal = found.refusal
+        restore_report = report(job, Origin.from_row(job, checkpoint), version, parallelism, ends=run_to_end(run))
+        refusal = restore_report.refusal
     except Refused as refused:
         refusal = refused
     return RestorePlan(
@@ -256,7 +256,7 @@ def _plan(
         version=version,
         parallelism=parallelism,
         was_parallelism=checkpoint.run.parallelism,
-        report=found,
+        report=restore_report,
         refusal=refusal,
         base=run,
         changes=differences(run.version, version, pipeline_schema(job.pipeline))
@@ -286,26 +286,30 @@ def _with_facts(rows: FoundCheckpoints) -> FoundCheckpoints:
     return rows.select_related("run", "verification__operation").defer("verification__files")
 
 
-def _snapshots(request: HttpRequest, job: Job, chosen: int | None, search: str) -> tuple[Snapshots, ...]:
+def _snapshots(request: HttpRequest, job: Job, snapshot_pk: int | None, search: str) -> tuple[Snapshots, ...]:
     """A page of each group of `_GROUPS`, which includes the chosen snapshot. Two queries at most."""
     rows = restorable(job).only(*_COLUMNS)
-    found = rows
+    matches = rows
     if search:
-        found = rows.filter(Q(name__icontains=search) | Q(note__icontains=search) | Q(number=whole_number(search) or 0))
-    tables = [(found.filter(kind__in=kinds), whole_number(request.GET.get(position))) for _, position, kinds in _GROUPS]
+        matches = rows.filter(
+            Q(name__icontains=search) | Q(note__icontains=search) | Q(number=whole_number(search) or 0)
+        )
+    tables = [
+        (matches.filter(kind__in=kinds), whole_number(request.GET.get(position))) for _, position, kinds in _GROUPS
+    ]
     pages = several_by_number(tables, _ROWS_PER_PAGE)
-    groups = tuple(_group(request, shown, *group) for shown, group in zip(pages, _GROUPS, strict=True))
-    if chosen is None or any(row.pk == chosen for group in groups for row in group.page.rows):
+    groups = tuple(_group(request, page, *group) for page, group in zip(pages, _GROUPS, strict=True))
+    if snapshot_pk is None or any(row.pk == snapshot_pk for group in groups for row in group.page.rows):
         return groups
-    own = rows.filter(pk=chosen).first()
-    return groups if own is None else tuple(_with_choice(group, own) for group in groups)
+    snapshot = rows.filter(pk=snapshot_pk).first()
+    return groups if snapshot is None else tuple(_with_choice(group, snapshot) for group in groups)
 
 
 def _group(
-    request: HttpRequest, shown: TablePage[Checkpoint], title: str, position: str, kinds: tuple[Kind, ...]
+    request: HttpRequest, page: TablePage[Checkpoint], title: str, position: str, kinds: tuple[Kind, ...]
 ) -> Snapshots:
-    older = _address(request, position, shown.older) if shown.older else ""
-    return Snapshots(title=title, kinds=kinds, page=shown, newest=_address(request, position, None), older=older)
+    older = _address(request, position, page.older) if page.older else ""
+    return Snapshots(title=title, kinds=kinds, page=page, newest=_address(request, position, None), older=older)
 
 
 def _address(request: HttpRequest, position: str, before: int | None) -> str:
@@ -316,7 +320,7 @@ def _address(request: HttpRequest, position: str, before: int | None) -> str:
     return f"{request.path}?{query.urlencode()}"
 
 
-def _with_choice(group: Snapshots, own: Checkpoint) -> Snapshots:
-    if own.kind not in group.kinds:
+def _with_choice(group: Snapshots, snapshot: Checkpoint) -> Snapshots:
+    if snapshot.kind not in group.kinds:
         return group
-    return replace(group, page=replace(group.page, rows=(own, *group.page.rows)))
+    return replace(group, page=replace(group.page, rows=(snapshot, *group.page.rows)))

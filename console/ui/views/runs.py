@@ -61,10 +61,10 @@ class RunPage(LivePage):
     def rows(self) -> str:
         attempts = (Attempt.objects.filter(run=self.run).order_by("-token"), _OPERATIONS)
         newest = (Checkpoint.objects.filter(run=self.run).order_by("-number"), 1)
-        own = (Operation.objects.filter(run=self.run).order_by("-created_at", "-pk"), _OPERATIONS)
+        operations = (Operation.objects.filter(run=self.run).order_by("-created_at", "-pk"), _OPERATIONS)
         return revision(
             self.request,
-            [attempts, newest, own],
+            [attempts, newest, operations],
             self.run.state,
             log_size(slot_file(self.logs, self.slot) or log_file(self.run)),
         )
@@ -88,13 +88,13 @@ class SubtaskList(LivePage):
         self.sort, self.after = text(self.request.GET.get("sort")), whole_number(self.request.GET.get("after")) or 0
 
     def content(self) -> PageContent:
-        shown = subtask_page(self.run, self.operator, self.sort, self.after, timezone.now())
+        subtasks = subtask_page(self.run, self.operator, self.sort, self.after, timezone.now())
         context = {
             "job": self.run.job,
             "run": self.run,
             "operator": self.operator,
-            "shown": shown,
-            "sort": shown.sort,
+            "shown": subtasks,
+            "sort": subtasks.sort,
         }
         return PageContent(context, settled=self.run.is_terminal)
 
@@ -110,10 +110,10 @@ subtasks = SubtaskList.view()
 @require_login
 def log(request: HttpRequest, pk: int) -> HttpResponse:
     """The log of the job master, or of a slot, as a file without secrets."""
-    found, logs = run_with_slot_logs(Run.objects.select_related("job", "version"), pk)
+    run, logs = run_with_slot_logs(Run.objects.select_related("job", "version"), pk)
     slot = whole_number(request.GET.get("slot"))
-    file = log_file(found) if slot is None else slot_file(logs, slot)
-    lines = file and plain_log(file, LogSecrets.of(found))
+    file = log_file(run) if slot is None else slot_file(logs, slot)
+    lines = file and plain_log(file, LogSecrets.of(run))
     if lines is None:
         raise Http404("this host does not have the log")
     response = HttpResponse(lines, content_type="text/plain; charset=utf-8")

@@ -29,12 +29,12 @@ def save_view(request: HttpRequest) -> HttpResponse:
 @require_POST
 @require_login
 def delete_view(request: HttpRequest, pk: int) -> HttpResponse:
-    found = get_object_or_404(saved_views.views_of(user_of(request)), pk=pk)
-    found.delete()
-    messages.success(request, f"The view {found.name} was deleted.")
+    view = get_object_or_404(saved_views.views_of(user_of(request)), pk=pk)
+    view.delete()
+    messages.success(request, f"The view {view.name} was deleted.")
     return redirect(_address(request.POST.get("query", "")))
 
 
 def _address(query: str) -> str:
-    kept = view_query(query)
-    return f"{reverse('ui:jobs')}?{kept}" if kept else reverse("ui:jobs")
+    filters = view_query(query)
+    return f"{reverse('ui:jobs')}?{filters}" if filters else reverse("ui:jobs")

@@ -64,6 +64,6 @@ def zone(request: HttpRequest) -> HttpResponse:
 
 
 def _back(request: HttpRequest) -> str:
-    wanted = request.POST.get("next", "")
-    safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
-    return wanted if safe else "/"
+    address = request.POST.get("next", "")
+    safe = url_has_allowed_host_and_scheme(address, {request.get_host()}, require_https=request.is_secure())
+    return address if safe else "/"

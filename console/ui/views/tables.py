@@ -45,16 +45,16 @@ def runs_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
 @require_login
 def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     job = get_object_or_404(Job, pk=pk)
-    given = {name: text(request.GET.get(name)) for name in CheckpointFilter.base_filters}
-    found = CheckpointFilter(given, queryset=checkpoint_table(job), job=job)
-    if not found.is_valid():
+    values = {name: text(request.GET.get(name)) for name in CheckpointFilter.base_filters}
+    filters = CheckpointFilter(values, queryset=checkpoint_table(job), job=job)
+    if not filters.is_valid():
         raise Http404("The filter is invalid.")
-    rows = found.qs.order_by("-number").values_list(*CHECKPOINTS.field_paths, named=True)
+    rows = filters.qs.order_by("-number").values_list(*CHECKPOINTS.field_paths, named=True)
     pages = all_pages(rows, lambda rows, last: rows.filter(number__lt=last.number))
     return csv_file(f"job-{pk}-checkpoints", CHECKPOINTS.fields, chain.from_iterable(pages))
 
 
-def _job_lines(found: FoundJobs, now: datetime) -> Iterator[JobLine]:
-    for jobs in all_pages(found, lambda rows, last: rows.filter(name__gt=last.name)):
+def _job_lines(queryset: FoundJobs, now: datetime) -> Iterator[JobLine]:
+    for jobs in all_pages(queryset, lambda rows, last: rows.filter(name__gt=last.name)):
         for row in job_rows(jobs, now):
             yield job_line(row, getattr(row.job, "health", None), None, now)

@@ -38,7 +38,7 @@ def tokens(request: HttpRequest) -> HttpResponse:
 @require_login
 def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
     user = user_of(request)
-    found = get_object_or_404(tokens_of(user), pk=pk)
-    revoke(user, found)
-    messages.success(request, f"The token {found} is revoked.")
+    token = get_object_or_404(tokens_of(user), pk=pk)
+    revoke(user, token)
+    messages.success(request, f"The token {token} is revoked.")
     return redirect("ui:tokens")

@@ -197,25 +197,25 @@ def operator_lines(checkpoint: Checkpoint) -> tuple[OperatorLine, ...]:
 
 
 def _line(row: dict[str, Any], names: dict[str, str], largest: int) -> OperatorLine:
-    held = row.get("state_bytes")
+    size = row.get("state_bytes")
     return OperatorLine(
         uid=row["uid"],
         name=names.get(row["uid"], row["uid"]),
         finished=row.get("finished", "running"),
         subtasks=row.get("subtasks"),
-        state_bytes=held,
+        state_bytes=size,
         written_bytes=row.get("written_bytes"),
-        share=round((held or 0) / largest * 72, 1) if largest else 0.0,
+        share=round((size or 0) / largest * 72, 1) if largest else 0.0,
         phases_ms=tuple(row.get(f"max_{phase}_ms") for phase in PHASES),
     )
 
 
-def _neighbours(found: Checkpoint) -> dict[str, Any]:
-    """`older` and `newer`: key and number of the checkpoints of the job beside `found`, if there are any. A query."""
-    own = Checkpoint.objects.filter(job=found.job_id).values("pk", "number")
-    newer, older = own.filter(number__gt=found.number), own.filter(number__lt=found.number)
+def _neighbours(checkpoint: Checkpoint) -> dict[str, Any]:
+    """`older` and `newer`: key and number of the neighbours of `checkpoint` in its job, if there are any. A query."""
+    siblings = Checkpoint.objects.filter(job=checkpoint.job_id).values("pk", "number")
+    newer, older = siblings.filter(number__gt=checkpoint.number), siblings.filter(number__lt=checkpoint.number)
     rows = newer.order_by("number")[:1].union(older.order_by("-number")[:1])
-    return {"newer" if row["number"] > found.number else "older": row for row in rows}
+    return {"newer" if row["number"] > checkpoint.number else "older": row for row in rows}
 
 
 # ---------------------------------------------------------------- list and statistics of a job's checkpoints
@@ -230,23 +230,23 @@ class CheckpointList(LivePage):
         self.job = get_object_or_404(Job, pk=pk)
         self.number = text(self.request.GET.get("number"))
         if self.number and not self.request.headers.get("HX-Request"):
-            chosen = (
+            checkpoint = (
                 selectors.job_checkpoints(self.job).filter(number=whole_number(self.number) or 0).only("pk").first()
             )
-            if chosen is not None:
-                return redirect("ui:checkpoint", chosen.pk)
+            if checkpoint is not None:
+                return redirect("ui:checkpoint", checkpoint.pk)
         self.run = latest_run(self.job)
         return None
 
     def content(self) -> PageContent:
-        given = self.request.GET.copy()
-        given.pop("number", None)
-        comparing = whole_number(given.pop("compare", [""])[-1])
-        found = filtered_checkpoints(self.job, given)
-        if found.page is not None and self.run is not None:
-            show_progress(live_metrics(self.run), found.page.rows)
+        query = self.request.GET.copy()
+        query.pop("number", None)
+        comparing = whole_number(query.pop("compare", [""])[-1])
+        listing = filtered_checkpoints(self.job, query)
+        if listing.page is not None and self.run is not None:
+            show_progress(live_metrics(self.run), listing.page.rows)
         return PageContent(
-            {"job": self.job, "found": found, "absent": self.number, "comparing": comparing},
+            {"job": self.job, "found": listing, "absent": self.number, "comparing": comparing},
             settled=False,
         )
 
@@ -265,17 +265,17 @@ class CheckpointStatistics(LivePage):
 
     def open(self, pk: int) -> None:
         self.job = get_object_or_404(Job, pk=pk)
-        chosen = whole_number(self.request.GET.get("run"))
+        run_pk = whole_number(self.request.GET.get("run"))
         self.run = (
             None
-            if chosen is None
-            else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=self.job)
+            if run_pk is None
+            else get_object_or_404(Run.objects.select_related("version"), pk=run_pk, job=self.job)
         )
         self.runs = tuple(runs_of(self.job)[:_RUNS])
 
     def content(self) -> PageContent:
         version = self.run.version if self.run else self.runs[0].version if self.runs else None
-        found = selectors.statistics(self.job, self.run)
+        statistics = selectors.statistics(self.job, self.run)
         context = {
             "job": self.job,
             "run": self.run,
@@ -284,8 +284,8 @@ class CheckpointStatistics(LivePage):
             "tolerated": (tolerated := version.settings.get("tolerable_failed_checkpoints") if version else None),
             "has_limit": tolerated is not None,
             "promise": version.guarantee if version else None,
-            "statistics": found,
-            "spreads": spread_lines(found.summary) if found.summary else (),
+            "statistics": statistics,
+            "spreads": spread_lines(statistics.summary) if statistics.summary else (),
         }
         return PageContent(context, settled=False)
 

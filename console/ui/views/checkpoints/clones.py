@@ -35,9 +35,9 @@ class ClonePage(LivePage):
         self.checkpoint = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
         self.versions, self.status = tuple(ready_versions(self.checkpoint.job)), 200
         newest = self.versions[0] if self.versions else None
-        own: dict[str, Any] = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
+        defaults: dict[str, Any] = {"version": newest.pk, "parallelism": newest.parallelism} if newest else {}
         self.form = CloneForm(
-            self.request.POST if self.request.method == "POST" else {**own, **self.request.GET.dict()}
+            self.request.POST if self.request.method == "POST" else {**defaults, **self.request.GET.dict()}
         )
         if self.request.method == "POST":
             self.status = 422
@@ -59,8 +59,8 @@ class ClonePage(LivePage):
 
         self.wanted = _wanted(self.form, self.versions)
         if self.request.headers.get("HX-Target") == "commands":
-            given = {"job": self.checkpoint.job, "checkpoint": self.checkpoint, "wanted": self.wanted}
-            return page(self.request, "checkpoints/_clone_commands.html", given)
+            context = {"job": self.checkpoint.job, "checkpoint": self.checkpoint, "wanted": self.wanted}
+            return page(self.request, "checkpoints/_clone_commands.html", context)
         return None
 
     def response(self) -> HttpResponse:
@@ -103,6 +103,6 @@ def _wanted(form: CloneForm, versions: Sequence[JobVersion]) -> dict[str, Any]:
     }
 
 
-def _params(found: Checkpoint, given: dict[str, Any]) -> dict[str, Any]:
-    params = {name: value for name, value in given.items() if value}
-    return {"checkpoint": found.pk, **params}
+def _params(checkpoint: Checkpoint, values: dict[str, Any]) -> dict[str, Any]:
+    params = {name: value for name, value in values.items() if value}
+    return {"checkpoint": checkpoint.pk, **params}

@@ -47,30 +47,30 @@ HEADS = (
 def compare(request: HttpRequest, pk: int) -> HttpResponse:
     """Compares the checkpoints `base` and `other` in the address; without them, the two newest completed ones."""
     job = get_object_or_404(Job, pk=pk)
-    given = {name: text(request.GET.get(name)) for name in ("base", "other")}
-    if not any(given.values()):
+    sides = {name: text(request.GET.get(name)) for name in ("base", "other")}
+    if not any(sides.values()):
         newest = job_checkpoints(job).filter(status=Status.COMPLETED).order_by("-number")
         numbers = sorted(newest.values_list("number", flat=True)[:2])
-        given = dict(zip(given, map(str, numbers), strict=False)) if len(numbers) == 2 else given
-    context = {"job": job, "given": given, "heads": HEADS}
-    if not all(given.values()):
+        sides = dict(zip(sides, map(str, numbers), strict=False)) if len(numbers) == 2 else sides
+    context = {"job": job, "given": sides, "heads": HEADS}
+    if not all(sides.values()):
         return page(request, "checkpoints/compare.html", context)
     try:
-        found = load_comparison(
-            job, whole_number(given["base"]) or 0, whole_number(given["other"]) or 0, timezone.now()
+        comparison = load_comparison(
+            job, whole_number(sides["base"]) or 0, whole_number(sides["other"]) or 0, timezone.now()
         )
     except Refused as refused:
         return page(request, "checkpoints/compare.html", {**context, "refusal": refused.detail})
     figures = [
-        ("Duration", cell("duration_ms", found.duration_ms), formats.duration(found.duration_ms.base)),
-        ("Full size", cell("state_bytes", found.state_bytes), _size(found.state_bytes.base)),
-        ("Written", cell("written_bytes", found.written_bytes), _size(found.written_bytes.base)),
+        ("Duration", cell("duration_ms", comparison.duration_ms), formats.duration(comparison.duration_ms.base)),
+        ("Full size", cell("state_bytes", comparison.state_bytes), _size(comparison.state_bytes.base)),
+        ("Written", cell("written_bytes", comparison.written_bytes), _size(comparison.written_bytes.base)),
     ]
     context |= {
-        "comparison": found,
+        "comparison": comparison,
         "figures": figures,
-        "notable": [_line(change) for change in found.notable],
-        "equal": [_line(change) for change in found.equal],
+        "notable": [_line(change) for change in comparison.notable],
+        "equal": [_line(change) for change in comparison.equal],
     }
     return page(request, "checkpoints/compare.html", context)
 

@@ -19,9 +19,9 @@ def retention(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
     keep, hours = text(request.GET.get("keep")), text(request.GET.get("hours"))
     wrong = [
-        f"{given} is not a number from 1 to {most}."
-        for given, most in ((keep, MAX_KEEP), (hours, MAX_HOURS))
-        if given and not 1 <= (whole_number(given) or 0) <= most
+        f"{entry} is not a number from 1 to {most}."
+        for entry, most in ((keep, MAX_KEEP), (hours, MAX_HOURS))
+        if entry and not 1 <= (whole_number(entry) or 0) <= most
     ]
     policy = RetentionPolicy(whole_number(keep) or 0, whole_number(hours)) if keep and not wrong else None
     preview = preview_retention(job, policy)

@@ -26,11 +26,11 @@ class ReviewDesk(LivePage):
 
     def open(self) -> HttpResponse | None:
         if self.request.method == "POST":
-            found = get_object_or_404(
+            checkpoint = get_object_or_404(
                 Checkpoint.objects.select_related("job"), pk=whole_number(self.request.POST.get("checkpoint")) or 0
             )
-            params = {"checkpoint": found.pk, "user": user_of(self.request).get_username()}
-            request_or_explain(self.request, found.job, OperationKind.ASSIGN, params)
+            params = {"checkpoint": checkpoint.pk, "user": user_of(self.request).get_username()}
+            request_or_explain(self.request, checkpoint.job, OperationKind.ASSIGN, params)
             return redirect(self.request.get_full_path())
         self.values = {name: text(self.request.GET.get(name)) for name in ReviewFilter.base_filters}
         self.queue = ReviewFilter(

@@ -32,11 +32,11 @@ class SchedulePage(LivePage):
         return None
 
     def content(self) -> PageContent:
-        found = {row.operation: row for row in self.schedules.select_related("owner", "last_operation")}
+        rows = {row.operation: row for row in self.schedules.select_related("owner", "last_operation")}
         schedules = [
             (kind.value, row or _default_schedule(kind), next_times(row, SHOWN_TIMES) if row else ())
             for kind in ScheduledOperation
-            for row in (found.get(kind),)
+            for row in (rows.get(kind),)
         ]
         return PageContent(
             {"job": self.job, "schedules": schedules, "refusal": operate_refusal(self.request.user)}, settled=False
@@ -60,16 +60,16 @@ def _default_schedule(kind: ScheduledOperation) -> Schedule:
 
 def _params(request: HttpRequest) -> dict[str, Any]:
     """The parameters of the operation, which checks them. Of the two rules, only the chosen one is sent."""
-    given = request.POST
-    daily = given.get("rule") == "daily"
+    data = request.POST
+    daily = data.get("rule") == "daily"
     params: dict[str, Any] = (
-        {"daily_at": given.get("daily_at", "")[:5]}
+        {"daily_at": data.get("daily_at", "")[:5]}
         if daily
-        else {"every_hours": whole_number(given.get("every_hours")) or 0}
+        else {"every_hours": whole_number(data.get("every_hours")) or 0}
     )
-    if "keep" in given:
-        params["keep"] = whole_number(given["keep"]) or 0
-    if name := given.get("name", "").strip():
+    if "keep" in data:
+        params["keep"] = whole_number(data["keep"]) or 0
+    if name := data.get("name", "").strip():
         params["name"] = name
-    params["blackouts"] = [line.strip().lower() for line in given.get("blackouts", "").splitlines() if line.strip()]
+    params["blackouts"] = [line.strip().lower() for line in data.get("blackouts", "").splitlines() if line.strip()]
     return params

@@ -38,20 +38,20 @@ _EARLIER_QUERIES = 5  #: that the usual duration comes from
 @require_login
 def contents(request: HttpRequest, pk: int) -> HttpResponse:
     """Operators with their states, from the manifest; the pipeline's queries; and the newest results."""
-    found = get_object_or_404(Checkpoint.objects.select_related("job", "run__version"), pk=pk)
-    states, refusal = _states(found)
-    named = (request.GET.get("operator"), request.GET.get("state"))
-    chosen = next((state for state in states if (state.operator, state.name) == named), None)
+    checkpoint = get_object_or_404(Checkpoint.objects.select_related("job", "run__version"), pk=pk)
+    states, refusal = _states(checkpoint)
+    key = (request.GET.get("operator"), request.GET.get("state"))
+    selection = next((state for state in states if (state.operator, state.name) == key), None)
     context = {
-        "checkpoint": found,
-        "job": found.job,
+        "checkpoint": checkpoint,
+        "job": checkpoint.job,
         "states": states,
         "refusal": refusal,
-        "chosen": chosen,
-        "chosen_title": state_title(chosen.operator, chosen.name) if chosen else "",
-        "chosen_keys": [_key_field(name, kind, "") for name, kind in chosen.keys.items()] if chosen else [],
-        "queries": state_queries.saved_queries(found),
-        "recent": StateQuery.objects.filter(checkpoint=found)
+        "chosen": selection,
+        "chosen_title": state_title(selection.operator, selection.name) if selection else "",
+        "chosen_keys": [_key_field(name, kind, "") for name, kind in selection.keys.items()] if selection else [],
+        "queries": state_queries.saved_queries(checkpoint),
+        "recent": StateQuery.objects.filter(checkpoint=checkpoint)
         .defer("result")
         .select_related("requested_by")[:_RECENT_QUERIES],
     }
@@ -62,12 +62,12 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
 @require_login
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
     """Requests a page of rows or the result of saved SQL, and redirects to the page of the query."""
-    found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
+    checkpoint = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
     try:
-        query = _request_query(request, found)
+        query = _request_query(request, checkpoint)
     except Refused as refused:
         messages.error(request, refused.detail)
-        return redirect("ui:state", found.pk)
+        return redirect("ui:state", checkpoint.pk)
     return redirect("ui:state_query", query.pk)
 
 
@@ -88,8 +88,8 @@ class StateQueryPage(LivePage):
         columns = table.get("columns", ())
         numbers = [column["type"] in _NUMBER_TYPES for column in columns]
         times = [column["name"] in WINDOW_TIMES and column["type"] == "bigint" for column in columns]
-        given = self.query.request.get("key", {})
-        asked = {name: _shown_key(name, value) for name, value in given.items()}
+        fields = self.query.request.get("key", {})
+        texts = {name: _shown_key(name, value) for name, value in fields.items()}
         context = {
             "query": self.query,
             "checkpoint": self.query.checkpoint,
@@ -99,9 +99,9 @@ class StateQueryPage(LivePage):
             "usual_ms": _usual_ms(self.query) if self.query.is_active else None,
             "number_types": _NUMBER_TYPES,
             "rows": [tuple(zip(row, numbers, map(_time, row, times), strict=True)) for row in table.get("rows", ())],
-            "asked": asked,
+            "asked": texts,
             "is_page": table.get("is_cut") or self.query.request.get("cursor"),
-            "keys": [_key_field(key["name"], key["type"], asked.get(key["name"], "")) for key in table.get("keys", ())],
+            "keys": [_key_field(key["name"], key["type"], texts.get(key["name"], "")) for key in table.get("keys", ())],
         }
         return PageContent(context, settled=not self.query.is_active)
 
@@ -115,28 +115,28 @@ query = StateQueryPage.view()
 @require_POST
 @require_login
 def cancel(request: HttpRequest, pk: int) -> HttpResponse:
-    found = get_object_or_404(StateQuery, pk=pk)
+    query = get_object_or_404(StateQuery, pk=pk)
     try:
-        state_queries.cancel(user_of(request), found)
+        state_queries.cancel(user_of(request), query)
     except Refused as refused:
         messages.error(request, refused.detail)
-    return redirect("ui:state_query", found.pk)
+    return redirect("ui:state_query", query.pk)
 
 
 @require_safe
 @require_login
 def csv(request: HttpRequest, pk: int) -> HttpResponseBase:
-    found = get_object_or_404(StateQuery, pk=pk)
-    if found.result is None:
+    query = get_object_or_404(StateQuery, pk=pk)
+    if query.result is None:
         return HttpResponse("The query has no table.", status=HTTPStatus.CONFLICT, content_type="text/plain")
-    return csv_response(found)
+    return csv_response(query)
 
 
 def _key_field(name: str, kind: str, value: Any) -> tuple[str, str, Any]:
     """A key column with Spark's name of its type, and the value in its field."""
-    shown = _SPARK_TYPES.get(kind, kind)
-    is_time = name in WINDOW_TIMES and shown == "bigint"
-    return name, f"{shown}: ms, or a time such as 2013-06-12 08:00 in UTC" if is_time else shown, value
+    spark_type = _SPARK_TYPES.get(kind, kind)
+    is_time = name in WINDOW_TIMES and spark_type == "bigint"
+    return name, f"{spark_type}: ms, or a time such as 2013-06-12 08:00 in UTC" if is_time else spark_type, value
 
 
 def _shown_key(name: str, value: Any) -> Any:
@@ -156,23 +156,23 @@ def _note(column: Mapping[str, Any]) -> str:
     return f"{column['type']}{' · key' if column['is_key'] else part}"
 
 
-def _read_state(found: StateQuery) -> StoredState | None:
+def _read_state(query: StateQuery) -> StoredState | None:
     """The state whose rows an active query reads; None for SQL, and without a readable manifest."""
-    asked = found.request
-    if asked["kind"] == "sql":
+    request = query.request
+    if request["kind"] == "sql":
         return None
     try:
-        states = recorded_states_in_time(found.checkpoint)
+        states = recorded_states_in_time(query.checkpoint)
     except Refused:
         return None
-    named = (asked["operator"], asked["state"])
-    return next((state for state in states if (state.operator, state.name) == named and state.kind.has_rows), None)
+    key = (request["operator"], request["state"])
+    return next((state for state in states if (state.operator, state.name) == key and state.kind.has_rows), None)
 
 
-def _usual_ms(found: StateQuery) -> float | None:
+def _usual_ms(query: StateQuery) -> float | None:
     """The median duration of the newest queries of this kind on snapshots of the job; None without any."""
     earlier = StateQuery.objects.filter(
-        checkpoint__job=found.checkpoint.job_id, request__kind=found.request["kind"], state=QueryState.SUCCEEDED
+        checkpoint__job=query.checkpoint.job_id, request__kind=query.request["kind"], state=QueryState.SUCCEEDED
     )
     times = earlier.values_list("created_at", "ended_at")[:_EARLIER_QUERIES]
     took = [(ended - created) / timedelta(milliseconds=1) for created, ended in times if ended]
@@ -184,22 +184,22 @@ def _time(value: Any, is_time: bool) -> str:
     return formats.event_time(value) if is_time and isinstance(value, int) else ""
 
 
-def _states(found: Checkpoint) -> tuple[tuple[StoredState, ...], str]:
+def _states(checkpoint: Checkpoint) -> tuple[tuple[StoredState, ...], str]:
     """The states and an empty text, or no states and the reason."""
     try:
-        return state_queries.contents(found), ""
+        return state_queries.contents(checkpoint), ""
     except Refused as refused:
         return (), refused.detail
 
 
-def _request_query(request: HttpRequest, found: Checkpoint) -> StateQuery:
+def _request_query(request: HttpRequest, checkpoint: Checkpoint) -> StateQuery:
     form, user = request.POST, user_of(request)
     if "query" in form:
-        return state_queries.request_saved_query(user, found, form["query"])
+        return state_queries.request_saved_query(user, checkpoint, form["query"])
     key: dict[str, Any] = {
         name.removeprefix(_KEY_PREFIX): value for name, value in form.items() if name.startswith(_KEY_PREFIX) and value
     }
     position = {name: whole_number(form.get(name)) for name in ("group", "skip")}
     cursor = {name: value for name, value in position.items() if value is not None}
     operator, state = form.get("operator", ""), form.get("state", "")
-    return state_queries.request_rows(user, found, operator=operator, state=state, key=key, cursor=cursor)
+    return state_queries.request_rows(user, checkpoint, operator=operator, state=state, key=key, cursor=cursor)

@@ -23,13 +23,13 @@ _DEFAULT_DAYS = 30
 def trend(request: HttpRequest, pk: int) -> HttpResponse:
     """`days` in the address is one of `SPANS_DAYS`."""
     job, days = get_object_or_404(Job, pk=pk), _chosen_days(request)
-    found = daily_trend(job, days, timezone.now())
+    history = daily_trend(job, days, timezone.now())
     context = {
         "job": job,
         "spans": SPANS_DAYS,
         "days": days,
-        "trend": plots.trend(found),
-        "rows": [(day, day.day + timedelta(days=1)) for day in reversed(found) if _has_ended(day)],
+        "trend": plots.trend(history),
+        "rows": [(day, day.day + timedelta(days=1)) for day in reversed(history) if _has_ended(day)],
     }
     return page(request, "checkpoints/trend.html", context)
 
@@ -39,19 +39,19 @@ def trend(request: HttpRequest, pk: int) -> HttpResponse:
 def trend_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
     """A row per day with a checkpoint that has ended, newest first, and a column per reason of failures."""
     job, days = get_object_or_404(Job, pk=pk), _chosen_days(request)
-    found = [day for day in reversed(daily_trend(job, days, timezone.now())) if _has_ended(day)]
-    reasons = sorted({reason for day in found for reason in day.failures})
+    history = [day for day in reversed(daily_trend(job, days, timezone.now())) if _has_ended(day)]
+    reasons = sorted({reason for day in history for reason in day.failures})
     columns = [*DAYS.fields, *(f"failed_{reason}" for reason in reasons)]
     rows = (
         [*fields, *(day.failures.get(reason, 0) for reason in reasons)]
-        for day, fields in zip(found, DAYS.csv_rows(found), strict=True)
+        for day, fields in zip(history, DAYS.csv_rows(history), strict=True)
     )
     return csv_file(f"job-{pk}-trend", columns, rows)
 
 
 def _chosen_days(request: HttpRequest) -> int:
-    wanted = whole_number(request.GET.get("days"))
-    return wanted if wanted in SPANS_DAYS else _DEFAULT_DAYS
+    days = whole_number(request.GET.get("days"))
+    return days if days in SPANS_DAYS else _DEFAULT_DAYS
 
 
 def _has_ended(day: DayTrend) -> bool:

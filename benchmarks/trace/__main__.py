@@ -15,15 +15,16 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any, Final
 
 import structlog
 
+from benchmarks.trace.budget import BARRIER, FORWARDING, MAX_CALLS, MAX_HANDOVERS, MAX_HOPS, ROW, SAVEPOINT
 from benchmarks.trace.job import ROUNDS, forward, steer
-from benchmarks.trace.paths import Path, find, steps, turns
+from benchmarks.trace.paths import Path, Turn, find, steps, turns
 from benchmarks.trace.recorder import CHECKPOINTS, VALUES, Event, Function, Kind, Mark, Trace
 from benchmarks.trace.table import list_hops, middle, table
 from runtime.connectors.sinks.parquet import ParquetWriter
@@ -113,10 +114,8 @@ def savepoints(trace: Trace, made: Sequence[tuple[str, str, int]]) -> list[Path]
     return paths
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.trace", description="Hops and files of a job of two slots.")
-    parser.add_argument("--verbose", action="store_true", help="list the hops in order")
-    verbose = parser.parse_args().verbose
+def measure() -> tuple[dict[str, Path], dict[str, list[Turn]]]:
+    """The median paths and all turns with a forwarded batch, by name."""
     home = FilePath(tempfile.mkdtemp(prefix="weir-trace-"))
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
@@ -124,23 +123,41 @@ def main() -> int:
         forwarded = forward(home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    paths = {
-        "a row, from the poll to the committed file": row(trace),
-        "a barrier, from its trigger to the completed checkpoint": middle(barriers(trace)),
-        "a savepoint over REST, from the request to the answer": middle(savepoints(trace, made)),
-    }
+    paths = {ROW: row(trace), BARRIER: middle(barriers(trace)), SAVEPOINT: middle(savepoints(trace, made))}
     step, forwards = name_of(Task.step), name_of(MapBatches.process)
     of_slots = turns(forwarded, step, forwards)
-    turned = {
+    return paths, {
         "slot 0: source, forwarding operator, sink": of_slots["slot-0"],
         "slot 1: forwarding operator, sink": of_slots["slot-1"],
         "both slots": [turn for each in of_slots.values() for turn in each],
-        "the forwarding subtask alone": steps(forwarded, step, forwards),
+        FORWARDING: steps(forwarded, step, forwards),
     }
-    lines = [table(paths, turned), "", *NOTES]
+
+
+def overruns(paths: Mapping[str, Path], turned: Mapping[str, Sequence[Turn]]) -> list[str]:
+    """The figures above their limit."""
+    figures = [
+        *((name, "hops", paths[name].hops, limit) for name, limit in MAX_HOPS.items()),
+        *((name, "handovers", paths[name].handovers, limit) for name, limit in MAX_HANDOVERS.items()),
+        *((name, "calls", min(turn.calls for turn in turned[name]), limit) for name, limit in MAX_CALLS.items()),
+    ]
+    return [
+        f"{name}: {figure} {unit}, at most {limit.measured} (goal: {limit.goal})"
+        for name, unit, figure, limit in figures
+        if figure > limit.measured
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.trace", description="Hops and files of a job of two slots.")
+    parser.add_argument("--verbose", action="store_true", help="list the hops in order")
+    verbose = parser.parse_args().verbose
+    paths, turned = measure()
+    above = overruns(paths, turned)
+    lines = [table(paths, turned), "", *NOTES, *above]
     lines += [list_hops(name, path) for name, path in paths.items() if verbose]
     sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return 1 if above else 0
 
 
 if __name__ == "__main__":

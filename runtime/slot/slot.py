@@ -284,7 +284,7 @@ class Slot:
 
     def send(self, channel: ChannelId, message: Message) -> None:
         if channel.target == self._config.index:
-            self._deliver(channel, message)
+            self._tasks[self._config.job.graph.target(channel)].deliver(channel, message)
         else:
             self._exchange.send(channel, channel.target, message)
 

@@ -63,9 +63,12 @@ class InputGate:
 
     def poll(self) -> tuple[ChannelId, Message] | None:
         """The next message to handle, or None. Feedback has priority, but regular channels (for barriers) get turns."""
-        if self._feedback_in_a_row < MAX_FEEDBACK_IN_A_ROW:
-            return self._poll_feedback() or self._poll_regular()
-        return self._poll_regular() or self._poll_feedback()
+        if self._feedback and self._feedback_in_a_row < MAX_FEEDBACK_IN_A_ROW:
+            self._feedback_in_a_row += 1
+            if (taken := self._next_message(self._feedback)) is not None:
+                return taken
+        self._feedback_in_a_row = 0
+        return self._next_message(self._regular) or self._next_message(self._feedback)
 
     @property
     def is_starved(self) -> bool:
@@ -76,15 +79,6 @@ class InputGate:
         for queue in self._queues.values():
             if isinstance(queue, Spool):
                 queue.close()
-
-    def _poll_feedback(self) -> tuple[ChannelId, Message] | None:
-        taken = self._next_message(self._feedback)
-        self._feedback_in_a_row += taken is not None
-        return taken
-
-    def _poll_regular(self) -> tuple[ChannelId, Message] | None:
-        self._feedback_in_a_row = 0
-        return self._next_message(self._regular)
 
     def _next_message(self, turn: deque[ChannelId]) -> tuple[ChannelId, Message] | None:
         """The next message that may be handled, trying the channels in turn."""

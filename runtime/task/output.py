@@ -80,9 +80,6 @@ class Outputs:
         pane_ends = PaneEndWatermarks(folding.pane_ms) if self.graph.is_followed_by_sinks(edge.spec.target) else None
         return _Edge(edge, channels, None if folding.in_window else folding.create(), pane_ends)
 
-    def emit(self, batch: pa.RecordBatch) -> None:
-        self.emit_to("", batch)
-
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
         """Sends `batch` on every edge of `output`: without views and run-end encoding, all columns nullable.
 
@@ -236,7 +233,7 @@ class GuardedCollector:
     def emit(self, batch: pa.RecordBatch) -> None:
         if self._rejection_reason is not None:
             raise WeirError(f"output {self._rejection_reason} is refused: it would be lost")
-        self._outputs.emit(batch)
+        self._outputs.emit_to("", batch)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
         if self._rejection_reason is not None:

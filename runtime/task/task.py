@@ -326,7 +326,8 @@ class Task:
 
     def _sample_waiting(self, now: float) -> None:
         self._blocked.sample(not self.machine.ended and not self.outputs.credits.runnable, now)
-        self._throttled.sample(self.is_throttled, now)
+        if self.machine.is_source:
+            self._throttled.sample(self.is_throttled, now)
 
     # ------------------------------------------------------------ effects
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from benchmarks.trace.__main__ import overruns
+from benchmarks.trace.budget import BARRIER, FORWARDING, MAX_CALLS, MAX_HANDOVERS, MAX_HOPS
 from benchmarks.trace.paths import Path, Turn, find, steps, turns
 from benchmarks.trace.recorder import CHECKPOINTS, Call, Event, Kind, Mark, Recorder, Trace
 from benchmarks.trace.table import list_hops, middle, table
@@ -210,15 +212,29 @@ def test_the_median_path_is_shown() -> None:
     assert middle(paths).hops == 4
 
 
+def test_a_figure_above_its_limit_is_named() -> None:
+    def path(hops: int, handovers: int = 0) -> Path:
+        return Path((*((("first", ()),) * handovers), ("second", (("a", "f"),) * hops)))
+
+    within = {name: path(limit.measured) for name, limit in MAX_HOPS.items()}
+    calls = MAX_CALLS[FORWARDING].measured
+    assert overruns(within, {FORWARDING: [Turn(calls, 1), Turn(2 * calls, 1)]}) == []
+    above = within | {BARRIER: path(MAX_HOPS[BARRIER].measured + 1, MAX_HANDOVERS[BARRIER].measured + 1)}
+    named = overruns(above, {FORWARDING: [Turn(calls + 1, 1)]})
+    assert [line.split(": ")[1].split()[1] for line in named] == ["hops,", "handovers,", "calls,"]
+
+
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(600)  # each call of the job is recorded
 def test_a_row_a_barrier_and_a_savepoint_of_the_real_job_are_traced() -> None:
-    """Their paths pass through Flight, the control connections and Postgres; each ends where the table says."""
+    """Their paths pass through Flight, the control connections and Postgres; each ends where the table says.
+
+    The command fails if a figure is above its limit in `benchmarks.trace.budget`.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("WEIR_", "DJANGO_"))}
     command = [sys.executable, "-m", "benchmarks.trace"]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr[-2000:]
+    assert process.returncode == 0, process.stdout + process.stderr[-2000:]
     paths = re.findall(r"^a (row|barrier|savepoint)\b.*?(\d+) +(\d+) +(\d+)$", process.stdout, re.MULTILINE)
     assert [name for name, *_ in paths] == ["row", "barrier", "savepoint"]
     assert all(int(hops) > int(files) > int(handovers) > 5 for _, hops, files, handovers in paths)

@@ -57,9 +57,9 @@ def test_an_operator_that_changes_its_columns_is_named_with_the_difference(
     """Also where the receiver is in the same slot, and would have taken it."""
     sent: list[tuple[ChannelId, Message]] = []
     out = outputs(sent)
-    out.emit(FIRST)
+    out.emit_to("", FIRST)
     with pytest.raises(WeirError, match=f"operator 'b' changed the columns of its output: {difference}"):
-        out.emit(batch)
+        out.emit_to("", batch)
     assert len(sent) == 1
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_matter_of_the_columns_may_change() -> None:
     strict = pa.schema([pa.field("key", pa.int64(), nullable=False), ("value", pa.int64())], metadata={"by": "pandas"})
     empty = pa.record_batch({"other": pa.array([], pa.string())})
     for batch in (FIRST.cast(strict), FIRST.cast(strict), empty, FIRST, FIRST.cast(strict)):
-        out.emit(batch)
+        out.emit_to("", batch)
     payloads = [message.payload for _, message in sent if isinstance(message, Records)]
     assert [batch.to_pylist() for batch in payloads] == [FIRST.to_pylist()] * 4
     assert all(batch.schema.equals(FIRST.schema) for batch in payloads)
@@ -105,7 +105,7 @@ def test_what_is_held_back_goes_ahead_of_what_must_not_overtake_it(control: Cont
     """S0-20: nothing is held while state is captured; the rows of a message are those that went into it."""
     sent: list[tuple[ChannelId, Message]] = []
     out = combining(sent)
-    out.emit(TIMED)
+    out.emit_to("", TIMED)
     out.broadcast(Watermark(8))
     assert [message for _, message in sent] == [Watermark(-1)] * 2
     out.broadcast(control)
@@ -127,7 +127,7 @@ def test_a_failure_of_the_pre_aggregation_is_a_failure_of_the_window(
     batch: pa.RecordBatch, error: type[WeirError]
 ) -> None:
     with pytest.raises(OperatorFailure, match="operator 'w', subtask 0, in pre-aggregation after 'b': ") as failed:
-        combining([]).emit(batch)
+        combining([]).emit_to("", batch)
     assert isinstance(failed.value.__cause__, error)
     assert failed.value.operator == "w"
 
@@ -138,10 +138,10 @@ def test_a_subtask_that_is_set_aside_holds_nothing_back() -> None:
     out = combining(sent)
     out.broadcast(Watermark(3))
     out.broadcast(Idle())
-    out.emit(TIMED)
+    out.emit_to("", TIMED)
     assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
     out.broadcast(Watermark(3))
-    out.emit(TIMED)
+    out.emit_to("", TIMED)
     assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
 
 
@@ -189,9 +189,9 @@ def test_rows_whose_key_column_cannot_be_a_key_are_refused_by_name(
     )
     out = Outputs(graph, subtask("a/0"), lambda channel, message: None, plain_edges(graph))
     with pytest.raises(JobRejected, match=rf"key: a column of type {name}.* cannot be a key \(operator 'b'\)"):
-        out.emit(pa.record_batch({"key": pa.nulls(1, kind)}))
+        out.emit_to("", pa.record_batch({"key": pa.nulls(1, kind)}))
     with pytest.raises(JobRejected, match="key: there is no such key column for operator 'b'; there are value"):
-        out.emit(pa.record_batch({"value": [1]}))
+        out.emit_to("", pa.record_batch({"value": [1]}))
 
 
 TEXT = pa.string_view()
@@ -220,7 +220,7 @@ def test_columns_whose_rows_cannot_be_taken_are_dealt_by_key_as_plain_ones(colum
     field = pa.field("value", column.type, metadata={"by": "duckdb"})
     batch = pa.record_batch([pa.array([1, 6]), column], schema=pa.schema([("key", pa.int64()), field]))
     for _ in range(2):
-        out.emit(batch)
+        out.emit_to("", batch)
     parts = [message.payload for _, message in sent if isinstance(message, Records)]
     assert {part.schema.field("value").type for part in parts} == {kind}
     rows = [row for part in parts for row in part.to_pylist()]
@@ -244,7 +244,7 @@ def with_side_output(sent: list[tuple[ChannelId, Message]], columns: pa.Schema |
 def test_each_edge_carries_its_output_and_all_carry_control_messages() -> None:
     sent: list[tuple[ChannelId, Message]] = []
     out = with_side_output(sent, LATE.schema)
-    out.emit(FIRST)
+    out.emit_to("", FIRST)
     out.emit_to("late", LATE)
     out.emit_to("unread", FIRST)
     out.broadcast(Watermark(7))
@@ -256,7 +256,7 @@ def test_each_edge_carries_its_output_and_all_carry_control_messages() -> None:
 def test_each_output_has_columns_of_its_own() -> None:
     sent: list[tuple[ChannelId, Message]] = []
     out = with_side_output(sent)
-    out.emit(FIRST)
+    out.emit_to("", FIRST)
     out.emit_to("late", LATE)
     with pytest.raises(WeirError, match="operator 'a' changed the columns of its output: 'at' is missing"):
         out.emit_to("late", FIRST)
@@ -292,7 +292,7 @@ CODES = encoded("text", ["a", "b", "a"], [0, 1, None, 2])
 
 def sent_through(out: Outputs, sent: list[tuple[ChannelId, Message]], *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     for batch in batches:
-        out.emit(batch)
+        out.emit_to("", batch)
     return [message.payload for _, message in sent if isinstance(message, Records)]
 
 
@@ -335,4 +335,4 @@ def test_codes_and_texts_may_alternate_but_other_types_may_not() -> None:
     assert [batch.to_pylist() for batch in batches] == 3 * [CODES.to_pylist()]
     codes = CODES.cast(pa.schema([field.remove_metadata() for field in CODES.schema]))
     with pytest.raises(WeirError, match="'text' was string and is dictionary"):
-        out.emit(codes)
+        out.emit_to("", codes)

@@ -126,7 +126,7 @@ def restored_operators(run: Run) -> tuple[RestoredOperator, ...]:
             operators.append(RestoredOperator(name, _IN_RESTORE[OperatorMatch.MATCHED], row.get("state_bytes")))
     left_out = [row for uid, row in stored.items() if uid not in names]
     operators += [RestoredOperator(row["uid"], _IN_RESTORE[OperatorMatch.DROPPED], row.get("state_bytes"))
-              for row in left_out]  # fmt: skip
+                  for row in left_out]  # fmt: skip
     return tuple(operators)
 
 

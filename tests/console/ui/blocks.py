@@ -35,10 +35,10 @@ def text(response: Any) -> str:
 def live(response: Any) -> dict[str, str]:
     """Content of each live block, without the relative times, which tick between two requests."""
     markup = response.content.decode()
-    found = {}
+    contents = {}
     for match in _BLOCK.finditer(markup):
-        found[match["name"]] = _TIME.sub(r"\1", _until_closed(markup, match.end()))
-    return found
+        contents[match["name"]] = _TIME.sub(r"\1", _until_closed(markup, match.end()))
+    return contents
 
 
 def digests(response: Any) -> dict[str, str]:
@@ -48,8 +48,8 @@ def digests(response: Any) -> dict[str, str]:
 
 def shown_runs(response: Any) -> dict[str, list[str]]:
     """The runs that the polls of an open confirmation name, as query parameters."""
-    shown = re.findall(r'<div id="shown-runs?" hidden>(.*?)</div>', response.content.decode())
-    return {"run": re.findall(r'name="run" value="(\d+)"', "".join(shown))}
+    markup = re.findall(r'<div id="shown-runs?" hidden>(.*?)</div>', response.content.decode())
+    return {"run": re.findall(r'name="run" value="(\d+)"', "".join(markup))}
 
 
 def swapped(response: Any) -> set[str]:

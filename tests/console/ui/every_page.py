@@ -30,9 +30,9 @@ TIMES = {
 
 def pages_of_running_job(run: Run) -> dict[str, str]:
     """Path by name of the picture."""
-    job, own = f"/jobs/{run.job_id}", Checkpoint.objects.filter(job=run.job)
-    checkpoint = own.filter(status="completed", kind="checkpoint").latest("number")
-    savepoint = own.filter(status="completed", kind="savepoint").latest("number")
+    job, checkpoints = f"/jobs/{run.job_id}", Checkpoint.objects.filter(job=run.job)
+    checkpoint = checkpoints.filter(status="completed", kind="checkpoint").latest("number")
+    savepoint = checkpoints.filter(status="completed", kind="savepoint").latest("number")
     operation = Operation.objects.latest("created_at")
     failed = Checkpoint.objects.get(job=run.job, reason="expired")
     slow = Checkpoint.objects.filter(job=run.job, status="completed").latest("duration_ms")
@@ -49,7 +49,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "subtasks": f"/runs/{run.pk}/subtasks/?operator=window",
         "checkpoint": f"/checkpoints/{checkpoint.pk}/",
         "checkpoint-failed": f"/checkpoints/{failed.pk}/",
-        "checkpoint-running": f"/checkpoints/{own.get(status='in_progress').pk}/",
+        "checkpoint-running": f"/checkpoints/{checkpoints.get(status='in_progress').pk}/",
         "clone": f"/checkpoints/{checkpoint.pk}/clone/",
         "discard": f"/checkpoints/{savepoint.pk}/discard/",
         "state": f"/checkpoints/{checkpoint.pk}/state/?operator=window&state=state",
@@ -68,7 +68,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "drain": f"{job}/drain/",
         "cancel": f"{job}/cancel/",
         "rescale": f"{job}/rescale/",
-        "restore": f"{job}/restore/?checkpoint={own.get(number=checkpoint.number - 3).pk}",
+        "restore": f"{job}/restore/?checkpoint={checkpoints.get(number=checkpoint.number - 3).pk}",
         "evidence": f"/checkpoints/{checkpoint.pk}/evidence/",
         "reviews": "/reviews/",
         "cluster": "/cluster/",
@@ -114,7 +114,7 @@ def run_in_other_state(state: str, *, is_whole: bool = False) -> Run:
     """A run that restarts, has failed or has finished. `is_whole`: as in `pages_of_state`."""
     operators = rows.live()["operators"]
     if state == "finished":
-        operators = {uid: {**one, "state": "finished"} for uid, one in operators.items()}
+        operators = {uid: {**operator, "state": "finished"} for uid, operator in operators.items()}
     live = rows.live(None, operators=operators)
     if state == "restarting":  # the report of the attempt that lost its slots
         live = rows.live(None, slots=[])

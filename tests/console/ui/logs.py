@@ -74,5 +74,5 @@ def _lines(run: Run) -> Iterator[dict[str, Any]]:
         )
 
 
-def _line(run: Run, at: Any, level: str, event: str, **more: Any) -> dict[str, Any]:
-    return {**more, "event": event, "level": level, "run": run.pk, "timestamp": at.isoformat()}
+def _line(run: Run, at: Any, level: str, event: str, **fields: Any) -> dict[str, Any]:
+    return {**fields, "event": event, "level": level, "run": run.pk, "timestamp": at.isoformat()}

@@ -68,28 +68,34 @@ def record(
     """
     story, began = story or story_of(run), run.started_at
     assert began is not None
-    taken, made = list(story.checkpoints()), []
+    checkpoints, intervals = list(story.checkpoints()), []
     for step_s, length in ((COARSE, timedelta(hours=hours)), (FINE, timedelta(minutes=fine_minutes))):
         step = timedelta(seconds=step_s)
         end = datetime.fromtimestamp(int(story.present.timestamp()) // step_s * step_s, UTC)
         count = min(length, end - began) // step
         for at in (end - n * step for n in range(count, 0, -1)):
-            made += _interval(run, story, at, step_s, [one for one in taken if at <= _ended(one) < at + step])
-    made += _interval(run, story, began + DEPLOYMENT, FINE, [])[-1:]  # the slots begin to work
+            intervals += _interval(
+                run,
+                story,
+                at,
+                step_s,
+                [checkpoint for checkpoint in checkpoints if at <= _ended(checkpoint) < at + step],
+            )
+    intervals += _interval(run, story, began + DEPLOYMENT, FINE, [])[-1:]  # the slots begin to work
     columns = [field.attname for field in Metrics._meta.concrete_fields]
     with connection.cursor() as cursor, cursor.copy(f"COPY weir_metrics ({', '.join(columns)}) FROM STDIN") as copy:
-        for row in made:
+        for row in intervals:
             copy.write_row([getattr(row, column) for column in columns])
     RollUp.objects.update_or_create(step_s=COARSE, defaults={"until": story.present - timedelta(seconds=75)})
     if run.state == "running":
-        _subtasks(run, [row for row in made if row.step_s == FINE and row.operator != WHOLE_RUN], weight)
+        _subtasks(run, [row for row in intervals if row.step_s == FINE and row.operator != WHOLE_RUN], weight)
 
 
-def _ended(one: Taken) -> datetime:
-    return one.at + timedelta(milliseconds=one.took_ms or 0)
+def _ended(checkpoint: Taken) -> datetime:
+    return checkpoint.at + timedelta(milliseconds=checkpoint.took_ms or 0)
 
 
-def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Taken]) -> list[Metrics]:
+def _interval(run: Run, story: Story, at: datetime, step_s: int, checkpoints: list[Taken]) -> list[Metrics]:
     """The rows of an interval, means over the time that the run was up in it; none if it was down."""
     moments = [at + timedelta(seconds=s) for s in range(0, step_s, FINE)]
     up = [moment for moment in moments if not story.is_down(moment)]
@@ -99,9 +105,9 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
     surge, ends = fmean(map(story.catches_up, up)), float(rows.grown(run, at) == 1)
     reached = [*up, *(end for moment in up if not story.is_down(end := moment + timedelta(seconds=FINE)))]
     levels = _levels(run, story, reached)
-    operators = [one for one in _operators(run) if _calm(run, one["uid"])["state"] == "running"]
+    operators = [row for row in _operators(run) if _calm(run, row["uid"])["state"] == "running"]
     slow = min(SLOW, len(operators) // 2)
-    found = []
+    metrics = []
     for index, operator in enumerate(operators):
         calm = _calm(run, operator["uid"])
         wave = 1 + 0.1 * math.sin(at.timestamp() / 7 + index)
@@ -118,33 +124,33 @@ def _interval(run: Run, story: Story, at: datetime, step_s: int, taken: list[Tak
             for rate in ("rate_in", "rate_out")
         )
         queued = max(map(story.queued, reached)) * RECORD_BYTES if index == slow else 0
-        own = {**levels, "in_flight_bytes": round(_calm_queue_bytes(run, operator["uid"]) * full + queued)}
-        found.append(_row(run, story, at, step_s, operator["uid"], rates, busy, blocked, own))
-    roles = {one["uid"]: one["role"] for one in operators}
-    read = sum(row.records_out or 0 for row in found if roles[row.operator] == "source")
-    written = sum(row.records_in or 0 for row in found if roles[row.operator] == "sink")
-    whole = _row(
+        sizes = {**levels, "in_flight_bytes": round(_calm_queue_bytes(run, operator["uid"]) * full + queued)}
+        metrics.append(_row(run, story, at, step_s, operator["uid"], rates, busy, blocked, sizes))
+    roles = {row["uid"]: row["role"] for row in operators}
+    read = sum(row.records_out or 0 for row in metrics if roles[row.operator] == "source")
+    written = sum(row.records_in or 0 for row in metrics if roles[row.operator] == "sink")
+    totals = _row(
         run, story, at, step_s, WHOLE_RUN, (read / step_s, written / step_s),
-        max(m.busy or 0 for m in found), max(m.backpressured or 0 for m in found),
-        {**levels, "in_flight_bytes": sum(m.in_flight_bytes or 0 for m in found)},
+        max(m.busy or 0 for m in metrics), max(m.backpressured or 0 for m in metrics),
+        {**levels, "in_flight_bytes": sum(m.in_flight_bytes or 0 for m in metrics)},
     )  # fmt: skip
-    whole.state_bytes = round(story.state_bytes(at) * rows.grown(run, at))
+    totals.state_bytes = round(story.state_bytes(at) * rows.grown(run, at))
     is_in_story = at >= story.slow_at  # the story has no checkpoints of the hours before
-    lasted = [one for one in taken if one.took_ms is not None and not one.reason] or (
+    lasted = [row for row in checkpoints if row.took_ms is not None and not row.reason] or (
         [] if is_in_story else [story.checkpoint(at)]
     )
-    whole.checkpoints, whole.checkpoints_failed = len(lasted), sum(one.reason == "expired" for one in taken)
+    totals.checkpoints, totals.checkpoints_failed = len(lasted), sum(row.reason == "expired" for row in checkpoints)
     if lasted:
-        longest = max(lasted, key=lambda one: one.took_ms or 0)
+        longest = max(lasted, key=lambda row: row.took_ms or 0)
         took_ms, phases = longest.took_ms or 0, rows.operators_of(longest)
-        acknowledged_ms = max(at for own in rows.acknowledgements(of=phases).values() for at in own["at_ms"])
-        whole.checkpoint_ms, whole.pre_barrier_ms = took_ms, 0.0
-        whole.commit_ms = max(0.0, took_ms - acknowledged_ms)
-        of_subtasks = [{name: ms for name, ms in one["slowest"].items() if name != "subtask"}
-                       for one in phases if one["slowest"]]  # fmt: skip
-        for phase, ms in max(of_subtasks, key=lambda one: sum(one.values())).items():
-            setattr(whole, phase, ms)
-    return [*found, whole]
+        acknowledged_ms = max(at for lanes in rows.acknowledgements(of=phases).values() for at in lanes["at_ms"])
+        totals.checkpoint_ms, totals.pre_barrier_ms = took_ms, 0.0
+        totals.commit_ms = max(0.0, took_ms - acknowledged_ms)
+        of_subtasks = [{name: ms for name, ms in row["slowest"].items() if name != "subtask"}
+                       for row in phases if row["slowest"]]  # fmt: skip
+        for phase, ms in max(of_subtasks, key=lambda row: sum(row.values())).items():
+            setattr(totals, phase, ms)
+    return [*metrics, totals]
 
 
 def _levels(run: Run, story: Story, moments: list[datetime]) -> dict[str, int]:
@@ -173,7 +179,7 @@ def _full_flow() -> dict[str, dict[str, Any]]:
 
 def _calm_queue_bytes(run: Run, uid: str) -> float:
     """The input queues of an operator that keeps up, by the time that a barrier needs to pass them."""
-    delays = {one["uid"]: one["max_start_delay_ms"] for one in rows.OPERATORS}
+    delays = {row["uid"]: row["max_start_delay_ms"] for row in rows.OPERATORS}
     if uid not in delays or uid not in _full_flow():
         return 0.0
     edges = (run.version.graph or {})["edges"]
@@ -201,15 +207,15 @@ def _row(
     )  # fmt: skip
 
 
-def _subtasks(run: Run, made: list[Metrics], weight: float) -> None:
+def _subtasks(run: Run, intervals: list[Metrics], weight: float) -> None:
     """The subtasks of the rows by operator. `weight`: as in `record`."""
     indexes = list(range(run.parallelism))
     shares = {"window": [weight if index == indexes[-1] else 1 for index in indexes]}
     moments: dict[datetime, dict[str, Any]] = {}
-    for row in made:
-        own = _split(row, shares.get(row.operator, [1] * len(indexes)))
-        moments.setdefault(row.at, {"token": row.token, "operators": {}})["operators"][row.operator] = own
-    SubtaskMetrics.objects.bulk_create(SubtaskMetrics(run_id=run.pk, at=at, **more) for at, more in moments.items())
+    for row in intervals:
+        columns = _split(row, shares.get(row.operator, [1] * len(indexes)))
+        moments.setdefault(row.at, {"token": row.token, "operators": {}})["operators"][row.operator] = columns
+    SubtaskMetrics.objects.bulk_create(SubtaskMetrics(run_id=run.pk, at=at, **fields) for at, fields in moments.items())
 
 
 def _split(row: Metrics, shares: Sequence[float]) -> dict[str, Any]:
@@ -299,13 +305,13 @@ def _report(run: Run, story: Story) -> None:
     was_empty = run.restore_checkpoint is None and (story.failed_at is None or is_down)
     ended = round(SESSIONS_PER_S * event_time_s) - OPEN_SESSIONS * (was_empty - (run.state == "finished"))
     for uid, calm in rows.live()["operators"].items():
-        own = live["operators"][uid]
-        if own["watermark"] is not None:
-            own["watermark"] = _watermark(story, at)
+        operator = live["operators"][uid]
+        if operator["watermark"] is not None:
+            operator["watermark"] = _watermark(story, at)
         for count, rate in (("records_in", "rate_in"), ("records_out", "rate_out")):
             if calm[rate]:
                 is_of_ended = (uid, rate) in _OF_ENDED_SESSIONS
-                own[count] = ended if is_of_ended else round(calm[rate] * event_time_s)
+                operator[count] = ended if is_of_ended else round(calm[rate] * event_time_s)
     if run.state == "finished":
         live["operators"]["window"]["open_results"] = {}
 
@@ -323,7 +329,7 @@ def slow_run(upto: int | None = 2_131) -> Run:
         "window": {"busy": 0.07, "rate_in": slow, "rate_out": ended},
         "parquet": {"busy": 0.01, "rate_in": ended},
     }
-    operators = {uid: {**one, **changed.get(uid, {})} for uid, one in live["operators"].items()}
+    operators = {uid: {**operator, **changed.get(uid, {})} for uid, operator in live["operators"].items()}
     began_ago = LASTED if upto else timedelta(minutes=38)
     run = rows.run(rows.job("flights-slow"), began_ago=began_ago, token=9_100, live={**live, "operators": operators})
     story = story_of_slow_run(run)

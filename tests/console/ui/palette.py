@@ -31,5 +31,5 @@ def reduce_colours(picture: Image.Image) -> Image.Image:
 
 def _colours(picture: Image.Image) -> list[tuple[int, Any]]:
     """The number of pixels of each colour, with the colour."""
-    found: Any = picture.getcolors(picture.width * picture.height)
-    return list(found)
+    counts: Any = picture.getcolors(picture.width * picture.height)
+    return list(counts)

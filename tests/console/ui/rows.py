@@ -64,7 +64,7 @@ def _sessions(watermark_ms: int) -> list[list[Any]]:
     The oldest of them ends next, the newest has begun just now.
     """
     apart_ms = SESSION // MILLISECOND // CARRIER_SESSIONS
-    found: list[list[Any]] = []
+    sessions: list[list[Any]] = []
     for n in range(CARRIER_SESSIONS):
         first_ms = watermark_ms - n * apart_ms - 1_700 - 91 * n % 977
         active_ms = SESSION_ACTIVE // MILLISECOND + 1_013 * (n * n * 7 % 41 - 20)
@@ -73,8 +73,8 @@ def _sessions(watermark_ms: int) -> list[list[Any]]:
         delay = None if n % 13 == 5 else round(reports * (1.5 + n % 7), 2)
         flight = str(11 + 37 * n % 391)
         key_group = crc32(f"{CARRIER} {flight}".encode()) % 128
-        found.append([key_group, CARRIER, flight, first_ms, last_ms, reports, delay])
-    return sorted(found, key=lambda row: row[:3])
+        sessions.append([key_group, CARRIER, flight, first_ms, last_ms, reports, delay])
+    return sorted(sessions, key=lambda row: row[:3])
 
 
 def table(watermark_ms: int) -> dict[str, Any]:
@@ -178,9 +178,9 @@ def live(acknowledged: int | None = 6, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def operator_user(name: str = "operator", **more: Any) -> User:
+def operator_user(name: str = "operator", **fields: Any) -> User:
     """Somebody who may do everything."""
-    return User.objects.create_user(name, password="a-river-runs", is_superuser=True, is_staff=True, **more)
+    return User.objects.create_user(name, password="a-river-runs", is_superuser=True, is_staff=True, **fields)
 
 
 def reader(name: str = "reader") -> User:
@@ -203,14 +203,14 @@ def job(name: str = "flights-delays", version: dict[str, Any] | None = None) -> 
     """A job with one version that is ready."""
     pipeline()
     created = timezone.now() - timedelta(days=1)
-    made = Job.objects.create(name=name, pipeline="flights", description="Delays of airlines.", created_at=created)
-    add_version(made, 1, **{"created_at": created, **(version or {})})
-    return made
+    row = Job.objects.create(name=name, pipeline="flights", description="Delays of airlines.", created_at=created)
+    add_version(row, 1, **{"created_at": created, **(version or {})})
+    return row
 
 
 def add_version(to: Job, number: int, **changes: Any) -> JobVersion:
-    given = {"parallelism": 2, "params": PARAMS, "settings": settings(), "state": "ready", "graph": GRAPH, **changes}
-    return JobVersion.objects.create(job=to, number=number, **given)
+    fields = {"parallelism": 2, "params": PARAMS, "settings": settings(), "state": "ready", "graph": GRAPH, **changes}
+    return JobVersion.objects.create(job=to, number=number, **fields)
 
 
 def run(
@@ -221,11 +221,11 @@ def run(
     ended = now - ended_ago if state in ("finished", "stopped", "canceled", "failed") else None
     version = changes.pop("version", None) or of.versions.get(number=1)
     owner = "" if ended or state == "queued" else f"host-1:{4711 + Run.objects.count()}:0badcafe"
-    given = {"parallelism": version.parallelism, "created_at": started - timedelta(seconds=1.2),
-             "started_at": started, "ended_at": ended,
-             "live": live(), "live_at": ended or now, "token": 401 + 10 * Run.objects.count(),
-             "lease_owner": owner}  # fmt: skip
-    return Run.objects.create(job=of, version=version, state=state, **{**given, **changes})
+    fields = {"parallelism": version.parallelism, "created_at": started - timedelta(seconds=1.2),
+              "started_at": started, "ended_at": ended,
+              "live": live(), "live_at": ended or now, "token": 401 + 10 * Run.objects.count(),
+              "lease_owner": owner}  # fmt: skip
+    return Run.objects.create(job=of, version=version, state=state, **{**fields, **changes})
 
 
 #: Ends of the steps of a launch, in seconds since the attempt began. They lie within the 4 s to the first record.
@@ -282,14 +282,14 @@ def acknowledgements(*missing: str, of: list[dict[str, Any]] | None = None) -> d
 
     The barrier of subtask 0 comes 2 ms earlier than that of subtask 1.
     """
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for operator in of or OPERATORS:
         uid, phases = operator["uid"], ("start_delay", "alignment", "pre_barrier", "sync", "async")
         if operator["finished"] == "finished":
             continue
         times = [operator[f"max_{phase}_ms"] for phase in phases if phase != "pre_barrier"]
         here = uid not in missing
-        found[uid] = {
+        columns[uid] = {
             "index": [0, 1],
             "at_ms": [round(sum(times)) - 2, round(sum(times))] if here else [None, None],
             **{f"{phase}_ms": [operator.get(f"max_{phase}_ms", 0.0)] * 2 if here else [None] * 2 for phase in phases},
@@ -297,7 +297,7 @@ def acknowledgements(*missing: str, of: list[dict[str, Any]] | None = None) -> d
             "written_bytes": [operator["written_bytes"] // 2] * 2 if here else [None] * 2,
             "state_bytes": [operator["state_bytes"] // 2] * 2 if here else [None] * 2,
         }
-    return found
+    return columns
 
 
 #: Positions of sources and output of sinks are lists in the manifest, without a size of their own.
@@ -314,7 +314,7 @@ OPERATORS = [
     _operator("window", 1_254_112, 28.0, 48.0, 6.4, 161.0, 84_263),
     {**_operator("parquet", 0, 83.0, 3.0, 22.0, 11.0, 0), "has_state": True},
 ]
-WRITTEN_BYTES = sum(one["written_bytes"] for one in OPERATORS)  #: of a checkpoint
+WRITTEN_BYTES = sum(row["written_bytes"] for row in OPERATORS)  #: of a checkpoint
 
 
 #: Figures of the window operator after a drain: all its sessions have ended.
@@ -329,31 +329,31 @@ def grown(of: Run, at: datetime) -> float:
     return max(0.0, min((at - of.started_at - DEPLOYMENT) / SESSION, 1.0))
 
 
-def operators_of(taken: Taken) -> list[dict[str, Any]]:
+def operators_of(checkpoint: Taken) -> list[dict[str, Any]]:
     """The figures by operator of a checkpoint. Its barriers wait before the join, and all behind it wait for them."""
-    calm_ms = (taken.took_ms or 0) - taken.wait_ms
+    calm_ms = (checkpoint.took_ms or 0) - checkpoint.wait_ms
     load, jitter = calm_ms / 345, 0.8 + calm_ms * 37 % 101 / 250
-    found: list[dict[str, Any]] = []
-    for one in OPERATORS:
-        waits = taken.wait_ms if one["uid"] in ("join", "window") else 0.0
-        split = _ALIGNMENT_SHARE if one["uid"] == "window" else 0.0
-        delay_ms = one["max_start_delay_ms"] + waits * (1 - split)
-        if one["uid"] == "parquet":  # the window sends the barrier when it has copied its state
-            delay_ms = sum(found[-1][f"max_{phase}_ms"] for phase in ("start_delay", "alignment", "sync")) + 0.6
+    figures: list[dict[str, Any]] = []
+    for row in OPERATORS:
+        waits = checkpoint.wait_ms if row["uid"] in ("join", "window") else 0.0
+        split = _ALIGNMENT_SHARE if row["uid"] == "window" else 0.0
+        delay_ms = row["max_start_delay_ms"] + waits * (1 - split)
+        if row["uid"] == "parquet":  # the window sends the barrier when it has copied its state
+            delay_ms = sum(figures[-1][f"max_{phase}_ms"] for phase in ("start_delay", "alignment", "sync")) + 0.6
         phases = {
             "start_delay_ms": delay_ms,
-            "alignment_ms": one["max_alignment_ms"] * jitter + waits * split,
-            "sync_ms": one["max_sync_ms"] * jitter,
-            "async_ms": one["max_async_ms"] * load,
+            "alignment_ms": row["max_alignment_ms"] * jitter + waits * split,
+            "sync_ms": row["max_sync_ms"] * jitter,
+            "async_ms": row["max_async_ms"] * load,
         }
         longest = {f"max_{phase}": ms for phase, ms in phases.items()}
-        found.append({**one, **longest, "slowest": one["slowest"] and {**one["slowest"], **phases}})
-    return found
+        figures.append({**row, **longest, "slowest": row["slowest"] and {**row["slowest"], **phases}})
+    return figures
 
 
 def self_contained(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The figures by operator of a savepoint: it shares no file with a checkpoint."""
-    return [{**one, "written_bytes": one["state_bytes"]} for one in operators]
+    return [{**row, "written_bytes": row["state_bytes"]} for row in operators]
 
 
 def checkpoint(
@@ -369,23 +369,23 @@ def checkpoint(
 def _unsaved_checkpoint(of: Run, number: int, kind: str, status: str, **changes: Any) -> Checkpoint:
     triggered = changes.pop("triggered_at", timezone.now() - timedelta(seconds=5))
     duration_ms = changes.pop("duration_ms", 312 if status == "completed" else None)
-    done = status == "completed"
+    is_completed = status == "completed"
     operators = OPERATORS if kind == "checkpoint" else self_contained(OPERATORS)
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "token": of.token,
         "triggered_at": triggered,
-        "completed_at": triggered + timedelta(milliseconds=duration_ms or 0) if done else None,
+        "completed_at": triggered + timedelta(milliseconds=duration_ms or 0) if is_completed else None,
         "duration_ms": duration_ms,
-        "size_bytes": STATE_BYTES if done else None,
-        "written_bytes": sum(one["written_bytes"] for one in operators) if done else None,
-        "acknowledged": 10 if done else 6,
+        "size_bytes": STATE_BYTES if is_completed else None,
+        "written_bytes": sum(row["written_bytes"] for row in operators) if is_completed else None,
+        "acknowledged": 10 if is_completed else 6,
         "subtasks": 10,
-        "path": folder_of(CheckpointKind(kind), number, of.token) if done else "",
-        "operators": operators if done else [],
-        "finished_operators": ["airlines"] if done else [],
-        "acknowledgements": acknowledgements(of=operators) if done else acknowledgements("window", "parquet"),
+        "path": folder_of(CheckpointKind(kind), number, of.token) if is_completed else "",
+        "operators": operators if is_completed else [],
+        "finished_operators": ["airlines"] if is_completed else [],
+        "acknowledgements": acknowledgements(of=operators) if is_completed else acknowledgements("window", "parquet"),
     }
-    return Checkpoint(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
+    return Checkpoint(job=of.job, run=of, number=number, kind=kind, status=status, **{**fields, **changes})
 
 
 def state_query_request() -> dict[str, Any]:
@@ -397,13 +397,13 @@ def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> Sta
     """A page of rows, or one that is under way."""
     now = timezone.now()
     requested = changes.pop("created_at", now - timedelta(seconds=20))
-    given: dict[str, Any] = {"request": state_query_request(), "created_at": requested}
+    fields: dict[str, Any] = {"request": state_query_request(), "created_at": requested}
     if state == "succeeded":
         watermark_ms = round(of.triggered_at.timestamp() * 1_000) - story_of(of.run).lag_ms(of.triggered_at)
-        given |= {"result": table(watermark_ms), "ended_at": requested + timedelta(seconds=17)}
+        fields |= {"result": table(watermark_ms), "ended_at": requested + timedelta(seconds=17)}
     if state == "running":
-        given |= {"progress": {"phase": "reading", "tasks": 8, "tasks_done": 3}, "beat_at": now}
-    return StateQuery.objects.create(checkpoint=of, state=state, **{**given, **changes})
+        fields |= {"progress": {"phase": "reading", "tasks": 8, "tasks_done": 3}, "beat_at": now}
+    return StateQuery.objects.create(checkpoint=of, state=state, **{**fields, **changes})
 
 
 def history(of: Run, upto: int = 214, story: Story | None = None, first_number: int = 1) -> list[Checkpoint]:
@@ -419,75 +419,75 @@ def history(of: Run, upto: int = 214, story: Story | None = None, first_number: 
         triggered_at=began + FIRST_CHECKPOINT, duration_ms=400, discarded_at=began + timedelta(minutes=1),
         **_state_at(of, began + FIRST_CHECKPOINT, OPERATORS),
     )  # fmt: skip
-    made = [first]
-    taken = list(story.checkpoints())
+    checkpoints = [first]
+    entries = list(story.checkpoints())
     savepoints = (upto - 40, upto - 6)
-    periodic = [number for number, each in enumerate(taken, upto - len(taken) + 1)
+    periodic = [number for number, each in enumerate(entries, upto - len(entries) + 1)
                 if each.status == "completed" and number not in savepoints]  # fmt: skip
-    kept = periodic[-RETAINED:]
-    for number, each in enumerate(taken, upto - len(taken) + 1):
+    retained_numbers = periodic[-RETAINED:]
+    for number, each in enumerate(entries, upto - len(entries) + 1):
         is_first = story.resumed_at is not None and each.at < story.resumed_at
         missing = ("join", "window", "parquet") if story.sickness(each.at) else ("window", "parquet")
-        more: dict[str, Any] = {"token": of.token - is_first, "triggered_at": each.at, "duration_ms": each.took_ms}
+        fields: dict[str, Any] = {"token": of.token - is_first, "triggered_at": each.at, "duration_ms": each.took_ms}
         kind = "savepoint" if number in savepoints or each.reason == "expired" else "checkpoint"
         if each.status == "failed":
-            more |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
-                     "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
+            fields |= {"reason": each.reason, "completed_at": each.at + timedelta(milliseconds=each.took_ms or 0),
+                       "detail": LATE if each.reason == "expired" else "slot 1 was lost"}  # fmt: skip
         elif each.took_ms is not None:
             operators = operators_of(each)
             operators = operators if kind == "checkpoint" else self_contained(operators)
-            more |= {"operators": operators, "acknowledgements": acknowledgements(of=operators)}
-            if kind == "checkpoint" and number not in kept:
-                more |= {"discarded_at": each.at + timedelta(minutes=1)}
+            fields |= {"operators": operators, "acknowledgements": acknowledgements(of=operators)}
+            if kind == "checkpoint" and number not in retained_numbers:
+                fields |= {"discarded_at": each.at + timedelta(minutes=1)}
         elif of.state == "finished":
             operators = self_contained([*OPERATORS[:4], {**OPERATORS[4], **_FIRED}, *OPERATORS[5:]])
-            size = sum(one["state_bytes"] for one in operators)
-            more = {"status": "completed", "triggered_at": each.at - timedelta(milliseconds=400),
-                    "operators": [{**one, "finished": "finished"} for one in operators],
-                    "acknowledgements": acknowledgements(of=operators), "size_bytes": size, "written_bytes": size,
-                    "finished_operators": [one["uid"] for one in operators]}  # fmt: skip
+            size = sum(operator["state_bytes"] for operator in operators)
+            fields = {"status": "completed", "triggered_at": each.at - timedelta(milliseconds=400),
+                      "operators": [{**operator, "finished": "finished"} for operator in operators],
+                      "acknowledgements": acknowledgements(of=operators), "size_bytes": size, "written_bytes": size,
+                      "finished_operators": [operator["uid"] for operator in operators]}  # fmt: skip
             kind = "drain"
         elif of.ended_at:
             continue
-        if "operators" not in more:
-            more |= {"acknowledgements": acknowledgements(*missing), "acknowledged": 10 - 2 * len(missing)}
-        made.append(_unsaved_checkpoint(of, number, **{"kind": kind, "status": each.status, **more}))
-    Checkpoint.objects.bulk_create(made)
-    for row in made:
+        if "operators" not in fields:
+            fields |= {"acknowledgements": acknowledgements(*missing), "acknowledged": 10 - 2 * len(missing)}
+        checkpoints.append(_unsaved_checkpoint(of, number, **{"kind": kind, "status": each.status, **fields}))
+    Checkpoint.objects.bulk_create(checkpoints)
+    for row in checkpoints:
         if row.status == "completed" and row.kind != "checkpoint":
             store(row)
-    in_storage = [row for row in made if row.number in kept]
+    in_storage = [row for row in checkpoints if row.number in retained_numbers]
     for row in in_storage:
         store(row, base=in_storage[0])
     if story.resumed_at is not None:
-        before = [row for row in made if row.status == "completed" and row.triggered_at < story.resumed_at]
+        before = [row for row in checkpoints if row.status == "completed" and row.triggered_at < story.resumed_at]
         Attempt.objects.filter(run=of, token=of.token).update(restored_checkpoint=before[-1])
-    return made
+    return checkpoints
 
 
 def _state_at(of: Run, at: datetime, operators: list[dict[str, Any]]) -> dict[str, Any]:
     share = grown(of, at)
-    held = [{**one, "state_bytes": round(one["state_bytes"] * share)} if one["uid"] == "window" else one
-            for one in operators]  # fmt: skip
-    return {"operators": held, "size_bytes": sum(one["state_bytes"] for one in held)}
+    figures = [{**row, "state_bytes": round(row["state_bytes"] * share)} if row["uid"] == "window" else row
+               for row in operators]  # fmt: skip
+    return {"operators": figures, "size_bytes": sum(row["state_bytes"] for row in figures)}
 
 
 def earlier_checkpoints(of: Run, story: Story | None = None) -> None:
     """The discarded checkpoints between the first one of a run and those of its story: one in each interval."""
     story = story or story_of(of)
     first, second = of.checkpoints.order_by("number")[:2]
-    made = []
+    checkpoints = []
     for number in range(first.number + 1, second.number):
         at = second.triggered_at - (second.number - number) * INTERVAL
-        taken = story.checkpoint(at)
-        made.append(Checkpoint(
+        entry = story.checkpoint(at)
+        checkpoints.append(Checkpoint(
             job=of.job, run=of, number=number, kind="checkpoint", status="completed", token=first.token,
-            triggered_at=at, completed_at=at + timedelta(milliseconds=taken.took_ms or 0), duration_ms=taken.took_ms,
-            written_bytes=WRITTEN_BYTES, acknowledged=10, subtasks=10, **_state_at(of, at, operators_of(taken)),
+            triggered_at=at, completed_at=at + timedelta(milliseconds=entry.took_ms or 0), duration_ms=entry.took_ms,
+            written_bytes=WRITTEN_BYTES, acknowledged=10, subtasks=10, **_state_at(of, at, operators_of(entry)),
             path=folder_of(CheckpointKind.CHECKPOINT, number, first.token),
             finished_operators=["airlines"], discarded_at=at + timedelta(minutes=1),
         ))  # fmt: skip
-    Checkpoint.objects.bulk_create(made)
+    Checkpoint.objects.bulk_create(checkpoints)
 
 
 def operations_of(of: Run, user: User) -> None:
@@ -509,19 +509,19 @@ def operations_of(of: Run, user: User) -> None:
 
 def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **changes: Any) -> Operation:
     now = timezone.now()
-    given: dict[str, Any] = {"created_at": now - timedelta(seconds=44), "started_at": now - timedelta(seconds=43)}
+    fields: dict[str, Any] = {"created_at": now - timedelta(seconds=44), "started_at": now - timedelta(seconds=43)}
     if state in ("succeeded", "failed"):
-        given["ended_at"] = now - timedelta(seconds=42)
-    return Operation.objects.create(job=of, kind=kind, state=state, **{**given, **changes})
+        fields["ended_at"] = now - timedelta(seconds=42)
+    return Operation.objects.create(job=of, kind=kind, state=state, **{**fields, **changes})
 
 
 def run_with_savepoint() -> Run:
     """A running job with a history, whose savepoint is under way."""
-    made = run(job())
-    attempts(made)
-    history(made)
-    operation(made.job, "savepoint", "running", run=made)
-    return made
+    row = run(job())
+    attempts(row)
+    history(row)
+    operation(row.job, "savepoint", "running", run=row)
+    return row
 
 
 def settings(**changes: Any) -> Any:

@@ -82,18 +82,18 @@ def test_take_pictures(signed_in: Open, transactional_db: None, monkeypatch: pyt
         old.unlink()
     user = rows.operator_user("ada")
     recovered = numbers.recovered_run(upto=None, days=6)
-    others = every_page.pages_of_state("finished", is_whole=True) | every_page.pages_of_state("failed", is_whole=True)
+    pages = every_page.pages_of_state("finished", is_whole=True) | every_page.pages_of_state("failed", is_whole=True)
     running, slow = flowing_run(user), numbers.slow_run(upto=None)
-    others |= every_page.pages_of_state("restarting", is_whole=True) | every_page.pages_without_run()
-    paths = every_page.pages_of_running_job(running) | others
+    pages |= every_page.pages_of_state("restarting", is_whole=True) | every_page.pages_without_run()
+    paths = every_page.pages_of_running_job(running) | pages
     paths = {"job-recovered": f"/jobs/{recovered.job_id}/", "job-slow": f"/jobs/{slow.job_id}/"} | paths
     paths |= pages_of_some_jobs(user, running, recovered) | {"slot-log": f"{paths['run']}?slot=1"}
     settings.WEIR_SLOT_LOGS = (folder_of_slots,) = (Path(settings.WEIR_VAR) / "work",)
     for run in Run.objects.all():
         logs.write(run)
         logs.write_slots(run, folder_of_slots)
-    for name, more in OWNERS.items():
-        Job.objects.filter(name=name).update(**more)
+    for name, fields in OWNERS.items():
+        Job.objects.filter(name=name).update(**fields)
     store_findings(now)
     with signed_in(WIDTH) as page:
         page.clock.set_fixed_time(now)
@@ -157,8 +157,8 @@ def leave_orphan(run: Run) -> None:
     folder = job_root(run.job_id) / folder_of(CheckpointKind.SAVEPOINT, 214, run.token - 30)
     folder.mkdir(parents=True)
     state = folder / "window-0.arrow"
-    with state.open("wb") as made:
-        made.truncate(ORPHAN_BYTES)
+    with state.open("wb") as file:
+        file.truncate(ORPHAN_BYTES)
     changed_s = (timezone.now() - timedelta(days=3)).timestamp()
     for path in (state, folder):
         os.utime(path, (changed_s, changed_s))
@@ -266,13 +266,13 @@ def incident(run: Run) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
     moved = f"slot {slot}: {host} → {run.live['slots'][slot]['host']}"
     down = f"killed, down {(resumed_at - failed_at).total_seconds():.0f} s"
     so_far = f"{formats.since(caught_up_at, story.present)} so far"
-    told = [
+    episodes = [
         (story.slow_at, failed_at, "join slow", formats.since(story.slow_at, failed_at), "attention", False),
         (failed_at, resumed_at, down, moved, "failed", True),
         (resumed_at, caught_up_at, "catches up", formats.since(resumed_at, caught_up_at), "accent", False),
         (caught_up_at, story.present, "up to date", so_far, "ok", False),
     ]
-    parts = [(since.timestamp() * 1_000, until.timestamp() * 1_000, *more) for since, until, *more in told]
+    parts = [(since.timestamp() * 1_000, until.timestamp() * 1_000, *details) for since, until, *details in episodes]
     took = formats.since(expired.triggered_at, expired.completed_at)
     return parts, (f"a savepoint expires after {took}", expired.completed_at.timestamp() * 1_000, "attention")
 

@@ -109,11 +109,11 @@ class Story:
     @cached_property
     def _shares(self) -> tuple[tuple[float, float], ...]:
         """Seconds since `slow_at`, and the share of the usual rate then; straight lines between them."""
-        known = [(0.0, 1.0), (_RAMP.total_seconds(), self.slowed)]
+        points = [(0.0, 1.0), (_RAMP.total_seconds(), self.slowed)]
         if self.failed_at is not None:
             stuck = self.failed_at - _STUCK - self.slow_at
-            known += [(stuck.total_seconds(), self.slowed), ((stuck + _FALL).total_seconds(), _STILL_SLOWER)]
-        return tuple(known)
+            points += [(stuck.total_seconds(), self.slowed), ((stuck + _FALL).total_seconds(), _STILL_SLOWER)]
+        return tuple(points)
 
     def _sick_share(self, at: datetime) -> float:
         """The share of the usual rate that the operator processes, if no attempt fails."""
@@ -201,20 +201,22 @@ class Story:
         """The checkpoints from a minute before the operator became slow, oldest first."""
         at = self.slow_at - _BEFORE
         while at <= (until or self.present):
-            taken = self.checkpoint(at)
-            took, reason = (taken.took_ms or 0) * _MILLISECOND, ""
+            checkpoint = self.checkpoint(at)
+            took, reason = (checkpoint.took_ms or 0) * _MILLISECOND, ""
             following = at + max(took, INTERVAL)
             if self.failed_at is not None and self.failed_at - _STUCK <= at < self.failed_at:
                 took = min(TIMEOUT, self.failed_at - at)
                 reason = "expired" if took == TIMEOUT else "suspended"
                 following = at + TIMEOUT if took == TIMEOUT else self.failed_at + _RESTART
-            yield taken._replace(took_ms=took // _MILLISECOND if at + took <= self.present else None, reason=reason)
+            yield checkpoint._replace(
+                took_ms=took // _MILLISECOND if at + took <= self.present else None, reason=reason
+            )
             at = following
 
     def last_number(self, began: datetime) -> int:
         """The number of the newest checkpoint, if a run that began at `began` has taken one in each interval."""
-        taken = list(self.checkpoints())
-        return len(taken) + (taken[0].at - began - FIRST_CHECKPOINT) // INTERVAL
+        checkpoints = list(self.checkpoints())
+        return len(checkpoints) + (checkpoints[0].at - began - FIRST_CHECKPOINT) // INTERVAL
 
 
 def story_of(run: Run) -> Story:

@@ -23,8 +23,8 @@ def buttons(client: Client, job_id: int) -> dict[str, bool]:
 
 def buttons_of(page: Any) -> dict[str, bool]:
     """Label of each act and whether it can be pressed."""
-    found = blocks.live(page)
-    buttons = re.findall(r"<(button|a)([^>]*)>([^<]+)</", found["acts"] + found["refused-acts"])
+    contents = blocks.live(page)
+    buttons = re.findall(r"<(button|a)([^>]*)>([^<]+)</", contents["acts"] + contents["refused-acts"])
     return {label.rstrip("…"): "disabled" not in attributes for _, attributes, label in buttons}
 
 
@@ -38,9 +38,11 @@ def test_a_button_can_be_pressed_exactly_when_the_lifecycle_allows_it(at_console
     run = rows.run(rows.job(), state)
     rows.checkpoint(run, 1)
     page = at_console.get(f"/jobs/{run.job_id}/")
-    found, said = buttons_of(page), blocks.text(page)
-    assert {act: found[label] for act, label in LABELS.items()} == {act: refusal(state, act) is None for act in LABELS}
-    assert found["Start"] is found["Restore"] is state.is_terminal
+    buttons, said = buttons_of(page), blocks.text(page)
+    assert {act: buttons[label] for act, label in LABELS.items()} == {
+        act: refusal(state, act) is None for act in LABELS
+    }
+    assert buttons["Start"] is buttons["Restore"] is state.is_terminal
     for act, label in LABELS.items():
         if reason := refusal(state, act):
             assert re.search(rf"{label}[^:]*: {re.escape(reason)}", said)
@@ -49,17 +51,17 @@ def test_a_button_can_be_pressed_exactly_when_the_lifecycle_allows_it(at_console
 def test_possible_acts_stand_in_a_row_and_the_rest_in_a_menu_with_reasons(at_console: Client) -> None:
     run = rows.run(rows.job())
     response = at_console.get(f"/jobs/{run.job_id}/")
-    found = blocks.live(response)
-    assert "disabled" not in found["acts"]
-    assert re.findall(r'id="do-([\w-]+)"', found["acts"]) == [
+    contents = blocks.live(response)
+    assert "disabled" not in contents["acts"]
+    assert re.findall(r'id="do-([\w-]+)"', contents["acts"]) == [
         "savepoint", "rescale", "stop", "drain", "rollback", "cancel",
     ]  # fmt: skip
-    safe, _, dangerous = found["acts"].partition('class="acts apart"')
+    safe, _, dangerous = contents["acts"].partition('class="acts apart"')
     assert re.findall(r'id="do-([\w-]+)"', dangerous) == ["drain", "rollback", "cancel"]
     assert "danger" not in safe
-    assert re.findall("disabled>([^<]+)<", found["refused-acts"]) == ["Start", "Restore"]
-    assert '<details class="more" id="more-acts"><summary>More</summary>' in found["refused-acts"]
-    assert 'id="do-named-savepoint"' in found["refused-acts"], "the plain savepoint is one click, its name two"
+    assert re.findall("disabled>([^<]+)<", contents["refused-acts"]) == ["Start", "Restore"]
+    assert '<details class="more" id="more-acts"><summary>More</summary>' in contents["refused-acts"]
+    assert 'id="do-named-savepoint"' in contents["refused-acts"], "the plain savepoint is one click, its name two"
 
 
 def test_the_menu_is_open_if_nothing_is_possible(reading: Client) -> None:
@@ -76,8 +78,8 @@ def test_who_may_not_operate_sees_every_button_disabled_and_why(reading: Client)
 
 
 def test_a_job_that_never_ran_can_only_be_started(at_console: Client) -> None:
-    found = buttons(at_console, rows.job().pk)
-    assert [label for label, enabled in found.items() if enabled] == ["Start"]
+    acts = buttons(at_console, rows.job().pk)
+    assert [label for label, enabled in acts.items() if enabled] == ["Start"]
 
 
 # ---------------------------------------------------------------- start and savepoint: at once
@@ -86,10 +88,10 @@ def test_a_job_that_never_ran_can_only_be_started(at_console: Client) -> None:
 def test_start_makes_a_run_and_an_operation(at_console: Client, operator: User) -> None:
     job = rows.job()
     response = at_console.post(f"/jobs/{job.pk}/start/", follow=True)
-    found = Operation.objects.get()
-    assert (found.kind, found.requested_by, found.state) == ("start", operator, "queued")
-    assert found.request_id
-    assert job.runs.get().pk == found.run_id
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.requested_by, operation.state) == ("start", operator, "queued")
+    assert operation.request_id
+    assert job.runs.get().pk == operation.run_id
     assert "The start was requested." in blocks.text(response)
     assert "Start queued" in blocks.text(response)
 
@@ -125,12 +127,12 @@ def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_fir
     block = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["acts"]
     assert re.search(rf'<a class="button" id="do-start" data-key="b" href="{path}">Start…</a>', block)
     assert re.search(r'<a class="button primary" id="do-restore"', block)
-    asked = at_console.get(path)
-    said = blocks.text(asked)
+    page = at_console.get(path)
+    said = blocks.text(page)
     assert "Checkpoints 3 to 5 were committed; the output up to there is written a second time." in said
     assert f"restore savepoint {newest.number} instead" in said
-    assert f'href="/jobs/{run.job_id}/restore/"' in asked.content.decode()
-    assert 'name="accept_repeated_output" required' in asked.content.decode()
+    assert f'href="/jobs/{run.job_id}/restore/"' in page.content.decode()
+    assert 'name="accept_repeated_output" required' in page.content.decode()
     assert at_console.post(path).headers["Location"] == path
     assert not Operation.objects.exists()
     assert at_console.post(path, {"accept_repeated_output": "on"}).headers["Location"] == f"/jobs/{run.job_id}/"
@@ -178,9 +180,9 @@ def test_a_double_click_takes_one_savepoint_and_another_page_another(at_console:
         return str(re.findall(r'id="act-savepoint".*?name="key" value="(\w+)"', page)[0])
 
     first, second = key(), key()
-    for given in (first, first, second):
-        assert at_console.post(f"/jobs/{run.job_id}/savepoint/", {"key": given}).status_code == 302
-    assert {found.idempotency_key for found in Operation.objects.all()} == {first, second}
+    for value in (first, first, second):
+        assert at_console.post(f"/jobs/{run.job_id}/savepoint/", {"key": value}).status_code == 302
+    assert {operation.idempotency_key for operation in Operation.objects.all()} == {first, second}
     assert Operation.objects.count() == 2
 
 
@@ -197,9 +199,9 @@ def test_a_double_click_is_one_request(at_console: Client, act: str) -> None:
     if act != "start":
         rows.run(job)
     page = at_console.get(f"/jobs/{job.pk}/" if act == "start" else f"/jobs/{job.pk}/{act}/")
-    given = {"key": key_of(page, act)}
-    at_console.post(f"/jobs/{job.pk}/{act}/", given)
-    said = blocks.text(at_console.post(f"/jobs/{job.pk}/{act}/", given, follow=True))
+    form = {"key": key_of(page, act)}
+    at_console.post(f"/jobs/{job.pk}/{act}/", form)
+    said = blocks.text(at_console.post(f"/jobs/{job.pk}/{act}/", form, follow=True))
     assert "This page had already sent the request." in said
     assert Operation.objects.count() == 1
 
@@ -274,10 +276,10 @@ def test_a_question_shows_the_operation_that_another_user_requests_meanwhile(at_
     run = rows.run(rows.job())
     path = f"/jobs/{run.job_id}/drain/"
     page = at_console.get(path)
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
     anna = rows.operator_user("anna")
     rows.operation(run.job, "stop", "queued", run=run, requested_by=anna, reason="maintenance")
-    poll = at_console.get(path, blocks.shown_runs(page), headers={"HX-Request": "true", "X-Blocks": known})
+    poll = at_console.get(path, blocks.shown_runs(page), headers={"HX-Request": "true", "X-Blocks": digests})
     assert blocks.swapped(poll) == {"effects", "confirm-button"}
     said = blocks.text(poll)
     assert "anna has requested a stop (queued)" in said
@@ -305,8 +307,8 @@ def test_confirmed_acts_become_operations_with_their_reason(at_console: Client, 
     run = rows.run(rows.job())
     response = at_console.post(f"/jobs/{run.job_id}/{act}/", {"reason": " The year is over. "})
     assert response.headers["Location"] == f"/jobs/{run.job_id}/"
-    found = Operation.objects.get()
-    assert (found.kind, found.run, found.reason) == (act, run, "The year is over.")
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.run, operation.reason) == (act, run, "The year is over.")
 
 
 def test_the_question_is_disabled_with_its_reason_in_the_wrong_state(at_console: Client) -> None:
@@ -340,8 +342,8 @@ def test_a_run_in_batch_offers_a_cancel_and_says_why_nothing_else(at_console: Cl
     """A savepoint is refused with the reason."""
     job = rows.job(version={"graph": {**rows.GRAPH, "mode": "batch"}, "settings": {"execution_mode": "batch"}})
     run = rows.run(job)
-    found = buttons(at_console, run.job_id)
-    assert [label for label, enabled in found.items() if enabled] == ["Cancel"]
+    acts = buttons(at_console, run.job_id)
+    assert [label for label, enabled in acts.items() if enabled] == ["Cancel"]
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "A run in BATCH takes no checkpoints: cancel it, or wait for its end." in said
     at_console.post(f"/jobs/{run.job_id}/savepoint/", {"key": "s"})
@@ -395,8 +397,8 @@ def test_a_rescale_compares_the_run_that_continues_with_the_present_one(at_conso
     path, script = f"/jobs/{run.job_id}/rescale/", {"HX-Request": "true", "HX-Target": "rescale-figures"}
 
     def figures(parallelism: str) -> str:
-        given: dict[str, Any] = {"version": run.version_id, "parallelism": parallelism}
-        return blocks.text(at_console.get(path, given, headers=script))
+        query: dict[str, Any] = {"version": run.version_id, "parallelism": parallelism}
+        return blocks.text(at_console.get(path, query, headers=script))
 
     now = "Parallelism, and slots 2 {} Key groups per subtask 64 {} Mean state per subtask 1.5 MiB {}"
     assert now.format(2, 64, "1.5 MiB") in blocks.text(at_console.get(path))
@@ -407,14 +409,14 @@ def test_a_rescale_compares_the_run_that_continues_with_the_present_one(at_conso
 
 def test_a_rescale_is_requested_with_its_reason(at_console: Client) -> None:
     run = rows.run(rows.job())
-    asked = {"parallelism": 3, "version": run.version_id, "reason": "load"}
-    response = at_console.post(f"/jobs/{run.job_id}/rescale/", asked, follow=True)
+    form = {"parallelism": 3, "version": run.version_id, "reason": "load"}
+    response = at_console.post(f"/jobs/{run.job_id}/rescale/", form, follow=True)
     assert "The rescale was requested" in blocks.text(response)
-    found = Operation.objects.get(kind="rescale")
-    assert (found.params["parallelism"], found.reason, found.parts.get().kind) == (3, "load", "stop")
-    whole = blocks.text(at_console.get(f"/operations/{found.pk}/"))
-    assert "Steps Stop Queued" in whole
-    assert "Part of rescale" in blocks.text(at_console.get(f"/operations/{found.parts.get().pk}/"))
+    operation = Operation.objects.get(kind="rescale")
+    assert (operation.params["parallelism"], operation.reason, operation.parts.get().kind) == (3, "load", "stop")
+    page = blocks.text(at_console.get(f"/operations/{operation.pk}/"))
+    assert "Steps Stop Queued" in page
+    assert "Part of rescale" in blocks.text(at_console.get(f"/operations/{operation.parts.get().pk}/"))
 
 
 def test_a_rescale_without_a_change_is_refused_at_its_field(at_console: Client) -> None:

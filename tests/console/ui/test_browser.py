@@ -44,9 +44,9 @@ COLLISIONS = """() => {
 
 def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: None) -> None:
     """In the widest of the common fonts, with the longest names and the largest numbers that a node may show."""
-    named = [{**one, "name": NAMES.get(one["uid"], one["name"])} for one in rows.GRAPH["operators"]]
+    nodes = [{**node, "name": NAMES.get(node["uid"], node["name"])} for node in rows.GRAPH["operators"]]
     rows.operator_user()
-    job = rows.job(version={"graph": {**rows.GRAPH, "operators": named}, "parallelism": 128})
+    job = rows.job(version={"graph": {**rows.GRAPH, "operators": nodes}, "parallelism": 128})
     operators = rows.live()["operators"]
     full = {"records_in": 168_404_999, "records_out": 99_900_000, "rate_in": 999_000.0, "rate_out": 999_000.0}
     operators |= {uid: {**operators[uid], **full, "busy": 0.38, "backpressured": 0.62} for uid in ("prepared", "join")}
@@ -134,8 +134,8 @@ def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: 
         expect(page.get_by_role("heading", name="40 rows")).to_be_visible(timeout=POLL_MS)
         page.get_by_role("button", name="Next page").click()
         expect(page.locator("#live-query")).to_contain_text("waits for a worker")
-        asked = StateQuery.objects.latest("pk").request
-        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"carrier": rows.CARRIER})
+        request = StateQuery.objects.latest("pk").request
+        assert (request["cursor"], request["key"]) == ({"group": 19, "skip": 2}, {"carrier": rows.CARRIER})
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("#live-query")).to_contain_text("Canceled")
 
@@ -203,12 +203,12 @@ def test_a_focused_link_of_a_table_keeps_focus_when_its_table_changes(signed_in:
     with signed_in() as page:
         page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
-        chosen = f"ck-{Checkpoint.objects.get(number=212).pk}"
-        page.locator(f"#{chosen}").focus()
+        link = f"ck-{Checkpoint.objects.get(number=212).pk}"
+        page.locator(f"#{link}").focus()
         rows.checkpoint(running, 215)
         jump(page)
         expect(page.locator("#live-checkpoints")).to_contain_text("215", timeout=POLL_MS)
-        assert page.evaluate("document.activeElement.id") == chosen
+        assert page.evaluate("document.activeElement.id") == link
 
 
 def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: Run) -> None:
@@ -260,10 +260,10 @@ def test_tables_of_a_restore_are_not_cut_off_on_a_phone(signed_in: Open, running
 
 def test_tables_are_stacked_on_a_phone(signed_in: Open, running: Run) -> None:
     """Rows of attempts, slots, runs, checkpoints and jobs: each cell has the name of its column."""
-    shown = rows.checkpoint(running, 215)
+    checkpoint = rows.checkpoint(running, 215)
     job = f"/jobs/{running.job_id}/"
     with signed_in(390) as page:
-        for path in ("/jobs/", job, f"{job}checkpoints/", f"/runs/{running.pk}/", f"/checkpoints/{shown.pk}/"):
+        for path in ("/jobs/", job, f"{job}checkpoints/", f"/runs/{running.pk}/", f"/checkpoints/{checkpoint.pk}/"):
             page.goto(path)
             tables = page.locator(".scroll:has(> * > .stacked), .scroll:has(> .stacked)").all()
             assert tables, path
@@ -292,9 +292,9 @@ def test_the_graph_begins_with_the_slow_operator_or_with_the_chosen_one(
 
 
 def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open, running: Run) -> None:
-    shown = rows.checkpoint(running, 215)
+    checkpoint = rows.checkpoint(running, 215)
     with signed_in(390, has_touch=True, is_mobile=True) as page:
-        page.goto(f"/checkpoints/{shown.pk}/")
+        page.goto(f"/checkpoints/{checkpoint.pk}/")
         expect(page.get_by_text("Hover over a time")).to_be_hidden()
         labels = [label.bounding_box() for label in page.locator(".gantt thead text").all() if label.is_visible()]
         assert len(labels) == 2
@@ -307,7 +307,7 @@ def test_a_phone_has_no_hint_to_hover_and_no_labels_that_collide(signed_in: Open
 def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in: Open, running: Run) -> None:
     """By mouse and by keys; without scripts the parts of the time axis are links."""
     numbers.record(running, hours=1, fine_minutes=15)
-    shown = rows.checkpoint(running, 100, triggered_at=timezone.now() - timedelta(minutes=12), is_stored=False)
+    checkpoint = rows.checkpoint(running, 100, triggered_at=timezone.now() - timedelta(minutes=12), is_stored=False)
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/")
         outputs = page.locator(".plot-legend output")
@@ -326,13 +326,13 @@ def test_the_cursor_reads_all_plots_and_a_brush_limits_the_checkpoints(signed_in
         page.mouse.up()
         page.wait_for_url("**from=**")
         expect(page.locator("#live-checkpoints tbody tr")).to_have_count(1)
-        expect(page.locator(f"#ck-{shown.pk}")).to_be_visible()
+        expect(page.locator(f"#ck-{checkpoint.pk}")).to_be_visible()
         page.locator(".timeline").focus()
         for key in ("ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowLeft"):
             page.keyboard.press(key)
         expect(page.locator("[data-announce]")).to_contain_text("read by sources")
         page.keyboard.press("Enter")
-        expect(page.locator(f"#ck-{shown.pk}")).to_be_hidden()
+        expect(page.locator(f"#ck-{checkpoint.pk}")).to_be_hidden()
     with signed_in(java_script_enabled=False) as page:
         page.goto(f"/jobs/{running.job_id}/")
         page.locator("#tick-2").click()
@@ -379,10 +379,10 @@ def test_polls_are_rarer_while_nothing_changes_and_while_the_console_is_slow(sig
     cases = [[20, 0], [20, 1], [20, 2], [20, 3], [20, 9], [300, 0], [2_000, 0]]
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/")
-        found = page.evaluate(
+        pauses = page.evaluate(
             "(l) => import('/static/weir/polling.js').then((m) => l.map((c) => m.pause(...c)))", cases
         )
-    assert found == [2_000, 2_000, 4_000, 8_000, 10_000, 15_000, 20_000]
+    assert pauses == [2_000, 2_000, 4_000, 8_000, 10_000, 15_000, 20_000]
 
 
 def test_a_reader_who_acts_sees_the_newest_state_at_once(signed_in: Open, running: Run) -> None:
@@ -447,9 +447,9 @@ def test_absolute_times_fit_and_do_not_tick(signed_in: Open, running: Run) -> No
             page.goto(path)
             assert page.evaluate(CUT_OFF) == []
         time = page.locator("tbody time:not([data-tick])").first
-        shown = time.text_content()
+        text = time.text_content()
         page.clock.run_for(5_000)
-        assert time.text_content() == shown
+        assert time.text_content() == text
 
 
 def test_the_zone_of_the_browser_and_any_other_zone_can_be_chosen(signed_in: Open, running: Run) -> None:
@@ -478,9 +478,9 @@ def test_clocks_tick_in_the_words_of_the_server(signed_in: Open, running: Run) -
     with signed_in() as page:
         page.goto("/jobs/")
         source = page.locator("script[src*=weir\\.js], script[src*=weir\\/weir]").get_attribute("src")
-        found = page.evaluate("([s, l]) => import(s).then((m) => l.map(m.lasting))", [source, cases])
+        texts = page.evaluate("([s, l]) => import(s).then((m) => l.map(m.lasting))", [source, cases])
     now = datetime(2026, 3, 1, tzinfo=UTC)
-    assert found == [formats.since(now - timedelta(seconds=seconds), now) for seconds in cases]
+    assert texts == [formats.since(now - timedelta(seconds=seconds), now) for seconds in cases]
 
 
 def test_a_person_takes_a_savepoint_and_drains(signed_in: Open, running: Run) -> None:
@@ -624,11 +624,11 @@ def test_the_graph_is_zoomed_by_button_key_and_wheel_and_an_overview_shows_the_v
         node = page.locator('.node-link[href*="node=sessions"]')
         node.scroll_into_view_if_needed()
         node.hover()
-        before, shown = node.bounding_box(), level.text_content()
+        before, zoom = node.bounding_box(), level.text_content()
         page.keyboard.down("Control")
         page.mouse.wheel(0, -100)
         page.keyboard.up("Control")
-        expect(level).not_to_have_text(shown or "")
+        expect(level).not_to_have_text(zoom or "")
         after = node.bounding_box()
         assert before
         assert after
@@ -675,17 +675,17 @@ def test_a_graph_is_moved_by_the_mouse_by_keys_and_in_the_overview(signed_in: Op
         page.locator('.node-link[href*="node=basket-features"]').focus()
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="basket features")).to_be_visible()
-        again, chosen = graph.bounding_box(), page.locator(".node-link[aria-current]").bounding_box()
+        picture, node = graph.bounding_box(), page.locator(".node-link[aria-current]").bounding_box()
         box = region.bounding_box()
         assert zoomed
-        assert again
-        assert chosen
+        assert picture
+        assert node
         assert box
-        assert again["width"] == pytest.approx(zoomed["width"], abs=1)
-        assert box["x"] <= chosen["x"]
-        assert chosen["x"] + chosen["width"] <= box["x"] + box["width"]
-        assert box["y"] <= chosen["y"]
-        assert chosen["y"] + chosen["height"] <= box["y"] + box["height"]
+        assert picture["width"] == pytest.approx(zoomed["width"], abs=1)
+        assert box["x"] <= node["x"]
+        assert node["x"] + node["width"] <= box["x"] + box["width"]
+        assert box["y"] <= node["y"]
+        assert node["y"] + node["height"] <= box["y"] + box["height"]
 
 
 def test_a_phone_shows_the_overview_of_a_graph_that_it_cuts(signed_in: Open, running: Run) -> None:

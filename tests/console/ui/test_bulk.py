@@ -35,22 +35,22 @@ def test_jobs_are_selected_in_the_list(at_console: Client) -> None:
 def test_each_job_has_its_own_result_and_a_refusal_stops_no_other(at_console: Client) -> None:
     running, other = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
     ended = rows.run(rows.job("gamma"), "stopped")
-    chosen = _selection("stop", running.job_id, other.job_id, ended.job_id)
-    asked = at_console.get("/jobs/bulk/", chosen)
-    said = blocks.text(asked)
+    selection = _selection("stop", running.job_id, other.job_id, ended.job_id)
+    page = at_console.get("/jobs/bulk/", selection)
+    said = blocks.text(page)
     assert "Each of these jobs takes a savepoint, commits the output up to it and ends." in said
     assert "Possible for 2 of 3 jobs now." in said
     assert re.search(r"gamma Stopped Not possible [^.]+\.", said)
     assert not Operation.objects.exists()
-    key = re.findall(r'name="key" value="(\w+)"', asked.content.decode())[0]
-    sent = {**chosen, "key": key, "reason": "move of the storage"}
+    key = re.findall(r'name="key" value="(\w+)"', page.content.decode())[0]
+    sent = {**selection, "key": key, "reason": "move of the storage"}
     for _ in range(2):  # a form that is sent twice requests each stop once
         said = blocks.text(at_console.post("/jobs/bulk/", sent, follow=True))
         assert "2 of 3 requests accepted." in said
         assert re.search(r"alpha Running Stop In queue|alpha Running Stop Queued", said)
         assert "gamma Stopped Refused" in said
-    found = Operation.objects.order_by("job__name")
-    assert [(row.run, row.kind, row.reason) for row in found] == [
+    operations = Operation.objects.order_by("job__name")
+    assert [(row.run, row.kind, row.reason) for row in operations] == [
         (running, "stop", "move of the storage"), (other, "stop", "move of the storage"),
     ]  # fmt: skip
 
@@ -58,16 +58,16 @@ def test_each_job_has_its_own_result_and_a_refusal_stops_no_other(at_console: Cl
 def test_the_results_have_an_address_and_show_the_present_states(at_console: Client, reading: Client) -> None:
     """A repeated form leads to the same page. The page rests once all operations have ended."""
     running, ended = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), "stopped")
-    chosen = {**_selection("savepoint", running.job_id, ended.job_id), "key": "once", "reason": "before the move"}
-    path = at_console.post("/jobs/bulk/", chosen).headers["Location"]
-    assert at_console.post("/jobs/bulk/", chosen).headers["Location"] == path
+    selection = {**_selection("savepoint", running.job_id, ended.job_id), "key": "once", "reason": "before the move"}
+    path = at_console.post("/jobs/bulk/", selection).headers["Location"]
+    assert at_console.post("/jobs/bulk/", selection).headers["Location"] == path
     page = reading.get(path)
     said = blocks.text(page)
     assert "by operator. Reason: “before the move”" in said
     assert "alpha Running Savepoint Queued" in said
     assert "beta Stopped Refused The run has ended (stopped)." in said
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
-    poll = {"HX-Request": "true", "X-Blocks": known}
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    poll = {"HX-Request": "true", "X-Blocks": digests}
     assert reading.get(path, headers=poll).status_code == 204
     error = {"code": "expired", "message": "Subtask 1 of window did not acknowledge."}
     Operation.objects.update(state="failed", error=error)
@@ -92,13 +92,13 @@ def test_a_cancel_names_its_effect_on_each_job(at_console: Client) -> None:
     ))  # fmt: skip
     rows.checkpoint(committed, 7, triggered_at=now - timedelta(seconds=90))
     rows.checkpoint(committed, 8, "savepoint", triggered_at=now)
-    chosen = _selection("cancel", committed.job_id, early.job_id, queued.job_id)
-    said = blocks.text(at_console.get("/jobs/bulk/", chosen))
+    selection = _selection("cancel", committed.job_id, early.job_id, queued.job_id)
+    said = blocks.text(at_console.get("/jobs/bulk/", selection))
     assert re.search(r"Run \d+ ends at once; output since checkpoint 7, 1 min \d+ s ago, is not committed", said)
     assert "has completed no checkpoint, so all of its work is lost" in said
     assert re.search(r"Run \d+ leaves the queue", said)
     assert "weir bulk cancel alpha beta gamma" in said
-    said = blocks.text(at_console.post("/jobs/bulk/", chosen, follow=True))
+    said = blocks.text(at_console.post("/jobs/bulk/", selection, follow=True))
     assert "3 of 3 requests accepted." in said
     assert {row.kind for row in Operation.objects.all()} == {"cancel"}
 
@@ -107,14 +107,14 @@ def test_savepoints_and_drains_have_the_numbers_of_each_job(at_console: Client) 
     """Size of its state, expected time, and the windows that would fire early."""
     known, new = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), live=None, live_at=None)
     rows.checkpoint(known, 7)
-    taken, least = (
+    savepoint, least = (
         "a savepoint of about 1.2 MiB",
         "expected time at least 0.31 s (as checkpoint 7: the job has no earlier",
     )
     for kind, of_known, of_new in (
-        ("savepoint", f"Run {known.pk} takes {taken} and continues; {least} savepoint)",
+        ("savepoint", f"Run {known.pk} takes {savepoint} and continues; {least} savepoint)",
          f"Run {new.pk} takes a savepoint and continues"),
-        ("stop", f"Run {known.pk} takes {taken}, commits the output up to it and ends; {least} stop)",
+        ("stop", f"Run {known.pk} takes {savepoint}, commits the output up to it and ends; {least} stop)",
          f"Run {new.pk} takes a savepoint, commits the output up to it and ends"),
         ("drain", f"Every open window of run {known.pk} fires early (open sessions: 11 198), its output is",
          f"Every open window of run {new.pk} fires early, its output is committed"),
@@ -139,37 +139,37 @@ def test_each_job_has_the_expected_time_of_its_own_page(at_console: Client, kind
     note = "the last 2 savepoints of this job took 1.0 s to 3.0 s; 1 of the last 3 expired after 1 min"
     assert f"{'2.0 s' if kind == 'savepoint' else 'at least 1.0 s'} ({note})" in said
     assert f"at least 0.31 s (as checkpoint 7: the job has no earlier {kind})" in said
-    own = blocks.text(at_console.get(f"/jobs/{risky.job_id}/{kind}/"))
-    assert note.capitalize() in own or note in own
+    page = blocks.text(at_console.get(f"/jobs/{risky.job_id}/{kind}/"))
+    assert note.capitalize() in page or note in page
 
 
 def test_tags_are_added_and_removed_with_a_result_for_each_job(at_console: Client) -> None:
     tagged, plain = rows.job("alpha"), rows.job("beta")
     Job.objects.filter(pk=tagged.pk).update(tags=["eu", "nightly"])
-    chosen = {**_selection("tag", tagged.pk, plain.pk), "tags": "Nightly, "}
-    said = blocks.text(at_console.get("/jobs/bulk/", chosen))
+    selection = {**_selection("tag", tagged.pk, plain.pk), "tags": "Nightly, "}
+    said = blocks.text(at_console.get("/jobs/bulk/", selection))
     assert "alpha Nothing changes: it has these tags" in said
     assert "beta Gets nightly" in said
     assert "This changes 1 of 2 jobs now." in said
     assert "weir tag Nightly alpha beta" in said
-    answer = at_console.post("/jobs/bulk/", {**chosen, "reason": "runs at night"}, follow=True)
+    answer = at_console.post("/jobs/bulk/", {**selection, "reason": "runs at night"}, follow=True)
     assert "1 of 2 jobs changed." in blocks.text(answer)
     assert Operation.objects.get(kind="edit").reason == "runs at night"
-    assert "0 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", chosen, follow=True))
-    assert re.search(r'id="do-all" disabled', at_console.get("/jobs/bulk/", chosen).content.decode())
+    assert "0 of 2 jobs changed." in blocks.text(at_console.post("/jobs/bulk/", selection, follow=True))
+    assert re.search(r'id="do-all" disabled', at_console.get("/jobs/bulk/", selection).content.decode())
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu", "nightly"], "beta": ["nightly"]}
     at_console.post("/jobs/bulk/", {**_selection("untag", tagged.pk, plain.pk), "tags": "nightly"})
     assert dict(Job.objects.values_list("name", "tags")) == {"alpha": ["eu"], "beta": []}
     assert Operation.objects.filter(kind="edit").count() == 3, "an unchanged job has no entry"
-    refused = at_console.get("/jobs/bulk/", {**chosen, "tags": " "})
+    refused = at_console.get("/jobs/bulk/", {**selection, "tags": " "})
     assert (refused.status_code, "at least one tag" in blocks.text(refused)) == (422, True)
 
 
 def test_acts_on_several_jobs_over_rest(api: APIClient) -> None:
     running, ended = rows.run(rows.job("alpha")), rows.run(rows.job("beta"), "stopped")
-    asked = {"kind": "cancel", "jobs": [ended.job_id, running.job_id], "reason": "move"}
+    payload = {"kind": "cancel", "jobs": [ended.job_id, running.job_id], "reason": "move"}
     for _ in range(2):
-        answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "once"})
+        answer = api.post("/api/v1/jobs/bulk/", payload, headers={"Idempotency-Key": "once"})
         accepted, refused = answer.json()["results"]
         assert (accepted["name"], accepted["state"], refused["state"]) == ("alpha", "accepted", "refused")
         assert str(Operation.objects.get().pk) == accepted["operation"]
@@ -190,15 +190,15 @@ def test_acts_on_several_jobs_over_rest(api: APIClient) -> None:
 def test_an_idempotency_key_of_full_length_serves_each_job(api: APIClient) -> None:
     """The keys of the requests were the given key with a suffix: longer than allowed, or the key of another request."""
     first, second = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
-    asked = {"kind": "savepoint", "jobs": [first.job_id, second.job_id]}
+    payload = {"kind": "savepoint", "jobs": [first.job_id, second.job_id]}
     for _ in range(2):
-        answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "k" * 200})
+        answer = api.post("/api/v1/jobs/bulk/", payload, headers={"Idempotency-Key": "k" * 200})
         assert [row["state"] for row in answer.json()["results"]] == ["accepted"] * 2
     assert Operation.objects.count() == 2
     single = {"kind": "savepoint"}
     key = {"Idempotency-Key": f"{'k' * 190}-{first.job_id}"}
     assert api.post(f"/api/v1/jobs/{first.job_id}/operations/", single, headers=key).status_code == 202
-    answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "k" * 190})
+    answer = api.post("/api/v1/jobs/bulk/", payload, headers={"Idempotency-Key": "k" * 190})
     assert len({row["operation"] for row in answer.json()["results"]}) == 2
     assert Operation.objects.count() == 5
 
@@ -209,8 +209,8 @@ def test_a_repeated_change_of_tags_has_the_result_of_the_first(api: APIClient) -
     Job.objects.filter(pk=job.pk).update(tags=["us"])
 
     def ask(kind: str, *tags: str) -> str:
-        asked = {"kind": kind, "jobs": [job.pk], "tags": tags}
-        (row,) = api.post("/api/v1/jobs/bulk/", asked, headers=key).json()["results"]
+        payload = {"kind": kind, "jobs": [job.pk], "tags": tags}
+        (row,) = api.post("/api/v1/jobs/bulk/", payload, headers=key).json()["results"]
         return str(row["state"])
 
     assert ask("tag", "us", "eu") == "changed"
@@ -229,12 +229,12 @@ def test_a_repeated_change_of_tags_has_the_result_of_the_first(api: APIClient) -
 def test_a_repetition_waits_for_the_first_change_of_tags(api: APIClient) -> None:
     """It is sent before the first has committed, and another user removes the tag before it has the lock."""
     job = rows.job("alpha")
-    asked = {"kind": "tag", "jobs": [job.pk], "tags": ["eu"]}
+    payload = {"kind": "tag", "jobs": [job.pk], "tags": ["eu"]}
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
 
     def ask() -> Any:
         try:
-            return api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "once"}).json()
+            return api.post("/api/v1/jobs/bulk/", payload, headers={"Idempotency-Key": "once"}).json()
         finally:
             connection.close()
 
@@ -248,7 +248,7 @@ def test_a_repetition_waits_for_the_first_change_of_tags(api: APIClient) -> None
             lock_job(job)
             repetition = other.submit(ask)
             until(is_waiting, 30)
-            first = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": "once"}).json()
+            first = api.post("/api/v1/jobs/bulk/", payload, headers={"Idempotency-Key": "once"}).json()
             Job.objects.filter(pk=job.pk).update(tags=[])
         assert repetition.result(30) == first
     assert first["results"][0]["state"] == "changed"
@@ -259,8 +259,8 @@ def test_a_repetition_waits_for_the_first_change_of_tags(api: APIClient) -> None
 @pytest.mark.parametrize("kind", ["savepoint", "tag"])
 def test_a_bad_idempotency_key_refuses_the_whole_request(api: APIClient, key: str, kind: str) -> None:
     run = rows.run(rows.job())
-    asked = {"kind": kind, "jobs": [run.job_id], "tags": ["eu"]}
-    answer = api.post("/api/v1/jobs/bulk/", asked, headers={"Idempotency-Key": key})
+    payload = {"kind": kind, "jobs": [run.job_id], "tags": ["eu"]}
+    answer = api.post("/api/v1/jobs/bulk/", payload, headers={"Idempotency-Key": key})
     problem = answer.json()["errors"][0]
     assert (answer.status_code, problem["pointer"]) == (422, "/Idempotency-Key")
     assert problem["detail"] == "Idempotency-Key: must be 1 to 200 printable characters."
@@ -270,16 +270,16 @@ def test_a_bad_idempotency_key_refuses_the_whole_request(api: APIClient, key: st
 def test_a_bulk_act_takes_few_queries(at_console: Client, django_assert_max_num_queries: object) -> None:
     """The same for one job and for nine."""
     jobs = [rows.run(rows.job(f"job {number}")).job_id for number in range(9)]
-    for chosen in (jobs[:1], jobs):
+    for pks in (jobs[:1], jobs):
         with django_assert_max_num_queries(7):  # type: ignore[operator]
-            at_console.get("/jobs/bulk/", _selection("savepoint", *chosen))
+            at_console.get("/jobs/bulk/", _selection("savepoint", *pks))
 
 
 def test_a_reader_requests_nothing(reading: Client) -> None:
     run = rows.run(rows.job())
-    chosen = _selection("savepoint", run.job_id)
-    assert re.search(r'id="do-all" disabled', reading.get("/jobs/bulk/", chosen).content.decode())
-    refused = reading.post("/jobs/bulk/", chosen)
+    selection = _selection("savepoint", run.job_id)
+    assert re.search(r'id="do-all" disabled', reading.get("/jobs/bulk/", selection).content.decode())
+    refused = reading.post("/jobs/bulk/", selection)
     assert (refused.status_code, "You may not operate jobs" in blocks.text(refused)) == (403, True)
     assert not Operation.objects.exists()
     assert not BulkOperation.objects.exists()
@@ -364,10 +364,10 @@ def test_names_of_jobs_have_a_line_each(signed_in: Open, transactional_db: None)
         {"job": short, "operation": str(operation.pk), "refusal": "", "changes": False, "effect": ""},
         {"job": long, "operation": None, "refusal": "A stop is already running.", "changes": False, "effect": ""},
     ]
-    made = BulkOperation.objects.create(kind="stop", requested_by=user, results=results)
+    bulk = BulkOperation.objects.create(kind="stop", requested_by=user, results=results)
     for width in (1280, 390):
         with signed_in(width) as page:
-            for path in (f"/jobs/bulk/?kind=cancel&job={short}&job={long}", f"/jobs/bulk/{made.pk}/"):
+            for path in (f"/jobs/bulk/?kind=cancel&job={short}&job={long}", f"/jobs/bulk/{bulk.pk}/"):
                 page.goto(path)
                 assert page.locator(f"#job-{short}").evaluate("each => each.getClientRects().length") == 1, path
                 assert page.locator("main .scroll").evaluate("each => each.scrollWidth - each.clientWidth") <= 0, path

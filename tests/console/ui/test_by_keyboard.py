@@ -21,7 +21,7 @@ def tab_to(page: Page, text: str) -> None:
     """Presses Tab until the control named `text` has the focus, which must be seen."""
     for _ in range(MOST_TABS):
         page.keyboard.press("Tab")
-        if any(found.startswith(text) for found in page.evaluate(FOCUSED)):
+        if any(name.startswith(text) for name in page.evaluate(FOCUSED)):
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none", f"the focus on {text} is not seen"
             return

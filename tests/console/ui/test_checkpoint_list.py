@@ -27,16 +27,16 @@ def job(db: None) -> Job:
     second = rows.run(job)
     Run.objects.filter(pk=second.pk).update(version=newer)
     at = timezone.now() - timedelta(hours=3)
-    given: list[dict[str, Any]] = [
+    changes: list[dict[str, Any]] = [
         {"duration_ms": 90_000}, {"size_bytes": 5 << 20}, {"kind": "savepoint"},
         {"status": "failed", "reason": "expired"}, {"status": "failed", "reason": "suspended"},
         {"status": "failed", "reason": "subsumed"}, {"review_state": "reviewed", "name": "Before the upgrade"},
         {"discarded_at": at, "pinned_at": at},
         {"status": "in_progress", "triggered_at": timezone.now()},
     ]  # fmt: skip
-    for number, facts in enumerate(given, start=1):
-        chosen = {"triggered_at": at + timedelta(minutes=number), "is_stored": False, **facts}
-        rows.checkpoint(first if number <= 4 else second, number, **chosen)
+    for number, facts in enumerate(changes, start=1):
+        fields = {"triggered_at": at + timedelta(minutes=number), "is_stored": False, **facts}
+        rows.checkpoint(first if number <= 4 else second, number, **fields)
     other = rows.run(rows.job("other"))
     rows.checkpoint(other, 1, duration_ms=90_000, is_stored=False)
     return job
@@ -80,15 +80,15 @@ def cases(job: Job) -> list[tuple[dict[str, Any], list[int]]]:
 
 def test_page_and_api_give_the_same_rows_for_every_filter(at_console: Client, job: Job) -> None:
     api: Any = api_as(rows.operator_user("caller"))
-    for given, numbers in cases(job):
-        found = api.get(f"/api/v1/jobs/{job.pk}/checkpoints/", given).json()["results"]
-        assert [row["number"] for row in found] == numbers, given
-        if "number" not in given:  # the page of the checkpoint itself
-            page = at_console.get(f"/jobs/{job.pk}/checkpoints/", given).context["found"].page
-            assert [row.number for row in page.rows] == numbers, given
+    for query, numbers in cases(job):
+        results = api.get(f"/api/v1/jobs/{job.pk}/checkpoints/", query).json()["results"]
+        assert [row["number"] for row in results] == numbers, query
+        if "number" not in query:  # the page of the checkpoint itself
+            page = at_console.get(f"/jobs/{job.pk}/checkpoints/", query).context["found"].page
+            assert [row.number for row in page.rows] == numbers, query
     run = Run.objects.filter(job=job).latest("pk")
-    found = api.get(f"/api/v1/runs/{run.pk}/checkpoints/", {"version": 2, "outcome": "completed"}).json()["results"]
-    assert [row["number"] for row in found] == [8, 7]
+    results = api.get(f"/api/v1/runs/{run.pk}/checkpoints/", {"version": 2, "outcome": "completed"}).json()["results"]
+    assert [row["number"] for row in results] == [8, 7]
 
 
 def test_page_and_api_refuse_the_same_values_at_the_field(at_console: Client, job: Job) -> None:
@@ -112,7 +112,7 @@ def test_pages_of_fifty_keep_the_filters_and_take_the_same_few_queries(at_consol
         Checkpoint(job=run.job, run=run, token=1, number=n, kind="checkpoint", status="completed", duration_ms=n)
         for n in range(1, 121)
     )
-    path, seen = f"/jobs/{run.job_id}/checkpoints/", []
+    path, pages = f"/jobs/{run.job_id}/checkpoints/", []
     query: dict[str, Any] = {"slower_than": "10"}
     while True:
         with CaptureQueriesContext(connection) as counted:
@@ -120,13 +120,13 @@ def test_pages_of_fifty_keep_the_filters_and_take_the_same_few_queries(at_consol
         assert len(counted) == LIST_QUERIES + 1, "with the number of matches"
         assert "110 match the filter." in blocks.text(response)
         page = response.context["found"].page
-        seen.append([row.number for row in page.rows])
+        pages.append([row.number for row in page.rows])
         if page.older is None:
             break
         assert f'href="?slower_than=10&amp;before={page.older}"' in response.content.decode()
         query["before"] = page.older
-    assert [len(numbers) for numbers in seen] == [50, 50, 10]
-    assert [number for numbers in seen for number in numbers] == list(range(120, 10, -1))
+    assert [len(numbers) for numbers in pages] == [50, 50, 10]
+    assert [number for numbers in pages for number in numbers] == list(range(120, 10, -1))
 
 
 def test_matches_are_counted_up_to_a_bound(at_console: Client, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +142,8 @@ def test_matches_are_counted_up_to_a_bound(at_console: Client, job: Job, monkeyp
 
 def test_a_number_leads_to_its_checkpoint_or_is_reported_absent(at_console: Client, job: Job) -> None:
     path = f"/jobs/{job.pk}/checkpoints/"
-    chosen = Checkpoint.objects.get(job=job, number=7)
-    assert at_console.get(path, {"number": "7"}).headers["Location"] == f"/checkpoints/{chosen.pk}/"
+    checkpoint = Checkpoint.objects.get(job=job, number=7)
+    assert at_console.get(path, {"number": "7"}).headers["Location"] == f"/checkpoints/{checkpoint.pk}/"
     for number in ("77", "seven", "9" * 40):
         assert (
             f'This job has no checkpoint <span class="q">{number}</span>'

@@ -11,26 +11,32 @@ from tests.console.ui.browsing import Open
 
 
 def test_a_clone_is_offered_while_the_job_runs(at_console: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/checkpoints/{found.pk}/").content.decode()
-    assert f'href="/checkpoints/{found.pk}/clone/"' in at_console.get(f"/jobs/{found.job_id}/restore/").content.decode()
-    page = at_console.get(f"/checkpoints/{found.pk}/clone/")
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
+    assert (
+        f'href="/checkpoints/{checkpoint.pk}/clone/"'
+        in at_console.get(f"/checkpoints/{checkpoint.pk}/").content.decode()
+    )
+    assert (
+        f'href="/checkpoints/{checkpoint.pk}/clone/"'
+        in at_console.get(f"/jobs/{checkpoint.job_id}/restore/").content.decode()
+    )
+    page = at_console.get(f"/checkpoints/{checkpoint.pk}/clone/")
     assert 'hx-params="not reason"' in page.content.decode(), "addresses are logged, and the commands have no reason"
     said = blocks.text(page)
     assert "The sinks of the new job discard every row, and their state is left out." in said
-    given = {"kind": "clone", "version": found.run.version_id, "parallelism": 2, "name": "flights-delays"}
-    assert "another job is called" in blocks.text(at_console.post(f"/checkpoints/{found.pk}/clone/", given))
-    at_console.post(f"/checkpoints/{found.pk}/clone/", {**given, "name": ""})
+    form = {"kind": "clone", "version": checkpoint.run.version_id, "parallelism": 2, "name": "flights-delays"}
+    assert "another job is called" in blocks.text(at_console.post(f"/checkpoints/{checkpoint.pk}/clone/", form))
+    at_console.post(f"/checkpoints/{checkpoint.pk}/clone/", {**form, "name": ""})
     clone = Job.objects.get(discards_output=True)
     assert clone.name == "flights-delays, clone 1"
     assert "Output discarded: a clone of this snapshot" in blocks.text(at_console.get(f"/jobs/{clone.pk}/"))
 
 
 def test_a_drill_is_evidence_on_the_page_of_its_snapshot(at_console: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    path = f"/checkpoints/{found.pk}/"
-    given = {"kind": "drill", "version": found.run.version_id, "parallelism": 1, "name": ""}
-    assert at_console.post(f"{path}clone/", given).headers["Location"] == path
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
+    path = f"/checkpoints/{checkpoint.pk}/"
+    form = {"kind": "drill", "version": checkpoint.run.version_id, "parallelism": 1, "name": ""}
+    assert at_console.post(f"{path}clone/", form).headers["Location"] == path
     assert "waiting for a worker" in blocks.text(at_console.get(path))
     assert at_console.get(path, headers={"HX-Request": "true"}).status_code == 200, "it is watched until it ends"
     measured = {"restored_bytes": 2**20, "start_ms": 900, "first_record_ms": 8_000, "first_checkpoint_ms": 11_400}
@@ -56,15 +62,15 @@ def test_the_commands_follow_the_form(signed_in: Open, running: Run) -> None:
 
 @pytest.mark.parametrize("place", ["/jobs/{job}/rescale/", "/checkpoints/{checkpoint}/clone/"])
 def test_the_highest_parallelism_is_that_of_the_chosen_version(at_console: Client, place: str) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
     narrow = JobVersion.objects.get()
     narrow.pk, narrow.number, narrow.max_parallelism = None, 2, 3
     narrow.save()
-    path = place.format(job=found.job_id, checkpoint=found.pk)
+    path = place.format(job=checkpoint.job_id, checkpoint=checkpoint.pk)
     page = at_console.get(path).content.decode()
     assert 'hx-target="#parallelism-field"' in page
     script = {"HX-Request": "true", "HX-Target": "parallelism-field"}
-    for version, limit in ((found.run.version, 128), (narrow, 3)):
+    for version, limit in ((checkpoint.run.version, 128), (narrow, 3)):
         field = at_console.get(path, {"version": version.pk, "parallelism": 4}, headers=script).content.decode()
         assert f'max="{limit}" value="4"' in field
         assert f"{limit} at most" in field

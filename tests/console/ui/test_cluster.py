@@ -53,10 +53,10 @@ def test_an_empty_cluster_says_so(at_console: Client) -> None:
 def census(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
     """The workers that answer the page's question."""
     answering = [Worker("runs-1@h1", ("runs",), 2, 2), Worker("stages@h1", ("stages",), 3, 0)]
-    found = WorkerCensus(lambda: tuple(answering))
-    monkeypatch.setattr("console.pages.workers.CENSUS", found)
-    found.last()
-    until(found.last, 5)
+    worker_census = WorkerCensus(lambda: tuple(answering))
+    monkeypatch.setattr("console.pages.workers.CENSUS", worker_census)
+    worker_census.last()
+    until(worker_census.last, 5)
     return answering
 
 
@@ -72,9 +72,9 @@ def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, cen
 
 
 def test_a_cluster_without_workers_says_so(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.pages.workers.CENSUS", found := WorkerCensus(lambda: ()))
+    monkeypatch.setattr("console.pages.workers.CENSUS", worker_census := WorkerCensus(lambda: ()))
     assert "The workers are being asked." in blocks.text(at_console.get("/cluster/"))
-    until(found.last, 5)
+    until(worker_census.last, 5)
     assert "No Celery worker answers." in blocks.text(at_console.get("/cluster/"))
 
 
@@ -83,8 +83,8 @@ def test_the_graphs_of_the_runs_are_not_read(at_console: Client) -> None:
     batch = rows.run(rows.job(version={"graph": {**rows.GRAPH, "mode": "batch"}}))
     streaming = rows.run(rows.job("other"))
     with CaptureQueriesContext(connection) as counted:
-        found = read_cluster()
-    assert {place.run: place.live.flowing for place in found.places} == {batch: False, streaming: True}
+        cluster = read_cluster()
+    assert {place.run: place.live.flowing for place in cluster.places} == {batch: False, streaming: True}
     assert not [query["sql"] for query in counted if re.search(r'"graph"(?! ->> )', query["sql"])]
 
 
@@ -100,11 +100,11 @@ def test_the_cluster_is_live(at_console: Client, census: list[Worker]) -> None:
     run = rows.run(rows.job(), lease_owner="node-1:4711:abc")
     page = at_console.get("/cluster/")
     assert "data-poll" in page.content.decode()
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
-    first = at_console.get("/cluster/", headers={"HX-Request": "true", "X-Blocks": known})
-    again = {"HX-Request": "true", "X-Blocks": known, "If-None-Match": first["ETag"]}
-    assert at_console.get("/cluster/", headers=again).status_code == 304
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    first = at_console.get("/cluster/", headers={"HX-Request": "true", "X-Blocks": digests})
+    headers = {"HX-Request": "true", "X-Blocks": digests, "If-None-Match": first["ETag"]}
+    assert at_console.get("/cluster/", headers=headers).status_code == 304
     Run.objects.filter(pk=run.pk).update(state="queued", lease_owner="")
-    poll = at_console.get("/cluster/", headers=again)
+    poll = at_console.get("/cluster/", headers=headers)
     assert {"queue", "places"} <= blocks.swapped(poll)
     assert "a worker of the queue runs" in blocks.text(poll)

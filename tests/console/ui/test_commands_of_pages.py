@@ -29,8 +29,8 @@ SUGGESTED_SCHEDULE = ["--operation", "savepoint", "--every-hours", "6", "--keep"
 
 def commands_in(page: Any) -> list[list[str]]:
     """The arguments of each command on the page."""
-    found = re.findall(r"From a shell: <code>(.*?)</code>", page.content.decode())
-    return [shlex.split(html.unescape(command)) for command in found]
+    commands = re.findall(r"From a shell: <code>(.*?)</code>", page.content.decode())
+    return [shlex.split(html.unescape(command)) for command in commands]
 
 
 def command_in(page: Any) -> list[str]:
@@ -56,19 +56,19 @@ def send(page: Any, token: str) -> None:
     assert answer.status_code == 202, answer.json()
 
 
-def call(page: Any, token: str, server: LiveServer, *more: str) -> None:
+def call(page: Any, token: str, server: LiveServer, *options: str) -> None:
     """Calls the command on the page, which must succeed."""
     _, *arguments = command_in(page)
     environment = {"WEIR_URL": server.url, "WEIR_TOKEN": token}
-    result = CliRunner().invoke(weir, [*arguments, *more, "--no-wait"], env=environment)
+    result = CliRunner().invoke(weir, [*arguments, *options, "--no-wait"], env=environment)
     assert result.exit_code == 0, (result.output, result.exception)
 
 
 @pytest.mark.parametrize("act", ["savepoint", "stop", "drain", "cancel"])
 def test_a_confirmation_shows_its_command(at_console: Client, act: str) -> None:
     run = rows.run(rows.job(name="daily sums; now"))
-    found = command_in(at_console.get(f"/jobs/{run.job_id}/{act}/"))
-    assert found == ["weir", act, "daily sums; now"]
+    command = command_in(at_console.get(f"/jobs/{run.job_id}/{act}/"))
+    assert command == ["weir", act, "daily sums; now"]
     assert act in weir.commands
 
 
@@ -76,9 +76,9 @@ def test_a_restore_shows_its_command(at_console: Client) -> None:
     run = rows.run(rows.job(name="daily sums"), "stopped")
     snapshot = rows.checkpoint(run, 7, "stop")
     query = {"checkpoint": snapshot.pk, "version": run.version_id, "parallelism": 2}
-    found = command_in(at_console.get(f"/jobs/{run.job_id}/restore/", query))
+    command = command_in(at_console.get(f"/jobs/{run.job_id}/restore/", query))
     options = ["--from", "7", "--version", "1", "--parallelism", "2"]
-    assert found == ["weir", "restore", "daily sums", *options]
+    assert command == ["weir", "restore", "daily sums", *options]
     assert {f"--{option.name}" for option in weir.commands["restore"].params} >= {"--version", "--parallelism"}
 
 
@@ -97,10 +97,10 @@ def test_the_commands_of_a_restore_accept_what_its_plan_requires(
     page = at_console.get(f"/jobs/{run.job_id}/restore/", query)
     token = tokens.issue(operator, scopes=Scope).text
     send(page, token) if by_curl else call(page, token, live_server, "--yes")
-    asked = Operation.objects.get(kind="restore" if state == "stopped" else "rollback")
-    assert asked.params["accept_repeated_output"]
-    assert asked.params["allow_unmapped"]
-    assert asked.params.get("end_run") == {"running": "stop", "restarting": "cancel"}.get(state)
+    operation = Operation.objects.get(kind="restore" if state == "stopped" else "rollback")
+    assert operation.params["accept_repeated_output"]
+    assert operation.params["allow_unmapped"]
+    assert operation.params.get("end_run") == {"running": "stop", "restarting": "cancel"}.get(state)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -125,9 +125,9 @@ def test_the_commands_of_a_drill_drop_the_state_that_its_form_drops(
         send(page, token)
     else:
         call(page, token, live_server)
-    asked = Operation.objects.get(kind="drill").params
-    assert asked["allow_unmapped"]
-    assert (asked["version"], asked["parallelism"]) == (newer.pk, 1)
+    params = Operation.objects.get(kind="drill").params
+    assert params["allow_unmapped"]
+    assert (params["version"], params["parallelism"]) == (newer.pk, 1)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -155,18 +155,18 @@ def test_a_restore_that_is_refused_shows_no_command(at_console: Client) -> None:
 def test_pages_of_snapshots_show_their_commands(at_console: Client) -> None:
     run = rows.run(rows.job(name="daily sums"))
     snapshot = rows.checkpoint(run, 7, "savepoint")
-    own, job = f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
-    for path, act, rest in (
-        (f"{own}discard/", "discard", ["7"]),
-        (f"{own}clone/", "drill", ["7", "--version", "1", "--parallelism", "2"]),
-        (own, "review", ["7", "reviewed"]),
+    address, job = f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
+    for path, act, arguments in (
+        (f"{address}discard/", "discard", ["7"]),
+        (f"{address}clone/", "drill", ["7", "--version", "1", "--parallelism", "2"]),
+        (address, "review", ["7", "reviewed"]),
         (f"{job}checkpoints/schedule/", "schedule", SUGGESTED_SCHEDULE),
     ):
-        found = command_in(at_console.get(path))
-        assert found == ["weir", act, "daily sums", *rest]
+        words = command_in(at_console.get(path))
+        assert words == ["weir", act, "daily sums", *arguments]
         assert act in weir.commands
     for command in ("weir pin", "weir label"):
-        assert command in at_console.get(own).content.decode()
+        assert command in at_console.get(address).content.decode()
 
 
 def test_the_commands_of_schedules_are_those_of_their_forms(at_console: Client, operator: User) -> None:
@@ -192,8 +192,8 @@ def test_the_commands_of_schedules_are_those_of_their_forms(at_console: Client, 
 
 def test_a_bulk_shows_its_command(at_console: Client) -> None:
     run = rows.run(rows.job(name="daily sums"))
-    found = command_in(at_console.get("/jobs/bulk/", {"kind": "stop", "job": str(run.job_id)}))
-    assert found == ["weir", "bulk", "stop", "daily sums"]
+    command = command_in(at_console.get("/jobs/bulk/", {"kind": "stop", "job": str(run.job_id)}))
+    assert command == ["weir", "bulk", "stop", "daily sums"]
     assert "bulk" in weir.commands
 
 
@@ -218,30 +218,30 @@ def test_requests_by_curl_are_accepted(at_console: Client, operator: User) -> No
     snapshot, spare = (rows.checkpoint(run, number, "savepoint") for number in (7, 6))
     ended = rows.run(rows.job(name="ended"), "stopped")
     newest = rows.checkpoint(ended, 3, "stop")
-    api, own, job = APIClient(), f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
+    api, address, job = APIClient(), f"/checkpoints/{snapshot.pk}/", f"/jobs/{run.job_id}/"
     api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(operator, scopes=Scope).text}")
     pages = {
-        own: ["pin", "review"], f"{own}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"] * 2,
+        address: ["pin", "review"], f"{address}clone/": ["drill"], f"{job}checkpoints/schedule/": ["schedule"] * 2,
         f"/checkpoints/{spare.pk}/discard/": ["discard"], f"{job}savepoint/": ["savepoint"], f"{job}stop/": ["stop"],
         f"{job}cancel/": ["cancel"], f"/jobs/{ended.job_id}/restore/?checkpoint={newest.pk}": ["restore"],
     }  # fmt: skip
-    shown = {path: curls_in(at_console.get(path)) for path in pages}
-    assert {path: sorted(body["kind"] for _, body in found) for path, found in shown.items()} == pages
+    requests = {path: curls_in(at_console.get(path)) for path in pages}
+    assert {path: sorted(body["kind"] for _, body in calls) for path, calls in requests.items()} == pages
     for kind in ("review", "schedule", "savepoint", "stop", "cancel", "drill", "discard", "restore"):
-        for url, body in (each for found in shown.values() for each in found if each[1]["kind"] == kind):
+        for url, body in (each for calls in requests.values() for each in calls if each[1]["kind"] == kind):
             answer = api.post(url, body, format="json")
             assert answer.status_code == 202, (kind, answer.json())
 
 
 def curls_in(page: Any) -> list[tuple[str, Any]]:
     """The address and the body of each request on a page."""
-    found = []
+    requests = []
     for command in re.findall(r'<code class="curl">(.*?)</code>', page.content.decode()):
         curl, *arguments = shlex.split(html.unescape(command))
         assert (curl, arguments[:2]) == ("curl", ["-H", "Authorization: Bearer $WEIR_TOKEN"])
         assert arguments[2:5] == ["-H", "Content-Type: application/json", "-d"]
-        found.append((arguments[6], json.loads(arguments[5])))
-    return found
+        requests.append((arguments[6], json.loads(arguments[5])))
+    return requests
 
 
 def test_a_rescale_shows_its_command(at_console: Client) -> None:

@@ -41,10 +41,10 @@ def test_page_and_api_name_the_operator_that_explains_most(at_console: Client, j
     assert "before the upgrade" in page
     assert "5 operators without a notable difference" in page
     api: APIClient = api_as(rows.operator_user("caller"))
-    found = api.get(f"/api/v1{path}", {"base": 2, "other": 3}).json()
-    assert found["sentence"] == response.context["comparison"].sentence
-    assert (found["explained_by"], found["duration_ms"]["difference"]) == ("window", 2_000)
-    window = next(row for row in found["operators"] if row["operator"] == "window")
+    comparison = api.get(f"/api/v1{path}", {"base": 2, "other": 3}).json()
+    assert comparison["sentence"] == response.context["comparison"].sentence
+    assert (comparison["explained_by"], comparison["duration_ms"]["difference"]) == ("window", 2_000)
+    window = next(row for row in comparison["operators"] if row["operator"] == "window")
     assert window["notable"]
     assert window["changes"]["sync_ms"] == {"base": 6.4, "other": 2_000.0, "difference": pytest.approx(1_993.6)}
     assert window["changes"]["rows"] == {"base": 11_198.0, "other": 84_262.0, "difference": 73_064.0}
@@ -66,12 +66,12 @@ def test_the_two_newest_are_compared_by_default_and_bad_numbers_are_explained(at
     path = f"/jobs/{job.pk}/checkpoints/compare/"
     assert at_console.get(path).context["comparison"].sentence.startswith("Checkpoint 3 took 2.0 s longer")
     api: APIClient = api_as(rows.operator_user("caller"))
-    for given, words in (
+    for query, words in (
         ({"base": "2", "other": "2"}, "must be another checkpoint than `base`"),
         ({"base": "2", "other": "77"}, "this job has no checkpoint 77"),
     ):
-        assert words in at_console.get(path, given).content.decode()
-        answer = api.get(f"/api/v1{path}", given)
+        assert words in at_console.get(path, query).content.decode()
+        answer = api.get(f"/api/v1{path}", query)
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/other")
     assert "has no checkpoint 0" in at_console.get(path, {"base": "x", "other": "3"}).content.decode()
     assert api.get(f"/api/v1{path}", {"base": 2}).status_code == 400
@@ -81,10 +81,10 @@ def test_the_two_newest_are_compared_by_default_and_bad_numbers_are_explained(at
 
 def test_it_is_reached_from_the_checkpoint_and_in_two_steps_from_the_list(at_console: Client, job: Job) -> None:
     third = Checkpoint.objects.get(job=job, number=3)
-    wanted = f"/jobs/{job.pk}/checkpoints/compare/?base=2&amp;other=3"
-    assert wanted in at_console.get(f"/checkpoints/{third.pk}/").content.decode()
+    address = f"/jobs/{job.pk}/checkpoints/compare/?base=2&amp;other=3"
+    assert address in at_console.get(f"/checkpoints/{third.pk}/").content.decode()
     listing = f"/jobs/{job.pk}/checkpoints/"
     assert 'href="?slower_than=1s&amp;compare=3"' in at_console.get(listing, {"slower_than": "1s"}).content.decode()
-    chosen = at_console.get(listing, {"compare": "3"}).content.decode()
-    assert wanted in chosen
-    assert "Choose “With 3”" in chosen
+    page = at_console.get(listing, {"compare": "3"}).content.decode()
+    assert address in page
+    assert "Choose “With 3”" in page

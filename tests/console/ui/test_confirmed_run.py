@@ -18,10 +18,10 @@ from tests.console.ui import blocks, rows
 
 def form_of(page: Any) -> dict[str, list[str]]:
     """The hidden fields of a confirmation, by name."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    fields: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page.content.decode()):
-        found[name].append(value)
-    return found
+        fields[name].append(value)
+    return fields
 
 
 def replace_run(run: Run) -> Run:
@@ -45,11 +45,11 @@ def test_a_confirmed_act_leaves_a_later_run_alone(at_console: Client, act: str) 
     assert (Operation.objects.get().run, Operation.objects.get().params) == (later, {"run": later.pk})
 
 
-def poll(client: Client, path: str, page: Any, asked: dict[str, Any] | None = None) -> Any:
+def poll(client: Client, path: str, page: Any, query: dict[str, Any] | None = None) -> Any:
     """The poll of an open confirmation: it names the runs that the page was opened for."""
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
-    shown = {**(asked or {}), **blocks.shown_runs(page)}
-    return client.get(path, shown, headers={"HX-Request": "true", "X-Blocks": known})
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    params = {**(query or {}), **blocks.shown_runs(page)}
+    return client.get(path, params, headers={"HX-Request": "true", "X-Blocks": digests})
 
 
 def test_a_poll_shows_the_later_run_and_asks_for_a_fresh_confirmation(at_console: Client) -> None:
@@ -64,9 +64,9 @@ def test_a_poll_shows_the_later_run_and_asks_for_a_fresh_confirmation(at_console
     assert f"The latest run of this job is no longer the run that was shown. Show run {later.pk}" in said
     assert "run" not in form_of(answer), "the open form keeps the run that its user read about"
     assert re.search(r"<button[^>]* disabled>Cancel", blocks.live(answer)["confirm-button"])
-    fresh = at_console.get(path)
-    assert form_of(fresh)["run"] == [str(later.pk)]
-    assert " disabled>" not in blocks.live(fresh)["confirm-button"]
+    confirmation = at_console.get(path)
+    assert form_of(confirmation)["run"] == [str(later.pk)]
+    assert " disabled>" not in blocks.live(confirmation)["confirm-button"]
 
 
 def test_a_confirmation_without_a_run_does_not_take_the_first_run(at_console: Client) -> None:
@@ -83,23 +83,23 @@ def test_a_confirmation_without_a_run_does_not_take_the_first_run(at_console: Cl
 def test_a_poll_of_an_act_on_several_jobs_asks_for_a_fresh_confirmation(at_console: Client) -> None:
     same, replaced = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
     path = "/jobs/bulk/"
-    asked: dict[str, Any] = {"kind": "cancel", "job": [same.job_id, replaced.job_id]}
-    page = at_console.get(path, asked)
-    assert "no longer the run" not in blocks.text(poll(at_console, path, page, asked))
+    query: dict[str, Any] = {"kind": "cancel", "job": [same.job_id, replaced.job_id]}
+    page = at_console.get(path, query)
+    assert "no longer the run" not in blocks.text(poll(at_console, path, page, query))
     later = replace_run(replaced)
-    answer = poll(at_console, path, page, asked)
+    answer = poll(at_console, path, page, query)
     assert "The latest run of beta is no longer the run that was shown. Show the latest runs" in blocks.text(answer)
     assert f'href="?kind=cancel&amp;job={same.job_id}&amp;job={replaced.job_id}"' in answer.content.decode()
     assert "run" not in form_of(answer)
     assert re.search(r"<button[^>]* disabled>", blocks.live(answer)["bulk-button"])
-    assert form_of(at_console.get(path, asked))["run"] == [str(same.pk), str(later.pk)]
+    assert form_of(at_console.get(path, query))["run"] == [str(same.pk), str(later.pk)]
 
 
 def test_a_confirmed_act_on_several_jobs_leaves_later_runs_alone(at_console: Client) -> None:
     same, replaced = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
     idle = rows.job("gamma")
-    chosen: dict[str, Any] = {"kind": "cancel", "job": [same.job_id, replaced.job_id, idle.pk]}
-    form = form_of(at_console.get("/jobs/bulk/", chosen))
+    query: dict[str, Any] = {"kind": "cancel", "job": [same.job_id, replaced.job_id, idle.pk]}
+    form = form_of(at_console.get("/jobs/bulk/", query))
     later = replace_run(replaced)
     rows.run(idle)
     for _ in range(2):  # a form that is sent twice has the result of the first

@@ -108,9 +108,9 @@ def render(monkeypatch: pytest.MonkeyPatch, lines: list[dict[str, Any]], query: 
 
 def test_header_label_and_cell_come_from_one_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
     text = render(monkeypatch, [{"number": 7, "size": 2048, "words": "<b>", "hidden": None}])
-    found = Cells(text)
-    assert found.heads == ["Number", "Size", "Text"]
-    assert found.cells == [(None, "number"), ("Size", "number"), ("Text", "")]
+    cells = Cells(text)
+    assert cells.heads == ["Number", "Size", "Text"]
+    assert cells.cells == [(None, "number"), ("Size", "number"), ("Text", "")]
     assert "Rows of &lt;a&gt;" in text
     assert "&lt;B&gt;" in text
     long = Cells(render(monkeypatch, [{"number": 7, "size": 1, "words": "", "hidden": None}], is_long=True))

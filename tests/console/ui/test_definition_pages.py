@@ -53,8 +53,8 @@ def test_a_new_version_begins_with_the_choices_of_the_one_before(at_console: Cli
     settings = {"checkpoint_mode": "exactly_once", "restart_strategy": "none"}
     job = rows.job(version={"params": {**rows.PARAMS, "on_malformed": "skip"}, "settings": settings})
     page = at_console.get(f"/jobs/{job.pk}/versions/new/").content.decode()
-    for chosen in ("skip", "exactly_once", "none"):
-        assert f'<option value="&quot;{chosen}&quot;" selected>{chosen}</option>' in page
+    for value in ("skip", "exactly_once", "none"):
+        assert f'<option value="&quot;{value}&quot;" selected>{value}</option>' in page
 
 
 def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: User) -> None:
@@ -148,21 +148,21 @@ def test_the_key_groups_of_a_job_with_state_are_fixed_with_the_reason(at_console
     assert "disabled" in key_groups.findall(page.content.decode())[0]
     assert "It stays 128: savepoint 7 could not be restored with another number." in blocks.text(page)
     at_console.post(path, {**FILLED, "parallelism": "3", "max_parallelism": "256"})
-    made = run.job.versions.get(number=2)
-    assert (made.parallelism, made.max_parallelism) == (3, 128)
+    version = run.job.versions.get(number=2)
+    assert (version.parallelism, version.max_parallelism) == (3, 128)
 
 
 def test_the_differences_of_a_version_are_shown_before_it_is_created(at_console: Client) -> None:
     job = rows.job()
     path = f"/jobs/{job.pk}/versions/new/"
-    given = {**FILLED, "parallelism": "3", "message": "more", "act": "compare"}
-    shown = at_console.post(path, given)
-    assert shown.status_code == 200
-    assert "Parallelism parallelism 2 3" in blocks.text(shown)
-    assert "Version to be created" in blocks.text(shown)
-    assert 'value="3"' in shown.content.decode(), "the form keeps what was filled in"
+    form = {**FILLED, "parallelism": "3", "message": "more", "act": "compare"}
+    page = at_console.post(path, form)
+    assert page.status_code == 200
+    assert "Parallelism parallelism 2 3" in blocks.text(page)
+    assert "Version to be created" in blocks.text(page)
+    assert 'value="3"' in page.content.decode(), "the form keeps what was filled in"
     assert job.versions.count() == 1
-    refused = at_console.post(path, {**given, "parallelism": "200"})
+    refused = at_console.post(path, {**form, "parallelism": "200"})
     assert (refused.status_code, job.versions.count()) == (422, 1)
     assert "must lie between 1 and max_parallelism (128), not 200" in blocks.text(refused)
 
@@ -191,9 +191,9 @@ def key_of(page: Any) -> str:
 def test_a_version_form_that_is_sent_twice_makes_one_version(at_console: Client) -> None:
     job = rows.job()
     path = f"/jobs/{job.pk}/versions/new/"
-    given = {**FILLED, "key": key_of(at_console.get(path))}
+    form = {**FILLED, "key": key_of(at_console.get(path))}
     for _ in range(2):
-        response = at_console.post(path, given, follow=True)
+        response = at_console.post(path, form, follow=True)
     assert response.redirect_chain == [(f"/jobs/{job.pk}/", 302)]
     assert "This form has already created version 2 of flights-delays." in blocks.text(response)
     assert job.versions.count() == 2
@@ -202,9 +202,9 @@ def test_a_version_form_that_is_sent_twice_makes_one_version(at_console: Client)
 def test_a_job_form_that_is_sent_twice_leads_to_the_job_that_was_made(at_console: Client) -> None:
     rows.pipeline()
     path = "/jobs/new/"
-    given = {**FILLED, "key": key_of(at_console.get(f"{path}?pipeline=flights"))}
+    form = {**FILLED, "key": key_of(at_console.get(f"{path}?pipeline=flights"))}
     for _ in range(2):
-        response = at_console.post(path, given, follow=True)
+        response = at_console.post(path, form, follow=True)
     assert response.redirect_chain == [(f"/jobs/{Job.objects.get().pk}/", 302)]
     assert "This form has already created version 1 of delays." in blocks.text(response)
     assert JobVersion.objects.count() == 1
@@ -213,9 +213,9 @@ def test_a_job_form_that_is_sent_twice_leads_to_the_job_that_was_made(at_console
 def test_a_form_that_was_changed_after_going_back_makes_another_version(at_console: Client) -> None:
     job = rows.job()
     path = f"/jobs/{job.pk}/versions/new/"
-    given = {**FILLED, "key": key_of(at_console.get(path))}
-    at_console.post(path, given)
-    at_console.post(path, {**given, "params-output": "/data/elsewhere"})
+    form = {**FILLED, "key": key_of(at_console.get(path))}
+    at_console.post(path, form)
+    at_console.post(path, {**form, "params-output": "/data/elsewhere"})
     assert [version.params["output"] for version in job.versions.order_by("number")[1:]] == [
         "/data/out", "/data/elsewhere"
     ]  # fmt: skip
@@ -234,9 +234,9 @@ def test_a_key_counts_for_the_user_who_sent_it(at_console: Client) -> None:
     path = f"/jobs/{job.pk}/versions/new/"
     other = Client()
     other.force_login(User.objects.create_superuser("colleague", password="a-river-runs"))
-    given = {**FILLED, "key": key_of(at_console.get(path))}
+    form = {**FILLED, "key": key_of(at_console.get(path))}
     for client in (at_console, other):
-        client.post(path, given)
+        client.post(path, form)
     assert job.versions.count() == 3
 
 
@@ -249,11 +249,11 @@ def test_a_form_that_overtakes_itself_makes_one_version(at_console: Client, oper
     answers: list[Any] = []
 
     def overtake(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        found = execute(sql, params, many, context)
+        result = execute(sql, params, many, context)
         if '"request_key" = ' in sql and not answers:
             answers.append(None)
             answers[0] = overtaking.post(where, {**FILLED, "key": "once"})
-        return found
+        return result
 
     with connection.execute_wrapper(overtake):
         answers.append(at_console.post(where, {**FILLED, "key": "once"}))

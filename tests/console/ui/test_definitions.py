@@ -13,18 +13,18 @@ from tests.console.ui import blocks, rows
 
 
 def version(job: Job, number: int, **changes: Any) -> JobVersion:
-    given = {"parallelism": 2, "params": rows.PARAMS, "settings": {}, "state": "ready", "graph": rows.GRAPH}
-    return JobVersion.objects.create(job=job, number=number, **{**given, **changes})
+    fields = {"parallelism": 2, "params": rows.PARAMS, "settings": {}, "state": "ready", "graph": rows.GRAPH}
+    return JobVersion.objects.create(job=job, number=number, **{**fields, **changes})
 
 
 @pytest.fixture
 def job(db: None) -> Job:
     """Version 2 changes a parameter, a setting, the parallelism and an operator; version 3 was rejected."""
-    made = rows.job()
+    row = rows.job()
     graph = {**rows.GRAPH, "operators": [*rows.GRAPH["operators"][1:], {**rows.GRAPH["operators"][0], "uid": "more"}]}
     params = {**rows.PARAMS, "max_disorder_ms": 5}
     version(
-        made,
+        row,
         2,
         params=params,
         parallelism=3,
@@ -33,8 +33,8 @@ def job(db: None) -> Job:
         settings={"retained_checkpoints": 4},
     )
     error = {"code": "bad-folder", "field": "params.input", "detail": "there is no such folder"}
-    version(made, 3, state="rejected", graph=None, error=error)
-    return made
+    version(row, 3, state="rejected", graph=None, error=error)
+    return row
 
 
 def differences(client: Client, job: Job, **query: int) -> list[tuple[str, str]]:
@@ -49,11 +49,11 @@ def test_versions_are_listed_with_message_and_what_changed(at_console: Client, j
     assert "params.input: there is no such folder" in said
     assert "Parameter max_disorder_ms 500 5" in said
     assert "Operator more absent source flights" in said
-    found = differences(at_console, job, base=1, other=2)
-    assert ("parallelism", "parallelism") in found
-    settings = [name for part, name in found if part == "setting"]
+    changes = differences(at_console, job, base=1, other=2)
+    assert ("parallelism", "parallelism") in changes
+    settings = [name for part, name in changes if part == "setting"]
     assert settings == ["retained_checkpoints"], "a setting that a version lacks has its default"
-    assert {name for part, name in found if part == "operator"} == {"flights", "more"}
+    assert {name for part, name in changes if part == "operator"} == {"flights", "more"}
     newest = at_console.get(f"/jobs/{job.pk}/versions/").context
     assert (newest["base"].number, newest["other"].number) == (2, 3)
     assert differences(at_console, job, base=1, other=1) == []
@@ -70,12 +70,12 @@ def test_a_secret_that_changed_is_named_but_not_shown(at_console: Client, job: J
 def test_a_version_is_made_equal_to_an_earlier_one(at_console: Client, job: Job) -> None:
     first = job.versions.get(number=1)
     JobVersion.objects.filter(pk=first.pk).update(request_key=None)
-    path, given = f"/versions/{first.pk}/", {"act": "equal", "key": "once"}
+    path, form = f"/versions/{first.pk}/", {"act": "equal", "key": "once"}
     for _ in range(2):
-        at_console.post(path, given)
-    made = job.versions.get(number=4)
-    assert (made.params, made.settings, made.parallelism) == (first.params, first.settings, first.parallelism)
-    assert (made.message, made.state) == ("Equal to version 1", "compiling")
+        at_console.post(path, form)
+    version = job.versions.get(number=4)
+    assert (version.params, version.settings, version.parallelism) == (first.params, first.settings, first.parallelism)
+    assert (version.message, version.state) == ("Equal to version 1", "compiling")
     assert job.versions.count() == 4
 
 
@@ -100,9 +100,9 @@ def test_the_message_of_a_version_cannot_change(job: Job) -> None:
 
 def test_facts_about_a_job_are_edited_and_found_in_the_list(at_console: Client, job: Job) -> None:
     rows.job("another")
-    given = {"name": "delays of flights", "description": "", "owner": "Team Air", "tags": "nightly, Air ,nightly",
-             "runbook": "https://wiki.example/flights", "review_policy": "warn"}  # fmt: skip
-    said = blocks.text(at_console.post(f"/jobs/{job.pk}/edit/", given, follow=True))
+    form = {"name": "delays of flights", "description": "", "owner": "Team Air", "tags": "nightly, Air ,nightly",
+            "runbook": "https://wiki.example/flights", "review_policy": "warn"}  # fmt: skip
+    said = blocks.text(at_console.post(f"/jobs/{job.pk}/edit/", form, follow=True))
     job.refresh_from_db()
     assert (job.name, job.tags) == ("delays of flights", ["air", "nightly"])
     assert "owner Team Air air nightly" in said
@@ -129,7 +129,7 @@ def test_a_fact_that_cannot_be_stored_is_named(
     at_console: Client, job: Job, changes: dict[str, str], said: str
 ) -> None:
     rows.job("another")
-    given = {
+    form = {
         "name": job.name,
         "description": "",
         "owner": "",
@@ -138,7 +138,7 @@ def test_a_fact_that_cannot_be_stored_is_named(
         "review_policy": "off",
         **changes,
     }
-    response = at_console.post(f"/jobs/{job.pk}/edit/", given)
+    response = at_console.post(f"/jobs/{job.pk}/edit/", form)
     assert response.status_code in (409, 422)
     assert said in blocks.text(response)
 

@@ -114,12 +114,12 @@ def test_every_page_of_the_admin(signed_in: Open, running: Run) -> None:
         paths[f"{name} list"] = reverse(f"admin:{name}_changelist")
         if row is not None:
             paths[f"{name} row"] = reverse(f"admin:{name}_change", args=[row.pk])
-    found = []
+    problems = []
     with signed_in() as page:
         for name, path in paths.items():
             page.goto(path)
-            found += [f"{name}: {fault}" for fault in violations(page) if not fault.startswith(VENDOR["admin"])]
-    assert found == []
+            problems += [f"{name}: {fault}" for fault in violations(page) if not fault.startswith(VENDOR["admin"])]
+    assert problems == []
 
 
 def test_the_document_of_the_api(signed_in: Open, transactional_db: None) -> None:
@@ -144,13 +144,13 @@ def faults(
     page: Page, paths: Mapping[str, str], schemes: Sequence[Scheme] = SCHEMES, statuses: Sequence[int] = (200,)
 ) -> list[str]:
     """What is wrong with the pages, each fault after the name of its page."""
-    found = []
+    messages = []
     for name, path in paths.items():
         response = page.goto(path)
         assert response is not None
         wrong = faults_of_page(page, schemes) if response.status in statuses else [f"status {response.status}"]
-        found += [f"{name}: {fault}" for fault in wrong]
-    return found
+        messages += [f"{name}: {fault}" for fault in wrong]
+    return messages
 
 
 def faults_of_page(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]:
@@ -176,10 +176,10 @@ def violations(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]:
     """Serious and critical findings of axe: of all rules in the first scheme, of those for colours in the others."""
     if not page.evaluate("Boolean(window.axe)"):
         page.evaluate(AXE_SCRIPT)
-    found: list[str] = []
+    problems: list[str] = []
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme)
         rules = None if scheme == schemes[0] else COLOUR_RULES
-        found += [f"{fault} ({scheme})" for fault in page.evaluate(AXE, rules)]
+        problems += [f"{fault} ({scheme})" for fault in page.evaluate(AXE, rules)]
     page.emulate_media(color_scheme="light")
-    return found
+    return problems

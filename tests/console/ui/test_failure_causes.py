@@ -140,7 +140,7 @@ def test_the_last_warnings_of_the_job_master_stand_beside_the_causes(
         for n, level in enumerate(["warning", "info", *["error"] * 10])
     ]
     (tmp_path / f"run-{run.pk}.log").write_text("\n".join([*lines, "Traceback (most recent call last):", ""]))
-    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["warnings"]
-    assert re.findall(r"event \d+", found) == [f"event {n}" for n in range(2, 12)]
-    assert "Traceback" not in found
-    assert f'href="/runs/{run.pk}/?level=warning#log-head"' in found
+    warnings = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["warnings"]
+    assert re.findall(r"event \d+", warnings) == [f"event {n}" for n in range(2, 12)]
+    assert "Traceback" not in warnings
+    assert f'href="/runs/{run.pk}/?level=warning#log-head"' in warnings

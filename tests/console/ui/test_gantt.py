@@ -21,9 +21,9 @@ def lanes(count: int = 2, missing: int = 0) -> tuple[Lane, ...]:
 
 
 def drawn(*args: tuple[Lane, ...], took_ms: float = 100, completed: bool = True, only: str = "") -> Gantt:
-    found = gantt(tuple(lane for each in args for lane in each), {"a": "A"}, took_ms, completed=completed, only=only)
-    assert found is not None
-    return found
+    chart = gantt(tuple(lane for each in args for lane in each), {"a": "A"}, took_ms, completed=completed, only=only)
+    assert chart is not None
+    return chart
 
 
 def test_phases_follow_each_other_on_the_time_since_the_trigger() -> None:
@@ -40,9 +40,9 @@ def test_phases_follow_each_other_on_the_time_since_the_trigger() -> None:
 
 
 def test_the_commit_begins_with_the_last_acknowledgement_and_ends_with_the_record() -> None:
-    found = drawn(lanes(2), took_ms=100)
-    assert found.commit is not None
-    assert (found.commit.x, found.commit.width, found.commit_ms) == ("51.00%", "49.00%", 49)
+    chart = drawn(lanes(2), took_ms=100)
+    assert chart.commit is not None
+    assert (chart.commit.x, chart.commit.width, chart.commit_ms) == ("51.00%", "49.00%", 49)
     assert drawn(lanes(2), completed=False).commit is None
 
 
@@ -54,10 +54,10 @@ def test_a_missing_acknowledgement_is_drawn_as_missing_over_the_whole_time() -> 
 
 
 def test_a_line_stands_at_each_tick() -> None:
-    found = drawn(lanes(1), took_ms=100)
-    assert [tick.x for tick in found.ticks] == ["0.00%", "50.00%", "100.00%"]
+    chart = drawn(lanes(1), took_ms=100)
+    assert [tick.x for tick in chart.ticks] == ["0.00%", "50.00%", "100.00%"]
     lines = [f'<line x1="{x}" x2="{x}" y1="0" y2="100%"/>' for x in ("0.00%", "50.00%", "100.00%")]
-    assert found.grid == "".join(lines)
+    assert chart.grid == "".join(lines)
 
 
 def test_many_subtasks_show_the_slowest_of_each_operator_and_one_operator_all_of_its_own() -> None:
@@ -66,9 +66,9 @@ def test_many_subtasks_show_the_slowest_of_each_operator_and_one_operator_all_of
         for uid in "abcd"
         for i in range(100)
     ]
-    found = drawn(tuple(many))
-    assert [(len(group.lanes), group.hidden) for group in found.groups] == [(MAX_LANES // 4, 100 - MAX_LANES // 4)] * 4
-    assert [each.lane.index for each in found.groups[0].lanes] == list(range(100 - MAX_LANES // 4, 100))
+    chart = drawn(tuple(many))
+    assert [(len(group.lanes), group.hidden) for group in chart.groups] == [(MAX_LANES // 4, 100 - MAX_LANES // 4)] * 4
+    assert [each.lane.index for each in chart.groups[0].lanes] == list(range(100 - MAX_LANES // 4, 100))
     (group,) = drawn(tuple(many), only="b").groups
     assert (group.uid, len(group.lanes), group.hidden) == ("b", 100, 0)
     assert len(drawn(tuple(many), only="no such operator").groups) == 4
@@ -82,8 +82,8 @@ def test_without_acknowledgements_there_is_no_chart() -> None:
 def test_axis_and_bars_stay_within_the_chart(took_ms: float, start_ms: int) -> None:
     """Clocks of hosts differ: phases may exceed the duration."""
     late = SubtaskProgress(subtask("a/0"), 40, SnapshotTimings(start_delay_ms=start_ms, async_ms=9), 7)
-    found = drawn(lanes_of(as_columns([late]), ["a"]), took_ms=took_ms)
-    assert 2 <= len(found.ticks) <= MAX_TICKS
-    assert found.ticks[-1].x == "100.00%", "the end is labelled"
-    ends = [float(bar.x[:-1]) + float(bar.width[:-1]) for group in found.groups for bar in group.lanes[0].bars]
+    chart = drawn(lanes_of(as_columns([late]), ["a"]), took_ms=took_ms)
+    assert 2 <= len(chart.ticks) <= MAX_TICKS
+    assert chart.ticks[-1].x == "100.00%", "the end is labelled"
+    ends = [float(bar.x[:-1]) + float(bar.width[:-1]) for group in chart.groups for bar in group.lanes[0].bars]
     assert all(end <= 100.02 for end in ends)

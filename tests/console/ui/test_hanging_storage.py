@@ -29,12 +29,12 @@ def answers(running: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     """Set once the storage answers. Until then it hangs, and a read by the thread of a request fails the test."""
     event, root = Event(), str(settings.WEIR_STORAGE)
 
-    def hang(own: Callable[..., Any]) -> Callable[..., Any]:
-        def read(path: Any = ".", *given: Any, **more: Any) -> Any:
+    def hang(function: Callable[..., Any]) -> Callable[..., Any]:
+        def read(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
             if not event.is_set() and isinstance(path, str | os.PathLike) and os.fspath(path).startswith(root):
                 assert threading.current_thread().name == "storage-read", f"{path}: read by the thread of a request"
                 assert event.wait(WAIT_S)
-            return own(path, *given, **more)
+            return function(path, *args, **kwargs)
 
         return read
 
@@ -89,10 +89,10 @@ def test_no_endpoint_waits_for_storage(running: Run, api: APIClient, answers: Ev
     job, folder = f"/api/v1/jobs/{running.job_id}", str(job_root(running.job_id))
     checkpoint = running.checkpoints.filter(status="completed", kind="checkpoint").latest("number")
     savepoint = running.checkpoints.filter(kind="savepoint", status="completed").latest("number")
-    own = f"/api/v1/checkpoints/{checkpoint.pk}"
+    url = f"/api/v1/checkpoints/{checkpoint.pk}"
     for path, status in (
-        (f"{own}/mapping/", 503), (f"{job}/mapping/?path={folder}/{savepoint.path}", 503), (f"{own}/state/", 503),
-        (f"{own}/evidence/", 200), (f"{own}/", 200), ("/api/v1/cluster/", 200), (f"{job}/checkpoints/retention/", 200),
+        (f"{url}/mapping/", 503), (f"{job}/mapping/?path={folder}/{savepoint.path}", 503), (f"{url}/state/", 503),
+        (f"{url}/evidence/", 200), (f"{url}/", 200), ("/api/v1/cluster/", 200), (f"{job}/checkpoints/retention/", 200),
         (f"{job}/checkpoints/orphans/", 200),
         (f"{job}/checkpoints/compare/?base={savepoint.number}&other={checkpoint.number}", 200),
     ):  # fmt: skip
@@ -105,5 +105,5 @@ def test_no_endpoint_waits_for_storage(running: Run, api: APIClient, answers: Ev
     ):  # fmt: skip
         answer = api.post(f"{job}/operations/", {"kind": kind, "params": params}, format="json")
         assert (kind, answer.status_code, answer.json()["code"]) == (kind, 503, "storage-away")
-    asked = api.post(f"{own}/state-queries/", {"operator": "window", "state": "state"}, format="json")
-    assert asked.status_code == 503
+    response = api.post(f"{url}/state-queries/", {"operator": "window", "state": "state"}, format="json")
+    assert response.status_code == 503

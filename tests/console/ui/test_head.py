@@ -97,9 +97,9 @@ def test_the_figures_of_the_head_stand_in_a_line_of_a_wide_page(
     run = numbers.recovered_run()
     with signed_in(1440) as page:
         page.goto(f"/jobs/{run.job_id}/")
-        shown = page.locator("#vitals > div")
-        assert shown.count() == 5
-        assert len({(box["y"], box["height"]) for each in shown.all() if (box := each.bounding_box())}) == 1
+        figures = page.locator("#vitals > div")
+        assert figures.count() == 5
+        assert len({(box["y"], box["height"]) for each in figures.all() if (box := each.bounding_box())}) == 1
 
 
 @pytest.mark.browser

@@ -45,35 +45,37 @@ def test_the_skewed_come_first_on_one_scale() -> None:
 def test_a_chosen_operator_shows_its_subtasks_counters_and_state(at_console: Client, running: Run) -> None:
     page = at_console.get(f"/jobs/{running.job_id}/?node=window")
     said = blocks.text(page)
-    found = blocks.live(page)
+    contents = blocks.live(page)
     assert "sessions all operators" in said
-    assert re.findall(r'<th scope="row" class="number mono">(\d)</th>', found["subtasks"]) == ["3", "0", "1", "2"]
-    assert "Late records" in found["subtasks"]
-    assert "31" in found["subtasks"]
-    assert "in checkpoint" in found["states"]
+    assert re.findall(r'<th scope="row" class="number mono">(\d)</th>', contents["subtasks"]) == ["3", "0", "1", "2"]
+    assert "Late records" in contents["subtasks"]
+    assert "31" in contents["subtasks"]
+    assert "in checkpoint" in contents["states"]
     assert 'id="node-5" href="?node=window#graph-head" aria-current="true"' in page.content.decode()
 
 
 def test_without_a_choice_the_panel_is_of_the_job(at_console: Client, running: Run) -> None:
     for node in ("", "nothing", "<b>", "\0"):
         page = at_console.get(f"/jobs/{running.job_id}/", {"node": node})
-        found = blocks.live(page)
+        contents = blocks.live(page)
         assert "All operators Choose an operator in the graph." in blocks.text(page)
-        assert "subtasks" not in found
-        assert "slot 1 was lost: the other side closed the connection" in found["causes"]
+        assert "subtasks" not in contents
+        assert "slot 1 was lost: the other side closed the connection" in contents["causes"]
         lost = running.attempts.get(outcome="failed").detail
         assert lost
-        assert f'Log of slot <span class="q">1</span>: <span class="mono">{lost["slot_log"]}</span>' in found["causes"]
-        assert found["states"].index("sessions") < found["states"].index("join airlines"), "the largest first"
+        assert (
+            f'Log of slot <span class="q">1</span>: <span class="mono">{lost["slot_log"]}</span>' in contents["causes"]
+        )
+        assert contents["states"].index("sessions") < contents["states"].index("join airlines"), "the largest first"
 
 
 def test_causes_are_sent_again_only_when_an_attempt_fails(at_console: Client, running: Run) -> None:
     """An open traceback stays open while the numbers of subtasks change."""
     path = f"/jobs/{running.job_id}/?node=window"
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
     Attempt.objects.filter(outcome="running").update(outcome="failed", ended_at=timezone.now(), reason="no memory",
                                                      detail={"operator": "window", "message": "no memory"})  # fmt: skip
-    changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    changed = at_console.get(path, headers={**AJAX, "X-Blocks": digests})
     assert "causes" in blocks.swapped(changed)
     assert "states" not in blocks.swapped(changed)
     assert "no memory" in blocks.live(changed)["causes"]

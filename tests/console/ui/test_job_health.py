@@ -99,13 +99,13 @@ def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(
 
 
 @pytest.mark.parametrize(
-    ("chosen", "said"),
+    ("strategy", "said"),
     [({"restart_strategy": "fixed_delay", "restart_attempts": 5}, "restart 3 of 5"), ({}, "restart 3")],
 )
 def test_a_restart_shows_its_number_and_why_other_operations_are_refused(
-    at_console: Client, chosen: dict[str, Any], said: str
+    at_console: Client, strategy: dict[str, Any], said: str
 ) -> None:
-    run, now = rows.run(rows.job(version={"settings": {"checkpoint_interval_ms": 5_000, **chosen}})), timezone.now()
+    run, now = rows.run(rows.job(version={"settings": {"checkpoint_interval_ms": 5_000, **strategy}})), timezone.now()
     detail = {"code": "attempt-failed", "message": "slot 1 was lost", "failures": 3}
     Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="failed", detail=detail)
     assert "restart 3" not in page(at_console, run)
@@ -118,8 +118,8 @@ def test_a_restart_shows_its_number_and_why_other_operations_are_refused(
 
 
 def test_operators_of_the_same_name_are_named_with_their_uids(at_console: Client, operator: Any) -> None:
-    twins = [{**one, "name": "parse" if one["uid"] in ("prepared", "join") else one["name"]}
-             for one in rows.GRAPH["operators"]]  # fmt: skip
+    twins = [{**node, "name": "parse" if node["uid"] in ("prepared", "join") else node["name"]}
+             for node in rows.GRAPH["operators"]]  # fmt: skip
     run = rows.run(rows.job(version={"graph": {**rows.GRAPH, "operators": twins}}))
     numbers.backpressure(run, "join", ("flights", "prepared"), timezone.now())
     said = page(at_console, run)
@@ -136,13 +136,13 @@ def test_the_graph_and_its_table_mark_the_root_of_backpressure_and_the_operators
     at_console: Client, run: Run
 ) -> None:
     numbers.backpressure(run, "window", ("flights", "prepared", "join"), timezone.now())
-    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
-    assert re.search(r'<g class="node operator attention"[^>]*><title>sessions,[^<]*, slow</title>', found["graph"])
-    assert '<text class="mark attention" x="17" y="-6">slow</text>' in found["graph"]
-    assert found["graph"].count(">waits for sessions</text>") == 3
-    assert "sessions: slow." in found["graph"], "in the description"
-    assert found["operators"].count('<span class="word">waits for sessions</span>') == 3
-    assert found["operators"].count('<span class="word">slow</span>') == 1
+    contents = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
+    assert re.search(r'<g class="node operator attention"[^>]*><title>sessions,[^<]*, slow</title>', contents["graph"])
+    assert '<text class="mark attention" x="17" y="-6">slow</text>' in contents["graph"]
+    assert contents["graph"].count(">waits for sessions</text>") == 3
+    assert "sessions: slow." in contents["graph"], "in the description"
+    assert contents["operators"].count('<span class="word">waits for sessions</span>') == 3
+    assert contents["operators"].count('<span class="word">slow</span>') == 1
 
 
 def test_a_compact_graph_marks_operators_too(at_console: Client, operator: Any) -> None:
@@ -169,8 +169,8 @@ def test_acts_of_a_silent_job_master_say_that_they_wait(
     acts = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["acts"]
     assert ("The job master has not reported for" in acts) is is_silent
     assert 'id="do-savepoint"' in acts, "the request is kept for the master that continues the run"
-    asked = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
-    assert bool(re.search(r"The job master has not reported for 4\d s\. The operation waits", asked)) is is_silent
+    page = blocks.text(at_console.get(f"/jobs/{run.job_id}/stop/"))
+    assert bool(re.search(r"The job master has not reported for 4\d s\. The operation waits", page)) is is_silent
 
 
 def test_a_restart_lasts_since_the_attempt_failed_on_the_page_and_in_the_list(at_console: Client, run: Run) -> None:
@@ -267,8 +267,8 @@ def test_a_job_that_falls_behind_says_so_first_with_the_operation_that_helps(at_
     head = blocks.live(response)["health"]
     assert "<code>flights</code> falls behind: it reads 11 k/s of its usual 8" in head
     assert "Running, needs attention for under 1 s · running for 3 h 12 min" in blocks.text(response), "not for hours"
-    shown = response.context["timeline"].numbers["processing_lag_ms"]
-    lag = formats.duration([value for value in shown if value is not None][-1])
+    lags = response.context["timeline"].numbers["processing_lag_ms"]
+    lag = formats.duration([value for value in lags if value is not None][-1])
     assert f"the watermark is {lag} behind the clock; it waits for <code>join airlines</code>, which is" in head
     assert f'href="/jobs/{slow.job_id}/rescale/">Rescale the job…' in head
     assert said.count("Rescale the job…") == 1
@@ -298,8 +298,8 @@ def test_a_failure_before_the_first_checkpoint_goes_back_to_the_snapshot_of_the_
 
 
 def oldest(said: str) -> str:
-    found = re.search(r"Oldest restore point (\w+ \d+)", said)
-    return found[1] if found else ""
+    match = re.search(r"Oldest restore point (\w+ \d+)", said)
+    return match[1] if match else ""
 
 
 def test_the_oldest_restore_point_has_files_and_satisfies_the_policy(at_console: Client, run: Run) -> None:

@@ -88,11 +88,11 @@ def test_a_line_says_since_when_a_job_has_its_state_as_its_page_does(
     store_verdicts()
     for run, begin in ((recovered, "again for "), (slow, r"for (?:under 1|\d+) s · running for 3 h 12 min")):
         head = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-        found = re.search(r"Running(?:, needs attention)? ((?:again )?for .*?) version ", head)
-        assert found is not None
-        assert re.match(begin, found[1])
+        match = re.search(r"Running(?:, needs attention)? ((?:again )?for .*?) version ", head)
+        assert match is not None
+        assert re.match(begin, match[1])
         said = blocks.text(at_console.get("/jobs/", {"q": run.job.name, "sort": "name"}))
-        assert f"{found[1]} · seen" in said
+        assert f"{match[1]} · seen" in said
 
 
 def test_the_list_counts_the_findings_that_the_job_page_shows(at_console: Client, operator: object) -> None:
@@ -100,9 +100,9 @@ def test_the_list_counts_the_findings_that_the_job_page_shows(at_console: Client
     run = numbers.slow_run()
     store_verdicts()
     assert {"checkpoints-slow", "backpressure"} <= {each["rule"] for each in JobHealth.objects.get().findings}
-    others = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.others
+    findings = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.others
     (line,) = at_console.get("/jobs/").context["lines"]
-    assert line.health.more == len(others)
+    assert line.health.more == len(findings)
 
 
 def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -> None:
@@ -110,19 +110,19 @@ def test_a_row_draws_rate_and_checkpoints_of_the_last_hour(at_console: Client) -
     rows.checkpoint(run, 1)
     numbers.record(run, hours=1, fine_minutes=1)
     page = at_console.get("/jobs/").content.decode()
-    found = re.findall(r'<svg class="spark under" role="img" aria-label="([^"]+)"', page)
-    assert len(found) == 2
-    assert re.fullmatch(r"Longest checkpoint over the last hour: [\d.]+ m?s to [\d.]+ m?s, last 0\.31 s", found[0])
-    assert re.fullmatch(r"Records read over the last hour: [\d.]+ k?/s to [\d.]+ k/s, last 84 k/s", found[1])
+    labels = re.findall(r'<svg class="spark under" role="img" aria-label="([^"]+)"', page)
+    assert len(labels) == 2
+    assert re.fullmatch(r"Longest checkpoint over the last hour: [\d.]+ m?s to [\d.]+ m?s, last 0\.31 s", labels[0])
+    assert re.fullmatch(r"Records read over the last hour: [\d.]+ k?/s to [\d.]+ k/s, last 84 k/s", labels[1])
     assert "Lines: the last hour" in page
 
 
 def test_a_line_of_the_last_hour_ends_at_the_number_beside_it() -> None:
     """The last interval is not over, and the line fell to it."""
-    found = sparkline("Records read", [None, 80_000.0, 60_000.0, None], 84_000.0, formats.rate)
-    assert found is not None
-    assert found.about == "Records read over the last hour: 80 k/s to 84 k/s, last 84 k/s"
-    assert found.path == shapes.line([None, 80_000.0, 84_000.0, None], 84_000.0)
+    line = sparkline("Records read", [None, 80_000.0, 60_000.0, None], 84_000.0, formats.rate)
+    assert line is not None
+    assert line.about == "Records read over the last hour: 80 k/s to 84 k/s, last 84 k/s"
+    assert line.path == shapes.line([None, 80_000.0, 84_000.0, None], 84_000.0)
     ended = sparkline("Records read", [80_000.0, 60_000.0, None], None, formats.rate)
     assert ended is not None
     assert ended.about.endswith("last 60 k/s")
@@ -163,29 +163,29 @@ def test_the_list_takes_the_same_few_queries_for_many_jobs(at_console: Client) -
         return len(counted)
 
     rows.checkpoint(rows.run(rows.job("first")), 1)
-    one = queries()
+    count = queries()
     for state in ("running", "restarting", "stopping", "stopped", "failed"):
         rows.checkpoint(rows.run(rows.job(state), state), 1)
-    assert queries() == one == LIST_QUERIES
+    assert queries() == count == LIST_QUERIES
 
 
 def test_the_list_is_paged_by_name_and_counts_all(at_console: Client) -> None:
-    made = sorted(f"Job {number:02} & more" for number in range(53))
-    for name in reversed(made):
+    names = sorted(f"Job {number:02} & more" for number in range(53))
+    for name in reversed(names):
         rows.job(name)
-    rows.run(Job.objects.get(name=made[-1]), "stopped")
+    rows.run(Job.objects.get(name=names[-1]), "stopped")
     first = at_console.get("/jobs/")
-    assert [line.job.name for line in first.context["lines"]] == made[:50]
+    assert [line.job.name for line in first.context["lines"]] == names[:50]
     assert "All 53" in blocks.text(first)
     assert "Never started 52 " in blocks.text(first)
     following = html.unescape(re.findall(r'id="page-next" href="([^"]+)"', first.content.decode())[0])
     second = at_console.get(f"/jobs/{following}")
-    assert [line.job.name for line in second.context["lines"]] == made[50:]
+    assert [line.job.name for line in second.context["lines"]] == names[50:]
     assert 'id="page-next"' not in second.content.decode()
     assert 'id="page-first" href="/jobs/"' in second.content.decode()
     assert "Finished or stopped 1 " in blocks.text(first), "as the states of its jobs"
     assert 'href="?state=ended"' in second.content.decode(), "a filter begins with its first page"
-    assert [line.job.name for line in at_console.get("/jobs/?state=ended").context["lines"]] == made[-1:]
+    assert [line.job.name for line in at_console.get("/jobs/?state=ended").context["lines"]] == names[-1:]
     assert len(at_console.get("/jobs/?state=new").context["lines"]) == 50
 
 
@@ -213,18 +213,18 @@ def test_the_list_is_sorted_by_a_column_both_ways_and_paged_in_that_order(
     rows.job("never")
 
     def listed(sort: str) -> list[str]:
-        found, after = [], ""
+        names, after = [], ""
         while True:
             page = at_console.get("/jobs/", {"sort": sort, "after": after}).context
-            found += [line.job.name for line in page["lines"]]
+            names += [line.job.name for line in page["lines"]]
             if not (after := page["jobs"].older):
-                return found
+                return names
 
     assert listed("-parallelism") == ["beta", "delta", "gamma", "alpha", "never"]
     assert listed("parallelism") == ["alpha", "never", "gamma", "beta", "delta"], "that of the first version"
     assert listed("-restarts")[:2] == ["beta", "gamma"]
-    shown = {line.job.name: line.restarts for line in at_console.get("/jobs/?sort=-restarts").context["lines"]}
-    assert shown == {"beta": 3, "gamma": 1}, "the present job master has restarted none of them"
+    counts = {line.job.name: line.restarts for line in at_console.get("/jobs/?sort=-restarts").context["lines"]}
+    assert counts == {"beta": 3, "gamma": 1}, "the present job master has restarted none of them"
     beta = Job.objects.get(name="beta")
     assert 'restarts <span class="q">3</span>' in blocks.live(at_console.get(f"/jobs/{beta.pk}/"))["head"]
     assert listed("checkpoint")[:3] == ["never", "beta", "gamma"]
@@ -255,13 +255,13 @@ def test_the_list_filters_by_the_health_that_its_lines_show(at_console: Client) 
     verdict("ended-since", Level.FAILED, state="stopped", of_newest=False)
     rows.run(rows.job("never-checked"))
     rows.job("never-ran")
-    shown = {line.job.name: line.health.level for line in at_console.get("/jobs/").context["lines"]}
+    levels = {line.job.name: line.health.level for line in at_console.get("/jobs/").context["lines"]}
     for level in ("failed", "attention", "ok"):
         page = at_console.get(f"/jobs/?health={level}")
         names = {line.job.name for line in page.context["lines"]}
-        assert names == {name for name, its in shown.items() if its == level}, level
+        assert names == {name for name, its in levels.items() if its == level}, level
         assert f'id="health-{level}" href="/jobs/" aria-current="true"' in page.content.decode()
-    assert shown["stale"] == shown["of-another-run"] == shown["never-checked"] == "unknown"
+    assert levels["stale"] == levels["of-another-run"] == levels["never-checked"] == "unknown"
     said = blocks.text(at_console.get("/jobs/"))
     assert "Failing 2" in said
     assert "Needs attention 1" in said
@@ -310,13 +310,13 @@ def test_the_list_has_the_lag_of_the_page_and_is_sorted_by_it(
             )  # fmt: skip
 
     def listed(sort: str) -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
+        lag_by_name: dict[str, int | None] = {}
         after = ""
         while True:
             page = at_console.get("/jobs/", {"sort": sort, "after": after}).context
-            found |= {line.job.name: line.lag_ms for line in page["lines"]}
+            lag_by_name |= {line.job.name: line.lag_ms for line in page["lines"]}
             if not (after := page["jobs"].older):
-                return found
+                return lag_by_name
 
     rows.job("never")
     lag = {"behind": 214_000, "even": 400, "stops": 400, "never": None, "restarts": None, "silent": None}
@@ -361,8 +361,8 @@ def test_the_active_operation_of_a_job_is_that_on_its_run(at_console: Client) ->
 def test_a_rescale_stands_for_its_parts(at_console: Client) -> None:
     job = rows.job()
     run = rows.run(job)
-    whole = rows.operation(job, "rescale", "running", run=run)
-    rows.operation(job, "stop", "running", run=run, part_of=whole, created_at=whole.created_at)
+    rescale = rows.operation(job, "rescale", "running", run=run)
+    rows.operation(job, "stop", "running", run=run, part_of=rescale, created_at=rescale.created_at)
     said = blocks.text(at_console.get("/jobs/"))
     assert "desired state: rescaled · rescale running" in said
     assert "stop running" not in said

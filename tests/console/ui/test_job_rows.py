@@ -68,13 +68,13 @@ def test_a_poll_after_a_write_brings_what_a_fresh_process_would_show(
         _forget()
         with transaction.atomic():
             before = at_console.get(path)
-            known = " ".join(f"{block}={digest}" for block, digest in blocks.digests(before).items())
+            digests = " ".join(f"{block}={digest}" for block, digest in blocks.digests(before).items())
             write(running)
-            poll = at_console.get(path, headers={**POLL, "X-Blocks": known})
-            shown = {**blocks.live(before), **blocks.live(poll)}
+            poll = at_console.get(path, headers={**POLL, "X-Blocks": digests})
+            contents = {**blocks.live(before), **blocks.live(poll)}
             _forget()
-            fresh = blocks.live(at_console.get(path))
-            changed = {block for block in fresh if shown.get(block) != fresh[block]} - OF_TIME
+            reference = blocks.live(at_console.get(path))
+            changed = {block for block in reference if contents.get(block) != reference[block]} - OF_TIME
             assert (name, changed) == (name, set())
             assert name in WITHOUT_EFFECT or blocks.swapped(poll) - OF_TIME, name
             transaction.set_rollback(True)
@@ -101,18 +101,18 @@ def test_a_poll_that_finds_only_a_new_report_reads_no_other_rows(
     at_console.get(path)
     monkeypatch.setattr(job_rows, "job_page", None)
     Run.objects.update(live={**(running.live or {}), "unreadable": ["chk-77"]}, lease_beat=F("lease_beat") + 1)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         poll = at_console.get(path, headers=POLL)
     assert "The manifest of chk-77 cannot be read" in blocks.text(poll)
-    assert len(asked) <= SHARED_QUERIES
+    assert len(queries) <= SHARED_QUERIES
 
 
 def test_shared_rows_show_each_user_their_own_acts(at_console: Client, reading: Client, running: Run) -> None:
     path = f"/jobs/{running.job_id}/"
     for client, may in ((at_console, True), (reading, False), (at_console, True)):
-        shown = blocks.live(client.get(path))
-        assert ('id="do-stop"' in shown["acts"]) is may
-        assert ("operations.add_operation is required" in shown["refused-acts"]) is not may
+        contents = blocks.live(client.get(path))
+        assert ('id="do-stop"' in contents["acts"]) is may
+        assert ("operations.add_operation is required" in contents["refused-acts"]) is not may
 
 
 def test_shared_rows_show_each_user_the_times_of_their_zone(at_console: Client, running: Run) -> None:
@@ -129,10 +129,10 @@ def test_shared_rows_show_each_user_the_times_of_their_zone(at_console: Client, 
 
 
 def test_a_process_keeps_the_rows_of_few_jobs(running: Run) -> None:
-    found = job_rows.MarkedRows(running.job_id, None, None).rows()
+    entry = job_rows.MarkedRows(running.job_id, None, None).rows()
     shared = job_rows._Shared()
     for job in range(1_000):
-        shared.put(job, "marks", found)
+        shared.put(job, "marks", entry)
     assert shared.get(0, "marks") is None
-    assert shared.get(999, "marks") is found
+    assert shared.get(999, "marks") is entry
     assert shared.get(999, "others") is None

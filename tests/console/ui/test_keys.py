@@ -48,8 +48,8 @@ def test_each_key_of_a_page_leads_to_its_link_or_focuses_its_button(signed_in: O
     with signed_in() as page:
         home = f"/jobs/{running.job_id}/"
         page.goto(home)
-        found = page.locator("a[data-key]:visible, button[data-key]:visible:not([data-switch])")
-        keys = [(each.get_attribute("data-key") or "", each.get_attribute("href")) for each in found.all()]
+        controls = page.locator("a[data-key]:visible, button[data-key]:visible:not([data-switch])")
+        keys = [(each.get_attribute("data-key") or "", each.get_attribute("href")) for each in controls.all()]
         assert len(keys) == len({key for key, _ in keys}) >= 9
         for key, href in keys:
             press(page, *key.split(" "))
@@ -181,5 +181,5 @@ def test_names_are_read_in_constant_queries(at_console: Client, django_assert_ma
     for name in ("a-job", "b-job", "c-other"):
         rows.job(name)
     with django_assert_max_num_queries(3):
-        found = at_console.get("/jobs/names/?q=job").json()["jobs"]
-    assert [one["name"] for one in found] == ["a-job", "b-job"]
+        jobs = at_console.get("/jobs/names/?q=job").json()["jobs"]
+    assert [job["name"] for job in jobs] == ["a-job", "b-job"]

@@ -28,17 +28,17 @@ def anna(db: None) -> User:
     return rows.operator_user("anna")
 
 
-def poll(client: Client, path: str, page: Any, shown: dict[str, Any] | None = None) -> Any:
+def poll(client: Client, path: str, page: Any, query: dict[str, Any] | None = None) -> Any:
     """The poll of an open page, with the digests of its blocks."""
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
-    return client.get(path, shown, headers={**POLL, "X-Blocks": known})
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    return client.get(path, query, headers={**POLL, "X-Blocks": digests})
 
 
 def buttons(answer: Any) -> list[tuple[str, bool]]:
     """The buttons in the blocks of a poll, and whether they can be pressed."""
-    found = " ".join(blocks.live(answer).values())
+    markup = " ".join(blocks.live(answer).values())
     return [
-        (label, "disabled" not in attributes) for attributes, label in re.findall(r"<button([^>]*)>([^<]+)<", found)
+        (label, "disabled" not in attributes) for attributes, label in re.findall(r"<button([^>]*)>([^<]+)<", markup)
     ]
 
 
@@ -52,42 +52,44 @@ def discard(of: Checkpoint, by: User, state: str = "queued") -> Operation:
 # ---------------------------------------------------------------- discard, clone and drill
 
 
-@pytest.mark.parametrize(("state", "shown"), [("queued", "deleting files"), ("succeeded", "succeeded")])
-def test_a_discard_shows_the_discard_by_another_user(at_console: Client, anna: User, state: str, shown: str) -> None:
-    found = rows.checkpoint(rows.run(rows.job(), "stopped"), 7, kind="savepoint")
-    path = f"/checkpoints/{found.pk}/discard/"
+@pytest.mark.parametrize(("state", "progress"), [("queued", "deleting files"), ("succeeded", "succeeded")])
+def test_a_discard_shows_the_discard_by_another_user(at_console: Client, anna: User, state: str, progress: str) -> None:
+    checkpoint = rows.checkpoint(rows.run(rows.job(), "stopped"), 7, kind="savepoint")
+    path = f"/checkpoints/{checkpoint.pk}/discard/"
     page = at_console.get(path)
     assert b"data-poll" in page.content
     assert poll(at_console, path, page).status_code == 204
-    discard(found, anna, state)
+    discard(checkpoint, anna, state)
     answer = poll(at_console, path, page)
     assert blocks.swapped(answer) == {"effects", "confirm-button"}
-    assert f"anna has requested a discard ({shown})" in blocks.text(answer)
+    assert f"anna has requested a discard ({progress})" in blocks.text(answer)
     assert "Savepoint 7 is already discarded." in blocks.text(answer)
     assert buttons(answer) == [("Discard savepoint", False)]
 
 
 def test_a_clone_shows_the_drill_and_the_discard_by_another_user(at_console: Client, anna: User) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7, kind="savepoint")
-    path = f"/checkpoints/{found.pk}/clone/"
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7, kind="savepoint")
+    path = f"/checkpoints/{checkpoint.pk}/clone/"
     page = at_console.get(path)
     assert poll(at_console, path, page).status_code == 204
-    rows.operation(found.job, "drill", "running", params={"checkpoint": found.pk}, requested_by=anna, reason="proof")
+    rows.operation(
+        checkpoint.job, "drill", "running", params={"checkpoint": checkpoint.pk}, requested_by=anna, reason="proof"
+    )
     answer = poll(at_console, path, page)
     assert blocks.swapped(answer) == {"effects", "buttons"}
     assert "anna has requested a drill (running)" in blocks.text(answer)
     assert "Another restore drill of this job has not ended." in blocks.text(answer)
     assert buttons(answer) == [("Run a restore drill", False), ("Create the clone", True)]
-    discard(found, anna)
+    discard(checkpoint, anna)
     answer = poll(at_console, path, page)
     assert "Savepoint 7 cannot be restored." in blocks.text(answer)
     assert buttons(answer) == [("Run a restore drill", False), ("Create the clone", False)]
 
 
 def test_a_refused_clone_stays_live(at_console: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    given = {"kind": "clone", "version": found.run.version_id, "parallelism": 2, "name": "flights-delays"}
-    refused = at_console.post(f"/checkpoints/{found.pk}/clone/", given)
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
+    form = {"kind": "clone", "version": checkpoint.run.version_id, "parallelism": 2, "name": "flights-delays"}
+    refused = at_console.post(f"/checkpoints/{checkpoint.pk}/clone/", form)
     assert (refused.status_code, b"data-poll" in refused.content) == (409, True)
 
 
@@ -97,19 +99,19 @@ def test_a_refused_clone_stays_live(at_console: Client) -> None:
 def test_an_act_on_several_jobs_shows_the_stop_by_another_user(at_console: Client, anna: User) -> None:
     alpha, beta = rows.run(rows.job("alpha")), rows.run(rows.job("beta"))
     path = "/jobs/bulk/"
-    chosen: dict[str, Any] = {"kind": "stop", "job": [alpha.job_id, beta.job_id]}
-    page = at_console.get(path, chosen)
-    shown = {**chosen, **blocks.shown_runs(page)}
-    assert poll(at_console, path, page, shown).status_code == 204
+    query: dict[str, Any] = {"kind": "stop", "job": [alpha.job_id, beta.job_id]}
+    page = at_console.get(path, query)
+    params = {**query, **blocks.shown_runs(page)}
+    assert poll(at_console, path, page, params).status_code == 204
     rows.operation(alpha.job, "stop", "queued", run=alpha, requested_by=anna)
-    answer = poll(at_console, path, page, shown)
+    answer = poll(at_console, path, page, params)
     assert blocks.swapped(answer) == {"bulk-lines", "bulk-button"}
     said = blocks.text(answer)
     assert "alpha Running Not possible A stop is already queued. anna has requested a stop (queued)" in said
     assert "Possible for 1 of 2 jobs now." in said
     assert buttons(answer) == [("Stop with savepoint for 1 job", True)]
     rows.operation(beta.job, "drain", "running", run=beta, requested_by=anna)
-    assert buttons(poll(at_console, path, page, shown)) == [("Stop with savepoint for 0 jobs", False)]
+    assert buttons(poll(at_console, path, page, params)) == [("Stop with savepoint for 0 jobs", False)]
 
 
 def test_a_change_of_tags_shows_the_change_by_another_user(at_console: Client) -> None:
@@ -183,12 +185,12 @@ def test_a_rollback_shows_that_another_user_stops_the_run(at_console: Client, an
 def test_the_plan_of_another_choice_is_live_too(at_console: Client, stopped: Run) -> None:
     """Its blocks are a part of it, so they must not replace those of the former plan."""
     path = f"/jobs/{stopped.job_id}/restore/"
-    chosen = {
+    query = {
         "checkpoint": str(Checkpoint.objects.get(number=1).pk),
         "version": str(stopped.version_id),
         "parallelism": "3",
     }
-    plan = at_console.get(path, chosen, headers={**POLL, "HX-Target": "plan"})
+    plan = at_console.get(path, query, headers={**POLL, "HX-Target": "plan"})
     assert blocks.swapped(plan) == set()
     assert blocks.digests(plan).keys() == {"restore-ends", "restore-refusal", "restore-button"}
     assert "restore-refusal" not in blocks.swapped(poll(at_console, path, plan, shown_plan(plan)))
@@ -216,17 +218,19 @@ def test_a_restore_a_start_and_a_clone_learn_that_all_places_are_taken(
     monkeypatch.setattr("console.pages.workers.CENSUS", SimpleNamespace(last=lambda: full))
     for path, page, tag in zip(paths, opened, tags, strict=True):
         assert "places for runs" not in blocks.text(page)
-        known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
-        found = at_console.get(path, headers={**POLL, "X-Blocks": known, "If-None-Match": tag})
-        said = " ".join(blocks.live(found).values())
+        digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+        answer = at_console.get(path, headers={**POLL, "X-Blocks": digests, "If-None-Match": tag})
+        said = " ".join(blocks.live(answer).values())
         assert "All places for runs (4) are in use: the new run waits until another run ends." in said, path
 
 
 def test_a_rollback_takes_the_place_of_its_own_run(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Answer(timezone.now(), (Worker("runs@host-1", ("runs",), 4, 4),))
     monkeypatch.setattr("console.pages.workers.CENSUS", SimpleNamespace(last=lambda: full))
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    assert "places for runs" not in blocks.text(at_console.get(f"/jobs/{found.job_id}/restore/?checkpoint={found.pk}"))
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
+    assert "places for runs" not in blocks.text(
+        at_console.get(f"/jobs/{checkpoint.job_id}/restore/?checkpoint={checkpoint.pk}")
+    )
 
 
 def test_a_rescale_shows_the_stop_by_another_user(at_console: Client, anna: User) -> None:
@@ -251,11 +255,11 @@ def test_a_rescale_stops_no_other_run_than_the_one_that_was_shown(at_console: Cl
     answer = poll(at_console, path, page, shown_plan(page))
     assert "The run of this job is no longer the one that was shown. Show the new plan" in blocks.text(answer)
     assert buttons(answer) == [("Rescale", False)]
-    chosen = {"parallelism": 3, "version": run.version_id}
-    refused = at_console.post(path, {**chosen, **shown_plan(page)})
+    form = {"parallelism": 3, "version": run.version_id}
+    refused = at_console.post(path, {**form, **shown_plan(page)})
     assert (refused.status_code, "Nothing was done: read the new plan." in blocks.text(refused)) == (409, True)
     assert not Operation.objects.exists()
-    assert at_console.post(path, {**chosen, **shown_plan(refused)}).status_code == 302
+    assert at_console.post(path, {**form, **shown_plan(refused)}).status_code == 302
     assert Operation.objects.get(kind="rescale").run == other
 
 
@@ -263,7 +267,7 @@ def test_a_rescale_stops_no_other_run_than_the_one_that_was_shown(at_console: Cl
 @pytest.mark.django_db(transaction=True)
 def test_the_poll_of_a_restore_follows_the_choice(signed_in: Open, running: Run) -> None:
     Run.objects.filter(pk=running.pk).update(state="stopped")
-    chosen = Checkpoint.objects.get(number=210)
+    checkpoint = Checkpoint.objects.get(number=210)
     with signed_in() as page:
         page.clock.install()
         page.goto(f"/jobs/{running.job_id}/restore/")
@@ -272,11 +276,13 @@ def test_the_poll_of_a_restore_follows_the_choice(signed_in: Open, running: Run)
         expect(restore).to_be_visible()
         page.get_by_label("I accept repeated output.").check()
         expect(restore).to_be_enabled()
-        with page.expect_request(lambda request: f"shown=yes&checkpoint={chosen.pk}" in request.url, timeout=POLL_MS):
+        with page.expect_request(
+            lambda request: f"shown=yes&checkpoint={checkpoint.pk}" in request.url, timeout=POLL_MS
+        ):
             jump(page)
         page.wait_for_timeout(ARRIVAL_MS)
         expect(restore).to_be_enabled()
-        Checkpoint.objects.filter(pk=chosen.pk).update(discarded_at=timezone.now())
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(discarded_at=timezone.now())
         jump(page)
         expect(restore).to_be_disabled(timeout=POLL_MS)
         expect(page.locator("#live-restore-refusal")).to_contain_text("The files of Checkpoint 210 have been removed.")

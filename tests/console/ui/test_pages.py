@@ -90,8 +90,8 @@ def test_lists_do_not_load_what_they_do_not_draw(at_console: Client, running: Ru
     with CaptureQueriesContext(connection) as counted:
         at_console.get("/jobs/")
         at_console.get(f"/jobs/{running.job_id}/", headers=POLL)
-    asked = [query["sql"].replace('jsonb_array_length("weir_checkpoint"."operators")', "") for query in counted]
-    read = [sql for sql in asked if '."operators"' in sql]
+    statements = [query["sql"].replace('jsonb_array_length("weir_checkpoint"."operators")', "") for query in counted]
+    read = [sql for sql in statements if '."operators"' in sql]
     assert len(read) == 1, "of the newest checkpoint, for the sizes of state"
     assert '"weir_checkpoint"."operators"' not in read[0], "of a single row, as a fact of the run"
     live = [query["sql"] for query in counted if '"weir_run"."live"' in query["sql"]]
@@ -126,8 +126,8 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(
 def test_pages_take_few_queries(at_console: Client, running: Run, path: str, most: int) -> None:
     newest = running.checkpoints.filter(status="completed").first()
     savepoint = running.checkpoints.filter(status="completed", kind="savepoint").first()
-    kept = running.checkpoints.filter(status="completed", kind="checkpoint", discarded_at=None)
-    oldest = kept.earliest("number")
+    checkpoints = running.checkpoints.filter(status="completed", kind="checkpoint", discarded_at=None)
+    oldest = checkpoints.earliest("number")
     assert newest is not None
     assert savepoint is not None
     rows.operation(running.job, "start")
@@ -175,8 +175,8 @@ def test_parameters_are_named_and_ordered_as_in_their_form(at_console: Client) -
     schema["properties"] = {**schema["properties"], "output": {"type": "string", "title": "Results"}}
     Pipeline.objects.update(schema=schema)
     said = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["version"]
-    shown = re.findall(r"<dt>([^<]+)</dt><dd class=\"mono\">([^<]+)</dd>", said)
-    assert shown == [
+    params = re.findall(r"<dt>([^<]+)</dt><dd class=\"mono\">([^<]+)</dd>", said)
+    assert params == [
         ("Results", "/data/delays"), ("On malformed", "fail"), ("Input", "/data/flights"),
         ("Max disorder (ms)", "500 (0.50 s)"), ("Gone since", "[1, null]"),
     ]  # fmt: skip
@@ -313,8 +313,8 @@ def test_the_checkpoint_table_pages_by_number(at_console: Client, running: Run) 
 
 def test_a_page_that_makes_no_sense_is_the_first(at_console: Client, running: Run) -> None:
     for before in ("x", "-1", "9" * 30, "²"):
-        shown = blocks.live(at_console.get(f"/jobs/{running.job_id}/?before={before}"))
-        assert ">214<" in shown["checkpoints"], before
+        contents = blocks.live(at_console.get(f"/jobs/{running.job_id}/?before={before}"))
+        assert ">214<" in contents["checkpoints"], before
 
 
 def test_a_failed_checkpoint_says_why_in_the_table(at_console: Client) -> None:
@@ -355,26 +355,26 @@ def test_a_run_that_ended_without_a_checkpoint_does_not_promise_one(at_console: 
 
 
 def test_a_checkpoint_shows_its_operators_and_phases(at_console: Client, running: Run) -> None:
-    found = Checkpoint.objects.get(number=213)
-    response = at_console.get(f"/checkpoints/{found.pk}/")
+    checkpoint = Checkpoint.objects.get(number=213)
+    response = at_console.get(f"/checkpoints/{checkpoint.pk}/")
     said = blocks.text(response)
     assert "Checkpoint 213" in said
     assert "Finished operators airlines" in said
-    window = next(one for one in found.operators if one["uid"] == "window")
+    window = next(row for row in checkpoint.operators if row["uid"] == "window")
     start, alignment, sync, stored = (
         formats.duration(window[f"max_{phase}_ms"]) for phase in ("start_delay", "alignment", "sync", "async")
     )
     assert f"sessions window running 2 1.2 MiB 82 KiB {start} {alignment} – {sync} {stored}" in said
-    assert f'href="/jobs/{running.job_id}/restore/?checkpoint={found.pk}"' in response.content.decode()
-    assert f'href="/admin/checkpoints/checkpoint/{found.pk}/change/"' in response.content.decode()
+    assert f'href="/jobs/{running.job_id}/restore/?checkpoint={checkpoint.pk}"' in response.content.decode()
+    assert f'href="/admin/checkpoints/checkpoint/{checkpoint.pk}/change/"' in response.content.decode()
     assert "← 212" in said
     assert "214 →" in said
 
 
 def test_operators_stand_in_the_order_of_the_graph(at_console: Client) -> None:
     run = rows.run(rows.job())
-    found = rows.checkpoint(run, 1, operators=[*reversed(rows.OPERATORS), {"uid": "gone", "finished": "partly"}])
-    response = at_console.get(f"/checkpoints/{found.pk}/")
+    checkpoint = rows.checkpoint(run, 1, operators=[*reversed(rows.OPERATORS), {"uid": "gone", "finished": "partly"}])
+    response = at_console.get(f"/checkpoints/{checkpoint.pk}/")
     names = [line.uid for line in response.context["lines"]]
     assert names == ["flights", "prepared", "airlines", "join", "window", "parquet", "gone"]
     assert "partly finished" in blocks.text(response)
@@ -382,29 +382,29 @@ def test_operators_stand_in_the_order_of_the_graph(at_console: Client) -> None:
 
 def test_a_completed_checkpoint_counts_its_subtasks_with_those_that_had_ended(at_console: Client) -> None:
     """One more than were waited for: the airlines had all been read."""
-    found = rows.checkpoint(rows.run(rows.job()), 7, acknowledged=11, subtasks=10)
-    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7, acknowledged=11, subtasks=10)
+    said = blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/"))
     assert "Subtasks 11" in said
     assert "of 10" not in said
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "stop", "drain"])
 def test_what_a_stop_or_drain_takes_is_called_a_savepoint(at_console: Client, kind: str) -> None:
-    found = rows.checkpoint(rows.run(rows.job(), "stopped"), 9, kind=kind)
-    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    checkpoint = rows.checkpoint(rows.run(rows.job(), "stopped"), 9, kind=kind)
+    said = blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/"))
     assert "Savepoint 9" in said
     words = kind if kind == "savepoint" else f"savepoint ({kind})"
     assert f"Kind {words}" in said
     assert "Restore savepoint 9 at parallelism 2" in blocks.text(
-        at_console.get(f"/jobs/{found.job_id}/restore/?checkpoint={found.pk}")
+        at_console.get(f"/jobs/{checkpoint.job_id}/restore/?checkpoint={checkpoint.pk}")
     )
 
 
 def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:
     run = rows.run(rows.job())
     expired: dict[str, Any] = {"status": "failed", "reason": "expired", "detail": "window (1) was silent"}
-    found = rows.checkpoint(run, 9, **expired)
-    response = at_console.get(f"/checkpoints/{found.pk}/")
+    checkpoint = rows.checkpoint(run, 9, **expired)
+    response = at_console.get(f"/checkpoints/{checkpoint.pk}/")
     assert re.search(r"Expired\. Subtasks 0 and 1 of \S+.* had not acknowledged", blocks.text(response))
     assert "restore-this" not in response.content.decode()
     before = rows.checkpoint(run, 8, acknowledgements={}, **expired)
@@ -412,18 +412,18 @@ def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client)
 
 
 def test_a_checkpoint_under_way_is_polled_until_it_ends(at_console: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 9, status="in_progress")
-    path = f"/checkpoints/{found.pk}/"
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 9, status="in_progress")
+    path = f"/checkpoints/{checkpoint.pk}/"
     assert "hx-get" in at_console.get(path).content.decode()
     assert at_console.get(path, headers=POLL).status_code == 200
-    Checkpoint.objects.filter(pk=found.pk).update(status="completed", completed_at=timezone.now())
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(status="completed", completed_at=timezone.now())
     assert at_console.get(path, headers=POLL).status_code == 286
 
 
 def test_a_review_is_shown_with_its_reviewer(at_console: Client, operator: User) -> None:
     review: dict[str, Any] = {"review_state": "waived", "review_note": "Slow disk, known.", "reviewer": operator,
               "reviewed_at": timezone.now()}  # fmt: skip
-    found = rows.checkpoint(rows.run(rows.job()), 9, **review)
-    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 9, **review)
+    said = blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/"))
     assert "Waived" in said
     assert "Slow disk, known. operator" in said

@@ -26,6 +26,6 @@ def test_the_ground_of_all_pictures_is_equal() -> None:
 def test_a_rare_colour_stays_recognizable() -> None:
     picture = crowded(0)
     picture.putpixel((100, 199), RARE)
-    found = reduce_colours(picture).convert("RGB").getpixel((100, 199))
-    assert isinstance(found, tuple)
-    assert all(abs(a - b) < 24 for a, b in zip(found, RARE, strict=True))
+    colour = reduce_colours(picture).convert("RGB").getpixel((100, 199))
+    assert isinstance(colour, tuple)
+    assert all(abs(a - b) < 24 for a, b in zip(colour, RARE, strict=True))

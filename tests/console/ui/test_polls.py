@@ -55,10 +55,10 @@ def test_a_poll_that_finds_nothing_written_reads_and_renders_nothing(
 ) -> None:
     for path in paths(running):
         tag = at_console.get(path, headers=AJAX)["ETag"]
-        with CaptureQueriesContext(connection) as asked:
-            again = at_console.get(path, headers={**AJAX, "If-None-Match": tag})
-        assert (again.status_code, again.content, again["ETag"]) == (304, b"", tag), path
-        assert len(asked) <= 8, path
+        with CaptureQueriesContext(connection) as queries:
+            answer = at_console.get(path, headers={**AJAX, "If-None-Match": tag})
+        assert (answer.status_code, answer.content, answer["ETag"]) == (304, b"", tag), path
+        assert len(queries) <= 8, path
     tag = at_console.get(f"/jobs/{running.job_id}/", headers=AJAX)["ETag"]
     monkeypatch.setattr(job_views, "job_view", None)
     assert at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": f"W/{tag}"}).status_code == 304
@@ -68,19 +68,19 @@ def test_a_poll_with_blocks_that_the_page_has_no_place_for_loads_the_page(at_con
     """At the first run of a job: plots, slots, attempts and checkpoints."""
     job = rows.job("flights-new")
     page = at_console.get(f"/jobs/{job.pk}/")
-    known = {**AJAX, "X-Blocks": digests(page)}
-    assert "HX-Refresh" not in at_console.get(f"/jobs/{job.pk}/", headers=known)
+    headers = {**AJAX, "X-Blocks": digests(page)}
+    assert "HX-Refresh" not in at_console.get(f"/jobs/{job.pk}/", headers=headers)
     rows.run(job, "running", live=rows.live())
-    answer = at_console.get(f"/jobs/{job.pk}/", headers=known)
+    answer = at_console.get(f"/jobs/{job.pk}/", headers=headers)
     assert (answer["HX-Refresh"], answer.content) == ("true", b"")
-    known["X-Blocks"] = digests(at_console.get(f"/jobs/{job.pk}/"))
-    assert "HX-Refresh" not in at_console.get(f"/jobs/{job.pk}/", headers=known)
+    headers["X-Blocks"] = digests(at_console.get(f"/jobs/{job.pk}/"))
+    assert "HX-Refresh" not in at_console.get(f"/jobs/{job.pk}/", headers=headers)
 
 
 def test_every_page_has_a_place_for_all_blocks_of_its_polls(at_console: Client, running: Run) -> None:
     """Otherwise each poll loads the page again."""
-    shown = [*paths(running), "/cluster/"]
-    for path in (*shown, *every_page.pages_of_other_states().values()):
+    pages = [*paths(running), "/cluster/"]
+    for path in (*pages, *every_page.pages_of_other_states().values()):
         page = at_console.get(path)
         answer = at_console.get(path, headers={**AJAX, "X-Blocks": digests(page).replace("=", "=other")})
         assert "HX-Refresh" not in answer, path
@@ -95,21 +95,21 @@ def test_whatever_is_written_is_seen_by_the_next_poll(
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {table} SET id = id WHERE id = (SELECT max(id) FROM {table})"
                            if table != "weir_operation" else "UPDATE weir_operation SET phase = 'storing'")  # fmt: skip
-        again = at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": tag})
-        assert again.status_code in (200, 204), table
-        assert again["ETag"] != tag, table
+        answer = at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": tag})
+        assert answer.status_code in (200, 204), table
+        assert answer["ETag"] != tag, table
 
 
 def test_only_blocks_that_changed_are_sent(at_console: Client, running: Run) -> None:
     path = f"/jobs/{running.job_id}/"
     for _ in range(5):  # plots move on every 5 s, between two requests of a slow machine too
-        known = digests(at_console.get(path))
-        nothing = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+        block_digests = digests(at_console.get(path))
+        nothing = at_console.get(path, headers={**AJAX, "X-Blocks": block_digests})
         if nothing.status_code == 204:
             break
     assert (nothing.status_code, nothing.content) == (204, b"")
     Operation.objects.update(phase="storing")
-    changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    changed = at_console.get(path, headers={**AJAX, "X-Blocks": block_digests})
     assert blocks.swapped(changed) - {"plots", "plot-tables"} == {"notices", "operations"}
 
 
@@ -117,11 +117,11 @@ def changed_blocks(client: Client, path: str, change: Callable[[], object]) -> t
     """Status and blocks of the poll after `change`, from a page that polls and whose poll before had no content."""
     page = client.get(path)
     assert b"data-poll" in page.content, path
-    known = digests(page)
-    assert client.get(path, headers={**AJAX, "X-Blocks": known}).status_code == 204, path
-    tag = client.get(path, headers={**AJAX, "X-Blocks": known})["ETag"]
+    block_digests = digests(page)
+    assert client.get(path, headers={**AJAX, "X-Blocks": block_digests}).status_code == 204, path
+    tag = client.get(path, headers={**AJAX, "X-Blocks": block_digests})["ETag"]
     change()
-    answer = client.get(path, headers={**AJAX, "X-Blocks": known, "If-None-Match": tag})
+    answer = client.get(path, headers={**AJAX, "X-Blocks": block_digests, "If-None-Match": tag})
     return answer.status_code, blocks.swapped(answer)
 
 
@@ -135,18 +135,18 @@ def test_pages_of_subtasks_reviews_schedules_checks_and_versions_follow_their_ro
     savepoint = Checkpoint.objects.filter(kind="savepoint", status="completed").latest("number")
     newest = SubtaskMetrics.objects.latest("at")
     later = SubtaskMetrics(run_id=run.pk, at=timezone.now(), token=run.token, operators=newest.operators)
-    found = changed_blocks(
+    changes = changed_blocks(
         at_console, f"/runs/{run.pk}/subtasks/?operator=window", lambda: later.save(force_insert=True)
     )
-    assert found == (200, {"subtasks"})
+    assert changes == (200, {"subtasks"})
     assigned = Checkpoint.objects.filter(NEEDS_REVIEW).earliest("pk")
     user = User.objects.get(username="operator")
-    found = changed_blocks(
+    changes = changed_blocks(
         at_console, "/reviews/", lambda: Checkpoint.objects.filter(pk=assigned.pk).update(assignee=user)
     )
-    assert found == (200, {"queue"})
-    kept: dict[str, Any] = {"every_hours": 6, "keep": 3, "name": "scheduled"}
-    Schedule.objects.create(job=job, owner=user, operation="savepoint", next_at=timezone.now(), **kept)
+    assert changes == (200, {"queue"})
+    schedule: dict[str, Any] = {"every_hours": 6, "keep": 3, "name": "scheduled"}
+    Schedule.objects.create(job=job, owner=user, operation="savepoint", next_at=timezone.now(), **schedule)
     missed = partial(Schedule.objects.update, missed_at=timezone.now(), missed_reason="The run was restarting.")
     assert changed_blocks(at_console, f"{path}checkpoints/schedule/", missed) == (200, {"savepoint"})
     check = rows.operation(job, "verify", "running", run=run, params={"checkpoint": savepoint.pk})
@@ -156,10 +156,10 @@ def test_pages_of_subtasks_reviews_schedules_checks_and_versions_follow_their_ro
         files = [["part-0", 10, "ab", "matches"]]
         Verification.objects.create(checkpoint=savepoint, operation=check, manifest_sha256="", files=files)
 
-    found = changed_blocks(at_console, f"/checkpoints/{savepoint.pk}/evidence/", end_check)
-    assert found == (286, {"verify", "verification", "files"})
-    made = JobVersion.objects.create(job=job, number=2, parallelism=2, state="compiling")
-    ready = partial(JobVersion.objects.filter(pk=made.pk).update, state="ready", graph=run.version.graph)
+    changes = changed_blocks(at_console, f"/checkpoints/{savepoint.pk}/evidence/", end_check)
+    assert changes == (286, {"verify", "verification", "files"})
+    version = JobVersion.objects.create(job=job, number=2, parallelism=2, state="compiling")
+    ready = partial(JobVersion.objects.filter(pk=version.pk).update, state="ready", graph=run.version.graph)
     assert changed_blocks(at_console, f"{path}versions/", ready) == (200, {"versions"})
 
 
@@ -168,8 +168,8 @@ def test_the_page_of_a_job_that_has_ended_goes_on_asking_and_gets_nothing(at_con
     Run.objects.update(state="stopped")
     path = f"/jobs/{running.job_id}/"
     for _ in range(5):  # plots move on every 5 s, between two requests of a slow machine too
-        known = digests(at_console.get(path))
-        if (status := at_console.get(path, headers={**AJAX, "X-Blocks": known}).status_code) == 204:
+        block_digests = digests(at_console.get(path))
+        if (status := at_console.get(path, headers={**AJAX, "X-Blocks": block_digests}).status_code) == 204:
             break
     assert status == 204
 

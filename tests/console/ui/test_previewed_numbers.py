@@ -59,17 +59,17 @@ def test_a_cancel_tells_the_records_that_no_checkpoint_covers(at_console: Client
         at = now - timedelta(seconds=5 * (6 - number))
         SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators={"flights": column})
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/cancel/"))
-    found = re.search(
+    match = re.search(
         r"Records not covered about (\d+) k · read since checkpoint 213; a restore reads them again", said
     )
-    assert found is not None
-    assert 90 < int(found[1]) < 200, "as on the page of the job"
+    assert match is not None
+    assert 90 < int(match[1]) < 200, "as on the page of the job"
     rows.checkpoint(run, 214, kind="savepoint", triggered_at=now - timedelta(seconds=1))
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/cancel/"))
     later = re.search(r"Records not covered about ([0-9 ]+)( k)? · read since savepoint 214", said)
     assert later is not None
     few = int(later[1].replace(" ", "")) * (1_000 if later[2] else 1)
-    assert few < int(found[1]) * 1_000 / 2, "counted from the savepoint, as the note says"
+    assert few < int(match[1]) * 1_000 / 2, "counted from the savepoint, as the note says"
 
 
 @pytest.mark.parametrize(("state", "mode"), [("finished", "streaming"), ("running", "batch")])

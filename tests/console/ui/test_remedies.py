@@ -18,18 +18,18 @@ BATCH = {"graph": {**rows.GRAPH, "mode": "batch"}}
 
 def codes_in(*folders: str) -> tuple[set[str], set[str]]:
     """The codes of `JobRejected` in the sources, and other literals that are called a code."""
-    refusals, others = set[str](), set[str]()
+    refusals, codes = set[str](), set[str]()
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 refusals |= _text(node.args[0]) if name == "JobRejected" and node.args else set()
-                others |= _text(node.args[0]) if name in ("StageError", "StageFailure") and node.args else set()
-                named = {text for word in node.keywords if word.arg == "code" for text in _text(word.value)}
-                (refusals if name == "RestoreProblem" else others).update(named)
+                codes |= _text(node.args[0]) if name in ("StageError", "StageFailure") and node.args else set()
+                texts = {text for word in node.keywords if word.arg == "code" for text in _text(word.value)}
+                (refusals if name == "RestoreProblem" else codes).update(texts)
             elif isinstance(node, ast.Dict):
                 pairs = zip(node.keys, node.values, strict=True)
-                others |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
+                codes |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(
@@ -37,7 +37,7 @@ def codes_in(*folders: str) -> tuple[set[str], set[str]]:
                     for target in targets
                 ):
                     refusals |= _text(node.value)
-    return refusals, others
+    return refusals, codes
 
 
 def _text(node: ast.expr) -> set[str]:
@@ -64,11 +64,11 @@ def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
     """A run that was refused before anything started: what it was refused for comes first."""
     run, newest, version = unsaved()
     for code in REFUSALS:
-        found = suggest_remedy(run, code, newest, version)
-        assert found.remedy is not Remedy.AGAIN, code
-        assert found.act is not OperationKind.RESTORE or found.remedy is Remedy.CHECKPOINT, code
-        if found.remedy is Remedy.VERSION:
-            assert found.act is None, f"{code}: a new version comes first"
+        remedy = suggest_remedy(run, code, newest, version)
+        assert remedy.remedy is not Remedy.AGAIN, code
+        assert remedy.act is not OperationKind.RESTORE or remedy.remedy is Remedy.CHECKPOINT, code
+        if remedy.remedy is Remedy.VERSION:
+            assert remedy.act is None, f"{code}: a new version comes first"
 
 
 def test_a_run_in_batch_is_never_restored() -> None:

@@ -55,13 +55,13 @@ def head(at_console: Client, run: Run) -> str:
 def test_a_restart_shows_its_checkpoint_the_replay_and_the_time_left(at_console: Client, restarting: Run) -> None:
     """A savepoint is no checkpoint to restart from. Records are those up to the failure."""
     said = head(at_console, restarting)
-    found = re.search(
+    match = re.search(
         r"Restarts from checkpoint 7, 1 min 1[3-9] s ago; 1\.2 M records to replay; now: job master and inputs; "
         r"running in about (\d+) s, by the last failure",
         said,
     )
-    assert found is not None, said
-    assert 10 <= int(found[1]) <= 21, "27 s without the 6 s that have passed"
+    assert match is not None, said
+    assert 10 <= int(match[1]) <= 21, "27 s without the 6 s that have passed"
     assert "Oldest restore point checkpoint 6," in said
     assert "If it failed now" not in said
 
@@ -93,8 +93,8 @@ def test_a_restart_that_takes_longer_than_before_shows_the_usual_time(at_console
 def test_a_restart_names_the_step_that_is_under_way(
     at_console: Client, restarting: Run, changes: dict[str, Any], step: str
 ) -> None:
-    own = Attempt.objects.filter(token=3)
-    own.update(restored_checkpoint=restarting.checkpoints.get(number=6))
+    attempts = Attempt.objects.filter(token=3)
+    attempts.update(restored_checkpoint=restarting.checkpoints.get(number=6))
     Run.objects.update(**{"live_at": timezone.now(), **changes})
     said = head(at_console, restarting)
     assert f"; now: {step};" in said
@@ -138,6 +138,6 @@ def test_the_page_takes_few_queries(at_console: Client, restarting: Run, state: 
     for span in ("7d", "6h", "15min"):
         caches["fragments"].clear()
         job_rows.forget_rows()
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             at_console.get(f"/jobs/{restarting.job_id}/?span={span}")
-        assert len(asked) <= MAX_QUERIES, span
+        assert len(queries) <= MAX_QUERIES, span

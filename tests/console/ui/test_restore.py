@@ -39,8 +39,8 @@ def number(n: int) -> Checkpoint:
     return Checkpoint.objects.get(number=n)
 
 
-def choice(n: int, version: JobVersion, parallelism: int = 2, **more: str) -> dict[str, str | int]:
-    return {"checkpoint": number(n).pk, "version": version.pk, "parallelism": parallelism, **more}
+def choice(n: int, version: JobVersion, parallelism: int = 2, **fields: str) -> dict[str, str | int]:
+    return {"checkpoint": number(n).pk, "version": version.pk, "parallelism": parallelism, **fields}
 
 
 def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, stopped: Run) -> None:
@@ -57,8 +57,8 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
 
 def check(checkpoint: Checkpoint, state: str) -> None:
     """The last check of its files, which ended in `state`."""
-    found = rows.operation(checkpoint.job, "verify", state, params={"checkpoint": checkpoint.pk})
-    values = {"operation": found, "manifest_sha256": "", "files": [], "is_damaged": state == "failed"}
+    operation = rows.operation(checkpoint.job, "verify", state, params={"checkpoint": checkpoint.pk})
+    values = {"operation": operation, "manifest_sha256": "", "files": [], "is_damaged": state == "failed"}
     Verification.objects.update_or_create(checkpoint=checkpoint, defaults=values)
 
 
@@ -82,8 +82,8 @@ def test_a_damaged_snapshot_is_offered_and_not_suggested(at_console: Client, sto
 
 def test_a_damaged_snapshot_is_no_restore_point(stopped: Run) -> None:
     check(number(1), "failed")
-    found = Job.objects.annotate(point=oldest_restorable()).get(pk=stopped.job_id)
-    point = read_restore_point(found.point)
+    job = Job.objects.annotate(point=oldest_restorable()).get(pk=stopped.job_id)
+    point = read_restore_point(job.point)
     assert point is not None
     assert point.number == 2
 
@@ -103,8 +103,8 @@ def test_the_chosen_one_stays_chosen_on_a_page_that_does_not_list_it(at_console:
 
 
 def test_a_change_brings_the_plan_alone(at_console: Client, stopped: Run) -> None:
-    chosen = choice(12, stopped.version, 3)
-    response = at_console.get(f"/jobs/{stopped.job_id}/restore/", chosen, headers=PLAN)
+    query = choice(12, stopped.version, 3)
+    response = at_console.get(f"/jobs/{stopped.job_id}/restore/", query, headers=PLAN)
     assert "<html" not in response.content.decode()
     assert "it was 2: 128 key groups are redistributed to 3 subtasks" in blocks.text(response)
     assert '<input type="hidden" name="parallelism" value="3">' in response.content.decode()
@@ -112,8 +112,8 @@ def test_a_change_brings_the_plan_alone(at_console: Client, stopped: Run) -> Non
 
 
 def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopped: Run) -> None:
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(9, stopped.version)
-    response = at_console.get(path, chosen)
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(9, stopped.version)
+    response = at_console.get(path, query)
     assert "Output is repeated. Checkpoints 10 to 12 were committed after it" in blocks.text(response)
     assert 'name="accept_repeated_output" required' in response.content.decode()
     button = r"<button[^>]*primary danger[^>]*>Restore checkpoint 9 at parallelism 2</button>"
@@ -122,11 +122,11 @@ def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopp
     harmless = at_console.get(path, choice(12, stopped.version)).content.decode()
     assert "primary danger" not in harmless
     assert "plan failed" not in harmless
-    refused = at_console.post(path, chosen)
+    refused = at_console.post(path, query)
     assert refused.status_code == 409
     assert "Accept repeated output, or choose a newer checkpoint" in blocks.text(refused)
     assert not Operation.objects.exists()
-    accepted = at_console.post(path, {**chosen, "accept_repeated_output": "on"})
+    accepted = at_console.post(path, {**query, "accept_repeated_output": "on"})
     assert accepted.headers["Location"] == f"/jobs/{stopped.job_id}/"
     assert stopped.job.runs.count() == 2
 
@@ -141,7 +141,7 @@ def test_of_a_long_history_the_first_and_the_last_checkpoint_are_named(
 
 def test_a_restore_counts_the_records_that_are_read_again(at_console: Client) -> None:
     run = rows.run(rows.job(), "stopped")
-    chosen = rows.checkpoint(run, 1, triggered_at=timezone.now() - timedelta(minutes=1))
+    checkpoint = rows.checkpoint(run, 1, triggered_at=timezone.now() - timedelta(minutes=1))
     rows.checkpoint(run, 2)
     for age_s, records in ((40, 1_200_000), (20, 100_000)):
         at = timezone.now() - timedelta(seconds=age_s)
@@ -150,13 +150,13 @@ def test_a_restore_counts_the_records_that_are_read_again(at_console: Client) ->
             bytes_in=0, bytes_out=0,
         )  # fmt: skip
     path = f"/jobs/{run.job_id}/restore/"
-    given = {"version": run.version_id, "parallelism": 2}
-    said = blocks.text(at_console.get(path, {**given, "checkpoint": chosen.pk}))
+    query = {"version": run.version_id, "parallelism": 2}
+    said = blocks.text(at_console.get(path, {**query, "checkpoint": checkpoint.pk}))
     assert "a second time. About 1.3 M records have been read since checkpoint 1." in said
     newest = Checkpoint.objects.get(number=2).pk
-    assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": newest}))
+    assert "records have been read" not in blocks.text(at_console.get(path, {**query, "checkpoint": newest}))
     Metrics.objects.all().delete()
-    assert "records have been read" not in blocks.text(at_console.get(path, {**given, "checkpoint": chosen.pk}))
+    assert "records have been read" not in blocks.text(at_console.get(path, {**query, "checkpoint": checkpoint.pk}))
 
 
 def test_the_time_between_two_attempts_counts_for_nothing_on_both_pages(at_console: Client) -> None:
@@ -176,31 +176,31 @@ def test_the_time_between_two_attempts_counts_for_nothing_on_both_pages(at_conso
     Attempt.objects.create(run=run, token=1, ended_at=failed_at, outcome="failed", reason="slot 1 was lost")
     launch = {"deployed": int(deployed_at.timestamp() * 1000)}
     Attempt.objects.create(run=run, token=2, started_at=failed_at, launch=launch)
-    chosen = rows.checkpoint(run, 7, triggered_at=now - timedelta(seconds=95))
+    checkpoint = rows.checkpoint(run, 7, triggered_at=now - timedelta(seconds=95))
     horizon = at_console.get(f"/jobs/{run.job_id}/").context["view"].health.horizon
     assert horizon.records == pytest.approx(400_000, rel=0.15), "of 40 s"
     rows.checkpoint(run, 8, triggered_at=now - timedelta(seconds=5))
-    given = {"version": run.version_id, "parallelism": 2, "checkpoint": chosen.pk}
-    read_since = at_console.get(f"/jobs/{run.job_id}/restore/", given).context["read_since"]
+    query = {"version": run.version_id, "parallelism": 2, "checkpoint": checkpoint.pk}
+    read_since = at_console.get(f"/jobs/{run.job_id}/restore/", query).context["read_since"]
     assert read_since == pytest.approx(horizon.records, rel=0.15)
 
 
 def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_console: Client, stopped: Run) -> None:
-    chosen = choice(12, stopped.version, 3, reason="a bad release")
-    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen, follow=True)
-    found = Operation.objects.get()
-    assert found.run is not None
-    assert (found.kind, found.run.parallelism, found.run.restore_checkpoint) == ("restore", 3, number(12))
-    assert found.reason == "a bad release"
+    form = choice(12, stopped.version, 3, reason="a bad release")
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", form, follow=True)
+    operation = Operation.objects.get()
+    assert operation.run is not None
+    assert (operation.kind, operation.run.parallelism, operation.run.restore_checkpoint) == ("restore", 3, number(12))
+    assert operation.reason == "a bad release"
     assert "The restore was requested." in blocks.text(response)
 
 
 def another_version(
-    of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]], max_parallelism: int = 128, **more: Any
+    of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]], max_parallelism: int = 128, **fields: Any
 ) -> JobVersion:
     graph = {**rows.GRAPH, "operators": operators, "edges": edges}
     return JobVersion.objects.create(
-        job=of.job, number=2, parallelism=4, max_parallelism=max_parallelism, state="ready", graph=graph, **more
+        job=of.job, number=2, parallelism=4, max_parallelism=max_parallelism, state="ready", graph=graph, **fields
     )
 
 
@@ -212,34 +212,34 @@ def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Ru
     """S0-62: here an operator without state is gone, and another one is new."""
     added = graphs.operator("more", "more", "operator", 2, most=2)
     newer = another_version(stopped, [*without("prepared"), added], [])
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
-    said = blocks.text(at_console.get(path, chosen))
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
+    said = blocks.text(at_console.get(path, query))
     assert "prepared dropped the job lacks it, and it held no state 2 → – 0 B" in said
     assert "more new it is not in the checkpoint and starts empty – → 2 0 B" in said
     assert "allow_unmapped" not in said, "nothing is lost"
-    assert at_console.post(path, chosen).status_code == 302
+    assert at_console.post(path, query).status_code == 302
 
 
 def test_state_that_the_version_has_no_operator_for_goes_only_if_that_is_accepted(
     at_console: Client, stopped: Run
 ) -> None:
     newer = another_version(stopped, without("window"), [])
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
-    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
-    assert "State is lost. Version 2 has no operator for the state of window." in blocks.text(shown)
-    assert 'name="allow_unmapped" required' in shown.content.decode()
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
+    page, posted = at_console.get(path, query), at_console.post(path, query)
+    assert "State is lost. Version 2 has no operator for the state of window." in blocks.text(page)
+    assert 'name="allow_unmapped" required' in page.content.decode()
     assert posted.status_code == 422
     said = "Savepoint 12 cannot be restored into version 2: window: the checkpoint holds state for an operator that the"
     assert said in blocks.text(posted)
     assert not Operation.objects.exists()
-    assert at_console.post(path, {**chosen, "allow_unmapped": "on"}).status_code == 302
+    assert at_console.post(path, {**query, "allow_unmapped": "on"}).status_code == 302
     assert Run.objects.get(version=newer).allow_unmapped
 
 
 def test_state_that_has_no_size_is_state_too(at_console: Client, stopped: Run) -> None:
     """Lists stand in the manifest itself."""
-    held = [{**o, "has_state": o["uid"] == "prepared"} for o in rows.OPERATORS]
-    Checkpoint.objects.filter(number=12).update(operators=held)
+    operators = [{**o, "has_state": o["uid"] == "prepared"} for o in rows.OPERATORS]
+    Checkpoint.objects.filter(number=12).update(operators=operators)
     store(number(12))
     newer = another_version(stopped, without("prepared"), [])
     said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)))
@@ -251,30 +251,30 @@ def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Cli
     added = graphs.operator("codes", "codes", "source", 1, most=1, bounded=True)
     edge = graphs.edge("codes", "airlines")
     newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = "Savepoint 12 cannot be restored into version 2: codes: it feeds 'airlines', which had finished"
-    shown = at_console.get(path, chosen)
-    assert said in blocks.text(shown)
-    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
-    assert at_console.post(path, chosen).status_code == 422
+    page = at_console.get(path, query)
+    assert said in blocks.text(page)
+    assert re.search(r"<button[^>]* disabled>Restore", page.content.decode())
+    assert at_console.post(path, query).status_code == 422
     assert not Operation.objects.exists()
 
 
 def test_a_damaged_one_is_refused_by_the_name_of_its_file(at_console: Client, stopped: Run) -> None:
     file = job_root(stopped.job_id) / number(12).path / MANIFEST_FILE
     file.write_bytes(file.read_bytes()[:-1])
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
-    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
-    assert f"{file}: not a readable manifest" in blocks.text(shown)
-    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
+    page, posted = at_console.get(path, query), at_console.post(path, query)
+    assert f"{file}: not a readable manifest" in blocks.text(page)
+    assert re.search(r"<button[^>]* disabled>Restore", page.content.decode())
     assert posted.status_code == 422
     assert not Operation.objects.exists()
 
 
 @pytest.mark.parametrize("parallelism", ["", "0", "-1", "x", "9" * 20])
 def test_a_parallelism_that_is_no_number_shows_no_plan(at_console: Client, stopped: Run, parallelism: str) -> None:
-    chosen = {**choice(12, stopped.version), "parallelism": parallelism}
-    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen)
+    query = {**choice(12, stopped.version), "parallelism": parallelism}
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", query)
     assert response.status_code == 422
     assert "Choose a checkpoint, a version and a parallelism." in blocks.text(response)
     assert response.context["form"].errors["parallelism"]
@@ -282,12 +282,12 @@ def test_a_parallelism_that_is_no_number_shows_no_plan(at_console: Client, stopp
 
 
 def test_a_parallelism_beyond_the_key_groups_is_refused_before_and_after(at_console: Client, stopped: Run) -> None:
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version, 129)
-    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
-    assert "must lie between 1 and max_parallelism (128), not 129" in blocks.text(shown)
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version, 129)
+    page, posted = at_console.get(path, query), at_console.post(path, query)
+    assert "must lie between 1 and max_parallelism (128), not 129" in blocks.text(page)
     for promise in ("129 subtasks", "A new run", "→ 129"):
-        assert promise not in blocks.text(shown)
-    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+        assert promise not in blocks.text(page)
+    assert re.search(r"<button[^>]* disabled>Restore", page.content.decode())
     assert posted.status_code == 422
     assert not Operation.objects.exists()
 
@@ -298,7 +298,7 @@ def test_a_drained_savepoint_warns(at_console: Client) -> None:
     path = f"/jobs/{run.job_id}/restore/"
     assert "taken by a drain: windows fired early" in blocks.text(at_console.get(path, choice(1, run.version)))
     assert at_console.get(path).context["plan"] is None, "a drained savepoint is never the suggestion"
-    ended = [{**held, "finished": "finished"} for held in rows.OPERATORS]
+    ended = [{**row, "finished": "finished"} for row in rows.OPERATORS]
     Checkpoint.objects.filter(pk=drained.pk).update(operators=ended, finished_operators=[o["uid"] for o in ended])
     store(number(1))
     said = blocks.text(at_console.get(path, choice(1, run.version)))
@@ -329,8 +329,8 @@ def test_the_chosen_version_shows_its_message_and_its_difference(at_console: Cli
 
 
 def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stopped: Run) -> None:
-    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
-    assert "Expected time: unknown" in blocks.text(at_console.get(path, chosen))
+    path, query = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
+    assert "Expected time: unknown" in blocks.text(at_console.get(path, query))
 
     def ended(kind: str, seconds: int) -> None:
         begun = timezone.now()
@@ -338,18 +338,18 @@ def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stop
 
     ended("start", 9)
     assert "Expected time until the run is running: 9.0 s ; as the last start of this job." in blocks.text(
-        at_console.get(path, chosen)
+        at_console.get(path, query)
     )
     for seconds in (4, 6, 14):
         ended("restore", seconds)
-    said = blocks.text(at_console.get(path, chosen))
+    said = blocks.text(at_console.get(path, query))
     assert "Expected time of the stop" not in said, "no run ends"
     assert "until the run is running: 6.0 s ; the last 3 restores of this job took 4.0 s to 14 s." in said
 
 
 def test_snapshots_have_absolute_times_and_are_found_by_name_and_number(at_console: Client, stopped: Run) -> None:
-    taken = datetime(2026, 11, 20, 6, 30, 5, tzinfo=UTC)
-    Checkpoint.objects.filter(number=3).update(name="before the move", triggered_at=taken)
+    moment = datetime(2026, 11, 20, 6, 30, 5, tzinfo=UTC)
+    Checkpoint.objects.filter(number=3).update(name="before the move", triggered_at=moment)
     rows.checkpoint(stopped, 14, kind="savepoint", name="of Friday")
     path = f"/jobs/{stopped.job_id}/restore/"
 
@@ -369,18 +369,18 @@ def test_snapshots_have_absolute_times_and_are_found_by_name_and_number(at_conso
 def test_a_restore_is_bound_to_the_plan_that_was_read(at_console: Client, stopped: Run) -> None:
     """A run that began and ended meanwhile has committed output: the page shows the new plan and does nothing."""
     path = f"/jobs/{stopped.job_id}/restore/"
-    shown = at_console.get(path, choice(12, stopped.version))
-    plan = re.findall(r'name="plan_hash" value="(\w+)"', shown.content.decode())[0]
+    page = at_console.get(path, choice(12, stopped.version))
+    plan = re.findall(r'name="plan_hash" value="(\w+)"', page.content.decode())[0]
     later = rows.checkpoint(rows.run(stopped.job, "stopped"), 14, kind="stop")
-    given = choice(12, stopped.version, plan_hash=plan)
-    refused = at_console.post(path, given)
+    form = choice(12, stopped.version, plan_hash=plan)
+    refused = at_console.post(path, form)
     said = blocks.text(refused)
     assert refused.status_code == 409
     assert "no longer those that were shown. Nothing was done: read the new plan." in said
     assert f"Checkpoint {later.number} was committed after it" in said
     assert not Operation.objects.exists()
     renewed = re.findall(r'name="plan_hash" value="(\w+)"', refused.content.decode())[0]
-    accepted = at_console.post(path, {**given, "plan_hash": renewed, "accept_repeated_output": "on"})
+    accepted = at_console.post(path, {**form, "plan_hash": renewed, "accept_repeated_output": "on"})
     assert accepted.status_code == 302
 
 
@@ -389,10 +389,10 @@ def test_only_possible_parallelisms_can_be_chosen(at_console: Client, stopped: R
     newer = another_version(stopped, rows.GRAPH["operators"], rows.GRAPH["edges"], max_parallelism=4)
     path = f"/jobs/{stopped.job_id}/restore/"
     for version, most in ((stopped.version, 6), (newer, 4)):
-        chosen = choice(12, version, most + 1)
-        page = at_console.get(path, chosen)
+        query = choice(12, version, most + 1)
+        page = at_console.get(path, query)
         assert f"1 to {most}." in blocks.text(page)
-        assert f"1 to {most}." in blocks.text(at_console.get(path, chosen, headers=PLAN))
+        assert f"1 to {most}." in blocks.text(at_console.get(path, query, headers=PLAN))
         assert 'min="1" max="6"' in page.content.decode()
         assert b"plan_hash" not in page.content, "nothing restores it"
 
@@ -431,9 +431,9 @@ def test_a_reader_is_told_why_not(reading: Client, stopped: Run) -> None:
 def test_a_double_click_restores_once(at_console: Client, stopped: Run) -> None:
     page = at_console.get(f"/jobs/{stopped.job_id}/restore/").content.decode()
     key = re.findall(r'name="key" value="([\w-]+)"', page)[0]
-    given = choice(12, stopped.version, key=key)
-    at_console.post(f"/jobs/{stopped.job_id}/restore/", given)
-    said = blocks.text(at_console.post(f"/jobs/{stopped.job_id}/restore/", given, follow=True))
+    form = choice(12, stopped.version, key=key)
+    at_console.post(f"/jobs/{stopped.job_id}/restore/", form)
+    said = blocks.text(at_console.post(f"/jobs/{stopped.job_id}/restore/", form, follow=True))
     assert "This page had already sent the request." in said
     assert Operation.objects.count() == 1
 
@@ -451,9 +451,9 @@ def test_a_running_job_is_stopped_and_restored_by_one_confirmation(at_console: C
     run = rows.run(rows.job())
     rows.checkpoint(run, 5)
     rows.checkpoint(run, 6)
-    path, chosen = f"/jobs/{run.job_id}/restore/", choice(5, run.version, 3)
-    shown = at_console.get(path, chosen)
-    said, page = blocks.text(shown), shown.content.decode()
+    path, query = f"/jobs/{run.job_id}/restore/", choice(5, run.version, 3)
+    response = at_console.get(path, query)
+    said, page = blocks.text(response), response.content.decode()
     assert (
         f"Run {run.pk} ends first. Until then, neither retention nor a user removes the files of checkpoint 5." in said
     )
@@ -464,13 +464,13 @@ def test_a_running_job_is_stopped_and_restored_by_one_confirmation(at_console: C
     assert "--from 5 --version 1 --parallelism 3 --end-run stop" in said
     (plan,) = re.findall(r'name="plan_hash" value="(\w+)"', page)
     rows.checkpoint(run, 7)
-    given = {**chosen, "plan_hash": plan, "end_run": way, "accept_repeated_output": "on", "reason": "wrong rows"}
-    accepted = at_console.post(path, given, follow=True)
+    form = {**query, "plan_hash": plan, "end_run": way, "accept_repeated_output": "on", "reason": "wrong rows"}
+    accepted = at_console.post(path, form, follow=True)
     assert "The rollback was requested" in blocks.text(accepted)
-    whole = Operation.objects.get(kind="rollback")
-    assert (whole.parts.get().kind, whole.reason, number(5).held_by) == (way, "wrong rows", whole.pk)
+    rollback = Operation.objects.get(kind="rollback")
+    assert (rollback.parts.get().kind, rollback.reason, number(5).held_by) == (way, "wrong rows", rollback.pk)
     assert "rolled back" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert f"Steps {way.capitalize()} Queued" in blocks.text(at_console.get(f"/operations/{whole.pk}/"))
+    assert f"Steps {way.capitalize()} Queued" in blocks.text(at_console.get(f"/operations/{rollback.pk}/"))
 
 
 def test_a_run_that_cannot_stop_offers_its_cancellation_only(at_console: Client) -> None:
@@ -488,9 +488,9 @@ def test_a_run_that_cannot_stop_offers_its_cancellation_only(at_console: Client)
 
 def test_a_rollback_has_the_expected_time_of_its_stop(at_console: Client) -> None:
     run = rows.run(rows.job())
-    found, begun = rows.checkpoint(run, 7), timezone.now()
+    checkpoint, begun = rows.checkpoint(run, 7), timezone.now()
     rows.operation(run.job, "savepoint", created_at=begun, ended_at=begun + timedelta(seconds=2))
-    path = f"/jobs/{run.job_id}/restore/?checkpoint={found.pk}"
+    path = f"/jobs/{run.job_id}/restore/?checkpoint={checkpoint.pk}"
     assert (
         f"Expected time of the stop, if run {run.pk} is stopped with a savepoint: at least 2.0 s; as the last "
         "savepoint of this job."

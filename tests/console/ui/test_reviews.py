@@ -25,10 +25,10 @@ PAGE = 50
 @pytest.fixture
 def run(db: None) -> Run:
     """A run with a history of ten ordinary checkpoints."""
-    made = rows.run(rows.job())
+    row = rows.run(rows.job())
     for number in range(1, 11):
-        rows.checkpoint(made, number, is_stored=False)
-    return made
+        rows.checkpoint(row, number, is_stored=False)
+    return row
 
 
 @pytest.fixture
@@ -97,17 +97,17 @@ def test_a_slow_checkpoint_names_the_longest_of_those_behind_it(at_console: Clie
 
 
 def test_a_new_job_has_no_usual_figures(run: Run) -> None:
-    fresh = rows.run(rows.job("fresh"))
-    found = [concerns(rows.checkpoint(fresh, n, is_stored=False, duration_ms=4**n)) for n in range(1, 8)]
-    assert found == [None, None, None, None, None, ["slow"], None]
+    new_run = rows.run(rows.job("fresh"))
+    verdicts = [concerns(rows.checkpoint(new_run, n, is_stored=False, duration_ms=4**n)) for n in range(1, 8)]
+    assert verdicts == [None, None, None, None, None, ["slow"], None]
 
 
 def test_the_first_checkpoint_of_a_slow_or_large_episode_needs_a_look(run: Run) -> None:
     """The desk has one of them, whether they become slower still or not; a later episode is another."""
     figures = [(9_000, MiB)] * 3 + [(20_000, 9 * MiB)] * 3
-    found = [concerns(rows.checkpoint(run, 11 + n, is_stored=False, duration_ms=ms, size_bytes=held))
-             for n, (ms, held) in enumerate(figures)]  # fmt: skip
-    assert found == [["slow"], None, None, ["oversized"], None, None]
+    verdicts = [concerns(rows.checkpoint(run, 11 + n, is_stored=False, duration_ms=ms, size_bytes=size))
+                for n, (ms, size) in enumerate(figures)]  # fmt: skip
+    assert verdicts == [["slow"], None, None, ["oversized"], None, None]
     for number in range(17, 38):
         rows.checkpoint(run, number, is_stored=False)
     assert concerns(rows.checkpoint(run, 38, is_stored=False, duration_ms=9_000)) == ["slow"]
@@ -188,9 +188,9 @@ def test_a_review_is_assigned_discussed_and_ended_on_the_page(at_console: Client
 def test_the_api_lists_assigns_comments_and_reviews(api: APIClient, run: Run, operator: User) -> None:
     row = rows.checkpoint(run, 11, status="failed", reason="expired")
     listed = api.get("/api/v1/reviews/?concern=failed").json()["results"]
-    assert [(found["id"], found["concerns"], found["assignee"]) for found in listed] == [(row.pk, ["failed"], None)]
+    assert [(entry["id"], entry["concerns"], entry["assignee"]) for entry in listed] == [(row.pk, ["failed"], None)]
     assert ask(api, row, "assign", user="operator").json()["state"] == "succeeded"
-    assert [found["assignee"] for found in api.get("/api/v1/reviews/?assignee=operator").json()["results"]] == [
+    assert [entry["assignee"] for entry in api.get("/api/v1/reviews/?assignee=operator").json()["results"]] == [
         operator.pk
     ]
     ask(api, row, "assign", user="")
@@ -198,7 +198,7 @@ def test_the_api_lists_assigns_comments_and_reviews(api: APIClient, run: Run, op
     assert ask(api, row, "review", state="reviewed", note="fine").status_code == 202
     assert api.get("/api/v1/reviews/").json()["results"] == []
     history = api.get(f"/api/v1/checkpoints/{row.pk}/review/").json()["results"]
-    assert [found["kind"] for found in history] == ["review", "comment", "assign", "assign"]
+    assert [entry["kind"] for entry in history] == ["review", "comment", "assign", "assign"]
     assert history[1]["params"]["text"] == "looked at"
     row.refresh_from_db()
     assert (row.review_state, row.assignee) == ("reviewed", None)
@@ -258,5 +258,5 @@ def test_the_queue_reads_no_more_rows_than_it_shows(run: Run) -> None:
 def rows_read(node: dict[str, Any]) -> int:
     """The most rows that a node of the plan has read, with those that it dropped."""
     dropped = sum(count for name, count in node.items() if name.startswith("Rows Removed"))
-    own = int(node["Actual Rows"] * node["Actual Loops"] + dropped)
-    return max([own, *(rows_read(child) for child in node.get("Plans", ()))])
+    rows = int(node["Actual Rows"] * node["Actual Loops"] + dropped)
+    return max([rows, *(rows_read(child) for child in node.get("Plans", ()))])

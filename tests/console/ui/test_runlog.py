@@ -65,9 +65,9 @@ def test_a_log_masks_the_secrets_of_every_connection_of_the_pipeline(
     address = "postgresql://app:${secret:shop}@db/shop"
     Connection.objects.create(name="shop", address=address, pipelines=pipelines.format(pipeline=run.job.pipeline))
     for page in (f"/runs/{run.pk}/log/", f"/runs/{run.pk}/"):
-        shown = at_console.get(page).content.decode()
-        assert "no way to app:********@db" in shown
-        assert "fish-and-chips" not in shown
+        text = at_console.get(page).content.decode()
+        assert "no way to app:********@db" in text
+        assert "fish-and-chips" not in text
 
 
 APPLICATION = "app-20261126101112-0001"
@@ -111,9 +111,9 @@ def test_a_slot_cannot_name_a_file_outside_the_allowed_folders(
 ) -> None:
     """The author's code runs in slots, and so may report any path; a link leads out of a folder."""
     run = run_with_slots(settings, tmp_path)
-    own = tmp_path / "work" / APPLICATION
-    (own / "link").symlink_to(tmp_path / "elsewhere")
-    slots = [{"index": 3, "log": str(own / "link")}, {"index": 4, "log": f"{own}/../../elsewhere"}]
+    folder = tmp_path / "work" / APPLICATION
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    slots = [{"index": 3, "log": str(folder / "link")}, {"index": 4, "log": f"{folder}/../../elsewhere"}]
     report = {**rows.live(), "slots": slots, "spark_application": APPLICATION}
     Run.objects.filter(pk=run.pk).update(live=report)
     for slot in (2, 3, 4):

@@ -72,7 +72,7 @@ def test_the_launch_of_the_first_attempt_is_part_of_the_start() -> None:
     launch = {step: int(end.timestamp() * 1000) for step, end in zip(steps, ends, strict=True)}
     Attempt.objects.create(run=run, token=run.token, outcome="failed", ended_at=now, launch=launch)
     Attempt.objects.create(run=run, token=run.token + 1, launch=dict.fromkeys(launch, 0))
-    done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=1), is_stored=False)
+    checkpoint = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=1), is_stored=False)
     moments, _ = start_moments(run)
     listed, opened, connected, deployed = ends
     assert moments == StartMoments(
@@ -83,7 +83,7 @@ def test_the_launch_of_the_first_attempt_is_part_of_the_start() -> None:
         connected,
         deployed,
         working=deployed,
-        completed=done.completed_at,
+        completed=checkpoint.completed_at,
     )
     numbers = {"records_out": 0, "bytes_in": 0, "bytes_out": 0, "span_ms": 5_000, "token": 1, "step_s": 5}
     for at, working in ((now - timedelta(minutes=3), now - timedelta(minutes=3)), (ends[-2], ends[-1])):
@@ -124,10 +124,10 @@ def test_moments_of_a_start_come_from_the_history() -> None:
     for minutes, records in ((7, 0), (6, 20), (5, 30)):
         Metrics.objects.create(run_id=run.pk, operator=WHOLE_RUN, at=now - timedelta(minutes=minutes),
                                records_in=records, **numbers)  # fmt: skip
-    done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=3), is_stored=False)
+    checkpoint = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=3), is_stored=False)
     rows.checkpoint(run, 2, triggered_at=now - timedelta(minutes=2), is_stored=False)
     working = now - timedelta(minutes=6)
-    moments = StartMoments(run.created_at, run.started_at, working=working, completed=done.completed_at)
+    moments = StartMoments(run.created_at, run.started_at, working=working, completed=checkpoint.completed_at)
     assert start_moments(run) == (moments, [])
 
 
@@ -136,9 +136,9 @@ def test_a_checkpoint_before_the_first_record_ends_the_start() -> None:
     """A job whose input comes later works nevertheless."""
     now = timezone.now().replace(microsecond=0)
     run = rows.run(rows.job(), "running", created_at=now - timedelta(minutes=9), started_at=now - timedelta(minutes=8))
-    done = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=6), is_stored=False)
+    checkpoint = rows.checkpoint(run, 1, triggered_at=now - timedelta(minutes=6), is_stored=False)
     moments, _ = start_moments(run)
-    assert (moments.working, moments.completed) == (done.completed_at, done.completed_at)
+    assert (moments.working, moments.completed) == (checkpoint.completed_at, checkpoint.completed_at)
 
 
 def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Client) -> None:
@@ -148,7 +148,7 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
     failure = {"code": "final", "message": long, "operator": "flights", "slot": 1, "traceback": "File x, line 1"}
     run = rows.run(first.job, "failed", restore_checkpoint=snapshot, failure=failure, token=77)
     Attempt.objects.create(run=run, token=77, outcome="failed", reason=long, restored_checkpoint=snapshot)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         page = at_console.get(f"/runs/{run.pk}/")
     said = blocks.text(page)
     assert f"The run failed: {long}" in said
@@ -160,7 +160,7 @@ def test_a_run_that_failed_shows_whole_reasons_and_the_restore(at_console: Clien
     assert "airlines had finished, and was not started again" in said
     assert "sessions restored 1.2 MiB" in said
     assert "hx-get" not in page.content.decode()
-    assert len(asked) <= 12
+    assert len(queries) <= 12
 
 
 def test_a_lost_slot_is_named_with_its_log(at_console: Client) -> None:
@@ -229,11 +229,11 @@ def test_a_poll_brings_the_new_lines_of_the_log(at_console: Client, settings: Se
     path, poll = f"/runs/{run.pk}/", {"HX-Request": "true"}
     page = at_console.get(path)
     assert "first line" in blocks.live(page)["log"]
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
     tag = at_console.get(path, headers=poll)["ETag"]
     assert at_console.get(path, headers={**poll, "If-None-Match": tag}).status_code == 304
     log.write_text("first line\nsecond line\n")
-    answer = at_console.get(path, headers={**poll, "If-None-Match": tag, "X-Blocks": known})
+    answer = at_console.get(path, headers={**poll, "If-None-Match": tag, "X-Blocks": digests})
     assert blocks.swapped(answer) == {"log"}
     assert "second line" in blocks.live(answer)["log"]
 
@@ -284,9 +284,9 @@ def test_the_page_of_a_run_is_shown_while_the_storage_of_its_folder_hangs(
     path = f"/runs/{rows.run(job, restore_path=folder.name).pk}/"
     answers = Event()
 
-    def hang(given: str) -> tuple[Path, Manifest]:
+    def hang(name: str) -> tuple[Path, Manifest]:
         assert answers.wait(WAIT_S)
-        return load_savepoint(given)
+        return load_savepoint(name)
 
     monkeypatch.setattr(timed_reads, "TIMEOUT_S", 0.1)
     monkeypatch.setattr(run_page, "load_savepoint", hang)

@@ -28,8 +28,8 @@ FIGURES: list[dict[str, Any]] = [
 
 def staged_job(name: str = "flights-delays") -> Job:
     """A job whose first operator has a stage beside it."""
-    first, *others = rows.GRAPH["operators"]
-    return rows.job(name, version={"graph": {**rows.GRAPH, "operators": [{**first, "stage": "stream"}, *others]}})
+    first, *operators = rows.GRAPH["operators"]
+    return rows.job(name, version={"graph": {**rows.GRAPH, "operators": [{**first, "stage": "stream"}, *operators]}})
 
 
 def stage_of(run: Run, **facts: object) -> StandingStage:
@@ -130,7 +130,7 @@ def test_a_stage_that_no_worker_takes_says_so_after_a_while(at_console: Client) 
 
 
 def test_a_run_gets_the_stages_that_its_graph_asks_for_and_the_epochs_of_what_it_continues(at_console: Client) -> None:
-    graph = {**rows.GRAPH, "operators": [{**one, "stage": "stream"} for one in rows.GRAPH["operators"][:1]]}
+    graph = {**rows.GRAPH, "operators": [{**operator, "stage": "stream"} for operator in rows.GRAPH["operators"][:1]]}
     job = rows.job(version={"graph": graph})
     first = run_store.create(None, job, job.versions.get(), 2)
     assert [stage.verb for stage in first.standing_stages.all()] == ["stream"]

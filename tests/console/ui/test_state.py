@@ -41,9 +41,9 @@ WINDOWS: dict[str, Any] = {
 
 @pytest.fixture
 def savepoint(db: None) -> Checkpoint:
-    made = rows.checkpoint(rows.run(rows.job(), "stopped"), 208, kind="savepoint")
+    checkpoint = rows.checkpoint(rows.run(rows.job(), "stopped"), 208, kind="savepoint")
     Pipeline.objects.filter(pk="flights").update(queries={"open windows by airline": "SELECT * FROM window_state"})
-    return made
+    return checkpoint
 
 
 def answered(query: StateQuery, table: dict[str, Any]) -> str:
@@ -70,10 +70,10 @@ def test_the_begin_of_a_window_is_a_time_too(at_console: Client, savepoint: Chec
 
 def test_a_state_is_chosen_and_its_rows_are_asked_for(reading: Client, savepoint: Checkpoint) -> None:
     """Whoever may look may ask."""
-    chosen = reading.get(f"/checkpoints/{savepoint.pk}/state/?operator=window&state=state")
-    assert "Rows of state of window" in blocks.text(chosen)
-    asked = {"operator": "window", "state": "state", "key.carrier": "AA", "key.flight": "", "group": "3", "skip": "1"}
-    response = reading.post(f"/checkpoints/{savepoint.pk}/state/ask/", asked)
+    page = reading.get(f"/checkpoints/{savepoint.pk}/state/?operator=window&state=state")
+    assert "Rows of state of window" in blocks.text(page)
+    form = {"operator": "window", "state": "state", "key.carrier": "AA", "key.flight": "", "group": "3", "skip": "1"}
+    response = reading.post(f"/checkpoints/{savepoint.pk}/state/ask/", form)
     query = StateQuery.objects.get()
     assert response.headers["Location"] == f"/state-queries/{query.pk}/"
     assert query.request["key"] == {"carrier": "AA"}
@@ -90,11 +90,11 @@ def test_a_table_leads_to_the_next_page_and_to_csv(at_console: Client, savepoint
     query = StateQuery.objects.get()
     path = answered(query, TABLE)
     response = at_console.get(path)
-    shown, markup = blocks.text(response), response.content.decode()
+    text, markup = blocks.text(response), response.content.decode()
     assert "data-poll" not in markup
-    assert "2 rows" in shown
+    assert "2 rows" in text
     assert "&lt;AA&gt;" in markup
-    assert "There are more rows on the next page" in shown
+    assert "There are more rows on the next page" in text
     assert '<input type="hidden" name="skip" value="1">' in markup
     assert 'name="key.carrier"' in markup
     assert at_console.get(f"{path}csv/").getvalue().decode().splitlines()[0] == "key_group,carrier,flights"
@@ -109,35 +109,35 @@ def test_saved_sql_is_run_from_the_page_and_its_error_is_shown(at_console: Clien
     state_queries.renew(query.pk, "w", {"phase": "reading", "tasks": 8, "tasks_done": 3})
     assert "Reading: 3 of 8 Spark tasks completed so far" in blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
     state_queries.fail(query.pk, "w", {"code": "bad-sql", "detail": "open windows by airline: no column", "field": ""})
-    shown = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
-    assert "open windows by airline: no column bad-sql" in shown
+    text = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert "open windows by airline: no column bad-sql" in text
     assert at_console.get(f"/state-queries/{query.pk}/csv/").status_code == 409
 
 
 def test_what_cannot_be_asked_is_said_on_the_page(at_console: Client, savepoint: Checkpoint) -> None:
     page = f"/checkpoints/{savepoint.pk}/state/"
-    asked = at_console.post(f"{page}ask/", {"operator": "windows", "state": "state"}, follow=True)
-    assert "no operator 'windows' has state in this checkpoint" in blocks.text(asked)
+    answer = at_console.post(f"{page}ask/", {"operator": "windows", "state": "state"}, follow=True)
+    assert "no operator 'windows' has state in this checkpoint" in blocks.text(answer)
     Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=savepoint.completed_at)
     assert "Savepoint 208 was discarded: there is no state to read." in blocks.text(at_console.get(page))
 
 
 @pytest.mark.parametrize(
-    ("typed", "asked"),
+    ("typed", "value"),
     [
         ("2013-06-12", WINDOW_MS), ("2013-06-12 00:00", WINDOW_MS),
         ("2013-06-12T02:00+02:00", WINDOW_MS), (str(WINDOW_MS), str(WINDOW_MS)), ("June", "June"),
     ],
 )  # fmt: skip
 def test_the_time_of_a_window_is_typed_as_a_date(
-    at_console: Client, savepoint: Checkpoint, typed: str, asked: object
+    at_console: Client, savepoint: Checkpoint, typed: str, value: object
 ) -> None:
     """It had to be a number of milliseconds. A value that is no time is refused by the stage, which names its type."""
     form = {"operator": "window", "state": "state", "key.window_start": typed, "key.carrier": "2013-06-12"}
     at_console.post(f"/checkpoints/{savepoint.pk}/state/ask/", form)
     query = StateQuery.objects.get()
-    assert query.request["key"] == {"window_start": asked, "carrier": "2013-06-12"}
-    if isinstance(asked, int):
+    assert query.request["key"] == {"window_start": value, "carrier": "2013-06-12"}
+    if isinstance(value, int):
         page = at_console.get(answered(query, WINDOWS)).content.decode()
         assert '<span class="mono">window_start = 2013-06-12 00:00:00</span>' in page
         assert 'name="key.window_start" value="2013-06-12 00:00:00"' in page
@@ -187,7 +187,7 @@ ROWS: dict[str, Any] = {"kind": "rows", "operator": "window", "state": "state", 
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_cut", "heading"),
+    ("body", "is_cut", "heading"),
     [
         (ROWS, True, "2 rows on this page"),
         ({**ROWS, "cursor": {"group": 4, "skip": 1}}, False, "2 rows on this page"),
@@ -196,9 +196,9 @@ ROWS: dict[str, Any] = {"kind": "rows", "operator": "window", "state": "state", 
     ],
 )
 def test_the_rows_of_a_page_are_not_called_all_rows(
-    at_console: Client, savepoint: Checkpoint, asked: dict[str, Any], is_cut: bool, heading: str
+    at_console: Client, savepoint: Checkpoint, body: dict[str, Any], is_cut: bool, heading: str
 ) -> None:
-    query = rows.state_query(savepoint, request=asked, result={**TABLE, "is_cut": is_cut})
+    query = rows.state_query(savepoint, request=body, result={**TABLE, "is_cut": is_cut})
     page = at_console.get(f"/state-queries/{query.pk}/").content.decode()
-    (shown,) = re.findall('<h2 id="table-head">(.*?)</h2>', page)
-    assert re.sub("<[^>]+>", "", shown) == heading
+    (title,) = re.findall('<h2 id="table-head">(.*?)</h2>', page)
+    assert re.sub("<[^>]+>", "", title) == heading

@@ -52,45 +52,45 @@ def page(at_console: Client, run: Run) -> Any:
 
 
 def test_restarts_are_the_starts_of_attempts(at_console: Client, run: Run) -> None:
-    shown = page(at_console, run)
-    restarts = [mark.time for mark in shown["timeline"].marks if mark.kind == "restart"]
+    context = page(at_console, run)
+    restarts = [mark.time for mark in context["timeline"].marks if mark.kind == "restart"]
     assert restarts == [attempt.started_at for attempt in run.attempts.order_by("token")[1:]]
-    assert len(restarts) == shown["view"].page.restarts
-    failures = {cause.last for cause in shown["inspector"].failures}
+    assert len(restarts) == context["view"].page.restarts
+    failures = {cause.last for cause in context["inspector"].failures}
     assert failures == set(run.attempts.filter(outcome="failed").values_list("ended_at", flat=True))
 
 
 def test_state_and_durations_in_tables_are_those_of_the_plots(at_console: Client, run: Run) -> None:
-    shown = page(at_console, run)["timeline"].numbers
+    columns = page(at_console, run)["timeline"].numbers
     completed = run.checkpoints.filter(status="completed")
-    plotted = [value for value in shown["state_bytes"] if value is not None]
+    plotted = [value for value in columns["state_bytes"] if value is not None]
     periodic = completed.exclude(kind=Kind.DRAIN).latest("number")
     assert plotted[-1] == pytest.approx(periodic.size_bytes, rel=0.1)
     slowest = max(row.duration_ms or 0 for row in completed)
-    assert max(value for value in shown["checkpoint_ms"] if value is not None) == slowest
+    assert max(value for value in columns["checkpoint_ms"] if value is not None) == slowest
 
 
 def test_phases_of_the_plots_are_those_of_the_slowest_subtask_of_a_checkpoint(at_console: Client, run: Run) -> None:
-    shown = page(at_console, run)["timeline"].numbers
-    known = [at for at, took in enumerate(shown["checkpoint_ms"]) if took is not None]
-    plotted = tuple(shown[f"{phase}_ms"][known[-1]] for phase in PHASES)
-    found = run.checkpoints.filter(status="completed").only("acknowledgements")
-    slowest = [max(lanes_of(row.acknowledgements, ()), key=lambda lane: lane.at_ms or 0) for row in found]
+    columns = page(at_console, run)["timeline"].numbers
+    indexes = [at for at, took in enumerate(columns["checkpoint_ms"]) if took is not None]
+    plotted = tuple(columns[f"{phase}_ms"][indexes[-1]] for phase in PHASES)
+    checkpoints = run.checkpoints.filter(status="completed").only("acknowledgements")
+    slowest = [max(lanes_of(row.acknowledgements, ()), key=lambda lane: lane.at_ms or 0) for row in checkpoints]
     assert plotted in [pytest.approx(lane.phases_ms, rel=0.01) for lane in slowest]
 
 
 def test_rates_of_the_graph_are_those_of_the_plots(at_console: Client, run: Run) -> None:
-    shown = page(at_console, run)
-    if not shown["view"].live.flowing:
+    context = page(at_console, run)
+    if not context["view"].live.flowing:
         return
-    operators = shown["view"].live.operators
+    operators = context["view"].live.operators
     for column, rate in (
         ("records_in_per_s", operators["flights"].rate_out),
         ("records_out_per_s", operators["parquet"].rate_in),
     ):
-        newest = [value for value in shown["timeline"].numbers[column] if value is not None][-1]
+        newest = [value for value in context["timeline"].numbers[column] if value is not None][-1]
         assert newest == pytest.approx(rate, rel=0.1), column
-    newest = [value for value in shown["timeline"].numbers["records_in_per_s"] if value is not None][-1]
+    newest = [value for value in context["timeline"].numbers["records_in_per_s"] if value is not None][-1]
     assert formats.rate(newest) == formats.rate(operators["flights"].rate_out), "the same text on the page"
 
 
@@ -106,14 +106,14 @@ def test_the_lag_at_the_top_is_that_of_the_plots(at_console: Client, run: Run) -
 
 
 def test_records_to_replay_are_the_rate_times_the_age_of_the_recovery_point(at_console: Client, run: Run) -> None:
-    shown = page(at_console, run)
-    horizon = shown["view"].health.horizon
+    context = page(at_console, run)
+    horizon = context["view"].health.horizon
     if run.state != "running":
         assert horizon is None
         return
     point = Checkpoint.objects.get(job=run.job, number=horizon.checkpoint)
-    age_s = (shown["now"] - point.triggered_at).total_seconds()
-    assert horizon.records == pytest.approx(shown["view"].live.operators["flights"].rate_out * age_s, rel=0.1)
+    age_s = (context["now"] - point.triggered_at).total_seconds()
+    assert horizon.records == pytest.approx(context["view"].live.operators["flights"].rate_out * age_s, rel=0.1)
 
 
 def test_retention_keeps_as_many_checkpoints_as_the_job_wants_and_frees_what_they_wrote(

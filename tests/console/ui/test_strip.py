@@ -16,14 +16,14 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 def row(number: int, *, at: float | None = None, **facts: Any) -> Checkpoint:
     """A checkpoint `at` seconds, or at its number; it took 300 ms."""
     triggered_at = NOW + timedelta(seconds=number if at is None else at)
-    given = {"kind": "checkpoint", "status": "completed", "token": 1, "duration_ms": 300, **facts}
-    return Checkpoint(number=number, triggered_at=triggered_at, **given)
+    fields = {"kind": "checkpoint", "status": "completed", "token": 1, "duration_ms": 300, **facts}
+    return Checkpoint(number=number, triggered_at=triggered_at, **fields)
 
 
 def drawn(*rows: Checkpoint) -> Strip:
-    found = strip(rows)
-    assert found is not None
-    return found
+    picture = strip(rows)
+    assert picture is not None
+    return picture
 
 
 def test_no_checkpoints_no_strip() -> None:
@@ -31,27 +31,27 @@ def test_no_checkpoints_no_strip() -> None:
 
 
 def test_columns_stand_in_the_order_of_time() -> None:
-    found = drawn(row(3, pk=30), row(1, pk=10), row(2, pk=20))
-    assert [column.pk for column in found.columns] == [10, 20, 30]
-    assert [column.x for column in found.columns] == [0, PITCH, 2 * PITCH]
-    assert (found.first, found.last) == (NOW + timedelta(seconds=1), NOW + timedelta(seconds=3))
+    picture = drawn(row(3, pk=30), row(1, pk=10), row(2, pk=20))
+    assert [column.pk for column in picture.columns] == [10, 20, 30]
+    assert [column.x for column in picture.columns] == [0, PITCH, 2 * PITCH]
+    assert (picture.first, picture.last) == (NOW + timedelta(seconds=1), NOW + timedelta(seconds=3))
 
 
 def test_columns_stand_as_far_apart_as_they_were_triggered_but_no_gap_pushes_the_rest_out_of_sight() -> None:
     moments = (0, 1, 2, 4, 5, 3_605, 3_606)
-    found = drawn(*(row(n, pk=n, at=at) for n, at in enumerate(moments)))
-    steps = [later.x - column.x for column, later in pairwise(found.columns)]
+    picture = drawn(*(row(n, pk=n, at=at) for n, at in enumerate(moments)))
+    steps = [later.x - column.x for column, later in pairwise(picture.columns)]
     assert steps == [PITCH, PITCH, 2 * PITCH, PITCH, MAX_GAP_PITCHES * PITCH, PITCH]
-    assert found.width == found.columns[-1].x + PITCH
+    assert picture.width == picture.columns[-1].x + PITCH
 
 
 def test_the_newest_columns_fill_a_wide_page_and_older_ones_are_left_out() -> None:
     """The page cut the first column and the first time at its left edge."""
-    found = drawn(*(row(n, pk=n, at=n if n < 60 else n + 3_600) for n in range(96)))
-    assert found.columns[0].x == 0
-    assert found.columns[-1].pk == 95
-    assert MAX_WIDTH - PITCH < found.width <= MAX_WIDTH
-    assert found.first == NOW + timedelta(seconds=found.columns[0].pk)
+    picture = drawn(*(row(n, pk=n, at=n if n < 60 else n + 3_600) for n in range(96)))
+    assert picture.columns[0].x == 0
+    assert picture.columns[-1].pk == 95
+    assert MAX_WIDTH - PITCH < picture.width <= MAX_WIDTH
+    assert picture.first == NOW + timedelta(seconds=picture.columns[0].pk)
 
 
 def test_columns_of_one_instant_stand_side_by_side() -> None:
@@ -60,52 +60,52 @@ def test_columns_of_one_instant_stand_side_by_side() -> None:
 
 def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
     """Three times the duration is three times the height, as in the plot of the same numbers above."""
-    found = drawn(row(1, pk=1, duration_ms=0), row(2, pk=2, duration_ms=30_000), row(3, pk=3, duration_ms=90_000))
-    heights = [column.bar_height for column in found.columns]
+    picture = drawn(row(1, pk=1, duration_ms=0), row(2, pk=2, duration_ms=30_000), row(3, pk=3, duration_ms=90_000))
+    heights = [column.bar_height for column in picture.columns]
     assert heights[0] > 0
     assert heights[2] == pytest.approx(3 * heights[1])
-    assert all(column.bar_y >= 0 and column.bar_y + column.bar_height <= HEIGHT for column in found.columns)
-    assert [str(line.label) for line in found.grid] == ["2 min", "1 min"]
+    assert all(column.bar_y >= 0 and column.bar_y + column.bar_height <= HEIGHT for column in picture.columns)
+    assert [str(line.label) for line in picture.grid] == ["2 min", "1 min"]
 
 
 def test_the_axes_have_round_durations_and_times_that_do_not_touch() -> None:
-    found = drawn(*(row(n, pk=n, duration_ms=2_310 if n == 29 else 300) for n in range(60)))
-    assert [str(line.label) for line in found.grid] == ["3.0 s", "1.5 s"]
-    assert found.grid[0].y < min(column.bar_y for column in found.columns)
-    assert found.grid[0].y < found.grid[1].y < found.base
-    assert [tick.label for tick in found.ticks] == [f"12:00:{second}" for second in range(10, 60, 10)]
-    assert all(later.x - tick.x >= 90 for tick, later in pairwise(found.ticks))
+    picture = drawn(*(row(n, pk=n, duration_ms=2_310 if n == 29 else 300) for n in range(60)))
+    assert [str(line.label) for line in picture.grid] == ["3.0 s", "1.5 s"]
+    assert picture.grid[0].y < min(column.bar_y for column in picture.columns)
+    assert picture.grid[0].y < picture.grid[1].y < picture.base
+    assert [tick.label for tick in picture.ticks] == [f"12:00:{second}" for second in range(10, 60, 10)]
+    assert all(later.x - tick.x >= 90 for tick, later in pairwise(picture.ticks))
     daily = drawn(*(row(n, at=86_400 * n) for n in range(12)))
     assert [tick.label for tick in daily.ticks] == ["03-02 00:00", "03-09 00:00"]
     assert drawn(row(1, status="failed", duration_ms=None)).grid == ()
 
 
 def test_a_round_time_between_two_triggers_stands_between_their_columns() -> None:
-    found = drawn(*(row(n, pk=n, at=7 * n + 3) for n in range(20)))
-    assert [tick.label for tick in found.ticks] == ["12:01:00", "12:02:00"]
-    assert found.ticks[0].x == pytest.approx(PITCH * 57 / 7 + PITCH / 2, abs=0.1)
+    picture = drawn(*(row(n, pk=n, at=7 * n + 3) for n in range(20)))
+    assert [tick.label for tick in picture.ticks] == ["12:01:00", "12:02:00"]
+    assert picture.ticks[0].x == pytest.approx(PITCH * 57 / 7 + PITCH / 2, abs=0.1)
 
 
 def test_a_failure_has_no_bar_and_its_reason() -> None:
-    found = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=None, reason="async_failed"))
-    column = found.columns[1]
-    assert str(found.columns_svg).count('class="bar"') == 1
+    picture = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=None, reason="async_failed"))
+    column = picture.columns[1]
+    assert str(picture.columns_svg).count('class="bar"') == 1
     assert column.about == "checkpoint 2, failed: async failed"
 
 
 def test_one_that_expired_does_not_make_the_others_look_short() -> None:
-    found = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=60_000, reason="expired"))
-    assert str(found.grid[0].label) == "0.30 s"
+    picture = drawn(row(1, pk=1), row(2, pk=2, status="failed", duration_ms=60_000, reason="expired"))
+    assert str(picture.grid[0].label) == "0.30 s"
 
 
 def test_savepoints_stops_and_drains_carry_a_diamond() -> None:
-    found = drawn(*(row(n, pk=n, kind=kind) for n, kind in enumerate(("checkpoint", "savepoint", "stop", "drain"))))
-    assert [column.savepoint for column in found.columns] == [False, True, True, True]
+    picture = drawn(*(row(n, pk=n, kind=kind) for n, kind in enumerate(("checkpoint", "savepoint", "stop", "drain"))))
+    assert [column.savepoint for column in picture.columns] == [False, True, True, True]
 
 
 def test_a_rule_stands_where_another_attempt_took_over() -> None:
-    found = drawn(row(1, pk=1), row(2, pk=2), row(3, pk=3, token=2), row(4, pk=4, token=2))
-    assert [column.restarted for column in found.columns] == [False, False, True, False]
+    picture = drawn(row(1, pk=1), row(2, pk=2), row(3, pk=3, token=2), row(4, pk=4, token=2))
+    assert [column.restarted for column in picture.columns] == [False, False, True, False]
 
 
 def test_one_under_way_is_a_stub() -> None:
@@ -114,8 +114,8 @@ def test_one_under_way_is_a_stub() -> None:
 
 
 def test_the_sentence_counts() -> None:
-    found = drawn(row(1, pk=1), row(2, pk=2, kind="savepoint"), row(3, pk=3, status="failed", duration_ms=None))
-    assert found.about.startswith("Checkpoints 1 to 3: 1 savepoints, 1 failed, 0 aborted, longest 0.30 s.")
+    picture = drawn(row(1, pk=1), row(2, pk=2, kind="savepoint"), row(3, pk=3, status="failed", duration_ms=None))
+    assert picture.about.startswith("Checkpoints 1 to 3: 1 savepoints, 1 failed, 0 aborted, longest 0.30 s.")
 
 
 def extent(path: str) -> tuple[float, float]:
@@ -147,7 +147,7 @@ def test_the_cross_of_a_failure_is_as_high_as_it_lasted_and_no_higher_than_the_a
 def test_an_aborted_or_superseded_checkpoint_is_counted_apart_and_drawn_without_a_cross() -> None:
     reasons = ("suspended", "subsumed", "expired")
     failed = [row(pk, pk=pk, status="failed", reason=reason) for pk, reason in enumerate(reasons, 2)]
-    found = drawn(row(1, pk=1), *failed)
-    assert [column.status for column in found.columns] == ["completed", "aborted", "superseded", "failed"]
-    assert "0 savepoints, 1 failed, 1 aborted, 1 superseded" in found.about
-    assert str(found.columns_svg).count('class="cross"') == 1
+    picture = drawn(row(1, pk=1), *failed)
+    assert [column.status for column in picture.columns] == ["completed", "aborted", "superseded", "failed"]
+    assert "0 savepoints, 1 failed, 1 aborted, 1 superseded" in picture.about
+    assert str(picture.columns_svg).count('class="cross"') == 1

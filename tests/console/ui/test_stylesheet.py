@@ -27,10 +27,10 @@ WANTED = [
 
 
 def tokens(mode: str) -> dict[str, str]:
-    found = {match["name"]: match[mode] for match in _PAIR.finditer(CSS)}
+    colours = {match["name"]: match[mode] for match in _PAIR.finditer(CSS)}
     for match in _ALIAS.finditer(CSS):
-        found[match["name"]] = found[match["of"]]
-    return found
+        colours[match["name"]] = colours[match["of"]]
+    return colours
 
 
 def luminance(colour: str) -> float:
@@ -51,17 +51,17 @@ def test_the_measure_is_right() -> None:
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize(("ink", "ground", "least"), WANTED)
 def test_contrast_is_aa_in_both_modes(mode: str, ink: str, ground: str, least: float) -> None:
-    found = tokens(mode)
-    assert contrast(found[ink], found[ground]) >= least
+    colours = tokens(mode)
+    assert contrast(colours[ink], colours[ground]) >= least
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_a_phase_of_a_checkpoint_has_no_colour_of_a_meaning_and_differs_from_the_next(mode: str) -> None:
     """Brown was a phase, backpressure, a restart and attention, in legends above each other."""
-    found = tokens(mode)
+    colours = tokens(mode)
     phases = {match["phase"]: match[mode] for match in _PHASE.finditer(CSS)}
     assert tuple(phases) == PHASES
-    assert not set(phases.values()) & {found[meaning] for meaning in ("ok", "busy", "attention", "failed")}
+    assert not set(phases.values()) & {colours[meaning] for meaning in ("ok", "busy", "attention", "failed")}
     for phase, following in pairwise(phases):
         assert contrast(phases[phase], phases[following]) >= 1.8, (phase, following)
 

@@ -60,15 +60,15 @@ def test_the_address_has_the_order(at_console: Client, wide: Run, sort: str, fir
 
 
 def test_pages_have_every_subtask_once(at_console: Client, wide: Run) -> None:
-    path, seen = f"/runs/{wide.pk}/subtasks/?operator=window&sort=-state", []
+    path, subtasks = f"/runs/{wide.pk}/subtasks/?operator=window&sort=-state", []
     for first, last in ((1, 100), (101, 200), (201, 230)):
         page = at_console.get(path)
         assert f"{first} to {last} of 230" in blocks.text(page)
-        seen += indexes(page)
+        subtasks += indexes(page)
         following = re.search(r'id="page-next" href="([^"]+)"', page.content.decode())
         path = f"/runs/{wide.pk}/subtasks/{following[1].replace('&amp;', '&')}" if following else ""
     assert path == ""
-    assert sorted(seen) == list(range(WIDE))
+    assert sorted(subtasks) == list(range(WIDE))
     beyond = at_console.get(f"/runs/{wide.pk}/subtasks/?operator=window&after=1000")
     assert "There are only 230 subtasks." in blocks.text(beyond)
 

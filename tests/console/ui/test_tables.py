@@ -25,8 +25,8 @@ def test_jobs_have_the_filters_of_their_page(at_console: Client) -> None:
     run = rows.run(rows.job("alpha"), "failed")
     rows.job("beta")
     assert 'href="/jobs.csv?q=alp"' in at_console.get("/jobs/?q=alp").content.decode()
-    (found,) = read(at_console, "/jobs.csv?q=alp")
-    assert (found["name"], found["state"], found["run"]) == ("alpha", "failed", str(run.pk))
+    (line,) = read(at_console, "/jobs.csv?q=alp")
+    assert (line["name"], line["state"], line["run"]) == ("alpha", "failed", str(run.pk))
     assert [row["name"] for row in read(at_console, "/jobs.csv?state=new")] == ["beta"]
     assert [row["name"] for row in read(at_console, "/jobs.csv")] == ["alpha", "beta"]
 
@@ -77,8 +77,8 @@ def test_a_table_of_several_pages_is_whole(at_console: Client, monkeypatch: pyte
             (f"/jobs/{job.pk}/runs.csv", "state", ["running", "finished", "canceled", "stopped", "failed"]),
         ):
             assert [row[column] for row in read(at_console, path)] == expected
-        found = [row["reason"] for row in read(at_console, "/operations/?format=csv")]
-        assert (sorted(found[:2]), sorted(found[2:])) == (["1", "2"], ["3", "4", "5"])
+        reasons = [row["reason"] for row in read(at_console, "/operations/?format=csv")]
+        assert (sorted(reasons[:2]), sorted(reasons[2:])) == (["1", "2"], ["3", "4", "5"])
 
 
 def test_a_table_is_read_while_it_is_sent(
@@ -110,8 +110,8 @@ def test_runs_and_checkpoints_of_a_job(at_console: Client) -> None:
         f'href="{job}/checkpoints.csv?kind=savepoint"'
         in at_console.get(f"{job}/checkpoints/?kind=savepoint").content.decode()
     )
-    (found,) = read(at_console, f"{job}/checkpoints.csv?kind=savepoint")
-    assert (found["number"], found["name"], found["duration_ms"]) == ("2", "before the upgrade", "312")
+    (line,) = read(at_console, f"{job}/checkpoints.csv?kind=savepoint")
+    assert (line["number"], line["name"], line["duration_ms"]) == ("2", "before the upgrade", "312")
     assert [row["number"] for row in read(at_console, f"{job}/checkpoints.csv")] == ["2", "1"]
 
 

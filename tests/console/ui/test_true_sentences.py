@@ -15,8 +15,8 @@ from console.operations.models import Operation
 from tests.console.ui import blocks, rows
 
 DRAINED: dict[str, Any] = {
-    "operators": [{**held, "finished": "finished"} for held in rows.OPERATORS],
-    "finished_operators": [held["uid"] for held in rows.OPERATORS],
+    "operators": [{**row, "finished": "finished"} for row in rows.OPERATORS],
+    "finished_operators": [row["uid"] for row in rows.OPERATORS],
 }
 
 
@@ -46,16 +46,16 @@ def test_the_restore_page_chooses_what_leaves_something_to_do(at_console: Client
 
 
 def test_a_restore_that_would_do_nothing_is_refused_and_promises_nothing(at_console: Client, drained: Run) -> None:
-    chosen = {"checkpoint": Checkpoint.objects.get(number=12).pk, "version": drained.version_id, "parallelism": 2}
+    query = {"checkpoint": Checkpoint.objects.get(number=12).pk, "version": drained.version_id, "parallelism": 2}
     path = f"/jobs/{drained.job_id}/restore/"
-    mapping = at_console.get(f"/api/v1/checkpoints/{chosen['checkpoint']}/mapping/").json()
+    mapping = at_console.get(f"/api/v1/checkpoints/{query['checkpoint']}/mapping/").json()
     assert not mapping["restorable"]
-    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
-    said = blocks.text(shown)
+    page, posted = at_console.get(path, query), at_console.post(path, query)
+    said = blocks.text(page)
     assert "every operator of version 1 had finished" in said
     assert "Sources continue" not in said
     assert "A new run" not in said
-    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert re.search(r"<button[^>]* disabled>Restore", page.content.decode())
     assert posted.status_code == 409
     assert not Operation.objects.exists()
 
@@ -68,11 +68,11 @@ def test_sources_that_had_finished_are_named(at_console: Client, drained: Run) -
 def test_a_run_that_failed_after_its_drain_may_still_commit_what_the_savepoint_owes(at_console: Client) -> None:
     run = rows.run(rows.job(), "failed", failure={"code": "x", "message": "the disk is full"})
     row = rows.checkpoint(run, 12, kind="drain", **DRAINED)
-    path, chosen = f"/jobs/{run.job_id}/restore/", {"version": run.version_id, "parallelism": 2, "checkpoint": row.pk}
-    said = blocks.text(at_console.get(path, chosen))
+    path, query = f"/jobs/{run.job_id}/restore/", {"version": run.version_id, "parallelism": 2, "checkpoint": row.pk}
+    said = blocks.text(at_console.get(path, query))
     assert "No source is read" in said
     assert "This run would end at once" in said
-    assert at_console.post(path, chosen).status_code == 302
+    assert at_console.post(path, query).status_code == 302
 
 
 def test_the_question_before_a_start_offers_no_drained_savepoint(at_console: Client, drained: Run) -> None:
@@ -106,9 +106,9 @@ def test_a_failed_checkpoint_says_how_many_acknowledged_and_never_completed(at_c
 def test_the_graph_and_the_tables_show_one_number(at_console: Client) -> None:
     run = rows.run(rows.job(), live=rows.live(acknowledged=6))
     row = rows.checkpoint(run, 214, status="in_progress", acknowledged=0)
-    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
-    assert "6 of 10 acknowledged" in found["graph"]
-    table = re.sub(r"<[^>]+>", "", found["checkpoints"])
+    contents = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "6 of 10 acknowledged" in contents["graph"]
+    table = re.sub(r"<[^>]+>", "", contents["checkpoints"])
     assert "6 of 10" in table
     assert "0 of 10" not in table
     assert "6 of 10" in blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
@@ -137,10 +137,10 @@ def test_what_a_cancel_aborts_is_no_failure(at_console: Client) -> None:
 
 def test_a_start_shows_what_has_become_of_its_run(at_console: Client) -> None:
     run = rows.run(rows.job(), "failed", failure={"code": "x", "message": "the disk is full"})
-    made = rows.operation(run.job, "start", run=run, phase="run running", result={"run": run.pk})
-    for path in (f"/jobs/{run.job_id}/", "/operations/", f"/operations/{made.pk}/"):
+    operation = rows.operation(run.job, "start", run=run, phase="run running", result={"run": run.pk})
+    for path in (f"/jobs/{run.job_id}/", "/operations/", f"/operations/{operation.pk}/"):
         said = blocks.text(at_console.get(path))
-        now = said.partition("Phases")[0] if path == f"/operations/{made.pk}/" else said  # its history is below
+        now = said.partition("Phases")[0] if path == f"/operations/{operation.pk}/" else said  # its history is below
         assert "run running" not in now.lower(), path
         assert re.search(rf"[Rr]un {run.pk}\s+Failed", said), path
 
@@ -179,8 +179,8 @@ ALL_FINISHED = {uid: {**numbers, "state": "finished"} for uid, numbers in rows.l
 def operator_states(response: Any) -> dict[str, str]:
     """The column State of the table of operators."""
     table = blocks.live(response)["operators"]
-    found = re.findall(r'<th scope="row"[^>]*>(.*?)<.*?/th>\s*<td>(.*?)</td>', table)
-    return {name: re.sub(r"<[^>]+>", "", state).strip() for name, state in found}
+    cells = re.findall(r'<th scope="row"[^>]*>(.*?)<.*?/th>\s*<td>(.*?)</td>', table)
+    return {name: re.sub(r"<[^>]+>", "", state).strip() for name, state in cells}
 
 
 def test_operators_of_a_stopped_run_have_not_finished(at_console: Client) -> None:
@@ -244,8 +244,8 @@ def test_an_attempt_under_way_runs_only_if_its_run_does(at_console: Client) -> N
     run = rows.run(rows.job(), "starting", live=None)
     rows.attempts(run)
     rows.operation(run.job, "start", "running", run=run, phase="starting")
-    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
-    attempts, slots, notices = (re.sub(r"<[^>]+>", "", found[name]) for name in ("attempts", "slots", "notices"))
+    contents = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
+    attempts, slots, notices = (re.sub(r"<[^>]+>", "", contents[name]) for name in ("attempts", "slots", "notices"))
     assert "In progress" in attempts
     assert "Running" not in attempts
     assert "the job is not running" not in slots

@@ -48,9 +48,9 @@ def test_a_restore_posts_the_plan_that_is_shown_or_nothing(signed_in: Open, runn
         page.locator("#restore-it").evaluate("button => button.click()")
         assert not Operation.objects.filter(kind="restore").exists(), "the shown plan is another one"
         page.get_by_label("Parallelism", exact=True).press("Tab")
-        again = page.get_by_role("button", name="at parallelism 3")
-        expect(again).to_have_attribute("aria-disabled", "false")
-        again.click()
+        button = page.get_by_role("button", name="at parallelism 3")
+        expect(button).to_have_attribute("aria-disabled", "false")
+        button.click()
         expect(page.get_by_text("The restore was requested")).to_be_visible()
     assert Operation.objects.get(kind="restore").params["parallelism"] == 3
 

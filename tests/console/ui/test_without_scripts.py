@@ -39,28 +39,28 @@ ACTS = """() => [...document.querySelectorAll('main button, main a.button, main 
 
 
 def faults(page: Page, paths: Mapping[str, str]) -> list[str]:
-    found = []
+    messages = []
     for name, path in paths.items():
         response = page.goto(path)
         assert response is not None
         if response.status != 200:
-            found.append(f"{name}: status {response.status}")
-        found += [f"{name}: {fault}" for fault in faults_of_page(page)]
-    return found
+            messages.append(f"{name}: status {response.status}")
+        messages += [f"{name}: {fault}" for fault in faults_of_page(page)]
+    return messages
 
 
 def faults_of_page(page: Page) -> list[str]:
     """What is wrong with the page that is open."""
     expect(page.locator("h1")).to_be_visible()
-    found: list[str] = page.evaluate(DEAD)
-    seen = page.evaluate(ACTS)
+    controls: list[str] = page.evaluate(DEAD)
+    acts = page.evaluate(ACTS)
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         if page.evaluate(OVERFLOW) > 0:
-            found.append(f"scrolls sideways at {width} px")
+            controls.append(f"scrolls sideways at {width} px")
         narrow = page.evaluate(ACTS)
-        found += [f"not seen at {width} px: {act}" for act in seen if act not in narrow]
-    return found
+        controls += [f"not seen at {width} px: {act}" for act in acts if act not in narrow]
+    return controls
 
 
 def test_every_page_of_a_running_job(signed_in: Open, running: Run) -> None:

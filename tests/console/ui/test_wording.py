@@ -37,26 +37,26 @@ def test_an_operation_shows_the_savepoint_that_it_took_instead_of_its_last_phase
 def savepoint_with_request(run: Run, number: int, status: str, **ended: Any) -> tuple[Checkpoint, Operation]:
     """A savepoint and the operation that requested it."""
     triggered = timezone.now() - timedelta(minutes=1)
-    given: dict[str, Any] = {"triggered_at": triggered, "completed_at": timezone.now()}
+    fields: dict[str, Any] = {"triggered_at": triggered, "completed_at": timezone.now()}
     if status == "failed":
-        given |= {"reason": "expired", "detail": "'window' (window), 'parquet' (parquet) and 1 more"}
-    found = rows.checkpoint(run, number, "savepoint", status, **given)
-    own = rows.operation(
+        fields |= {"reason": "expired", "detail": "'window' (window), 'parquet' (parquet) and 1 more"}
+    savepoint = rows.checkpoint(run, number, "savepoint", status, **fields)
+    operation = rows.operation(
         run.job, "savepoint", "failed" if status == "failed" else "succeeded", run=run, reason="before the upgrade",
         created_at=triggered - timedelta(seconds=1), ended_at=timezone.now(), **ended,
     )  # fmt: skip
-    return found, own
+    return savepoint, operation
 
 
 def test_a_failed_savepoint_leads_to_its_operation_and_cannot_be_named(at_console: Client) -> None:
     """Its page named the late subtasks twice, and offered to name, pin and copy files that do not exist."""
     run = rows.run(rows.job())
-    failed, own = savepoint_with_request(run, 8, "failed")
+    failed, operation = savepoint_with_request(run, 8, "failed")
     page = at_console.get(f"/checkpoints/{failed.pk}/")
     said = blocks.text(page)
     assert "Subtasks 0 and 1 of" in said
     assert "and 1 more" not in said
-    assert f'id="its-request" href="/operations/{own.pk}/"' in page.content.decode()
+    assert f'id="its-request" href="/operations/{operation.pk}/"' in page.content.decode()
     assert "before the upgrade" in said
     assert "Take savepoint…" in said
     assert "Save name and note" not in said
@@ -68,11 +68,11 @@ def test_a_failed_savepoint_leads_to_its_operation_and_cannot_be_named(at_consol
 @pytest.mark.django_db
 def test_a_savepoint_has_the_operation_that_names_it_or_the_only_one_of_its_time() -> None:
     run = rows.run(rows.job())
-    failed, own = savepoint_with_request(run, 8, "failed")
-    done, taken = savepoint_with_request(run, 9, "completed", result={"checkpoint": 9})
-    assert (request_of(failed), request_of(done)) == (own, taken)
+    failed, operation = savepoint_with_request(run, 8, "failed")
+    savepoint, request = savepoint_with_request(run, 9, "completed", result={"checkpoint": 9})
+    assert (request_of(failed), request_of(savepoint)) == (operation, request)
     savepoint_with_request(run, 10, "failed")
-    assert (request_of(failed), request_of(done)) == (None, taken)
+    assert (request_of(failed), request_of(savepoint)) == (None, request)
     assert request_of(rows.checkpoint(rows.run(rows.job("other")), 1, "stop")) is None
 
 
@@ -85,9 +85,9 @@ def test_a_single_version_cannot_be_compared(at_console: Client) -> None:
 
 
 def test_evidence_has_times_to_the_second_in_utc(at_console: Client) -> None:
-    found = rows.checkpoint(rows.run(rows.job()), 7)
-    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/evidence/"))
-    assert f"Triggered {found.triggered_at:%Y-%m-%d %H:%M:%S} UTC" in said
+    checkpoint = rows.checkpoint(rows.run(rows.job()), 7)
+    said = blocks.text(at_console.get(f"/checkpoints/{checkpoint.pk}/evidence/"))
+    assert f"Triggered {checkpoint.triggered_at:%Y-%m-%d %H:%M:%S} UTC" in said
     assert not re.search(r"\d\d:\d\d:\d\d\.\d", said)
 
 

@@ -26,8 +26,8 @@ def newest(operator: object) -> Checkpoint:
     run = rows.run(rows.job(), live=live)
     rows.attempts(run)
     for number in (6, 7):
-        found = rows.checkpoint(run, number, finished_operators=["join"])
-    return found
+        checkpoint = rows.checkpoint(run, number, finished_operators=["join"])
+    return checkpoint
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -40,7 +40,7 @@ def test_pages_use_the_same_words(at_console: Client, newest: Checkpoint, path: 
 
 
 @pytest.mark.parametrize(
-    ("path", "shown"),
+    ("path", "markup"),
     [
         ("/jobs/{job}/", 'data-label="Finished operators" class="wrap">join airlines<'),
         ("/checkpoints/{pk}/", '<dt>Finished operators</dt><dd class="plain">join airlines<'),
@@ -52,9 +52,9 @@ def test_pages_use_the_same_words(at_console: Client, newest: Checkpoint, path: 
         ("/jobs/{job}/drain/", "Already finished: join airlines, airlines."),
     ],
 )
-def test_operators_have_the_names_of_the_graph(at_console: Client, newest: Checkpoint, path: str, shown: str) -> None:
+def test_operators_have_the_names_of_the_graph(at_console: Client, newest: Checkpoint, path: str, markup: str) -> None:
     page = at_console.get(path.format(job=newest.job_id, run=newest.run_id, pk=newest.pk))
-    assert shown in page.content.decode()
+    assert markup in page.content.decode()
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,16 @@ def job(db: None) -> Job:
 
 def document_of(client: Client, job: Job) -> dict[str, object]:
     page = client.get(f"/jobs/{job.pk}/versions/yaml/")
-    found: dict[str, object] = yaml.safe_load(page.context["form"]["document"].value())
-    return found
+    document: dict[str, object] = yaml.safe_load(page.context["form"]["document"].value())
+    return document
 
 
 def test_the_document_has_the_newest_version_with_all_settings(at_console: Client, job: Job) -> None:
     newest = job.versions.get()
-    found = document_of(at_console, job)
-    assert list(found) == ["parallelism", "max_parallelism", "params", "settings"]
-    assert (found["parallelism"], found["params"]) == (newest.parallelism, newest.params)
-    assert "checkpoint_interval_ms" in str(found["settings"])
+    document = document_of(at_console, job)
+    assert list(document) == ["parallelism", "max_parallelism", "params", "settings"]
+    assert (document["parallelism"], document["params"]) == (newest.parallelism, newest.params)
+    assert "checkpoint_interval_ms" in str(document["settings"])
 
 
 def test_a_document_becomes_a_version_once(at_console: Client, job: Job) -> None:
@@ -36,8 +36,8 @@ def test_a_document_becomes_a_version_once(at_console: Client, job: Job) -> None
     for _ in range(2):
         answer = at_console.post(f"/jobs/{job.pk}/versions/yaml/", sent)
         assert answer["Location"] == f"/jobs/{job.pk}/"
-    made = JobVersion.objects.get(job=job, number=2)
-    assert (made.parallelism, made.message) == (3, "more slots")
+    version = JobVersion.objects.get(job=job, number=2)
+    assert (version.parallelism, version.message) == (3, "more slots")
     assert not JobVersion.objects.filter(number=3).exists()
 
 

@@ -36,10 +36,10 @@ def test_a_source_stands_next_to_its_first_reader() -> None:
 
 def test_a_crossing_that_can_be_avoided_is() -> None:
     nodes, edges = ["a", "b", "c", "d"], [("a", "d"), ("b", "c")]
-    found = layers(nodes, edges)
-    links = [link for chain in found.chains for link in pairwise(chain)]
+    arrangement = layers(nodes, edges)
+    links = [link for chain in arrangement.chains for link in pairwise(chain)]
     assert crossings((("a", "b"), ("c", "d")), links) == 1
-    assert crossings(found.order, links) == 0
+    assert crossings(arrangement.order, links) == 0
 
 
 def test_the_flights_job_reads_from_left_to_right() -> None:
@@ -115,8 +115,8 @@ def test_two_edges_never_share_a_vertical_run(graph: tuple[list[str], list[Edge]
         for a, b in segments(route.points)
         if a[0] == b[0] and a[1] != b[1]
     ]
-    for (one, x, low, high), (other, x2, low2, high2) in combinations(runs, 2):
-        assert one == other or x != x2 or high <= low2 or high2 <= low
+    for (edge, x, low, high), (other, x2, low2, high2) in combinations(runs, 2):
+        assert edge == other or x != x2 or high <= low2 or high2 <= low
 
 
 @given(graphs())

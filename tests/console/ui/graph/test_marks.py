@@ -44,8 +44,8 @@ def test_the_most_severe_finding_counts_and_blame_counts_more_than_waiting() -> 
     failed = Finding(sentence="", rule="restart-loop", operator="orders", level=Level.FAILED)
     skew = Finding(sentence="", rule="skew", operator="join")
     slow = Finding(sentence="", rule="backpressure", operator="join", waiting=("orders",))
-    found = marks([failed, skew, slow], NAMES)
-    assert found == {
+    result = marks([failed, skew, slow], NAMES)
+    assert result == {
         "orders": Mark("fails", "square", Meaning.FAILED),
         "join": Mark("skewed", "triangle", Meaning.ATTENTION),
     }
@@ -60,5 +60,5 @@ def test_findings_on_no_operator_or_on_an_unknown_one_mark_nothing() -> None:
 
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES])
 def test_every_rule_that_blames_an_operator_has_a_word(rule: str) -> None:
-    found = marks([Finding(sentence="", rule=rule, operator="sink")], NAMES)
-    assert bool(found) is (rule not in WITHOUT_OPERATOR)
+    result = marks([Finding(sentence="", rule=rule, operator="sink")], NAMES)
+    assert bool(result) is (rule not in WITHOUT_OPERATOR)

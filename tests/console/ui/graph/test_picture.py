@@ -73,10 +73,10 @@ def part_of_graph(*uids: str) -> dict[str, Any]:
 
 def test_a_picture_of_three_ranks_leaves_room_for_the_inspector() -> None:
     """A wider picture beside it would shrink, and its texts with it."""
-    shown = live.parse(rows.live(), NOW)
-    assert draw(part_of_graph("join", "window", "parquet"), shown, NOW).leaves_room
-    assert not draw(part_of_graph("prepared", "join", "window", "parquet"), shown, NOW).leaves_room
-    assert draw(rows.GRAPH, shown, NOW, is_compact=True).leaves_room
+    report = live.parse(rows.live(), NOW)
+    assert draw(part_of_graph("join", "window", "parquet"), report, NOW).leaves_room
+    assert not draw(part_of_graph("prepared", "join", "window", "parquet"), report, NOW).leaves_room
+    assert draw(rows.GRAPH, report, NOW, is_compact=True).leaves_room
 
 
 def test_without_numbers_the_same_picture_is_drawn_in_silence() -> None:

@@ -53,8 +53,8 @@ def test_the_page_names_the_loss_of_a_slot_and_the_restored_checkpoint(at_consol
 def test_a_rescale_is_one_mark(at_console: Client) -> None:
     """Its stop and its restore are parts of it."""
     job = rows.run(rows.job("rescaled")).job
-    whole = Operation.objects.create(job=job, kind="rescale", state="succeeded")
-    Operation.objects.create(job=job, kind="stop", state="succeeded", part_of=whole)
+    rescale = Operation.objects.create(job=job, kind="rescale", state="succeeded")
+    Operation.objects.create(job=job, kind="stop", state="succeeded", part_of=rescale)
     plots = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["plots"]
     assert "Rescale, succeeded" in plots
     assert "Stop, succeeded" not in plots
@@ -82,8 +82,8 @@ def test_a_failed_savepoint_stands_at_its_failure_with_the_mark_of_a_failure(
     run = numbers.run_with_story("flights-delays", "running", 214)
     failed = run.checkpoints.get(reason="expired")
     page = at_console.get(f"/jobs/{run.job_id}/")
-    found = [(mark.time, mark.label) for mark in page.context["timeline"].marks if mark.kind == "failed-savepoint"]
-    assert found == [(failed.completed_at, f"savepoint {failed.number} expired")]
+    marks = [(mark.time, mark.label) for mark in page.context["timeline"].marks if mark.kind == "failed-savepoint"]
+    assert marks == [(failed.completed_at, f"savepoint {failed.number} expired")]
     plots = blocks.live(page)["plots"]
     assert 'class="mark failed-savepoint"' in plots
     assert f" · Savepoint {failed.number} expired after 1 min</title>" in plots

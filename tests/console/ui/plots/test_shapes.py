@@ -12,24 +12,24 @@ VALUES = st.lists(st.none() | st.floats(0, 100, allow_nan=False), max_size=40)
 
 def points(path: str) -> dict[int, int]:
     """Height by interval of each point of a line."""
-    found = {}
+    heights = {}
     for start, height, steps in re.findall(r"M([\d.]+) (\d+)(?:h0|l([^M]*))", path):
         at, y = int(float(start)), int(height)
-        found[at] = HEIGHT - y
+        heights[at] = HEIGHT - y
         for width, rise in re.findall(r"(\d+)( \d+|-\d+)", steps):
             at, y = at + int(width), y + int(rise)
-            found[at] = HEIGHT - y
-    return found
+            heights[at] = HEIGHT - y
+    return heights
 
 
 @given(VALUES)
 def test_a_line_has_a_point_per_value_and_is_interrupted_where_there_is_none(values: list[float | None]) -> None:
     drawn = line(values, 100)
-    known = {at: round(value / 100 * HEIGHT) for at, value in enumerate(values) if value is not None}
-    assert points(drawn) == known
-    starts = [at for at in known if at - 1 not in known]
+    heights = {at: round(value / 100 * HEIGHT) for at, value in enumerate(values) if value is not None}
+    assert points(drawn) == heights
+    starts = [at for at in heights if at - 1 not in heights]
     assert drawn.count("M") == len(starts)
-    assert area(values, 100).count("z") == sum(at + 1 in known for at in starts)
+    assert area(values, 100).count("z") == sum(at + 1 in heights for at in starts)
 
 
 @given(VALUES, VALUES)

@@ -55,29 +55,29 @@ def running(db: None, stored: int) -> Run:
 def test_phases_add_up_to_the_duration_at_most() -> None:
     """Those of a subtask do, except for the clocks of different hosts."""
     columns = {f"{phase}_ms": [30.0, None, 60.0, 60.0] for phase in PHASES[:-1]}
-    found = checkpoint_phases(
+    phases = checkpoint_phases(
         {**columns, "commit_ms": [40.0, None, 30.0, None], "checkpoint_ms": [200.0, None, 100.0, 100.0]}
     )
-    assert found["commit"] == [40.0, None, 30.0, 0.0]
-    assert [found[phase][0] for phase in PHASES[:-1]] == [30.0] * 5
-    assert [found[phase][2] for phase in PHASES[:-1]] == pytest.approx([14.0] * 5)
-    assert sum(found[phase][3] or 0 for phase in PHASES) == pytest.approx(100.0), "without a time of the commit"
+    assert phases["commit"] == [40.0, None, 30.0, 0.0]
+    assert [phases[phase][0] for phase in PHASES[:-1]] == [30.0] * 5
+    assert [phases[phase][2] for phase in PHASES[:-1]] == pytest.approx([14.0] * 5)
+    assert sum(phases[phase][3] or 0 for phase in PHASES) == pytest.approx(100.0), "without a time of the commit"
 
 
 @pytest.mark.parametrize("span", ["15min", "6h", "7d"])
 def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, span: str) -> None:
     """The first request of a process reads all rows."""
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         page = at_console.get(f"/jobs/{running.job_id}/?span={span}")
-    assert len(asked) <= MAX_QUERIES
+    assert len(queries) <= MAX_QUERIES
     with CaptureQueriesContext(connection) as repeated:
         at_console.get(f"/jobs/{running.job_id}/?span={span}")
     assert len(repeated) <= 6, "rows are shared; plots, causes and states come from the cache of fragments"
     assert len(gzip.compress(page.content, 6)) <= MAX_PAGE_BYTES
     timeline = page.context["timeline"]
     assert [row.name for row in timeline.load.rows] == numbers.NAMES
-    known = [value for value in timeline.numbers["records_in_per_s"] if value is not None]
-    assert 4 * RATE < max(known) < 1.1 * 5 * RATE * (1 + SURGE), "of five sources"
+    rates = [value for value in timeline.numbers["records_in_per_s"] if value is not None]
+    assert 4 * RATE < max(rates) < 1.1 * 5 * RATE * (1 + SURGE), "of five sources"
     assert len(timeline.table) <= 32
     said, restored = blocks.text(page), running.attempts.latest("token").restored_checkpoint
     assert f"restarted from {restored}: {rows.LOST}" in said
@@ -86,10 +86,10 @@ def test_the_page_of_30_operators_stays_small(at_console: Client, running: Run, 
 
 
 def test_the_first_page_of_a_chosen_operator_keeps_the_limit_of_queries(at_console: Client, running: Run) -> None:
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         page = at_console.get(f"/jobs/{running.job_id}/?node={numbers.UIDS[0]}&span=6h")
     assert "Subtasks" in blocks.live(page)["subtasks"]
-    assert len(asked) <= MAX_QUERIES
+    assert len(queries) <= MAX_QUERIES
 
 
 @pytest.mark.parametrize("span", ["15min", "6h", "7d"])
@@ -97,22 +97,22 @@ def test_the_first_page_of_a_user_with_permissions_keeps_the_limit_of_queries(
     reading: Client, running: Run, span: str
 ) -> None:
     """Permissions take a query; a superuser has none. The plots of longer spans read how far rows are rolled up."""
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         reading.get(f"/jobs/{running.job_id}/?span={span}")
-    assert len(asked) <= MAX_QUERIES
+    assert len(queries) <= MAX_QUERIES
 
 
 def test_a_browser_that_has_the_plots_costs_no_query_of_numbers(at_console: Client, running: Run) -> None:
     path = f"/jobs/{running.job_id}/?span=7d"
-    known = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
+    digests = " ".join(f"{name}={digest}" for name, digest in blocks.digests(at_console.get(path)).items())
     Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
-    with CaptureQueriesContext(connection) as asked:
-        changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    with CaptureQueriesContext(connection) as queries:
+        changed = at_console.get(path, headers={**AJAX, "X-Blocks": digests})
     assert "graph" in blocks.swapped(changed)
     assert "plots" not in blocks.swapped(changed)
-    assert not [query for query in asked if "sum(records_in)" in query["sql"]]
+    assert not [query for query in queries if "sum(records_in)" in query["sql"]]
     rows.operation(running.job, "drain", run=running)
-    assert "plots" in blocks.swapped(at_console.get(path, headers={**AJAX, "X-Blocks": known}))
+    assert "plots" in blocks.swapped(at_console.get(path, headers={**AJAX, "X-Blocks": digests}))
 
 
 def test_a_failed_checkpoint_that_is_higher_than_the_plot_shows_its_duration(
@@ -126,8 +126,8 @@ def test_a_failed_checkpoint_that_is_higher_than_the_plot_shows_its_duration(
         run, 900, status="failed", reason="finalize_failed", triggered_at=ended - timedelta(seconds=75),
         completed_at=ended,
     )  # fmt: skip
-    own = Metrics.objects.filter(run_id=run.pk, step_s=5, operator="", at__gt=ended - timedelta(seconds=5))
-    own.filter(at__lte=ended).update(checkpoints_failed=1)
+    intervals = Metrics.objects.filter(run_id=run.pk, step_s=5, operator="", at__gt=ended - timedelta(seconds=5))
+    intervals.filter(at__lte=ended).update(checkpoints_failed=1)
     page = at_console.get(f"/jobs/{run.job_id}/")
     (plot,) = (plot for plot in page.context["timeline"].plots_below if plot.key == "checkpoints")
     assert [(bar.about, str(bar.label)) for bar in plot.failed] == [
@@ -183,13 +183,13 @@ def test_the_same_numbers_as_csv(at_console: Client, running: Run) -> None:
     answer = at_console.get(f"/jobs/{running.job_id}/history.csv?span=15min")
     read = list(csv.DictReader(answer.getvalue().decode().splitlines()))
     timeline = at_console.get(f"/jobs/{running.job_id}/?span=15min").context["timeline"]
-    shown = dict(zip((int(datetime.fromisoformat(row["begin"]).timestamp() * 1000) for row in read), read, strict=True))
+    table = dict(zip((int(datetime.fromisoformat(row["begin"]).timestamp() * 1000) for row in read), read, strict=True))
     begin, step = timeline.lines_grid
     drawn = {begin + at * step: value for at, value in enumerate(timeline.numbers["records_in_per_s"][:-6])}
-    both = {at: value for at, value in drawn.items() if value is not None and at in shown}
-    assert len(both) > 100
-    for at, value in both.items():
-        assert float(shown[at]["records_in_per_s"]) == pytest.approx(value)
+    overlap = {at: value for at, value in drawn.items() if value is not None and at in table}
+    assert len(overlap) > 100
+    for at, value in overlap.items():
+        assert float(table[at]["records_in_per_s"]) == pytest.approx(value)
 
 
 def test_a_run_behind_many_newer_runs_keeps_its_plots(at_console: Client, running: Run, now: datetime) -> None:

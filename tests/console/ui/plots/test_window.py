@@ -12,21 +12,21 @@ NOW = datetime(2026, 11, 23, 10, 7, 13, 250_000, tzinfo=UTC)
 @pytest.mark.parametrize("span", SPANS, ids=lambda span: span.name)
 def test_a_span_ends_soon_after_the_present_and_has_few_points(span: object) -> None:
     assert isinstance(span, type(SPANS[0]))
-    found = window({"span": span.name}, NOW)
-    assert found.is_moving
-    assert timedelta() <= found.end - NOW < span.refresh
-    assert found.end - found.begin == span.length
-    assert found.lines.size <= LINE_POINTS + 2
-    assert found.cells.size <= CELL_COLUMNS + 2
-    assert window({"span": span.name}, found.end) == found, "it stands until the next refresh"
-    widths = [tick.width for tick in found.ticks]
-    assert sum(widths) == pytest.approx(100 - found.ticks[0].at, abs=0.01)
+    result = window({"span": span.name}, NOW)
+    assert result.is_moving
+    assert timedelta() <= result.end - NOW < span.refresh
+    assert result.end - result.begin == span.length
+    assert result.lines.size <= LINE_POINTS + 2
+    assert result.cells.size <= CELL_COLUMNS + 2
+    assert window({"span": span.name}, result.end) == result, "it stands until the next refresh"
+    widths = [tick.width for tick in result.ticks]
+    assert sum(widths) == pytest.approx(100 - result.ticks[0].at, abs=0.01)
     assert len(widths) <= 8
 
 
 def test_the_past_stands_still() -> None:
-    found = window({"span": "6h", "until": "2026-11-22T06:00:00Z"}, NOW)
-    assert (found.is_moving, found.end) == (False, datetime(2026, 11, 22, 6, tzinfo=UTC))
+    result = window({"span": "6h", "until": "2026-11-22T06:00:00Z"}, NOW)
+    assert (result.is_moving, result.end) == (False, datetime(2026, 11, 22, 6, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(

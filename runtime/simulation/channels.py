@@ -1,12 +1,14 @@
 """Channels between the subtasks of the simulator: the queues of their input gates."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Barrier, Message, Records
 from runtime.core.subtask.credits import FlowControl
-from runtime.simulation.invariants import ChannelChecker
+from runtime.simulation.invariants import ChannelChecker, Violation
+from runtime.simulation.model import SCHEMA, Row, Rows, rows_of
 
 #: Some rows, so that senders often wait for credit.
 FLOW: Final = FlowControl(initial_bytes=100, max_bytes=150, min_bytes=25, in_flight_ms=3, measured_ms=2)
@@ -16,7 +18,8 @@ class Channel:
     """Implements `input_gate.MessageQueue`. A message is in flight until `arrive`."""
 
     def __init__(self, channel: ChannelId, *, charged: bool) -> None:
-        self.nbytes = 0
+        self.channel, self.nbytes = channel, 0
+        self._sent_until = 0  #: from a source: the number of polled rows up to the last row sent here
         self._checker = ChannelChecker(channel, FLOW.max_bytes if charged else None)
         self._messages: deque[Message] = deque()
         self._arrived = 0
@@ -46,9 +49,18 @@ class Channel:
     def end_step(self) -> None:
         self._checker.end_step()
 
-    def check(self, message: Message) -> None:
-        """Checks a message that the sender sends."""
+    def check(self, message: Message, polled: Sequence[Row] | None = None) -> None:
+        """Checks a message that the sender sends. `polled`: all rows that it has read, if it is a source."""
         self._checker.check_message(message)
+        if polled is not None and isinstance(message, Records) and message.payload.schema.names == SCHEMA.names:
+            self._check_order(rows_of(message.payload), polled)
+
+    def _check_order(self, rows: Rows, polled: Sequence[Row]) -> None:
+        for row in rows:
+            try:
+                self._sent_until = polled.index(row, self._sent_until) + 1
+            except ValueError:
+                raise Violation("rows-of-a-source-keep-their-order", f"{row} on {self.channel}") from None
 
     def append(self, message: Message) -> None:
         self._messages.append(message)

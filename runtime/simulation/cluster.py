@@ -58,6 +58,10 @@ class Attempt:
             tasks = self._deployment(graph, world.storage, SlotHost(self, slot)).create_tasks(restored)
             self.tasks |= {subtask: SimulatedTask(self, slot, task) for subtask, task in tasks.items()}
         self.order = [self.tasks[subtask] for subtask in graph.subtasks]
+        operators = {task.subtask: task.task.operator for task in self.order}
+        sources = {subtask: each.reader for subtask, each in operators.items() if isinstance(each, SourceOperator)}
+        #: of all sources that are not finished on restore
+        self.readers = {subtask: each for subtask, each in sources.items() if isinstance(each, ModelReader)}
         self._held_credits: dict[frozenset[int], list[Callable[[], None]]] = {}  #: by the slots of a partition
 
     def _deployment(self, graph: JobGraph, store: SnapshotStore, host: "SlotHost") -> Deployment:
@@ -79,12 +83,6 @@ class Attempt:
         graph = self.job.graph({step.lane: parallelism for step in self.job.steps})
         host = SlotHost(self, self.slots[0])
         self.captured_tables.check(self._deployment(graph, self.world.storage.archive, host), manifest)
-
-    def readers(self) -> list[ModelReader]:
-        """The readers of all sources that are not finished on restore."""
-        operators = [each.task.operator for each in self.order]
-        readers = [operator.reader for operator in operators if isinstance(operator, SourceOperator)]
-        return [reader for reader in readers if isinstance(reader, ModelReader)]
 
     def abandon(self, lingers: int) -> None:
         self.remaining_steps = lingers
@@ -141,7 +139,8 @@ class SlotHost:
                 task.wake()
 
     def send(self, channel: ChannelId, message: Message) -> None:
-        self._attempt.channels[channel].check(message)
+        reader = self._attempt.readers.get(self._attempt.graph.source(channel))
+        self._attempt.channels[channel].check(message, None if reader is None else reader.polled)
         self._attempt.tasks[self._attempt.graph.target(channel)].deliver(channel, message)
 
     def return_credit(self, channel: ChannelId, nbytes: int) -> None:
@@ -253,6 +252,8 @@ class SimulatedTask:
         due = [ms for ms in (task.poll_in_ms, task.timer_in_ms, task.barrier_in_ms) if ms is not None]
         self._sleeps_without_timer = not due
         self.wakes_at = self._world.now + min(due, default=MAX_IDLE_WAIT_MS)
+        in_time = task.poll_in_ms is None or task.poll_in_ms <= MAX_IDLE_WAIT_MS
+        require(in_time, "no-source-rests-for-longer-than-a-slot", f"{self.subtask}: {task.poll_in_ms} ms")
 
     def on_master_event(self, event: SubtaskEvent) -> None:
         if isinstance(event, FollowWatermark):

@@ -229,6 +229,7 @@ class ModelReader(SourceReader):
         self._rests_until = 0
         self._is_open = False
         self.splits: list[Split] = []  #: to read
+        self.polled: Rows = []  #: all rows so far
 
     def open(self, context: OperatorContext) -> None:
         self.context = context
@@ -301,6 +302,7 @@ class ModelReader(SourceReader):
         count = min(max_rows, source.rng.randint(1, 3))
         rows = list(split.rows[start : min(start + count, split.available_rows(self.looked_at))])
         self.move(split, start + len(rows))
+        self.polled += rows
         self._rests_until = now + source.rng.randint(0, source.pace_ms)
         return _encoded_texts(batch_of(rows)) if source.is_encoded else batch_of(rows)
 

@@ -327,7 +327,7 @@ class Simulation:
         driver = self.master.driver
         if self.job.is_bounded or driver is None or driver.suspended:
             return False
-        return all(reader.has_emitted_all for reader in driver.attempt.readers())
+        return all(reader.has_emitted_all for reader in driver.attempt.readers.values())
 
     # ------------------------------------------------------------ runs
 

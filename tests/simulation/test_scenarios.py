@@ -454,14 +454,14 @@ def windowed_lists() -> Job:
 @pytest.mark.parametrize("parallelism", [{0: 2, 1: 2}, {0: 3, 1: 1}])
 def test_no_row_of_a_split_in_list_state_is_late_after_a_crash(parallelism: dict[int, int]) -> None:
     """S0-56: at the same parallelism a split stays where it is."""
-    for seed in SEEDS:
+    for seed in SEEDS[:5]:
         crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
         live(plan(windowed_lists(), PERIODIC, crash, parallelism=parallelism), seed)
 
 
 def test_no_row_of_a_split_in_list_state_is_late_after_a_rescale() -> None:
     """S0-55, S0-56: the source and all that it feeds begin at the event time of the split that is furthest behind."""
-    for seed in SEEDS:
+    for seed in SEEDS[:5]:
         stop = Incident(recorded(CheckpointKind.CHECKPOINT, 2), ask(CheckpointKind.STOP))
         live(plan(windowed_lists(), PERIODIC, stop, parallelism={0: 2, 1: 2}), seed)
 
@@ -488,7 +488,7 @@ def after_a_checkpoint(act: Callable[[Simulation], None], kind: str = "pairs") -
 @pytest.mark.parametrize("act", [lambda s: s.crash_slot(0), ask(CheckpointKind.STOP)])
 def test_a_join_of_two_streams_is_exact(act: Callable[[Simulation], None], kind: str) -> None:
     """S0-32, S1-02: barriers meet at its two inputs; the rows that it keeps are restored, also after a rescale."""
-    for seed in SEEDS[:4]:
+    for seed in SEEDS[:2]:
         live(after_a_checkpoint(act, kind), seed)
 
 

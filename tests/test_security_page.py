@@ -16,7 +16,7 @@ TESTS: Final = {
     "A user without permissions": "console/api/test_api.py::test_a_viewer_changes_nothing",
     "The permission `jobs.add_job`": "console/accounts/test_permissions.py::test_a_definer_operates_nothing",
     "The permission `operations.add_operation`": (
-        "console/operations/test_services.py::test_who_may_not_operate_is_refused_with_the_missing_permission"
+        "console/operations/test_kinds.py::test_it_needs_the_permission_and_the_scope_of_its_right"
     ),
     "Only a user of the admin": "console/jobs/test_connections.py::test_a_definer_makes_no_connection",
     "A token does what both": "console/api/test_scopes.py::test_a_scope_gives_no_permission",

@@ -161,7 +161,7 @@ def test_an_action_on_checkpoints_asks_first_and_keeps_the_reason(
         Checkpoint.objects.update(pinned_at=timezone.now())
     page = browser.post(LIST, {"action": action, "_selected_action": [checkpoint.pk]})
     assert (page.status_code, Operation.objects.exists()) == (200, False)
-    form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="(\w+)">', page.content.decode()))
+    form = dict(re.findall(r'<input type="hidden" name="(\w+)"\s+value="(\w+)">', page.content.decode()))
     assert {"action": action, "_selected_action": str(checkpoint.pk), "confirmed": "yes"}.items() <= form.items()
     browser.post(LIST, {**form, "reason": "an audit"})
     operation = Operation.objects.get()

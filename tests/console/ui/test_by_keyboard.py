@@ -11,9 +11,10 @@ from console.operations.models import Operation
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 MOST_TABS = 120
-FOCUSED = """() => {
+FOCUSED = r"""() => {
   const e = document.activeElement;
-  return [e.ariaLabel ?? '', e.labels?.[0]?.textContent ?? '', e.textContent ?? ''].map((text) => text.trim());
+  const names = [e.ariaLabel ?? '', e.labels?.[0]?.textContent ?? '', e.textContent ?? ''];
+  return names.map((text) => text.trim().replace(/\s+/g, ' '));
 }"""
 
 

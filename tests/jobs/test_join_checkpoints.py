@@ -13,7 +13,7 @@ from runtime.operators.joins.stored_rows import StoredRows
 from runtime.state.primary_key import PrimaryKey
 from runtime.task.task import FAILED_MERGES_COUNTER
 from tests.jobs.conftest import Jobs
-from tests.jobs.live import positions_in, restored_state
+from tests.jobs.live import positions_in, restored_state, running
 from tests.jobs.mortal import Deaths
 from tests.jobs.numbers import committed
 from tests.jobs.test_joins import Dies
@@ -76,15 +76,15 @@ def test_each_checkpoint_of_a_join_holds_every_row_that_was_read(tmp_path: Path,
 
 
 def test_a_merge_that_would_lose_rows_is_refused_and_counted_for_the_console(
-    tmp_path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule `state-unmerged` of the console shows the counter. No checkpoint lacks a row."""
+    """The rule `state-unmerged` of the console shows the counter. No checkpoint lacks a row. Slots are threads."""
     monkeypatch.setattr(PrimaryKey, "newest_rows", newest_rows_by_key_columns)
     left, right, storage = Clocked(0, keys=KEYS), Clocked(0, keys=KEYS), tmp_path / "state"
     flow = weir.Dataflow("joins")
     first, second = flow.source("left", left).key_by("key"), flow.source("right", right).key_by("key")
     interval_join(first, second).sink("out", weir.DiscardSink())
-    with jobs.running(flow.compile(1), storage) as run:
+    with running(flow.compile(1), storage) as run:
         for _ in range(ROUNDS // 2):
             left.total += ROWS_PER_ROUND
             right.total += ROWS_PER_ROUND

@@ -52,7 +52,7 @@ from console.runs.selectors import FoundJobs, with_latest_run
 _VALUES = ("parallelism", "max_parallelism", "params", "settings")  #: of a version
 
 
-class Login(StrictView):
+class TokenLogin(StrictView):
     """A new token for a user name and a password. Only this response shows it: the console stores a hash."""
 
     authentication_classes = ()

@@ -19,7 +19,7 @@ from console.api.operations import bulk, maintenance, preview, rescale, reviews,
 
 app_name = "api"
 urlpatterns = [
-    path("auth/token/", definitions.Login.as_view(), name="login"),
+    path("auth/token/", definitions.TokenLogin.as_view(), name="login"),
     path("auth/tokens/", tokens.Tokens.as_view(), name="tokens"),
     path("auth/tokens/current/", tokens.CurrentToken.as_view(), name="current-token"),
     path("auth/tokens/<int:pk>/", tokens.TokenDetail.as_view(), name="token"),

@@ -40,7 +40,7 @@ class ConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return super().formfield_for_dbfield(db_field, request, **options)
 
 
-class JobForm(forms.ModelForm):  # type: ignore[type-arg]
+class JobAdminForm(forms.ModelForm):  # type: ignore[type-arg]
     """Applies the console's length limit to the description."""
 
     description = forms.CharField(required=False, max_length=MAX_DESCRIPTION_LENGTH, widget=AdminTextareaWidget)
@@ -50,7 +50,7 @@ class JobForm(forms.ModelForm):  # type: ignore[type-arg]
 class JobAdmin(NoAddOrDelete, RequestingAdmin):
     """Jobs are created in the console, which checks names and pipelines. A change is that of the edit page."""
 
-    form = JobForm
+    form = JobAdminForm
     list_display = ("name", "pipeline", "description", "created_at", "created_by")
     list_filter = ("pipeline",)
     list_select_related = ("created_by",)

@@ -54,7 +54,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class GanttTick:
     x: str
     text: str
 
@@ -64,7 +64,7 @@ class Gantt:
     """`commit`: from the last acknowledgement to the record of a completed checkpoint."""
 
     groups: tuple[Group, ...]
-    ticks: tuple[Tick, ...]
+    ticks: tuple[GanttTick, ...]
     commit: Bar | None
     commit_ms: float
 
@@ -133,11 +133,11 @@ def _percent(ms: float, span_ms: float) -> str:
     return f"{100 * ms / span_ms:.2f}%"
 
 
-def _ticks(span_ms: float) -> tuple[Tick, ...]:
+def _ticks(span_ms: float) -> tuple[GanttTick, ...]:
     """Round times from 0, and the end of the axis; at most `MAX_TICKS`."""
     step = next(
         base * 10.0**power for power in range(-1, 12) for base in _STEPS if span_ms / (base * 10.0**power) < MAX_TICKS
     )
     rounded = [place * step for place in range(MAX_TICKS - 1) if place * step <= span_ms * _ROOM_FOR_END]
     times = [*rounded, span_ms]
-    return tuple(Tick(_percent(ms, span_ms), "0" if ms == 0 else str(formats.duration(ms))) for ms in times)
+    return tuple(GanttTick(_percent(ms, span_ms), "0" if ms == 0 else str(formats.duration(ms))) for ms in times)

@@ -62,7 +62,7 @@ class GridLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class StripTick:
     """A round time, in UTC."""
 
     x: float
@@ -83,7 +83,7 @@ class Strip:
     last: datetime
     about: str
     grid: tuple[GridLine, ...]
-    ticks: tuple[Tick, ...]
+    ticks: tuple[StripTick, ...]
 
     @property
     def columns_svg(self) -> SafeString:
@@ -159,11 +159,11 @@ def _grid(axis: scale.Scale | None) -> tuple[GridLine, ...]:
     )
 
 
-def _ticks(columns: Sequence[Column], rows: Sequence[Checkpoint]) -> tuple[Tick, ...]:
+def _ticks(columns: Sequence[Column], rows: Sequence[Checkpoint]) -> tuple[StripTick, ...]:
     """Round times between the triggers, whose labels do not touch each other."""
     form = "%m-%d %H:%M" if rows[-1].triggered_at - rows[0].triggered_at > _DATED_AFTER else "%H:%M:%S"
     step_s = _tick_step_s(rows)
-    ticks: list[Tick] = []
+    ticks: list[StripTick] = []
     for (left, earlier), (right, row) in pairwise(zip(columns, rows, strict=True)):
         from_s, to_s = earlier.triggered_at.timestamp(), row.triggered_at.timestamp()
         at_s = to_s // step_s * step_s
@@ -171,7 +171,7 @@ def _ticks(columns: Sequence[Column], rows: Sequence[Checkpoint]) -> tuple[Tick,
             continue
         x = round(left.x + (right.x - left.x) * (at_s - from_s) / (to_s - from_s) + PITCH / 2, 1)
         if not ticks or x - ticks[-1].x >= _MIN_TICK_DISTANCE:
-            ticks.append(Tick(x, f"{datetime.fromtimestamp(at_s, UTC):{form}}"))
+            ticks.append(StripTick(x, f"{datetime.fromtimestamp(at_s, UTC):{form}}"))
     return tuple(ticks)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from console.ui.graph.layers import Edge, ranks
-from console.ui.graph.layout import Box, Layout, Metrics, Route, layout
+from console.ui.graph.layout import Box, BoxSizes, Layout, Route, layout
 
 MIN_OPERATORS: Final = 8  #: smaller graphs are drawn with all numbers
 MAX_ROWS: Final = 6  #: of a box
@@ -83,12 +83,12 @@ def _pieces(chain: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _metrics(
     heads: Sequence[str], edges: Sequence[Edge], groups: Sequence[Sequence[str]], narrow: float | None
-) -> Metrics:
+) -> BoxSizes:
     depth = max(ranks(heads, edges).values(), default=0) + 1
     room = narrow or (ROOM_BESIDE if depth <= MAX_BESIDE_RANKS else _ROOM)
     gap, margin = (_LEAST_GAP, _NARROW_MARGIN) if narrow else (_GAP, _MARGIN)
     width = (room - 2 * margin - (depth - 1) * gap) / depth
-    return Metrics(
+    return BoxSizes(
         box_width=min(max(width // 1, _MIN_WIDTH), _MAX_WIDTH),
         box_height=ROW,
         heights={chain[0]: ROW * len(chain) for chain in groups},

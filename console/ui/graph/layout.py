@@ -21,7 +21,7 @@ _BACK_PORT = 12.0  #: from the foot of a box up to its back-edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class BoxSizes:
     """Sizes in pixels."""
 
     box_width: float = 204
@@ -79,14 +79,14 @@ class Layout:
 
 
 def layout(
-    nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None, back: Sequence[Edge] = ()
+    nodes: Sequence[str], edges: Sequence[Edge], metrics: BoxSizes | None = None, back: Sequence[Edge] = ()
 ) -> Layout:
     """Places a graph whose `nodes` are in topological order of `edges`; `back` are its back-edges.
 
     The same graph always gives the same picture.
     """
     arranged = layers(nodes, edges)
-    sizes = _fit_gaps(metrics or Metrics(), len(arranged.order))
+    sizes = _fit_gaps(metrics or BoxSizes(), len(arranged.order))
     boxes = _boxes(arranged, sizes)
     node_boxes = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
     columns = tuple(_column(rank, sizes) for rank in range(len(arranged.order)))
@@ -112,19 +112,19 @@ def _back_route(source: Box, target: Box, level: float, margin: float) -> Route:
     return Route(points, ((out + into) / 2, level))
 
 
-def _fit_gaps(sizes: Metrics, ranks: int) -> Metrics:
+def _fit_gaps(sizes: BoxSizes, ranks: int) -> BoxSizes:
     """The sizes with gaps that fit the graph into a wide page, else with `wide_gap`."""
     free = sizes.room - 2 * sizes.margin - ranks * sizes.box_width
     gap = free / max(ranks - 1, 1)
     return replace(sizes, gap=min(sizes.gap, gap // 1) if gap >= sizes.least_gap else sizes.wide_gap)
 
 
-def _column(rank: int, sizes: Metrics) -> tuple[float, float]:
+def _column(rank: int, sizes: BoxSizes) -> tuple[float, float]:
     left = sizes.margin + rank * (sizes.box_width + sizes.gap)
     return left, left + sizes.box_width
 
 
-def _boxes(arranged: Layers, sizes: Metrics) -> dict[Vertex, Box]:
+def _boxes(arranged: Layers, sizes: BoxSizes) -> dict[Vertex, Box]:
     middles = _middles(arranged, sizes)
     top = min((middles[v] - _height(v, sizes) / 2 for v in middles), default=0)
     shift = sizes.margin - top
@@ -136,11 +136,11 @@ def _boxes(arranged: Layers, sizes: Metrics) -> dict[Vertex, Box]:
     }  # fmt: skip
 
 
-def _height(vertex: Vertex, sizes: Metrics) -> float:
+def _height(vertex: Vertex, sizes: BoxSizes) -> float:
     return sizes.heights.get(vertex, sizes.box_height) if isinstance(vertex, str) else sizes.joint_height
 
 
-def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
+def _middles(arranged: Layers, sizes: BoxSizes) -> dict[Vertex, float]:
     """The vertical middle of each vertex, close to its neighbours as order and spacing allow: least squares, rank by
     rank.
 
@@ -170,7 +170,7 @@ def _neighbours(arranged: Layers) -> tuple[dict[Vertex, list[Vertex]], dict[Vert
     return before, behind
 
 
-def _keep_apart(column: Sequence[Vertex], targets: Sequence[float], sizes: Metrics) -> list[float]:
+def _keep_apart(column: Sequence[Vertex], targets: Sequence[float], sizes: BoxSizes) -> list[float]:
     """The positions nearest to `targets` that keep order and spacing (isotonic regression by pooling adjacent
     violators).
     """
@@ -199,7 +199,7 @@ class _Hop:
     x: float = 0.0
 
 
-def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tuple[Route, ...]:
+def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: BoxSizes) -> tuple[Route, ...]:
     leave, enter = _ports(arranged, boxes, sizes)
     rank = {vertex: number for number, column in enumerate(arranged.order) for vertex in column}
     hops: list[list[_Hop]] = []
@@ -213,7 +213,7 @@ def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tu
     return tuple(_route(way, sizes) for way in hops)
 
 
-def _ports(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tuple[list[float], list[float]]:
+def _ports(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: BoxSizes) -> tuple[list[float], list[float]]:
     """Per edge, the heights at which it leaves and enters a box, ordered by the heights of the other ends."""
     leave, enter = [0.0] * len(arranged.chains), [0.0] * len(arranged.chains)
     for node in (vertex for vertex in boxes if isinstance(vertex, str)):
@@ -238,7 +238,7 @@ def _spread(edges: Sequence[int], box: Box, port_step: float) -> list[tuple[int,
     return [(edge, first + step * place) for place, edge in enumerate(edges)]
 
 
-def _assign_tracks(hops: Sequence[_Hop], sizes: Metrics) -> None:
+def _assign_tracks(hops: Sequence[_Hop], sizes: BoxSizes) -> None:
     """Assigns early turns to the left tracks of each gap, late turns to the right. Their order avoids crossings."""
     for gap in {hop.gap for hop in hops}:
         right = sizes.margin + gap * (sizes.box_width + sizes.gap) + sizes.box_width
@@ -257,7 +257,7 @@ def _assign_tracks(hops: Sequence[_Hop], sizes: Metrics) -> None:
                 ending.x, beginning.x = beginning.x, ending.x  # else their horizontal parts overlap
 
 
-def _route(way: Sequence[_Hop], sizes: Metrics) -> Route:
+def _route(way: Sequence[_Hop], sizes: BoxSizes) -> Route:
     start = sizes.margin + way[0].gap * (sizes.box_width + sizes.gap) + sizes.box_width
     end = start + (len(way) - 1) * (sizes.box_width + sizes.gap) + sizes.gap
     points: list[Point] = [(start, way[0].start)]
@@ -268,7 +268,7 @@ def _route(way: Sequence[_Hop], sizes: Metrics) -> Route:
     return Route(tuple(points), _label(points, way, sizes))
 
 
-def _label(points: Sequence[Point], way: Sequence[_Hop], sizes: Metrics) -> Point:
+def _label(points: Sequence[Point], way: Sequence[_Hop], sizes: BoxSizes) -> Point:
     """The label's position on a run that no other edge shares: over a joint, else at the separate end of the edge."""
     if len(way) > 1:
         return points[0][0] + sizes.gap + sizes.box_width / 2, way[0].end

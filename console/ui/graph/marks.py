@@ -36,7 +36,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OperatorMark:
     """`shape` names a symbol of `console.ui.status`."""
 
     word: str
@@ -46,22 +46,22 @@ class Mark:
 
 def marks(
     findings: Iterable[Finding], names: Mapping[str, str], skew: Mapping[str, float] = MappingProxyType({})
-) -> dict[str, Mark]:
+) -> dict[str, OperatorMark]:
     """The mark of each operator that `findings` name, by uid. `names`: of all operators, by uid. A skewed operator has
     its `skew`.
 
     Of several findings on an operator, the first counts: they are the most severe first. An operator that is blamed
     itself is not marked as waiting.
     """
-    causes: dict[str, Mark] = {}
-    waiting: dict[str, Mark] = {}
+    causes: dict[str, OperatorMark] = {}
+    waiting: dict[str, OperatorMark] = {}
     for finding in findings:
         if finding.operator in names and (word := _WORDS.get(finding.rule)):
             is_failed = finding.level is Level.FAILED
             if finding.rule == SKEW and finding.operator in skew:
                 word = f"{word} {skew[finding.operator]:.1f}×"
-            mark = Mark(word, *(("square", Meaning.FAILED) if is_failed else ("triangle", Meaning.ATTENTION)))
+            mark = OperatorMark(word, *(("square", Meaning.FAILED) if is_failed else ("triangle", Meaning.ATTENTION)))
             causes.setdefault(finding.operator, mark)
         for uid in finding.waiting:
-            waiting.setdefault(uid, Mark(f"waits for {names.get(finding.operator)}", "pause", Meaning.BUSY))
+            waiting.setdefault(uid, OperatorMark(f"waits for {names.get(finding.operator)}", "pause", Meaning.BUSY))
     return {uid: mark for uid, mark in (waiting | causes).items() if uid in names}

@@ -20,7 +20,7 @@ from console.ui.graph.compact import ROOM_BESIDE, ROW, compact_layout
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
-from console.ui.graph.marks import Mark, marks
+from console.ui.graph.marks import OperatorMark, marks
 from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
@@ -47,7 +47,7 @@ class NodePicture:
     parallelism: int
     box: Box
     state: str
-    mark: Mark | None  #: of a finding of health
+    mark: OperatorMark | None  #: of a finding of health
     numbers: OperatorLive | None
     flowing: bool
     stage: StageLive | None  #: its stage in the plan of a run in BATCH
@@ -212,7 +212,7 @@ def _node(
     graph: Mapping[str, Any],
     placed: Layout,
     live: Live,
-    mark: Mark | None,
+    mark: OperatorMark | None,
     skew: float | None,
     now: datetime,
 ) -> NodePicture:

@@ -45,7 +45,7 @@ _Extent = tuple[float, float]  #: from, to, in percent of the axis
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LabelPlace:
     """The place of a label: on the left of its mark or on the right, beside the mark or below it."""
 
     is_left: bool
@@ -65,7 +65,7 @@ class Mark:
     about: str
     label: str
     href: str
-    place: Place | None = None
+    place: LabelPlace | None = None
 
     @property
     def has_rule(self) -> bool:
@@ -212,7 +212,7 @@ def place_labels(marks: Sequence[Mark]) -> Iterator[Mark]:
     return (replace(mark, place=places.get(at)) for at, mark in enumerate(marks))
 
 
-def _free_place(mark: Mark, beside: list[_Extent], below: list[_Extent]) -> Place | None:
+def _free_place(mark: Mark, beside: list[_Extent], below: list[_Extent]) -> LabelPlace | None:
     """The first free place of the label, which is then taken."""
     breadth = len(mark.label) * _LETTER
     for row in (beside, below) if mark.may_be_below else (beside,):
@@ -220,5 +220,5 @@ def _free_place(mark: Mark, beside: list[_Extent], below: list[_Extent]) -> Plac
             right = left + breadth
             if left >= 0 and right <= 100 and not any(left < end and begin < right for begin, end in row):
                 row.append((left, right))
-                return Place(is_left=left < mark.at, is_below=row is below)
+                return LabelPlace(is_left=left < mark.at, is_below=row is below)
     return None

@@ -161,7 +161,7 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
     try:
         make_folder(aside.parent)
         aside.mkdir(mode=0o700)
-        progress = _Progress(row, sum(segment.nbytes for segment in segments))
+        progress = _CopyProgress(row, sum(segment.nbytes for segment in segments))
         for segment in segments:
             chunks = progress.counted(storage.file_chunks(root / segment.path))
             _write(aside / names[segment.path], verified_chunks(segment, chunks))
@@ -183,7 +183,7 @@ def _write(target: Path, chunks: Iterable[bytes]) -> None:
     sync_path(target)
 
 
-class _Progress:
+class _CopyProgress:
     """The bytes copied so far, as the phase of the operation."""
 
     def __init__(self, row: Operation, total: int) -> None:

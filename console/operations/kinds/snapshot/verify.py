@@ -89,7 +89,7 @@ def verification_under_way(checkpoint: Checkpoint) -> Operation | None:
     return active.filter(params__checkpoint=checkpoint.pk).select_related("requested_by").first()
 
 
-class _Progress:
+class _VerifyProgress:
     """Shows files, bytes and states that were read as the phase of the operation, and renews the pin."""
 
     def __init__(self, row: Operation, checkpoint: Checkpoint, segments: Sequence[Segment], skip: int) -> None:
@@ -179,7 +179,7 @@ def _check_until_due(row: Operation, checkpoint: Checkpoint, manifest: Manifest,
         WorkWithdrawn: the operation was withdrawn.
     """
     segments, due = manifest.segments(), time.monotonic() + _MAX_PASS_S
-    progress = _Progress(row, checkpoint, segments, len(check.files))
+    progress = _VerifyProgress(row, checkpoint, segments, len(check.files))
     for result in check_files(checkpoint, manifest, progress.on_file, skip=len(check.files)):
         check.files.append(result)
         if time.monotonic() >= due:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.ui.graph.layers import Edge, crossings, layers, ranks
-from console.ui.graph.layout import Box, Layout, Metrics, Point, layout
+from console.ui.graph.layout import Box, BoxSizes, Layout, Point, layout
 from tests.example_counts import examples
 
 FLIGHTS = ["flights", "airlines", "join", "window", "parquet"]
@@ -145,7 +145,7 @@ def _touches(segment: tuple[Point, Point], box: Box) -> bool:
 
 
 def test_the_metrics_are_those_of_the_picture() -> None:
-    placed = layout(["a"], [], Metrics(box_width=100, box_height=50, margin=10, foot=0))
+    placed = layout(["a"], [], BoxSizes(box_width=100, box_height=50, margin=10, foot=0))
     assert (placed.width, placed.height) == (120, 70)
     assert placed.boxes["a"] == Box(10, 10, 100, 50)
 

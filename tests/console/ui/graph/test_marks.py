@@ -4,7 +4,7 @@ import pytest
 
 from console.health.assessment import RULES
 from console.health.findings import Finding, Level
-from console.ui.graph.marks import Mark, marks
+from console.ui.graph.marks import OperatorMark, marks
 from console.ui.status import Meaning
 
 NAMES = {"orders": "orders", "join": "join orders", "sink": "sink"}
@@ -30,8 +30,8 @@ WITHOUT_OPERATOR = {
 def test_the_root_of_backpressure_is_slow_and_the_others_wait_for_it() -> None:
     slow = Finding(sentence="", rule="backpressure", operator="join", waiting=("orders",))
     assert marks([slow], NAMES) == {
-        "join": Mark("slow", "triangle", Meaning.ATTENTION),
-        "orders": Mark("waits for join orders", "pause", Meaning.BUSY),
+        "join": OperatorMark("slow", "triangle", Meaning.ATTENTION),
+        "orders": OperatorMark("waits for join orders", "pause", Meaning.BUSY),
     }
 
 
@@ -46,8 +46,8 @@ def test_the_most_severe_finding_counts_and_blame_counts_more_than_waiting() -> 
     slow = Finding(sentence="", rule="backpressure", operator="join", waiting=("orders",))
     result = marks([failed, skew, slow], NAMES)
     assert result == {
-        "orders": Mark("fails", "square", Meaning.FAILED),
-        "join": Mark("skewed", "triangle", Meaning.ATTENTION),
+        "orders": OperatorMark("fails", "square", Meaning.FAILED),
+        "join": OperatorMark("skewed", "triangle", Meaning.ATTENTION),
     }
 
 

@@ -7,15 +7,15 @@ from django.test import Client
 
 from console.jobs.models import Attempt
 from console.operations.models import Operation
-from console.ui.plots.marks import Mark, Place, place_labels
+from console.ui.plots.marks import LabelPlace, Mark, place_labels
 from tests.console.ui import blocks, numbers, rows
 
 AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
-BESIDE, BESIDE_LEFT = Place(is_left=False, is_below=False), Place(is_left=True, is_below=False)
-BELOW, BELOW_LEFT = Place(is_left=False, is_below=True), Place(is_left=True, is_below=True)
+BESIDE, BESIDE_LEFT = LabelPlace(is_left=False, is_below=False), LabelPlace(is_left=True, is_below=False)
+BELOW, BELOW_LEFT = LabelPlace(is_left=False, is_below=True), LabelPlace(is_left=True, is_below=True)
 
 
-def places(*marks: tuple[str, float, str]) -> list[Place | None]:
+def places(*marks: tuple[str, float, str]) -> list[LabelPlace | None]:
     """The places of marks of (kind, place on the axis in percent, label)."""
     return [mark.place for mark in place_labels([Mark(kind, at, AT, "", label, "") for kind, at, label in marks])]
 
@@ -34,7 +34,7 @@ def places(*marks: tuple[str, float, str]) -> list[Place | None]:
     ],
 )  # fmt: skip
 def test_a_label_covers_no_mark_and_no_other_label(
-    marks: list[tuple[str, float, str]], expected: list[Place | None]
+    marks: list[tuple[str, float, str]], expected: list[LabelPlace | None]
 ) -> None:
     assert places(*marks) == expected
 

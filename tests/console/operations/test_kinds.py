@@ -1,6 +1,7 @@
 """The contract of each kind of operation, over the registry: a new kind is tested without a line here."""
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
+from django.db import connection
 from django.db.models import Q
 from django.utils import timezone
 from pytest_django.fixtures import Settings
@@ -220,6 +222,23 @@ def second_class() -> Iterator[None]:
 def test_each_kind_has_a_class() -> None:
     assert [each.kind for each in operation_types()] == list(OperationKind)
     assert not check_kinds()
+
+
+@pytest.mark.django_db
+def test_indexes_and_triggers_of_postgres_have_the_kinds_of_the_classes() -> None:
+    """They are literals: a further kind of review, or with a savepoint, would be missed in silence."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_indexdef('weir_operation_reviews'::regclass)")
+        (reviews,) = cursor.fetchone()
+        cursor.execute("SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'weir_savepoint_label'")
+        (savepoints,) = cursor.fetchone()
+    of_review, with_savepoint = (
+        re.findall(r"'(\w+)'", part[1])
+        for part in (re.search(r"kind = ANY \(ARRAY\[(.*?)\]", each) for each in (reviews, savepoints))
+        if part is not None
+    )
+    assert of_review == [each.kind for each in operation_types() if each.is_review]
+    assert with_savepoint == [each.kind for each in operation_types() if each.takes_savepoint]
 
 
 @pytest.mark.usefixtures("second_class")

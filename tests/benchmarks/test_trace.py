@@ -216,10 +216,10 @@ def test_a_figure_above_its_limit_is_named() -> None:
     def path(hops: int, handovers: int = 0) -> Path:
         return Path((*((("first", ()),) * handovers), ("second", (("a", "f"),) * hops)))
 
-    within = {name: path(limit.measured) for name, limit in MAX_HOPS.items()}
-    calls = MAX_CALLS[FORWARDING].measured
-    assert overruns(within, {FORWARDING: [Turn(calls, 1), Turn(2 * calls, 1)]}) == []
-    above = within | {BARRIER: path(MAX_HOPS[BARRIER].measured + 1, MAX_HANDOVERS[BARRIER].measured + 1)}
+    within = {name: path(budget.limit) for name, budget in MAX_HOPS.items()}
+    calls = MAX_CALLS[FORWARDING].limit
+    assert overruns(within, {FORWARDING: [Turn(calls, 1), Turn(calls, 1), Turn(2 * calls, 1)]}) == []
+    above = within | {BARRIER: path(MAX_HOPS[BARRIER].limit + 1, MAX_HANDOVERS[BARRIER].limit + 1)}
     named = overruns(above, {FORWARDING: [Turn(calls + 1, 1)]})
     assert [line.split(": ")[1].split()[1] for line in named] == ["hops,", "handovers,", "calls,"]
 

@@ -6,6 +6,7 @@ dies, Postgres releases its lock, and the next pass repeats the work.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, reduce
 from operator import or_
 from typing import Final
@@ -18,6 +19,7 @@ from console.advisory_lock import try_lock
 from console.checkpoints.storage import mark_storage
 from console.housekeeping import scheduled_operations
 from console.operations.models import ACTIVE_STATES, Operation
+from console.operations.operation_type import OperationType
 from console.operations.registry import operation_type, operation_types
 from console.operations.restores import clones
 
@@ -58,10 +60,8 @@ def advance_operations() -> bool:
     """
     with try_lock(FILE_WORK_LOCK) as is_free:
         for work in _file_work() if is_free else ():
-            try:
+            with _log_error(work):
                 work()
-            except Exception:
-                log.exception("file work failed", work=repr(work))
     return is_free
 
 
@@ -70,10 +70,23 @@ def _file_work() -> Iterator[Callable[[], object]]:
     yield scheduled_operations.discard_surplus
     for operation in operation_types():
         if operation.files_due is not None:
-            rows = _active().filter(operation.files_due, kind=operation.kind).order_by("created_at")
-            for row in rows.select_related("job", "part_of", "requested_by")[: operation.files_at_once]:
-                yield partial(operation.advance_files, row)
+            yield partial(_advance_files, operation, operation.files_due)
     yield clones.delete_unfinished_clones
+
+
+def _advance_files(operation: OperationType, due: Q) -> None:
+    rows = _active().filter(due, kind=operation.kind).order_by("created_at")
+    for row in rows.select_related("job", "part_of", "requested_by")[: operation.files_at_once]:
+        with _log_error(row):
+            operation.advance_files(row)
+
+
+@contextmanager
+def _log_error(work: object) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        log.exception("file work failed", work=repr(work))
 
 
 def _active() -> QuerySet[Operation]:

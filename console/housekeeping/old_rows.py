@@ -19,6 +19,7 @@ from django.db.models.functions import Cast, Now
 from console.advisory_lock import try_lock
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, Kind, ReviewState, StateQuery, Status
 from console.jobs.models import Attempt, Job, Run
+from console.operations.kinds.job.succession import Succession
 from console.operations.models import (
     ACTIVE_STATES,
     Operation,
@@ -167,7 +168,7 @@ def old_operations() -> QuerySet[Operation]:
     ended, the newest operation of a schedule, and operations on a checkpoint whose row is there.
     """
     before = _days_ago(settings.WEIR_OPERATION_DAYS)
-    begins = [each.kind for each in operation_types() if each.begins_run or each.is_succession]
+    begins = [each.kind for each in operation_types() if each.begins_run or isinstance(each, Succession)]
     records = [each.kind for each in operation_types() if each.is_record]
     on_snapshots = [each.kind for each in types_of(SnapshotOperation)]
     starts = Q(kind__in=begins) & Q(run__isnull=False)

@@ -50,9 +50,7 @@ class OperationType:
         blocked_by_maintenance: it starts or ends a run for good, or touches files of snapshots.
         begins_run: it creates a run, whose state decides its end.
         ends_run: the run's end is its end.
-        is_succession: it ends the run and then restores a snapshot; each part is an operation of its own.
         takes_savepoint: its result names the savepoint.
-        is_delegated: the job master carries it out.
         changes_run: it is an event on the time axis of the job.
         goal: state that the run is to reach, in words.
         states: states of the run that it brings about.
@@ -73,9 +71,7 @@ class OperationType:
     blocked_by_maintenance: ClassVar[bool] = False
     begins_run: ClassVar[bool] = False
     ends_run: ClassVar[bool] = False
-    is_succession: ClassVar[bool] = False
     takes_savepoint: ClassVar[bool] = False
-    is_delegated: ClassVar[bool] = False
     changes_run: ClassVar[bool] = False
     goal: ClassVar[str] = ""
     states: ClassVar[tuple[RunState, ...]] = ()

@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from console.checkpoints.models import Checkpoint
+from console.operations.kinds.job.delegated import DelegatedOperation
 from console.operations.models import Operation
 from console.operations.registry import operation_type
 
@@ -43,7 +44,7 @@ def _moments(operation: Operation, checkpoint: Checkpoint | None) -> Iterator[tu
     kind = operation_type(operation.kind)
     yield "Requested", operation.created_at
     if operation.started_at is not None:
-        yield "Taken by the job master" if kind.is_delegated else "Started", operation.started_at
+        yield "Taken by the job master" if isinstance(kind, DelegatedOperation) else "Started", operation.started_at
     for entered in operation.phases:
         at = datetime.fromisoformat(entered["at"])
         is_before_end = operation.ended_at is None or at < operation.ended_at  # the end may be written with a phase

@@ -16,6 +16,7 @@ from console.csv_files import csv_file
 from console.jobs.models import Run
 from console.metrics.live import CheckpointLive, live_metrics
 from console.operations.expected_times import expected_duration
+from console.operations.kinds.job.succession import Succession
 from console.operations.models import Operation
 from console.operations.registry import operation_type
 from console.operations.selectors import with_runs
@@ -120,7 +121,7 @@ def _runs_of(rows: Sequence[Operation]) -> list[str]:
 
 
 def _has_parts(operation: Operation) -> bool:
-    return operation_type(operation.kind).is_succession or bool(operation.params.get("target"))
+    return isinstance(operation_type(operation.kind), Succession) or bool(operation.params.get("target"))
 
 
 def _progress(operation: Operation) -> CheckpointLive | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Q
 from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
@@ -21,6 +21,7 @@ from console.checkpoints.storage import job_root
 from console.housekeeping import reconciler
 from console.housekeeping.advance import advance_operations
 from console.jobs.models import Job
+from console.operations.kinds.snapshot.discard import Discard
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from runtime.core.snapshot.pins import PINS_FOLDER
@@ -118,6 +119,19 @@ def test_a_pin_keeps_the_files_of_a_checkpoint_before_its_clone_takes_the_first(
     monkeypatch.setattr("os.link", link_pinned)
     request(OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk})
     assert set(pinned) == {True}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_error_of_one_kind_of_work_stops_no_other(operator: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the query that selects its operations: it ended the pass, before the kinds behind it."""
+    run = rows.run(rows.job())
+    savepoint = rows.checkpoint(run, 1, kind="savepoint")
+    context = OperationRequestContext(user=operator)
+    verification = request(context, run.job, "verify", {"checkpoint": savepoint.pk}).operation
+    monkeypatch.setattr(Discard, "files_due", Q(no_such_column=1))
+    assert advance_operations()
+    verification.refresh_from_db()
+    assert not verification.is_active, verification.state
 
 
 def test_another_queue_than_that_of_the_reconciler_has_the_file_work(settings: Settings) -> None:

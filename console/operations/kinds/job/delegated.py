@@ -64,7 +64,6 @@ class DelegatedOperation(JobOperation):
     bulk_title, bulk_effect: texts of the page that requests it of several jobs.
     """
 
-    is_delegated = True
     due = RUN_ENDED
     reached_state: ClassVar[RunState | None] = None
     bulk_title: ClassVar[str]

@@ -36,7 +36,6 @@ class Succession(JobOperation):
     ending_param: parameter that is about the run that has ended, and no parameter of the restore.
     """
 
-    is_succession = True
     blocked_by_maintenance = True
     due = Q()
     ending_param: ClassVar[str]

@@ -18,11 +18,12 @@ from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job, Run
 from console.jobs.services import lock_job
 from console.operations.holds import hold_reason
+from console.operations.kinds.job.succession import Succession
 from console.operations.models import ACTIVE_STATES, Operation, OperationKind, OperationState
 from console.operations.operation_type import PlainCommand, SnapshotOperation, checkpoint_of
 from console.operations.params import CheckpointParams
 from console.operations.preview import Confirmation
-from console.operations.registry import operation_types
+from console.operations.registry import operation_types, types_of
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
 log = structlog.get_logger(__name__)
@@ -158,7 +159,7 @@ def _operation_dependency(checkpoint: Checkpoint) -> str | None:
     needing = Q(kind__in=reading, params__checkpoint=checkpoint.pk)
     needing |= Q(kind=OperationKind.COPY, part_of__result__checkpoint=checkpoint.number)
     if checkpoint.kind == Kind.STOP:
-        successions = [each.kind for each in operation_types() if each.is_succession]
+        successions = [each.kind for each in types_of(Succession)]
         needing |= Q(kind__in=successions, run=checkpoint.run_id)
     row = Operation.objects.filter(needing, job=checkpoint.job_id, state__in=ACTIVE_STATES).first()
     return f"Operation {row.pk} ({row.kind}) needs the savepoint's files until it ends." if row else None

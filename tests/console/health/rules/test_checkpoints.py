@@ -9,6 +9,7 @@ from console.health.findings import Level
 from console.health.rules.checkpoints import blame
 from console.metrics.live import OperatorLive
 from runtime.core.job.lifecycle import RunState
+from runtime.task.task import FAILED_MERGES_COUNTER
 from tests.console.health.facts_of import ago, checkpoint, facts, found, operators, phases, sentence, subtask
 
 
@@ -227,6 +228,6 @@ def test_unreadable_manifests_are_named() -> None:
 
 def test_failed_merges_of_state_files_are_named_by_operator() -> None:
     live = facts().live
-    report = type(live)(at=live.at, operators={"join": OperatorLive(counters={"failed_merges": 2})})
+    report = type(live)(at=live.at, operators={"join": OperatorLive(counters={FAILED_MERGES_COUNTER: 2})})
     assert "Merges of state files of" in sentence("state-unmerged", live=report)
     assert found("state-unmerged", live=type(live)(at=live.at, operators={"join": OperatorLive()})) is None

@@ -91,9 +91,12 @@ class CompactingWriter(SinkWriter):
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         self._waiting = [msgspec.structs.replace(file, checkpoints=file.checkpoints + 1) for file in self._waiting]
         self._waiting += [_small_file(each) for each in self._inner.prepare(checkpoint)]
+        ended = list(self._take_merged())  # a checkpoint has the files whose merge begins with it
         for files in self._due_files():
             self._submit(files)
-        prepared = [self._committable(merged, checkpoint) for merged in self._take_merged()]
+        if self._is_finished:
+            ended += self._take_merged()
+        prepared = [self._committable(merged, checkpoint) for merged in ended]
         if prepared:
             sync_path(self._folder)
         self._state.replace(msgspec.to_builtins(self._waiting))

@@ -114,7 +114,7 @@ def piece_hash(data: int, at: int, left: int) -> np.uint64:
     return mixed
 
 
-@compiled(NOTHING, BYTES, INTEGERS, INTEGERS, WORDS_OUT)
+@compiled(NOTHING, BYTES, INTEGERS, INTEGERS, WORDS_OUT, releases_gil=False)
 def hash_texts(data: Bytes, starts: Integers, lengths: Integers, hashes: Words) -> None:
     """`hashes[i]` becomes the hash of the `lengths[i]` bytes of `data` (at least 16) from `starts[i]` on.
 

@@ -1,7 +1,7 @@
 """Compilation with numba. No other module imports numba, which has no types of its own.
 
 Kernels are compiled for a single signature when their module is imported, or read from the cache of `loading`. They
-release the GIL, start no thread, and check no bounds. Integer division by zero is undefined.
+release the GIL by default, start no thread, and check no bounds. Integer division by zero is undefined.
 
 numba converts a mixture of int64 and uint64 to float64, so kernels convert explicitly.
 """
@@ -42,11 +42,15 @@ NOTHING: Final = types.void
 TWO_INTEGERS: Final[Any] = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
-def compiled(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Compiles a kernel for the given types, at once."""
+def compiled(result: Any, *arguments: Any, releases_gil: bool = True) -> Callable[[F], F]:
+    """Compiles a kernel for the given types, at once.
+
+    Args:
+        releases_gil: False for a kernel of microseconds: a thread beside busy ones waits milliseconds for the GIL.
+    """
 
     def compile_kernel(function: F) -> F:
-        kernel: Any = njit(result(*arguments), cache=True, nogil=True, error_model="numpy")(function)
+        kernel: Any = njit(result(*arguments), cache=True, nogil=releases_gil, error_model="numpy")(function)
         return cast("F", kernel)
 
     return compile_kernel

@@ -186,7 +186,7 @@ class KeyedTable:
         if not len(changed) and not self._dropped:
             return self._history.newest
         rows = self._copy(changed)
-        groups, replaced_ids = self._replaced(changed, rows)
+        groups, replaced_ids = _replaced(changed, rows, self._captured.data[changed], self._dropped)
         self._history.newest()  # computes the hashes of all captures
         hashes = self._hashes.data[replaced_ids]
 
@@ -270,11 +270,12 @@ class KeyedTable:
         rows = self._copy(row_ids)
         if not len(row_ids) and not self._dropped:
             return rows
-        groups, replaced_ids = self._replaced(row_ids, rows)
+        are_known, dropped = self._captured.data[row_ids], self._dropped
         hashes, capacity = self._hashes, self._index.capacity
 
         def change(sums: ProofSums) -> None:
             hashes.grow(capacity)
+            groups, replaced_ids = _replaced(row_ids, rows, are_known, dropped)
             sums.remove(groups, hashes.data[replaced_ids])
             rows.add_to(sums)
             hashes.data[row_ids] = rows.hashes
@@ -284,12 +285,6 @@ class KeyedTable:
         self._dirty.data[row_ids] = False
         self._captured.data[row_ids] = True
         return rows
-
-    def _replaced(self, row_ids: RowIds, rows: TableRows) -> tuple[Groups, RowIds]:
-        """The rows of the last capture that `rows` replaces or that were deleted since, with their groups."""
-        is_known = self._captured.data[row_ids]
-        groups = [*(groups for groups, _ in self._dropped), rows.groups[is_known]]
-        return np.concatenate(groups), np.concatenate([*(ids for _, ids in self._dropped), row_ids[is_known]])
 
     def _widen(self, before: TableSchema) -> None:
         """Widens to the types of the schema; key codes stay unchanged. Earlier captures keep their types."""
@@ -330,3 +325,11 @@ class KeyedTable:
             part.grow(self._index.capacity)
         for column in self._columns.values():
             column.grow(self._index.capacity)
+
+
+def _replaced(
+    row_ids: RowIds, rows: TableRows, are_known: Mask, dropped: Sequence[tuple[Groups, RowIds]]
+) -> tuple[Groups, RowIds]:
+    """The rows of the last capture that `rows` replaces, or that were deleted since (`dropped`), with their groups."""
+    groups = [*(groups for groups, _ in dropped), rows.groups[are_known]]
+    return np.concatenate(groups), np.concatenate([*(ids for _, ids in dropped), row_ids[are_known]])

@@ -63,14 +63,14 @@ class ObjectRows:
 
     def replace_in(self, sums: ProofSums, before: Mapping[Entry, Stored | None]) -> None:
         """Replaces the values `before` of the same entries in a proof; None: the entry was or is absent."""
-        previous = self._hashed([before[entry] for entry in self._by_entry])
+        previous = self._hashed(_encoded_values([before[entry] for entry in self._by_entry]))
         for change, (present, hashes) in ((sums.remove, previous), (sums.add, self._present)):
             change(self.groups[present], hashes[present])
 
     def to_batch(self, rows: RowIds) -> pa.RecordBatch:
         """The rows with the numbers `rows`, in the layout of a segment."""
-        values = _encoded_values([self._values[row] for row in rows.tolist()])
-        columns = [pa.array(self.groups[rows]), values.is_null(), self._keys.take(pa.array(rows)), values]
+        keys, values = (column.take(pa.array(rows)) for column in (self._keys, self._values))
+        columns = [pa.array(self.groups[rows]), values.is_null(), keys, values]
         return pa.RecordBatch.from_arrays(columns, schema=_SEGMENT_SCHEMA)
 
     @cached_property
@@ -78,19 +78,19 @@ class ObjectRows:
         return pa.array(list(map(_row_key, self._by_entry)), _BINARY_TYPE)
 
     @cached_property
-    def _values(self) -> list[Stored | None]:
-        return list(self._by_entry.values())
+    def _values(self) -> pa.Array:
+        return _encoded_values(list(self._by_entry.values()))
 
     @cached_property
     def _present(self) -> tuple[Mask, Hashes]:
         """Whether each entry has a value, and its hash."""
         return self._hashed(self._values)
 
-    def _hashed(self, values: Sequence[Stored | None]) -> tuple[Mask, Hashes]:
+    def _hashed(self, values: pa.Array) -> tuple[Mask, Hashes]:
         """Whether each value is present, and the hash of its entry, as `PrimaryKey.row_hashes` computes it."""
-        column = _encoded_values(values)
-        present = column.is_valid().to_numpy(zero_copy_only=False)
-        return present, row_hashes(hash_column(self._keys), [value_input(column)], ~present)
+        column = value_input(values)
+        present = np.ones(len(values), np.bool_) if column.valid is None else column.valid
+        return present, row_hashes(hash_column(self._keys), [column], ~present)
 
 
 class ObjectTable:

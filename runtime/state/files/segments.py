@@ -172,7 +172,9 @@ class _CountingSink:
     blocks: list[SegmentBlock] = field(default_factory=list)
     closed: bool = False
     _chunks: list[bytes] = field(default_factory=list)
-    _block: Checksum | None = None  #: the checksum of the block that is being written
+    _block: Checksum | None = (
+        None  #: of the block that is being written; None: the first, which begins as the file does
+    )
 
     def write(self, data: Any) -> int:
         chunk = bytes(data)
@@ -190,18 +192,18 @@ class _CountingSink:
         """Required by the IPC writer."""
         self.closed = True
 
-    def begin_block(self, before: bytes) -> None:
-        self._block = Checksum(before)
+    def begin_block(self, head: bytes) -> None:
+        if self.blocks:
+            self._block = Checksum(head)
 
     def end_block(self, part: _BlockRows, offset: int) -> None:
-        assert self._block is not None, "the block has begun"
         self.rows += part.stop - part.start
         self.blocks.append(
             SegmentBlock(
                 offset=offset,
                 nbytes=self.nbytes - offset,
                 rows=part.stop - part.start,
-                checksum=self._block.text,
+                checksum=(self._block or self.digest).text,
                 first_group=part.first_group,
                 last_group=part.last_group,
             )
@@ -226,7 +228,7 @@ def _encode(
         for batch in itertools.chain([first], iterator):
             for part in parts(batch):
                 offset = max(len(head), sink.nbytes)
-                sink.begin_block(head if sink.nbytes else b"")
+                sink.begin_block(head)
                 for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
                     writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
                     stream.flush()

@@ -28,7 +28,8 @@ from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
 from runtime.kernels.loading import native
-from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartSlot, serve_slots
+from runtime.launch.member import StartSlot, serve_slots
+from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.shared_folders import check_inputs
@@ -63,42 +64,41 @@ class LocalLauncher(SlotPoolLauncher):
     def host(self) -> str:
         return "127.0.0.1"
 
-    def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
+    def open(self, pool: SlotPool, job: CompiledJob) -> None:
         native()  # before the slots connect: the first compilation on a machine takes longer than a heartbeat may
-        self._threads = [
-            threading.Thread(target=self.run_member, args=(pool, index, job), name=f"slot-{index}", daemon=True)
-            for index in range(job.graph.parallelism)
-        ]
-        pool.on_start()
-        for thread in self._threads:
-            thread.start()
-        threading.Thread(target=_watch_threads, args=(pool, self._threads), name="slots-ended", daemon=True).start()
+
+    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(
+            target=self.run_member, args=(pool, number, job), name=f"member-{number}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def kill_member(self, number: int) -> None:
+        """Does nothing: a thread that hangs cannot be ended, and its slot is fenced."""
 
     def end_members(self) -> None:
         for thread in self._threads:
             thread.join(self._stop_timeout_s)
 
-    def run_member(self, pool: SlotPool, index: int, job: CompiledJob) -> None:
+    def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
         def run(start: StartSlot) -> None:
             config = SlotConfig(
-                index=index, token=Token(start.token), secret=start.secret, master=start.master, job=job
+                index=start.slot, token=Token(start.token), secret=start.secret, master=start.master, job=job
             )
             run_slot(config, self.open_exchange, FileStore)
 
+        error = ""
         try:
-            serve_slots(pool.address, index, run)
-        except Exception as error:
-            log.error("a pool member failed", slot=index, traceback=traceback_text(error))
-            pool.on_lost(index, repr(error))
+            serve_slots(pool.address, number, run)
+        except Exception as failure:
+            error = repr(failure)
+            log.error("a pool member failed", member=number, traceback=traceback_text(failure))
+        pool.on_end(number, error)
 
     def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         return MemoryExchange(self._hub, slot, token, listener, secret)
-
-
-def _watch_threads(pool: SlotPool, threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join()
-    pool.on_end(None)
 
 
 def run_local(

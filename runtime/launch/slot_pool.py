@@ -1,15 +1,12 @@
 """Slot pool: processes or threads that outlive an attempt and run a slot of each attempt.
 
 A slot belongs to a single attempt: its connections are fenced by the attempt's token and close with it. A pool member
-(the task of a Spark stage, or a thread) stays. It has a control connection of its own to the master, fenced by the
-token of the attempt for which the pool was launched. The whole pool ends if a member is lost, or if its slot does not
-exit in time. The pool is independent of Spark; the master decides when an attempt is over.
+(a task of Spark, or a thread) stays, and keeps the number of its slot. A member that is lost is replaced; the others
+stay. The pool is independent of Spark; the master decides when an attempt is over.
 """
 
-import os
-import queue
+import itertools
 import secrets
-import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,90 +16,43 @@ from typing import Final
 import msgspec
 import structlog
 
-from runtime.access.redaction import redact
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.control.endpoints import ControlClient, ControlServer, Hello
+from runtime.io.control.endpoints import ControlServer, Hello
+from runtime.launch.member import PoolMemberFailed, SlotExited, SlotPoolAddress, StartSlot
 from runtime.master.launcher import SlotPhase, SlotStatus, describe_loss
 
-_MAX_DETAIL_CHARACTERS: Final = 1_000
-RELAUNCH_PAUSE_S: Final = 1.0  #: between launches of a pool that loses a member before any slot runs
-SLOT_EXIT_TIMEOUT_S: Final = 5.0  #: how long slots have to exit after `Shutdown`; then their pool is stopped
+POLL_INTERVAL_S: Final = 0.5  #: between looks at members that start
+REPLACEMENT_PAUSE_S: Final = 0.25  #: after a replacement: members may be lost as fast as they start
+SLOT_EXIT_TIMEOUT_S: Final = 5.0  #: how long slots have to exit after `Shutdown`; then their processes are replaced
 
 log = structlog.get_logger()
 
 OnExit = Callable[[str | None], None]
 
 
-class StartSlot(msgspec.Struct, frozen=True):
-    """To a pool member: run a slot of attempt `token`."""
+@dataclass(slots=True)
+class _Member:
+    """A member of the pool. `slot`: None until the member gets a slot, which it keeps."""
 
-    token: int
-    secret: str
-    master: str
-
-
-class SlotExited(msgspec.Struct, frozen=True, tag=True):
-    """From a pool member: the slot of attempt `token` has exited, with its connections and threads."""
-
-    token: int
-
-
-class PoolMemberFailed(msgspec.Struct, frozen=True, tag=True):
-    """From a pool member: it has failed and runs no further slots."""
-
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPoolAddress:
-    """Address and credentials of the pool, passed to each member at its start."""
-
-    token: Token
-    secret: str
-    master: str
-
-
-def serve_slots(address: SlotPoolAddress, index: int, run: Callable[[StartSlot], None]) -> None:
-    """Runs slots until the master closes the connection. `run` runs a slot and returns when the slot has exited."""
-    inbox: queue.SimpleQueue[StartSlot | None] = queue.SimpleQueue()
-    hello = Hello(
-        token=address.token,
-        secret=address.secret,
-        slot=index,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        address="",
-    )
-    master = ControlClient(
-        address.master, hello, StartSlot, on_message=inbox.put, on_lost=lambda reason: inbox.put(None)
-    )
-    try:
-        while (assignment := inbox.get()) is not None:
-            run(assignment)
-            master.send(SlotExited(assignment.token))
-    except Exception as error:
-        master.send(PoolMemberFailed(redact(repr(error))[:_MAX_DETAIL_CHARACTERS]))
-        raise
-    finally:
-        master.close()
+    slot: int | None = None
+    is_connected: bool = False
+    is_running: bool = False  #: its slot has not exited
 
 
 class SlotPool:
-    """Master's view of the pool members of a single launch. Thread-safe."""
+    """Master's view of the pool members of a run. Thread-safe. Members are numbered; no number is used twice."""
 
     def __init__(self, token: Token, size: int, host: str) -> None:
         self._size = size
         self._changed = threading.Condition()
-        self._assignment: StartSlot | None = None
+        self._numbers = itertools.count()
+        self._members: dict[int, _Member] = {}
+        self._attempt: StartSlot | None = None  #: slots are given to members that come; None: no slot is needed
         self._on_exit: OnExit = lambda error: None
-        self._members: set[int] = set()
-        self._exited_members: set[int] = set()
-        self._has_lost_member = False
-        self._has_ended = False
-        self._slots_lost = False
+        self._is_dismissed = False
+        self._error = ""  #: why no member can start
         self._status = SlotStatus(phase=SlotPhase.OPENING, wanted=size)
-        self._error: str | None = None
         secret = secrets.token_hex(16)
         self._server = ControlServer(
             token,
@@ -110,104 +60,164 @@ class SlotPool:
             SlotExited | PoolMemberFailed,
             on_hello=self._on_hello,
             on_message=self._on_message,
-            on_lost=self.on_lost,
+            on_lost=self._on_lost,
             host=host,
         )
         self.address = SlotPoolAddress(token=token, secret=secret, master=self._server.address)
 
     @property
-    def is_intact(self) -> bool:
-        """Whether no member was lost and the pool has not ended."""
-        return not self._has_lost_member and not self._has_ended
+    def error(self) -> str:
+        """Why the pool can start no members; "" if it can."""
+        return self._error
 
     @property
-    def has_lost_slots(self) -> bool:
-        """Whether the cluster took a member away before any slot ran, which is no failure of the job."""
-        return self._slots_lost and not self.is_intact
+    def is_dismissed(self) -> bool:
+        return self._is_dismissed
 
     @property
     def status(self) -> SlotStatus:
         with self._changed:
-            if not self.is_intact or len(self._members) == self._size:
-                return SlotStatus(phase=SlotPhase.READY, wanted=self._size, available=self._size)
-            missing = tuple(sorted(set(range(self._size)) - self._members))
-            return replace(self._status, missing=missing)
+            connected = self._connected_members
+            phase = SlotPhase.READY if self._error or connected >= self._size else self._status.phase
+            return replace(self._status, phase=phase, connected=connected)
 
-    def on_shortage(self, available: int, cause: str) -> None:
-        """Called by the launcher: the cluster has fewer slots than the pool needs, or has not started the tasks yet."""
-        with self._changed:
-            self._status = SlotStatus(
-                phase=SlotPhase.WAITING, wanted=self._size, available=available, shortage_cause=cause
-            )
+    # ------------------------------------------------------------ from the launcher
 
-    def on_start(self) -> None:
-        """Called by the launcher when the processes of all members are starting."""
+    def new_members(self, timeout_s: float) -> list[int]:
+        """The numbers of members to start now. Waits at most `timeout_s` seconds for a member to be missing."""
         with self._changed:
-            self._status = SlotStatus(phase=SlotPhase.STARTING, wanted=self._size, available=self._size)
+            self._changed.wait_for(lambda: self._is_dismissed or len(self._members) < self._size, timeout_s)
+            count = 0 if self._is_dismissed else self._size - len(self._members)
+            numbers = list(itertools.islice(self._numbers, count))
+            self._members.update((number, _Member()) for number in numbers)
+            return numbers
 
-    def start_slots(self, assignment: StartSlot, ended: OnExit) -> None:
-        """Makes every present and future member run a slot of the attempt. `ended`: see `Launcher.launch`."""
+    def on_status(self, phase: SlotPhase, available: int = 0, cause: str = "") -> None:
+        """Called by the launcher: its progress, the slots that the cluster has, and the cause of a shortage."""
         with self._changed:
-            self._assignment, self._on_exit = assignment, ended
-            self._exited_members.clear()
-            stands, error = self.is_intact, self._error or "a pool member was lost before it was needed"
-            for member in self._members:
-                self._server.send(member, assignment)
-        if not stands:
-            ended(error)
+            self._status = SlotStatus(phase=phase, wanted=self._size, available=available, shortage_cause=cause)
 
-    def wait_until_empty(self, timeout_s: float) -> bool:
-        """Waits at most `timeout_s` seconds for all slots to exit. False: a slot still runs, or a member was lost."""
+    def on_error(self, error: str) -> None:
+        """Called by the launcher: members cannot be started."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.is_intact or len(self._exited_members) == self._size, timeout_s)
-            return self.is_intact and len(self._exited_members) == self._size
+            self._error = self._error or error
+            on_exit = self._end_attempt()
+        on_exit(error)
+
+    def on_end(self, number: int, error: str, *, is_retried: bool = False) -> None:
+        """Called by the launcher: the process or thread of a member has ended.
+
+        Args:
+            error: why, if it is known to the launcher.
+            is_retried: whether another may start even if this one never connected, as when an executor was lost.
+        """
+        with self._changed:
+            member = self._members.get(number)
+            has_failed_to_start = member is not None and not member.is_connected
+            if has_failed_to_start and is_retried:
+                del self._members[number]
+                self._changed.notify_all()
+        if has_failed_to_start and not is_retried and not self._is_dismissed:
+            self.on_error(error or "a pool member has ended before it connected")
+
+    # ------------------------------------------------------------ from the master
+
+    def start_slots(self, attempt: StartSlot, on_exit: OnExit) -> None:
+        """Makes present and future members run the slots of an attempt, one each. `on_exit`: see `Launcher.launch`.
+
+        `attempt.slot` is ignored.
+        """
+        with self._changed:
+            self._attempt, self._on_exit = attempt, on_exit
+            for number in sorted(self._members):
+                self._start_slot(number)
+            error = self._error
+            on_exit = self._end_attempt() if error else on_exit
+        if error:
+            on_exit(error)
+
+    def release_slots(self, lost_slot: int | None, timeout_s: float) -> list[int]:
+        """Waits until the slots of the last attempt have exited. Returns the members that must be killed.
+
+        These are the members with the slot `lost_slot`, and those whose slots did not exit within `timeout_s` seconds.
+        They no longer belong to the pool.
+        """
+        with self._changed:
+            self._end_attempt()
+            lost = {number for number, member in self._members.items() if member.slot == lost_slot is not None}
+            self._changed.wait_for(lambda: self._running_members <= lost, timeout_s)
+            killed = sorted((lost & self._members.keys()) | self._running_members)
+            for number in killed:
+                del self._members[number]
+            self._changed.notify_all()
+        for number in killed:
+            self._server.drop(number)
+        return killed
 
     def dismiss_members(self) -> None:
         """Closes the connections of all members, which makes them exit."""
+        with self._changed:
+            self._is_dismissed = True
+            self._changed.notify_all()
         self._server.close()
 
-    def on_end(self, error: str | None, *, slots_lost: bool = False) -> None:
-        """Called by the launcher once every member has exited. `slots_lost`: the cluster lost an executor."""
-        with self._changed:
-            self._has_ended, self._error = True, error
-            self._slots_lost = self._slots_lost or (slots_lost and self._assignment is None)
-            ended = self._on_exit
-            self._changed.notify_all()
-        ended(error)
+    # ------------------------------------------------------------ from the members
 
-    def _on_hello(self, member: int, hello: Hello) -> None:
+    def _on_hello(self, number: int, hello: Hello) -> None:
         with self._changed:
-            self._members.add(member)
-            if self._assignment is not None:
-                self._server.send(member, self._assignment)
+            if (member := self._members.get(number)) is not None:
+                member.is_connected = True
+                self._start_slot(number)
 
-    def _on_message(self, member: int, message: SlotExited | PoolMemberFailed) -> None:
+    def _on_message(self, number: int, message: SlotExited | PoolMemberFailed) -> None:
         if isinstance(message, PoolMemberFailed):
-            self._break_up(member, message.detail)
-        else:
-            self._on_slot_exited(member, message.token)
-
-    def _on_slot_exited(self, member: int, token: int) -> None:
+            self._lose(number, message.detail)
+            return
         with self._changed:
-            if self._assignment is None or token != self._assignment.token:
+            if (member := self._members.get(number)) is None or not member.is_running:
                 return
-            self._exited_members.add(member)
-            ended = self._on_exit
+            member.is_running = False
+            on_exit = self._end_attempt()
             self._changed.notify_all()
-        ended(f"slot {member} has exited or could not start: see its log")
+        on_exit(f"slot {member.slot} has exited or could not start: see its log")
 
-    def on_lost(self, member: int, reason: str) -> None:
-        """A member was lost without being dismissed. Launchers call it as well, for a member that never connected."""
-        with self._changed:
-            self._slots_lost = self._slots_lost or (self._assignment is None and self.is_intact)
-        self._break_up(member, describe_loss(reason))
+    def _on_lost(self, number: int, reason: str) -> None:
+        self._lose(number, describe_loss(reason))
 
-    def _break_up(self, member: int, reason: str) -> None:
+    # ------------------------------------------------------------ internals, with the lock held
+
+    def _lose(self, number: int, reason: str) -> None:
         with self._changed:
-            self._has_lost_member = True
-            ended = self._on_exit
+            if (member := self._members.pop(number, None)) is None:
+                return
+            on_exit = self._end_attempt() if member.is_running else None
             self._changed.notify_all()
-        ended(f"the process of slot {member} is lost: {reason}")
+        if on_exit is not None:
+            on_exit(f"the process of slot {member.slot} is lost: {reason}")
+
+    def _start_slot(self, number: int) -> None:
+        """Gives a connected member its slot, or the first slot that no member has."""
+        member = self._members[number]
+        if self._attempt is None or not member.is_connected or member.is_running:
+            return
+        if member.slot is None:
+            taken = {other.slot for other in self._members.values()}
+            member.slot = next(slot for slot in range(self._size) if slot not in taken)
+        member.is_running = True
+        self._server.send(number, msgspec.structs.replace(self._attempt, slot=member.slot))
+
+    def _end_attempt(self) -> OnExit:
+        """Gives out no more slots. Returns the callback of the attempt."""
+        self._attempt = None
+        return self._on_exit
+
+    @property
+    def _connected_members(self) -> int:
+        return sum(member.is_connected for member in self._members.values())
+
+    @property
+    def _running_members(self) -> set[int]:
+        return {number for number, member in self._members.items() if member.is_running}
 
 
 class SlotPoolLauncher(ABC):
@@ -241,47 +251,76 @@ class SlotPoolLauncher(ABC):
         """Address at which slots reach this process."""
 
     @abstractmethod
-    def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
-        """Starts a member per slot, which calls `serve_slots`. Calls `pool.on_end` after the last. Returns at once."""
+    def open(self, pool: SlotPool, job: CompiledJob) -> None:
+        """Prepares the start of members. May block; returns early once the pool is dismissed.
+
+        Raises:
+            Exception: no member can start.
+        """
+
+    @abstractmethod
+    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+        """Starts a member, which calls `serve_slots`. `pool.on_end` is called after its end. Returns at once."""
+
+    @abstractmethod
+    def kill_member(self, number: int) -> None:
+        """Begins to end a member that hangs, if that is possible."""
 
     @abstractmethod
     def end_members(self) -> None:
         """Waits until the dismissed members have exited, or gives up."""
 
+    def report(self, pool: SlotPool) -> None:
+        """Reports the progress of members that start, by `pool.on_status`; called every `POLL_INTERVAL_S`."""
+        pool.on_status(SlotPhase.STARTING, pool.status.wanted)
+
+    @staticmethod
+    def describe(error: Exception) -> str:
+        """An error of `open` or `start_member` as text."""
+        return str(error)
+
+    # ------------------------------------------------------------ launcher.Launcher
+
     def prepare(self, job: CompiledJob, token: Token) -> None:
-        if self._pool is not None and not self._pool.is_intact:
+        if self._pool is not None and self._pool.error:
             self.stop()
         self._ensure_pool(job, token)
 
     def status(self) -> SlotStatus:
         assert self._pool is not None, "prepare comes first"
-        if not self._pool.has_lost_slots:
-            return self._pool.status
-        token = self._pool.address.token
-        self.stop()
-        threading.Event().wait(RELAUNCH_PAUSE_S)
-        self._ensure_pool(self._job, token)
-        size = self._job.graph.parallelism
-        return SlotStatus(phase=SlotPhase.WAITING, wanted=size, shortage_cause="a slot was lost before the job started")
+        return self._pool.status
 
     def launch(self, job: CompiledJob, token: Token, secret: str, master: str, ended: OnExit) -> None:
-        self._ensure_pool(job, token).start_slots(StartSlot(token, secret, master), ended)
+        self._ensure_pool(job, token).start_slots(StartSlot(0, token, secret, master), ended)
 
-    def _ensure_pool(self, job: CompiledJob, token: Token) -> SlotPool:
-        """The current pool; launches a pool if there is none."""
-        if self._pool is None:
-            self._job = job
-            self._pool = SlotPool(token, job.graph.parallelism, self.host)
-            self.start_members(self._pool, job)
-        return self._pool
-
-    def rest(self) -> None:
-        if self._pool is not None and not self._pool.wait_until_empty(self._exit_timeout_s):
-            log.warning("slots did not exit in time: their pool is stopped")
-            self.stop()
+    def rest(self, lost_slot: int | None) -> None:
+        if self._pool is not None:
+            for number in self._pool.release_slots(lost_slot, self._exit_timeout_s):
+                log.warning("a slot did not exit, or must not run again: its process is replaced", member=number)
+                self.kill_member(number)
 
     def stop(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.dismiss_members()
             self.end_members()
+
+    def _ensure_pool(self, job: CompiledJob, token: Token) -> SlotPool:
+        """The pool, which stays for the next attempts."""
+        if self._pool is None:
+            self._pool = SlotPool(token, job.graph.parallelism, self.host)
+            threading.Thread(target=self._fill, args=(self._pool, job), name="slot pool", daemon=True).start()
+        return self._pool
+
+    def _fill(self, pool: SlotPool, job: CompiledJob) -> None:
+        """Starts members, and replaces those that are lost, until the pool is dismissed."""
+        try:
+            self.open(pool, job)
+            while not pool.is_dismissed:
+                for number in (numbers := pool.new_members(POLL_INTERVAL_S)):
+                    self.start_member(pool, number, job)
+                if numbers or pool.status.phase is not SlotPhase.READY:
+                    self.report(pool)
+                threading.Event().wait(REPLACEMENT_PAUSE_S if numbers else 0)
+        except Exception as error:
+            pool.on_error(self.describe(error))

@@ -1,26 +1,25 @@
 """Job master on Spark: `python -m runtime.launch.spark run RUN TOKEN`.
 
-Slots run in the tasks of a barrier-mode stage that lasts across attempts. Spark places and isolates the tasks, ships
-the code and detects lost executors. Rendezvous, barriers and heartbeats use Weir's own connections, because Spark's
-`allGather` polls once a second. The stage consists of plain RDDs, so it starts without planning and compilation
-(docs/decisions/0008). The process ends when its stdin closes: no master outlives its supervisor.
+Slots run in Spark jobs of one task each, which last across attempts (`slot_pool`). Spark places and isolates the tasks,
+ships the code and detects lost executors. So the loss of a slot costs no other slot its process. Rendezvous, barriers
+and heartbeats use Weir's own connections. The process ends when its stdin closes: no master outlives its supervisor.
 """
 
 import math
 import os
 import re
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark.sql import SparkSession
 
 from runtime.access.data_roots import JOB_VARIABLES
 from runtime.access.spark_settings import check_spark_settings
@@ -28,19 +27,20 @@ from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io import logs
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore, RunRow
 from runtime.launch.driver_jvm import DriverJvm, JvmLost
 from runtime.launch.event_log import event_log_settings
-from runtime.launch.slot_pool import SlotPool, SlotPoolAddress, SlotPoolLauncher
+from runtime.launch.member import local_address, task_of_member
+from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
 from runtime.libraries import jvm_start
 from runtime.master.config import MasterConfig
 from runtime.master.delivery import reject_undelivered_epochs
 from runtime.master.job_master import JobMaster
+from runtime.master.launcher import SlotPhase
 from runtime.master.master_process import (
     compile_job,
     record_code,
@@ -50,13 +50,8 @@ from runtime.master.master_process import (
     stream_root,
     touch_heartbeat,
 )
-from runtime.slot.slot import SlotConfig, run_slot
-
-if TYPE_CHECKING:
-    from runtime.ports import Exchange, ExchangeListener
 
 STOP_TIMEOUT_S: Final = 15.0
-POLL_INTERVAL_S: Final = 0.5  #: between polls of the cluster's slots
 SPARE_SLOTS: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
 LOOPBACK: Final = "127.0.0.1"
 _MAX_SUMMARY_HALF_CHARACTERS: Final = 500  #: kept of each end of an error text
@@ -69,7 +64,7 @@ log = structlog.get_logger()
 
 
 class SparkLauncher(SlotPoolLauncher):
-    """Implements `launcher.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
+    """Implements `launcher.Launcher` with a Spark job per slot, in a Spark context that lives as long as the master."""
 
     def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
         """`name` is the Spark application's name; `settings` are the version's."""
@@ -79,10 +74,9 @@ class SparkLauncher(SlotPoolLauncher):
         self._jvm: DriverJvm | None = None  #: as `context`
         self._ui_address = self._application = ""
         self._opening = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self.group = ""  #: job group of the current stage
+        self._threads: dict[int, threading.Thread] = {}  #: by member: they wait for the end of its Spark job
+        self._clock = SystemClock()
         self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
-        self._dismissed = threading.Event()
 
     @property
     def spans_hosts(self) -> bool:
@@ -113,7 +107,7 @@ class SparkLauncher(SlotPoolLauncher):
             problem = f"{self._spark_master!r} does not reveal this machine's address for slots: set SPARK_LOCAL_IP"
             raise JobRejected("bad-environment", "SPARK_MASTER", problem)
         try:
-            return _local_address(url.hostname)
+            return local_address(url.hostname)
         except OSError as error:  # a name server's outage is temporary
             raise EnvironmentFailure(f"SPARK_MASTER: no route to {self._spark_master!r}: {error}") from error
 
@@ -138,7 +132,7 @@ class SparkLauncher(SlotPoolLauncher):
         return "its Spark context has stopped" if has_stopped else ""
 
     def warm_up(self, slots: int) -> None:
-        """Starts the JVM ahead of the first stage. An error is only logged, since the stage will raise it again."""
+        """Starts the JVM ahead of the first slot. An error is only logged: `open` will raise it again."""
 
         def warm() -> None:
             try:
@@ -156,104 +150,101 @@ class SparkLauncher(SlotPoolLauncher):
         except Exception as error:
             log.warning("the Spark context did not stop", error=summarize_error(error))
 
-    def start_members(self, pool: SlotPool, job: CompiledJob) -> None:
-        self.group = f"{self._name}-{pool.address.token}"
-        self._dismissed = threading.Event()
-        arguments = (pool, job, self.group, self._dismissed)
-        self._thread = threading.Thread(target=self._run_pool, args=arguments, name="stage", daemon=True)
-        self._thread.start()
+    def open(self, pool: SlotPool, job: CompiledJob) -> None:
+        slots = job.graph.parallelism
+        self._tag = f"slots-{pool.address.token}"
+        self._task = task_of_member(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+        context = self._open_context_when_reachable(pool, slots)
+        if context is None:
+            return
+        if not self.spans_hosts and (there := self._slot_count(context)) < slots:  # and no more will come
+            raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
+        self._session = SparkSession(context)
+
+    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+        arguments = (pool, number)
+        self._threads[number] = thread = threading.Thread(target=self._run_member, args=arguments, daemon=True)
+        thread.start()
+
+    def _run_member(self, pool: SlotPool, number: int) -> None:
+        error, context = None, self._session.sparkContext
+        try:
+            context.addJobTag(self._tag_of(number))
+            context.setInterruptOnCancel(True)
+            context.setJobDescription(f"{self._name}: process {number} for slots")
+            self._session.range(number, number + 1, 1, 1).mapInArrow(self._task, "id long").collect()
+        except Exception as failure:
+            error = failure
+        self._threads.pop(number, None)
+        detail = "" if error is None else summarize_error(error)
+        pool.on_end(number, detail, is_retried=_EXECUTOR_LOST_MARK in str(error))
+
+    def kill_member(self, number: int) -> None:
+        self._cancel(self._tag_of(number))
 
     def end_members(self) -> None:
-        """Cancels the stage. Spark kills Python workers that do not exit by themselves, even stopped processes."""
-        if self._thread is None:
+        """Cancels the tasks of members that do not exit. Spark kills their processes, even stopped ones."""
+        threads, deadline = dict(self._threads), self._clock.monotonic_ms() + 1000
+        for thread in threads.values():  # dismissed members exit by themselves
+            thread.join(max(0, deadline - self._clock.monotonic_ms()) / 1000)
+        for number, thread in threads.items():
+            if thread.is_alive():
+                self._cancel(self._tag_of(number))
+        for number, thread in threads.items():
+            thread.join(STOP_TIMEOUT_S)
+            if thread.is_alive():
+                log.error("a Spark job does not end and keeps its task", tag=self._tag_of(number))
+
+    def _tag_of(self, number: int) -> str:
+        return f"{self._tag}-{number}"
+
+    def _cancel(self, tag: str) -> None:
+        if self.context is None or self._jvm is None:
             return
-        self._dismissed.set()
-        self._thread.join(1.0)  # dismissed members exit by themselves
-        if self._thread.is_alive() and self.context is not None and self._jvm is not None:
-            try:
-                self._jvm.call("the cancel of its stage", partial(self.context.cancelJobGroup, self.group))
-            except Exception as error:  # the stage ends with the JVM
-                log.error("a Spark stage is not canceled", group=self.group, error=summarize_error(error))
-            self._thread.join(STOP_TIMEOUT_S)
-            if self._thread.is_alive():
-                log.error("a Spark stage does not end and keeps its tasks", group=self.group)
-
-    def _run_pool(self, pool: SlotPool, job: CompiledJob, group: str, leaving: threading.Event) -> None:
-        slots = job.graph.parallelism
         try:
-            context = self._open_context_when_reachable(pool, slots, leaving)
-            member = _member_function(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
-            while context is not None and self._await_slots(context, pool, slots, leaving):
-                context.setJobGroup(
-                    group, f"{self._name}, from attempt {pool.address.token} on", interruptOnCancel=True
-                )
-                if self._run_stage(context, pool, slots, member, leaving):
-                    break
-            pool.on_end(None)
-        except Exception as error:
-            pool.on_end(summarize_error(error), slots_lost=_EXECUTOR_LOST_MARK in str(error))
+            self._jvm.call("the cancel of a task", partial(self.context.cancelJobsWithTag, tag))
+        except Exception as error:  # the task ends with the JVM
+            log.error("a Spark job is not canceled", tag=tag, error=summarize_error(error))
 
-    def _run_stage(
-        self,
-        context: SparkContext,
-        pool: SlotPool,
-        slots: int,
-        member: Callable[[Iterable[int]], Iterable[int]],
-        leaving: threading.Event,
-    ) -> bool:
-        """Blocks as long as the pool exists. False: slots were lost after they were counted."""
-        over = threading.Event()
-        threading.Thread(target=self._watch_start, args=(context, pool, slots, over), daemon=True).start()
+    def report(self, pool: SlotPool) -> None:
+        """Reports a shortage until the tasks run."""
+        context, wanted = self.context, pool.status.wanted
+        if context is None:
+            return
         try:
-            context.parallelize(range(slots), slots).barrier().mapPartitions(member).collect()
-            return True
+            there = self._slot_count(context)
+            if there < wanted:
+                cause = self._standalone.shortage(context) if self._standalone is not None else ""
+                pool.on_status(SlotPhase.WAITING, there, cause)
+            elif self._running_tasks(context) < wanted:
+                pool.on_status(SlotPhase.WAITING, there, "Spark has not started the tasks yet")
+            else:
+                pool.on_status(SlotPhase.STARTING, wanted)
         except Exception as error:
-            if _TOO_FEW_SLOTS_CODE not in str(error) or leaving.is_set():
-                raise
-            return False
-        finally:
-            over.set()
+            log.debug("the progress of the tasks is unknown", error=summarize_error(error))
 
-    def _watch_start(self, context: SparkContext, pool: SlotPool, slots: int, over: threading.Event) -> None:
-        """Reports a shortage until the tasks run. A barrier stage starts its tasks together, once each has a slot."""
-        while not over.wait(POLL_INTERVAL_S):
-            try:
-                if self._is_running_tasks(context):
-                    pool.on_start()
-                    return
-                pool.on_shortage(self._slot_count(context), "Spark has not started the tasks yet")
-            except Exception as error:
-                log.debug("progress of the stage is unknown", error=summarize_error(error))
+    @staticmethod
+    def describe(error: Exception) -> str:
+        return summarize_error(error)
 
-    def _is_running_tasks(self, context: SparkContext) -> bool:
+    @staticmethod
+    def _running_tasks(context: SparkContext) -> int:
         tracker = context.statusTracker()
-        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group))
-        stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
-        return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
-    def _open_context_when_reachable(self, pool: SlotPool, slots: int, leaving: threading.Event) -> SparkContext | None:
+    def _open_context_when_reachable(self, pool: SlotPool, slots: int) -> SparkContext | None:
         """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
         while self._standalone is not None and self.context is None and not self._standalone.is_reachable:
-            pool.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
-            if leaving.wait(POLL_INTERVAL_S):
+            pool.on_status(SlotPhase.WAITING, 0, f"the Spark master {self._spark_master} does not answer")
+            threading.Event().wait(POLL_INTERVAL_S)
+            if pool.is_dismissed:
                 return None
         return self.open_context(slots)
 
-    def _await_slots(self, context: SparkContext, pool: SlotPool, slots: int, leaving: threading.Event) -> bool:
-        """Blocks until the cluster has a slot for each subtask. Returns False once the pool is dismissed."""
-        while not leaving.is_set():
-            there = self._slot_count(context)
-            if there >= slots:
-                return True
-            if self._spark_master.startswith("local[") or not self._spark_master:
-                raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
-            pool.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
-            leaving.wait(POLL_INTERVAL_S)
-        return False
-
     @staticmethod
     def _slot_count(context: SparkContext) -> int:
-        """Tasks that this application's executors run at once, counted as in Spark's own check of barrier stages."""
+        """Tasks that this application's executors run at once."""
         spark = context._jsc.sc()
         return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
@@ -315,8 +306,6 @@ def _addresses(host: str) -> dict[str, str]:
 
 
 _EXECUTOR_LOST_MARK: Final = "ExecutorLostFailure"
-#: Spark's error code for a barrier stage that needs more slots than there are
-_TOO_FEW_SLOTS_CODE: Final = "SPARK-24819"
 #: Defaults on a cluster, which the administrator may override. Spark counts the slots of a silent host until its
 #: executors have missed their heartbeats: two minutes by Spark's defaults, half a minute by these settings.
 _CLUSTER_SETTINGS: Final = {
@@ -336,11 +325,9 @@ UI_SETTINGS: Final = {
 _SPARK_SETTINGS: Final = {
     "spark.stage.maxConsecutiveAttempts": "1",  # Weir restarts the job, from the last checkpoint
     "spark.task.maxFailures": "1",
-    "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot end at once
+    "spark.python.task.killTimeout": "100ms",  # a process that hangs is replaced at once
     "spark.python.worker.reuse": "false",  # threads and memory that a slot leaks end with its process
     "spark.python.daemon.module": "runtime.launch.spark_daemon",
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -353,52 +340,6 @@ _SPARK_SETTINGS: Final = {
 def is_local(master: str) -> bool:
     """Whether Spark is local and generates its authentication secret. A cluster's secret is in spark-defaults.conf."""
     return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
-
-
-def _local_address(peer: str) -> str:
-    """Address of this machine on the route to `peer`. No packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, 9))
-        return str(probe.getsockname()[0])
-
-
-def _member_function(address: SlotPoolAddress, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
-    """Function that runs in each task. It captures plain values only and imports modules for executors itself.
-
-    Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
-    """
-
-    def member(indices: Iterable[int]) -> Iterable[int]:
-        (index,) = indices
-        from pyspark import cloudpickle
-
-        from runtime.io.socket_exchange import SocketExchange  # gRPC must not be loaded before Spark's fork
-        from runtime.kernels.loading import native
-        from runtime.launch.slot_pool import StartSlot, serve_slots
-        from runtime.slot import process_tuning
-
-        def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
-            host = _local_address(address.master.rsplit(":", 1)[0])
-            return SocketExchange(slot, token, secret, listener, host=host)
-
-        def run(start: StartSlot) -> None:
-            config = SlotConfig(
-                index=index,
-                token=Token(start.token),
-                secret=start.secret,
-                master=start.master,
-                job=cloudpickle.loads(job),
-                has_own_process=True,
-            )
-            process_tuning.freeze_heap()
-            run_slot(config, exchange, FileStore)
-
-        logs.configure()
-        native()  # before the slot connects: the first compilation on a machine takes longer than a heartbeat may
-        serve_slots(address, index, run)
-        yield index
-
-    return member
 
 
 def summarize_error(error: BaseException) -> str:

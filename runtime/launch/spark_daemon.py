@@ -31,7 +31,8 @@ def prepare_forks() -> None:
     import pyspark.worker  # noqa: F401
 
     import runtime.connectors.formats
-    import runtime.launch.spark  # noqa: F401
+    import runtime.launch.member
+    import runtime.slot.slot  # noqa: F401
     from runtime.errors import EnvironmentFailure
     from runtime.kernels.loading import native
     from runtime.slot import process_tuning

@@ -214,8 +214,10 @@ class Attempt:
         result = self._machine.result
         self._broadcast(messages.Shutdown())
         control.close()
-        is_intact = isinstance(result, AttemptFailed) and result.is_intact
-        self._launcher.rest() if is_intact else self._launcher.stop()
+        if isinstance(result, AttemptFailed):
+            self._launcher.rest(result.lost_slot)
+        else:
+            self._launcher.stop()
         self._live_reports.write_last(self._clock.monotonic_ms(), is_end=isinstance(result, Ended))
         self._metadata.thread.close(timeout_s=10.0 if isinstance(result, Released) else 60.0)
         self._live_reports.close(timeout_s=60.0 if isinstance(result, Ended) else 2.0)
@@ -346,7 +348,7 @@ def _slot_failure(slot: int, failure: messages.SlotFailed) -> AttemptFailed:
         fingerprint=failure.fingerprint,
         is_outage=failure.is_outage,
         code=failure.code,
-        is_intact=failure.code != SLOT_OUT_OF_MEMORY_CODE,
         slot=slot,
+        lost_slot=slot if failure.code == SLOT_OUT_OF_MEMORY_CODE else None,
         traceback=failure.traceback[-MAX_TRACEBACK_CHARACTERS:],
     )

@@ -27,7 +27,7 @@ class SlotStatus:
     wanted: int = 0
     available: int = 0
     shortage_cause: str = ""
-    missing: tuple[int, ...] = ()  #: slots whose process has not connected
+    connected: int = 0  #: processes that stand by for a slot, or run one
 
     def __str__(self) -> str:
         return f"{self.wanted} wanted, {self.available} there" + (
@@ -84,10 +84,11 @@ class Launcher(Protocol):
         `ended` is called with a reason when a slot exits, requested or not, and when its process is lost.
         """
 
-    def rest(self) -> None:
+    def rest(self, lost_slot: int | None) -> None:
         """Keeps the processes of the last launch, whose slots were shut down, for the next launch.
 
-        If the slots do not exit within seconds, it acts as `stop`.
+        A process whose slot does not exit within seconds is replaced, as is that of `lost_slot`: it hangs, or must not
+        run another slot.
         """
 
     def stop(self) -> None:

@@ -137,7 +137,7 @@ class MetadataEffects:
                     self._output.on_recorded(manifest)
                 except (WeirError, OSError) as error:
                     failed = master_failure(error, f"checkpoint {checkpoint} cannot be committed: ")
-                    failed = replace(failed, damaged_file="", is_outage=is_outage(error), is_intact=True)
+                    failed = replace(failed, damaged_file="", is_outage=is_outage(error))
                     self._answer(events.WorkFailed(self._now(), failed))
                 self._post(partial(self._on_recorded, effect, acknowledged_at))
                 self.thread.submit(partial(self._on_completed, manifest))

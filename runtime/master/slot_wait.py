@@ -95,8 +95,7 @@ class SlotWait:
         if self.is_reported or now - self._step_reported_at < self._reports.interval_ms:
             return
         self._step_reported_at = now
-        connected = status.wanted - len(status.missing)
-        self._report(None, {"launch": {"step": step, "wanted": status.wanted, "there": connected}})
+        self._report(None, {"launch": {"step": step, "wanted": status.wanted, "there": status.connected}})
 
     def _on_starting(self, status: SlotStatus, now: float) -> AttemptFailed | None:
         self._shortage_since = None
@@ -105,8 +104,8 @@ class SlotWait:
             self._starting_since = now
         if now - self._starting_since <= self._start_ms:
             return None
-        slots = ", ".join(map(str, status.missing))
-        return AttemptFailed(f"slots {slots} did not connect within {self._start_ms} ms of their start")
+        slots = f"{status.wanted - status.connected} of {status.wanted} slots"
+        return AttemptFailed(f"{slots} did not connect within {self._start_ms} ms of their start")
 
     def _on_shortage(self, status: SlotStatus, now: float) -> AttemptFailed | None:
         self._starting_since = None

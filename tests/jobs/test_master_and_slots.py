@@ -115,7 +115,8 @@ class Played:
         for slot in self.attempts[-1]:
             slot.close()
 
-    rest = stop
+    def rest(self, lost_slot: int | None) -> None:
+        self.stop()
 
 
 @dataclass

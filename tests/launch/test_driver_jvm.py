@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def test_a_stopped_jvm_is_killed_and_named_and_a_fresh_master_may_follow(tmp_path: Path) -> None:
-    """The cancel of its stage waited for ever: no recovery followed, and the page named a silent job master."""
+    """A call of the JVM waited for ever: no recovery followed, and the page named a silent job master."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.launch.hung_jvm", str(tmp_path)]
     ended = subprocess.run(command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True)
@@ -26,5 +26,6 @@ def test_a_stopped_jvm_is_killed_and_named_and_a_fresh_master_may_follow(tmp_pat
     ((_, outcome, reason),) = recorded["attempts"]
     assert outcome == "failed"
     assert "slot 1" in reason
-    assert "the JVM of the Spark driver did not answer the cancel of its stage within 5 s and was killed" in reason
+    assert "the JVM of the Spark driver did not answer" in reason
+    assert "within 5 s and was killed" in reason
     assert recorded["alive"] == []

@@ -1,12 +1,11 @@
-"""Places for slots that outlive an attempt: handed from token to token, given up when one is lost or does not empty."""
+"""The slot pool: members run a slot of each attempt, keep their slots, and are replaced when they are lost."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,132 +19,200 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.launch.slot_pool import SlotPool, StartSlot, serve_slots
+from runtime.launch.member import StartSlot, serve_slots
+from runtime.launch.slot_pool import SlotPool
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from runtime.master.launcher import SlotPhase
 from runtime.ports import Exchange, ExchangeListener
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 
 PATIENCE_S = 60.0
-FIRST, SECOND = StartSlot(7, "one", "here"), StartSlot(8, "two", "there")
+FIRST, SECOND = StartSlot(0, 7, "one", "here"), StartSlot(0, 8, "two", "there")
 
 
-# ---------------------------------------------------------------- the places
+def of_slot(attempt: StartSlot, slot: int) -> StartSlot:
+    return msgspec.structs.replace(attempt, slot=slot)
+
+
+# ---------------------------------------------------------------- members
+
+
+class Death(Exception):
+    pass
 
 
 @dataclass
-class Place:
-    """A thread that stands ready, and runs a slot until it is let go."""
+class Member:
+    """A thread that stands by, and runs a slot until it may go on. `fails`: the slot raises then."""
 
-    stage: SlotPool
-    index: int
-    requests: list[StartSlot] = field(default_factory=list)
-    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    pool: SlotPool
+    number: int
+    fails: bool = False
+    starts: list[StartSlot] = field(default_factory=list)
+    goes_on: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def __post_init__(self) -> None:
-        self.thread = threading.Thread(
-            target=serve_slots, args=(self.stage.address, self.index, self._run), daemon=True
-        )
+        self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
-    def _run(self, request: StartSlot) -> None:
-        self.requests.append(request)
-        self.go.acquire(timeout=PATIENCE_S)
+    def _serve(self) -> None:
+        error = ""
+        try:
+            serve_slots(self.pool.address, self.number, self._run)
+        except Death as death:
+            error = repr(death)
+        self.pool.on_end(self.number, error)
 
-    def is_running(self, request: StartSlot) -> bool:
-        return self.requests[-1:] == [request]
+    def _run(self, start: StartSlot) -> None:
+        self.starts.append(start)
+        self.goes_on.acquire(timeout=PATIENCE_S)
+        if self.fails:
+            raise Death
+
+    def runs(self, attempt: StartSlot) -> bool:
+        return bool(self.starts) and msgspec.structs.replace(self.starts[-1], slot=attempt.slot) == attempt
+
+    @property
+    def slot(self) -> int:
+        return self.starts[-1].slot
 
 
 @pytest.fixture
-def stage() -> Iterator[SlotPool]:
+def pool() -> Iterator[SlotPool]:
     pool = SlotPool(Token(7), 2, "127.0.0.1")
     yield pool
     pool.dismiss_members()
 
 
-def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: SlotPool) -> None:
-    """S4-42: the next attempt runs where the one before ran, also if a place comes late."""
-    early = Place(stage, 0)
-    stage.start_slots(FIRST, lambda error: None)
-    late = Place(stage, 1)
-    until(lambda: early.is_running(FIRST) and late.is_running(FIRST))
-    assert not stage.wait_until_empty(0), "both are occupied"
-    early.go.release()
-    assert not stage.wait_until_empty(0.1), "one is occupied still"
-    late.go.release()
-    assert stage.wait_until_empty(PATIENCE_S)
-    stage.start_slots(SECOND, lambda error: None)
-    until(lambda: early.is_running(SECOND) and late.is_running(SECOND))
-    assert not stage.wait_until_empty(0), "what was said of the slots before does not count"
-    stage.dismiss_members()
-    for place in (early, late):
-        place.go.release()
-        place.thread.join(PATIENCE_S)
-        assert not place.thread.is_alive()
-        assert place.requests == [FIRST, SECOND]
+def members_of(pool: SlotPool) -> list[Member]:
+    """The members that are missing, connected."""
+    members = [Member(pool, number) for number in pool.new_members(0)]
+    until(lambda: pool.status.phase is SlotPhase.READY)
+    return members
 
 
-def test_a_lost_place_is_known_at_once(stage: SlotPool) -> None:
-    class Death(Exception):
-        pass
-
-    def die(request: StartSlot) -> None:
-        raise Death
-
-    def stand_and_die() -> None:
-        with suppress(Death):
-            serve_slots(stage.address, 1, die)
-
+def run_attempt(pool: SlotPool, members: list[Member], attempt: StartSlot = FIRST) -> list[str | None]:
+    """Starts an attempt on all members. Returns its reports."""
     reports: list[str | None] = []
-    Place(stage, 0)
-    threading.Thread(target=stand_and_die, daemon=True).start()
-    stage.start_slots(FIRST, reports.append)
-    started = time.monotonic()
-    assert not stage.wait_until_empty(PATIENCE_S)
-    assert time.monotonic() - started < PATIENCE_S, "nobody waits for the other one"
-    assert not stage.is_intact
-    until(lambda: reports != [], 10)
-    assert reports[0] == "the process of slot 1 is lost: Death()", "it says why, and not only that it is gone"
+    pool.start_slots(attempt, reports.append)
+    until(lambda: all(member.runs(attempt) for member in members))
+    return reports
 
 
-def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: SlotPool) -> None:
-    """Places are started ahead; who is given them must not wait for the one that is missing."""
+def test_members_run_one_slot_after_the_other_and_leave_when_dismissed(pool: SlotPool) -> None:
+    """S4-42: the slots of the next attempt run in the same processes, also if a member connects late."""
+    numbers = pool.new_members(0)
+    assert len(numbers) == 2
+    early = Member(pool, numbers[0])
+    pool.start_slots(FIRST, lambda error: None)
+    late = Member(pool, numbers[1])
+    until(lambda: early.runs(FIRST) and late.runs(FIRST))
+    assert {early.slot, late.slot} == {0, 1}
+    slots = early.slot, late.slot
+    early.goes_on.release()
+    late.goes_on.release()
+    assert pool.release_slots(None, PATIENCE_S) == []
+    pool.start_slots(SECOND, lambda error: None)
+    until(lambda: early.runs(SECOND) and late.runs(SECOND))
+    assert (early.slot, late.slot) == slots
+    pool.dismiss_members()
+    for member in (early, late):
+        member.goes_on.release()
+        member.thread.join(PATIENCE_S)
+        assert not member.thread.is_alive()
+    assert pool.new_members(0) == [], "a dismissed pool needs no members"
+
+
+def test_a_lost_member_is_replaced_and_the_other_keeps_its_slot(pool: SlotPool) -> None:
+    members = members_of(pool)
+    reports = run_attempt(pool, members)
+    lost, other = members
+    lost.fails = True
+    lost.goes_on.release()
+    until(lambda: reports != [])
+    assert reports == [f"the process of slot {lost.slot} is lost: Death()"], "with the cause"
+    (replacement,) = members_of(pool)
+    assert replacement.starts == [], "the attempt is over"
+    other.goes_on.release()
+    assert pool.release_slots(None, PATIENCE_S) == []
+    run_attempt(pool, [other, replacement], SECOND)
+    assert replacement.slot == lost.slot
+    assert other.slot == other.starts[0].slot
+
+
+def test_a_member_that_does_not_exit_is_given_up(pool: SlotPool) -> None:
+    """Its connection ends, so that it exits by itself once it goes on, and it never runs another slot."""
+    members = members_of(pool)
+    run_attempt(pool, members)
+    hung, other = members
+    other.goes_on.release()
+    assert pool.release_slots(None, 0.1) == [hung.number]
+    (replacement,) = members_of(pool)
+    run_attempt(pool, [other, replacement], SECOND)
+    hung.goes_on.release()
+    hung.thread.join(PATIENCE_S)
+    assert not hung.thread.is_alive()
+    assert len(hung.starts) == 1
+
+
+def test_the_member_of_a_lost_slot_is_given_up_at_once(pool: SlotPool) -> None:
+    """A slot that was silent hangs, and one that exceeded its memory runs no more: neither is waited for."""
+    members = members_of(pool)
+    run_attempt(pool, members)
+    silent, other = members
+    other.goes_on.release()
+    assert pool.release_slots(silent.slot, PATIENCE_S) == [silent.number]
+    silent.goes_on.release()
+
+
+def test_a_member_that_is_lost_before_an_attempt_costs_no_attempt(pool: SlotPool) -> None:
+    """The cluster may take an executor away while slots are waited for."""
+    (first, _) = pool.new_members(0)
+    pool.on_end(first, "the executor is gone", is_retried=True)
+    assert len(pool.new_members(0)) == 1
+    assert pool.error == ""
+
+
+def test_an_attempt_reports_a_member_that_cannot_start(pool: SlotPool) -> None:
+    (first, _) = pool.new_members(0)
+    pool.on_end(first, "no module named weir")
+    assert pool.status.phase is SlotPhase.READY, "a wait for slots ends"
     reports: list[str | None] = []
-    stage.on_lost(1, "it never spoke")
-    stage.start_slots(FIRST, reports.append)
-    assert reports == ["a pool member was lost before it was needed"]
+    pool.start_slots(FIRST, reports.append)
+    assert reports == ["no module named weir"]
 
 
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
-def test_a_place_of_another_stage_is_turned_away(stage: SlotPool, wrong: dict[str, object]) -> None:
-    """S1-11, S1-12: it gets no assignment, and nobody counts it."""
-    ran: list[StartSlot] = []
-    stage.start_slots(FIRST, lambda error: None)
-    serve_slots(replace(stage.address, **wrong), 0, ran.append)  # type: ignore[arg-type]
-    assert ran == []
-    assert stage.is_intact
+def test_a_member_of_another_pool_is_refused(pool: SlotPool, wrong: dict[str, object]) -> None:
+    """S1-11, S1-12: it gets no slot and is not counted."""
+    starts: list[StartSlot] = []
+    (number, _) = pool.new_members(0)
+    pool.start_slots(FIRST, lambda error: None)
+    serve_slots(replace(pool.address, **wrong), number, starts.append)  # type: ignore[arg-type]
+    assert starts == []
+    assert pool.status.connected == 0
 
 
-def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: SlotPool) -> None:
-    """S1-04: one that could not even begin has no connection that could be lost; nobody waits for its hello."""
-    reports: list[str | None] = []
-    place = Place(stage, 1)
-    stage.start_slots(FIRST, reports.append)
-    until(lambda: place.is_running(FIRST))
+def test_a_repeated_task_is_refused(pool: SlotPool) -> None:
+    """A cluster that repeats a task runs a second member with the number of the first one."""
+    members = members_of(pool)
+    run_attempt(pool, members)
+    starts: list[StartSlot] = []
+    serve_slots(pool.address, members[0].number, starts.append)
+    assert starts == []
+    assert pool.status.connected == 2
+
+
+def test_a_slot_that_exits_while_its_attempt_runs_is_reported(pool: SlotPool) -> None:
+    """S1-04: a slot that cannot begin has no connection that could be lost."""
+    members = members_of(pool)
+    reports = run_attempt(pool, members)
     assert reports == []
-    place.go.release()
-    until(lambda: reports != [], 10)
-    assert reports == ["slot 1 has exited or could not start: see its log"]
-
-
-def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: SlotPool) -> None:
-    reports: list[str | None] = []
-    stage.start_slots(FIRST, reports.append)
-    stage.on_end("no more slots")
-    stage.start_slots(SECOND, reports.append)
-    assert reports == ["no more slots", "no more slots"]
-    assert not stage.is_intact
+    members[0].goes_on.release()
+    until(lambda: reports != [])
+    assert reports == [f"slot {members[0].slot} has exited or could not start: see its log"]
 
 
 # ---------------------------------------------------------------- whole jobs
@@ -158,9 +225,9 @@ class CountingLauncher(LocalLauncher):
         super().__init__(**timeouts)
         self.starts = 0
 
-    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
+    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
         self.starts += 1
-        super().start_members(stage, job)
+        super().start_member(pool, number, job)
 
 
 @dataclass
@@ -256,7 +323,7 @@ def test_what_was_prepared_is_what_the_attempt_runs_in(tmp_path: Path) -> None:
     config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())
     assert JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run() is MasterExitCode.DONE
     assert records.state is RunState.FINISHED
-    assert launcher.starts == 1
+    assert launcher.starts == 2
 
 
 def test_an_exception_restarts_all_subtasks_where_they_ran(tmp_path: Path) -> None:
@@ -271,7 +338,7 @@ def test_an_exception_restarts_all_subtasks_where_they_ran(tmp_path: Path) -> No
     failed = [reason for _, outcome, reason in job.records.attempts if outcome == "failed"]
     assert len(failed) == 2
     assert all("in process: ValueError: once" in reason for reason in failed)
-    assert job.launcher.starts == 1
+    assert job.launcher.starts == 2
 
 
 @pytest.mark.slow
@@ -280,16 +347,14 @@ def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothin
     trouble = Trouble()
     job = Running(tmp_path, trouble, exit_timeout_s=0.3, stop_timeout_s=0.1)
     job.wait_for(lambda: job.checkpoints(1) >= 1)
-    zombies = [thread for thread in threading.enumerate() if thread.name in ("slot-0", "slot-1")]
+    zombies = [thread for thread in threading.enumerate() if thread.name.startswith("member-")]
     trouble.hangs.set()
     assert trouble.hung.wait(PATIENCE_S)
     trouble.raises.set()
     job.wait_for(lambda: job.checkpoints(2) >= 1)
-    assert job.launcher.starts == 2
+    assert job.launcher.starts == 3, "the sibling of the hung slot has exited, and its thread stays"
     trouble.awake.set()
     assert trouble.over.wait(PATIENCE_S)
-    for zombie in zombies:
-        zombie.join(PATIENCE_S)
-        assert not zombie.is_alive()
+    until(lambda: sum(zombie.is_alive() for zombie in zombies) == 1)
     job.drain()
     assert job.records.token == 2, "nobody noticed it"

@@ -2,7 +2,6 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark import SparkConf
@@ -16,6 +15,7 @@ from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import SlotPool
 from runtime.launch.spark import cores_for
 from runtime.launch.standalone_cluster import Holder, describe_cluster
+from runtime.master.launcher import SlotPhase
 from runtime.master.slot_wait import ShortageReports
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, counts
@@ -29,33 +29,23 @@ class Cluster(LocalLauncher):
         self.there = there
         self.lives = True
         self.losses = 0  #: places that die before a slot runs
-        self._waiting: tuple[SlotPool, CompiledJob] | None = None
 
     @property
     def loss(self) -> str:
         return "" if self.lives else "its Spark context has stopped"
 
-    def start_members(self, stage: SlotPool, job: CompiledJob) -> None:
-        self._waiting = stage, job
-        self._threads = []
-        self._proceed()
+    def open(self, pool: SlotPool, job: CompiledJob) -> None:
+        super().open(pool, job)
+        while self.there < job.graph.parallelism and not pool.is_dismissed:
+            pool.on_status(SlotPhase.WAITING, self.there, "held by other (2)")
+            threading.Event().wait(0.01)
 
-    def _proceed(self) -> None:
-        if self._waiting is None:
-            return
-        stage, job = self._waiting
-        if self.there < job.graph.parallelism:
-            stage.on_shortage(self.there, "held by other (2)")
-        elif self.losses:
+    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+        if self.losses:
             self.losses -= 1
-            stage.on_end("the executor is gone", slots_lost=True)
+            pool.on_end(number, "the executor is gone", is_retried=True)
         else:
-            self._waiting = None
-            super().start_members(stage, job)
-
-    def status(self) -> Any:
-        self._proceed()
-        return super().status()
+            super().start_member(pool, number, job)
 
 
 SOON = ShortageReports(grace_ms=0, interval_ms=20, poll_s=0.02)
@@ -63,7 +53,8 @@ SOON = ShortageReports(grace_ms=0, interval_ms=20, poll_s=0.02)
 
 @pytest.fixture(autouse=True)
 def quick_relaunch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_pool, "RELAUNCH_PAUSE_S", 0.02)
+    monkeypatch.setattr(slot_pool, "REPLACEMENT_PAUSE_S", 0.02)
+    monkeypatch.setattr(slot_pool, "POLL_INTERVAL_S", 0.02)
 
 
 def job(folder: Path, *, unbounded: bool = False) -> CompiledJob:
@@ -93,14 +84,14 @@ class SlowCluster(Cluster):
         super().__init__(there=3)
         self.answers, self.connects = threading.Event(), threading.Event()
 
-    def _proceed(self) -> None:
-        if self.answers.is_set():
-            super()._proceed()
+    def open(self, pool: SlotPool, job: CompiledJob) -> None:
+        self.answers.wait(60)
+        super().open(pool, job)
 
-    def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
-        if index == 1:
+    def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+        if number == 1:
             self.connects.wait(60)
-        super().run_member(stage, index, job)
+        super().run_member(pool, number, job)
 
 
 def test_a_launch_that_lasts_reports_its_step(tmp_path: Path) -> None:
@@ -184,11 +175,11 @@ def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:
     ended = threading.Event()
 
     class Stillborn(Cluster):
-        def run_member(self, stage: SlotPool, index: int, job: CompiledJob) -> None:
-            if index == 1:
+        def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+            if number == 1:
                 ended.wait(60)  # it never connects
             else:
-                super().run_member(stage, index, job)
+                super().run_member(pool, number, job)
 
     cluster, records = Stillborn(there=1), MemoryRunStore()
     slots = SlotTimeouts(start_ms=200)
@@ -202,7 +193,7 @@ def test_the_start_limit_begins_with_the_processes(tmp_path: Path) -> None:
     finally:
         ended.set()
     assert records.failure is not None
-    assert "slots 1 did not connect within 200 ms of their start" in records.failure["message"]
+    assert "1 of 3 slots did not connect within 200 ms of their start" in records.failure["message"]
 
 
 def test_settings_of_a_job_reach_the_wait() -> None:

@@ -156,7 +156,7 @@ class AttemptMachine:
             case events.BacklogMeasured(_, is_too_large):
                 return self._on_backlog(is_too_large)
             case events.MetadataHung():
-                return self._end(AttemptFailed(self._hung_write(), is_outage=True, is_intact=True))
+                return self._end(AttemptFailed(self._hung_write(), is_outage=True))
             case events.ReleaseRequested():
                 return self._end(Released())
             case events.AttemptSuperseded():
@@ -243,7 +243,7 @@ class AttemptMachine:
             case checkpoint_effects.ResumeJob():
                 return [ChangeState(RunEvent.SHUTDOWN_ABANDONED)]
             case checkpoint_effects.FailAttempt(detail):
-                return self._end(AttemptFailed(detail, is_intact=True))
+                return self._end(AttemptFailed(detail))
             case checkpoint_effects.EndJob():
                 return self._end(Ended())
             case _:
@@ -315,7 +315,8 @@ class AttemptMachine:
         return []
 
     def _fail_by(self, slot: int, detail: str) -> Effects:
-        return self._end(AttemptFailed(f"slot {slot} {detail}", slot=slot, slot_log=self._logs.get(slot, "")))
+        log = self._logs.get(slot, "")
+        return self._end(AttemptFailed(f"slot {slot} {detail}", slot=slot, slot_log=log, lost_slot=slot))
 
     def _hung_write(self) -> str:
         storing = [str(checkpoint) for checkpoint, each in self.coordinator.pending.items() if each.storing]

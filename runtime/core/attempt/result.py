@@ -56,9 +56,9 @@ class AttemptFailed:
     fingerprint: str = ""  #: fingerprint of a programming error: equal for the same code at the same record
     is_outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted
     code: str = ""  #: stable failure code; may be empty
-    is_intact: bool = False  #: no slot is known to be lost or to hang
+    lost_slot: int | None = None  #: slot whose process is gone, hangs or must not run another slot
     slot: int | None = None  #: slot that failed
-    slot_log: str = ""  #: log of a lost slot; the next attempt has other slots, so nothing else names it
+    slot_log: str = ""  #: log of a lost slot; the next attempt has another process, so nothing else names it
     traceback: str = ""  #: Python traceback of the failure in that slot
 
 

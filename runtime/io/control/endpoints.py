@@ -88,6 +88,12 @@ class ControlServer:
         if link is not None:
             link.send(frame)
 
+    def drop(self, slot: int) -> None:
+        """Ends the connection of a slot at once; `on_lost` follows."""
+        link = self._connections.get(slot)
+        if link is not None:
+            link.abort()
+
     def close(self) -> None:
         """Sends queued messages, as far as the slots read them, and ends every connection."""
         with self._lock:

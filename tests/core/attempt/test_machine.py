@@ -150,7 +150,9 @@ def test_a_silent_slot_is_named_with_its_log() -> None:
         assert run.tick(at) == []
     run.handle(events.HeartbeatReceived(2_500, 0))
     (shut,) = run.tick(2_500)
-    assert shut == effects.ShutDown(AttemptFailed("slot 1 has been silent for 2000 ms", slot=1, slot_log="log-1"))
+    assert shut == effects.ShutDown(
+        AttemptFailed("slot 1 has been silent for 2000 ms", slot=1, slot_log="log-1", lost_slot=1)
+    )
 
 
 def test_time_in_which_the_master_was_suspended_is_no_silence() -> None:
@@ -180,7 +182,7 @@ def test_the_first_failure_stands() -> None:
     assert run.handle(events.SlotLost(2, 1, "closed too")) == []
     assert run.handle(events.AttemptSuperseded(2)) == []
     run.at = 700
-    assert run.result() == AttemptFailed("slot 0 was lost: closed", slot=0, slot_log="log-0", ran_ms=700)
+    assert run.result() == AttemptFailed("slot 0 was lost: closed", slot=0, slot_log="log-0", lost_slot=0, ran_ms=700)
 
 
 def test_a_failure_aborts_pending_checkpoints_before_the_slots_are_shut_down() -> None:
@@ -218,7 +220,7 @@ def test_a_write_that_hangs_names_the_checkpoint_that_it_holds_up() -> None:
     run.store(1)
     run.handle(events.MetadataHung(200))
     hung = "checkpoint 1 is not stored and committed after 9000 ms: storage, database or a sink does not answer"
-    assert run.machine.result == AttemptFailed(hung, is_outage=True, is_intact=True)
+    assert run.machine.result == AttemptFailed(hung, is_outage=True)
 
 
 def test_an_error_at_a_trigger_fails_that_checkpoint_and_the_timer_goes_on() -> None:

@@ -168,7 +168,7 @@ def test_more_requests_than_threads_wait(server: Server) -> None:
 
     with ThreadPoolExecutor(3 * THREADS) as clients:
         answers = [clients.submit(ask) for _ in range(3 * THREADS)]
-        until(lambda: connections(server) == 3 * THREADS)
+        until(lambda: connections(server) == 3 * THREADS and len(server.bodies) == 1 + THREADS)
         assert not any(answer.done() for answer in answers)
         (server.folder / "go").touch()
         assert [int(answer.result()) for answer in answers] == [THREADS] * len(answers)

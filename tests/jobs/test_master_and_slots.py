@@ -325,25 +325,9 @@ class Troubled(MemoryRunStore):
         return super().next_checkpoint_id()
 
 
-def test_heartbeats_are_heard_while_an_id_is_waited_for(tmp_path: Path) -> None:
-    """S2-17: taking the id may block; nothing else waits for it."""
-    records = Troubled()
-    records.let_go = threading.Event()
-    with master(tmp_path, 2, records, heartbeat_timeout_ms=500) as stage:
-        stage.deploy()
-        count = len(stage.turns)
-        while len(stage.turns) < count + 8:
-            for slot in stage.slots:
-                slot.say(Heartbeat([]))
-            time.sleep(0.1)
-        assert not records.attempts, "both are alive"
-        records.let_go.set()
-        until(lambda: all(slot.of(TriggerSubtask) for slot in stage.slots), PATIENCE_S)
-
-
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_silent_slot_is_noticed_while_an_id_is_waited_for(tmp_path: Path, silent: int) -> None:
-    """S2-17: the other half; the heartbeats of the others are told apart from its silence."""
+    """S2-17: taking the id may block; heartbeats are read meanwhile, so only the silent slot is too old."""
     records = Troubled()
     records.let_go = threading.Event()
     with master(tmp_path, 2, records, heartbeat_timeout_ms=2_000) as stage:

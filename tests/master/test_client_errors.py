@@ -13,6 +13,7 @@ from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
+from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.dataflow.builder import Dataflow
 from tests.jobs.gated import Gated
 from tests.jobs.live import running
@@ -97,6 +98,8 @@ def test_a_committer_that_raises_at_a_checkpoint_fails_it_and_every_operation_is
         run.checkpoints()
         ClientCommitter.failing.add("missing")
         source.total = 200
+        # From then on each checkpoint has output that is not recorded, also the savepoint.
+        run.wait_for(lambda: any(report.reason is FailureReason.FINALIZE_FAILED for report in run.records.reports))
         run.ask("savepoint")
         run.wait_for(lambda: "savepoint" in run.records.settled)
         result, error = run.records.settled["savepoint"]

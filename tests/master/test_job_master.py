@@ -270,7 +270,7 @@ def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> 
     exits: list[MasterExitCode] = []
     thread = threading.Thread(target=lambda: exits.append(master.run()))
     thread.start()
-    thread.join(10)
+    thread.join(60)  # the metadata thread alone has 10 s
     has_ended = not thread.is_alive()
     master.release()
     thread.join(30)

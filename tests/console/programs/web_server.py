@@ -2,6 +2,7 @@
 
 Arguments: the descriptor of its socket, a folder, and the timeout of a connection in seconds. `/wait` answers once the
 folder has a file `go`, with the greatest number of requests at a time. Other answers repeat the length of the body.
+A request counts as active before its line in the file `bodies`.
 """
 
 import socket
@@ -26,22 +27,26 @@ class Application:
         self._active = self._most = 0
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read()
+        body, waits = environ["wsgi.input"].read(), environ["PATH_INFO"] == "/wait"
+        if waits:
+            self._begin()
         with (self._folder / "bodies").open("a") as bodies:
             bodies.write(f"{len(body)}\n")
         start_response("200 OK", [("X-Seen-Proto", environ.get("HTTP_X_FORWARDED_PROTO", ""))])
         if environ["PATH_INFO"] == "/file":
             return self._file()
-        return [self._wait() if environ["PATH_INFO"] == "/wait" else str(len(body)).encode()]
+        return [self._wait() if waits else str(len(body)).encode()]
 
     def _file(self) -> Iterator[bytes]:
         for _ in range(FILE_BYTES // 65_536):
             yield b" " * 65_536
 
-    def _wait(self) -> bytes:
+    def _begin(self) -> None:
         with self._lock:
             self._active += 1
             self._most = max(self._most, self._active)
+
+    def _wait(self) -> bytes:
         while not (self._folder / "go").exists():
             time.sleep(0.02)
         with self._lock:

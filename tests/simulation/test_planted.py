@@ -20,7 +20,6 @@ from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.subtask import poll_policy
 from runtime.core.subtask.barrier_alignment import BarrierAlignment
 from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome
 from runtime.core.subtask.credits import Credits
@@ -346,10 +345,6 @@ def let_barriers_wait_for_credit(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def pause_a_source_for_a_stalled_sibling_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(poll_policy, "MAX_STALLED_SIBLING_MS", 10**9)
-
-
 def decode_texts_by_another_dictionary(patch: pytest.MonkeyPatch) -> None:
     def decode(batch: pa.RecordBatch, *columns: Any) -> pa.RecordBatch:
         swapped = [
@@ -428,7 +423,6 @@ PLANTED: dict[Plant, int] = {
     blame_slots_for_the_time_in_which_the_master_was_stopped: 6,
     let_watermarks_overtake_buffered_rows: 1,
     let_barriers_wait_for_credit: 0,
-    pause_a_source_for_a_stalled_sibling_for_ever: 2,
     decode_texts_by_another_dictionary: 23,
     read_a_channel_behind_its_barrier: 0,
     read_records_without_credit: 0,

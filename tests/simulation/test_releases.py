@@ -15,7 +15,7 @@ from runtime.simulation.simulation import Incident, Simulation
 from tests.simulation.test_planted import emit_behind_the_barrier
 from tests.simulation.test_scenarios import FORWARD, HASH, PERIODIC, REBALANCE, counting, plan, splits
 
-SEEDS = range(5)
+SEEDS = range(3)
 
 
 def figure_six() -> tuple[Job, list[str], str]:

@@ -168,7 +168,7 @@ def test_at_least_once_loses_nothing_in_a_crash_but_brings_some_again() -> None:
     for mode in CheckpointMode:
         settings = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0, mode=mode)
         worlds = []
-        for seed in SEEDS:
+        for seed in SEEDS[:6]:
             crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
             worlds.append(live(plan(passing(), settings, crash, restores_again=False), seed))
         surplus[mode] = sum(s.surplus.total() for s in worlds)
@@ -256,7 +256,7 @@ def test_a_stop_and_a_drain_while_the_build_side_is_read(seed: int, kind: Checkp
 
 @pytest.mark.parametrize("mode", CheckpointMode)
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0)])
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", SEEDS[:2])
 def test_checkpoints_complete_while_the_build_side_is_read(
     seed: int, act: Callable[[Simulation], None] | None, mode: CheckpointMode
 ) -> None:
@@ -408,7 +408,7 @@ def a_source_waits(s: Simulation) -> bool:
 
 
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
-@pytest.mark.parametrize("seed", EACH_SEED)
+@pytest.mark.parametrize("seed", EACH_SEED[::3])
 def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: Callable[[Simulation], None]) -> None:
     """Checkpoints above all. Nothing is lost, nothing late, and no two wait for each other."""
     waited: list[int] = []
@@ -419,7 +419,7 @@ def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: C
     assert len(kinds(s)) > waited[0] + (act is None)
 
 
-@pytest.mark.parametrize("seed", EACH_SEED)
+@pytest.mark.parametrize("seed", EACH_SEED[::3])
 def test_one_that_has_no_more_and_does_not_say_so_is_not_waited_for_without_end(seed: int) -> None:
     """All input is read before the drain: a sibling that stands still holds no other back for more than a second."""
     waited: list[int] = []
@@ -454,14 +454,14 @@ def windowed_lists() -> Job:
 @pytest.mark.parametrize("parallelism", [{0: 2, 1: 2}, {0: 3, 1: 1}])
 def test_no_row_of_a_split_in_list_state_is_late_after_a_crash(parallelism: dict[int, int]) -> None:
     """S0-56: at the same parallelism a split stays where it is."""
-    for seed in SEEDS[:5]:
+    for seed in SEEDS[:3]:
         crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
         live(plan(windowed_lists(), PERIODIC, crash, parallelism=parallelism), seed)
 
 
 def test_no_row_of_a_split_in_list_state_is_late_after_a_rescale() -> None:
     """S0-55, S0-56: the source and all that it feeds begin at the event time of the split that is furthest behind."""
-    for seed in SEEDS[:5]:
+    for seed in SEEDS[:3]:
         stop = Incident(recorded(CheckpointKind.CHECKPOINT, 2), ask(CheckpointKind.STOP))
         live(plan(windowed_lists(), PERIODIC, stop, parallelism={0: 2, 1: 2}), seed)
 
@@ -488,8 +488,7 @@ def after_a_checkpoint(act: Callable[[Simulation], None], kind: str = "pairs") -
 @pytest.mark.parametrize("act", [lambda s: s.crash_slot(0), ask(CheckpointKind.STOP)])
 def test_a_join_of_two_streams_is_exact(act: Callable[[Simulation], None], kind: str) -> None:
     """S0-32, S1-02: barriers meet at its two inputs; the rows that it keeps are restored, also after a rescale."""
-    for seed in SEEDS[:2]:
-        live(after_a_checkpoint(act, kind), seed)
+    live(after_a_checkpoint(act, kind), 0)
 
 
 def test_a_join_that_loses_its_kept_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,14 @@ LANES = {0: 2, 1: 2}
 Victim = str
 #: The simulator's seeds crash any of them at any step; here the first two do so in each run of the tests.
 VICTIMS = ["slot 0", "master", *(pytest.param(one, marks=pytest.mark.slow) for one in ("slot 1", "zombie master"))]
-#: In each run of the tests, the two take turns at the steps; in the slow suite each crashes after each step.
-SHARES = {"slot 0": slice(0, None, 2), "master": slice(1, None, 2)}
+#: In each run of the tests, the two take turns at the steps of a checkpoint, and at half of those of other kinds.
+#: In the slow suite each crashes after each step.
+SHARES = {"slot 0": 0, "master": 1}
+
+
+def share(kind: CheckpointKind, victim: Victim) -> slice:
+    turns = 2 if kind is CheckpointKind.CHECKPOINT else 4
+    return slice(SHARES[victim], None, turns) if victim in SHARES else slice(None)
 
 
 def world_of(kind: CheckpointKind, *crash: Incident) -> SimulationPlan:
@@ -58,7 +64,7 @@ def test_the_steps_of_a_checkpoint_are_enumerated() -> None:
 @pytest.mark.parametrize("kind", list(CheckpointKind))
 def test_a_crash_at_each_step_of_a_checkpoint(kind: CheckpointKind, victim: Victim, after: int) -> None:
     """S0-32, S0-85: just before a step, or just after it; the output stays exact and the job ends."""
-    for moment in steps_of(kind) if after else steps_of(kind)[SHARES.get(victim, slice(None))]:
+    for moment in steps_of(kind) if after else steps_of(kind)[share(kind, victim)]:
         at = Incident(lambda s, at=moment + after: s.world.steps == at, lambda s: crash(s, victim))  # type: ignore[misc]
         live(world_of(kind, at), SEED)
 

@@ -46,7 +46,7 @@ status: ## show what runs
 logs: setup ## follow the logs of all processes
 	@exec $(BIN)/python -m stack logs
 
-test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
+test: setup-browser $(CLASSES) ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
 	@exec $(TESTS) $(PYTEST)
 
 test-slow: setup-browser $(CLASSES) ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, every page

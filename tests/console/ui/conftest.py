@@ -42,11 +42,12 @@ def stranger(db: None) -> Client:
     return PageClient()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(chromium: str, django_db_setup: None) -> Iterator[Browser]:
-    """For one module, and after the test database is made: Playwright's loop runs in the test's thread.
+    """For all modules of this package that a worker runs in a row: each test opens a context of its own.
 
-    Django would take that thread for an async one, also while it clears the tables after a test, hence the variable.
+    It starts after the test database is made, as Playwright's loop runs in the test's thread. Django would take that
+    thread for an async one, also while it clears the tables after a test, hence the variable.
     """
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")

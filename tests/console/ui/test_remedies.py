@@ -16,20 +16,27 @@ ROOT = Path(__file__).resolve().parents[3]
 BATCH = {"graph": {**rows.GRAPH, "mode": "batch"}}
 
 
-def codes_in(*folders: str) -> tuple[set[str], set[str]]:
-    """The codes of `JobRejected` in the sources, and other literals that are called a code."""
-    refusals, codes = set[str](), set[str]()
-    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+FOLDERS = ("runtime", "spark_jobs", "examples", "console/jobs", "console/runs")
+
+
+@pytest.fixture(scope="module")
+def codes() -> tuple[set[str], set[str]]:
+    """The codes of `JobRejected` in the sources, and other literals that are called a code.
+
+    A fixture: all workers import this module, and to parse the sources takes seconds.
+    """
+    refusals, others = set[str](), set[str]()
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 refusals |= _text(node.args[0]) if name == "JobRejected" and node.args else set()
-                codes |= _text(node.args[0]) if name in ("StageError", "StageFailure") and node.args else set()
+                others |= _text(node.args[0]) if name in ("StageError", "StageFailure") and node.args else set()
                 texts = {text for word in node.keywords if word.arg == "code" for text in _text(word.value)}
-                (refusals if name == "RestoreProblem" else codes).update(texts)
+                (refusals if name == "RestoreProblem" else others).update(texts)
             elif isinstance(node, ast.Dict):
                 pairs = zip(node.keys, node.values, strict=True)
-                codes |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
+                others |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if any(
@@ -37,14 +44,11 @@ def codes_in(*folders: str) -> tuple[set[str], set[str]]:
                     for target in targets
                 ):
                     refusals |= _text(node.value)
-    return refusals, codes
+    return refusals, others
 
 
 def _text(node: ast.expr) -> set[str]:
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
-
-
-REFUSALS, OTHERS = codes_in("runtime", "spark_jobs", "examples", "console/jobs", "console/runs")
 
 
 def unsaved(*, restored: bool = False, batch: bool = False) -> tuple[Run, Checkpoint, JobVersion]:
@@ -54,16 +58,17 @@ def unsaved(*, restored: bool = False, batch: bool = False) -> tuple[Run, Checkp
     return run, Checkpoint(pk=9, run_id=4, number=9), version
 
 
-def test_the_sources_have_the_codes_of_the_table() -> None:
-    assert {"missing-table", "unbounded-in-batch", "unmapped-state", "input-changed"} <= REFUSALS
-    assert {"master-died", "stage-died", "no-slots", "commit-failed", "corrupt-state"} <= OTHERS
-    assert REMEDIES.keys() - REFUSALS - OTHERS == {"attempt-failed", "batch-failed", "final", "unknown"}
+def test_the_sources_have_the_codes_of_the_table(codes: tuple[set[str], set[str]]) -> None:
+    refusals, others = codes
+    assert {"missing-table", "unbounded-in-batch", "unmapped-state", "input-changed"} <= refusals
+    assert {"master-died", "stage-died", "no-slots", "commit-failed", "corrupt-state"} <= others
+    assert REMEDIES.keys() - refusals - others == {"attempt-failed", "batch-failed", "final", "unknown"}
 
 
-def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
+def test_a_refusal_is_never_mended_by_an_older_checkpoint(codes: tuple[set[str], set[str]]) -> None:
     """A run that was refused before anything started: what it was refused for comes first."""
     run, newest, version = unsaved()
-    for code in REFUSALS:
+    for code in codes[0]:
         remedy = suggest_remedy(run, code, newest, version)
         assert remedy.remedy is not Remedy.AGAIN, code
         assert remedy.act is not OperationKind.RESTORE or remedy.remedy is Remedy.CHECKPOINT, code
@@ -71,9 +76,9 @@ def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
             assert remedy.act is None, f"{code}: a new version comes first"
 
 
-def test_a_run_in_batch_is_never_restored() -> None:
+def test_a_run_in_batch_is_never_restored(codes: tuple[set[str], set[str]]) -> None:
     run, newest, version = unsaved(batch=True)
-    for code in REFUSALS | OTHERS | REMEDIES.keys():
+    for code in codes[0] | codes[1] | REMEDIES.keys():
         assert suggest_remedy(run, code, newest, version).act is not OperationKind.RESTORE, code
 
 

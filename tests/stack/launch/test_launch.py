@@ -75,6 +75,16 @@ def test_a_stub_that_asks_for_snap_is_no_chromium(tmp_path: Path, monkeypatch: p
     assert browser.find_chromium() is None
 
 
+def test_a_headless_shell_comes_before_a_browser_with_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("chromium", "chromium-headless-shell"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("WEIR_CHROMIUM", raising=False)
+
+    assert browser.find_chromium() == str(tmp_path / "chromium-headless-shell")
+
+
 def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "examples/pyproject.toml", venv.BUILD_LOCK, venv.DEMO_LOCK, venv.DEV_LOCK):
         (tmp_path / name).parent.mkdir(exist_ok=True)

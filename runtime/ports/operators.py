@@ -122,9 +122,10 @@ class Operator(ABC):
     def ready(self, finishing: bool) -> bool:
         """Whether the operator accepts a batch now or, with `finishing`, the end of its last input. Called often.
 
-        While False, the message waits in its channel, and so does every message behind it, including barriers. At a
-        stop, rows that upstream steps emit before the barrier arrive even while False: no timer fires any more, and the
-        savepoint must contain these rows.
+        While False, a batch waits in its channel, and so does every message behind it, including barriers. At a stop,
+        rows that upstream steps emit before the barrier arrive even while False: no timer fires any more, and the
+        savepoint must contain these rows. The end of the last input waits without blocking barriers: until it arrives,
+        snapshots are taken as before.
         """
         return True
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Barrier, Message, Records
+from runtime.core.job.messages import Barrier, EndOfData, Message, Records, TerminationMarker
 from runtime.core.subtask.credits import FlowControl
 from runtime.simulation.invariants import ChannelChecker, Violation
 from runtime.simulation.model import SCHEMA, Row, Rows, rows_of
@@ -34,6 +34,12 @@ class Channel:
     def has_barrier_ahead(self) -> bool:
         """Whether the next message has arrived and is a barrier."""
         return self._arrived > 0 and isinstance(self._messages[0], Barrier)
+
+    @property
+    def end_ahead(self) -> EndOfData | TerminationMarker | None:
+        """The next message, if it has arrived and asks for the end of the data, or of a loop."""
+        message = self._messages[0] if self._arrived else None
+        return message if isinstance(message, EndOfData | TerminationMarker) else None
 
     @property
     def in_flight(self) -> int:

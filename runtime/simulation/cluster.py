@@ -240,12 +240,20 @@ class SimulatedTask:
         if self.slot.alive and not machine.loop.replaying:
             waiting = [c for c, queue in self._inputs.items() if queue.has_barrier_ahead and machine.is_readable(c)]
             require(not waiting, "a-barrier-waits-for-no-credit", f"{self.subtask}: {waiting}")
+            if not did and self.task.outputs.credits.runnable:
+                blocked = [channel for channel in self._inputs if self._is_blocked_by_end(channel)]
+                require(not blocked, "a-barrier-waits-for-no-buffered-row", f"{self.subtask}: {blocked}")
         require(not (did and self._sleeps_without_timer), "no-wake-up-is-lost", self.subtask)
         if did or in_flight or self.task.is_throttled:  # a throttled source looks at its siblings
             self.wake()
         else:
             self._sleep()
         return did
+
+    def _is_blocked_by_end(self, channel: ChannelId) -> bool:
+        """Whether the end of the data waits in a channel, where barriers wait behind it."""
+        machine, message = self.task.machine, self._inputs[channel].end_ahead
+        return message is not None and machine.is_readable(channel) and machine.passes_held(channel, message)
 
     def _sleep(self) -> None:
         task = self.task

@@ -16,6 +16,7 @@ FORWARDING_KINDS: Final = (
     "map",
     "batching",
     "holding",
+    "asking",
     "pooling",
 )  #: kinds of steps that forward every row, sooner or later
 

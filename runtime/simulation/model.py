@@ -42,6 +42,8 @@ SLIDE_MS: Final = 5
 GAP_MS: Final = 3
 MAX_HOPS: Final = 3
 LOOK_MS: Final = 20  #: between looks of a source for new rows
+MAX_ANSWER_MS: Final = 300  #: until the answer of a request
+MAX_REQUESTS: Final = 5  #: in flight; beyond that the input waits
 LATE: Final = "late "  #: begins the key of a row that a window emits for a late record
 POSITIONS: Final = "positions"  #: name of the state of sources
 
@@ -152,6 +154,17 @@ class ModelOperator:
         """The largest watermark that overtakes no held row; None: no row is held."""
         return None
 
+    def is_ready(self, finishing: bool) -> bool:
+        return True
+
+    @property
+    def due_at(self) -> int | None:
+        """The time of the next call of `on_time`."""
+        return None
+
+    def on_time(self, now: int) -> Rows:
+        return []
+
     def settle(self) -> Rows:
         """Emits the held rows when a loop terminates."""
         return []
@@ -190,8 +203,17 @@ class RowOperator(Operator):
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._emit(self.model.advance(watermark), out)
 
+    def ready(self, finishing: bool) -> bool:
+        return self.model.is_ready(finishing)
+
     def watermark_hold(self) -> int | None:
         return self.model.watermark_hold()
+
+    def next_processing_timer(self) -> int | None:
+        return self.model.due_at
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        self._emit(self.model.on_time(now_ms), out)
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         self._emit(self.model.prepare(checkpoint), out)
@@ -435,6 +457,40 @@ class HoldingOperator(ModelOperator):
     def settle(self) -> Rows:
         rows, self.held = self.held, []
         return rows
+
+
+class AskingOperator(HoldingOperator):
+    """Makes a request per row, as `AsyncMap` does. Barriers pass the end of the input, which waits for all answers."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._due = [self._answer_at(row) for row in self.held]
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.held += rows
+        self._due += [self._answer_at(row) for row in rows]
+        return []
+
+    def is_ready(self, finishing: bool) -> bool:
+        return len(self.held) < (1 if finishing else MAX_REQUESTS)
+
+    @property
+    def due_at(self) -> int | None:
+        return self._due[0] if self._due else None
+
+    def on_time(self, now: int) -> Rows:
+        """Emits the rows that are answered, in their order."""
+        count = next((number for number, due in enumerate(self._due) if due > now), len(self._due))
+        rows, self.held = self.held[:count], self.held[count:]
+        self._due = self._due[count:]
+        return rows
+
+    def settle(self) -> Rows:
+        assert not self.held, "a marker of a loop overtook open requests"
+        return []
+
+    def _answer_at(self, row: Row) -> int:
+        return self.context.now_ms() + crc32(f"{row}".encode()) % MAX_ANSWER_MS
 
 
 class PoolingOperator(HoldingOperator):

@@ -170,6 +170,14 @@ def with_holding(job: Job, rng: Random) -> Job:
     return Job(steps, job.edges)
 
 
+def with_requests(job: Job, rng: Random) -> Job:
+    """Makes random steps that hold rows wait for the answers of requests."""
+    steps = [
+        replace(step, kind="asking") if step.kind == "holding" and rng.random() < 0.5 else step for step in job.steps
+    ]
+    return Job(steps, job.edges)
+
+
 def with_tees(job: Job, rng: Random) -> Job:
     """Makes random map steps commit the rows that they forward; often several consecutive steps."""
     share = rng.choice((0.0, 0.3, 0.9))

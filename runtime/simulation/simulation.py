@@ -37,6 +37,7 @@ from runtime.simulation.random_jobs import (
     with_list_state,
     with_pairs,
     with_pooling,
+    with_requests,
     with_sessions,
     with_tees,
 )
@@ -417,7 +418,7 @@ def _job(shape: Random, seed: int) -> Job:
     job = with_bursts(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} bursts"))
     job = with_pairs(job, Random(f"{seed} pairs"))
     job = with_pooling(with_sessions(job, Random(f"{seed} sessions")), Random(f"{seed} unions"))
-    job = with_holding(job, Random(f"{seed} holding"))
+    job = with_requests(with_holding(job, Random(f"{seed} holding")), Random(f"{seed} requests"))
     job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
     return with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
 

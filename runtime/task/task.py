@@ -23,7 +23,9 @@ from runtime.core.subtask.credits import FlowControl, ReceiverWindow
 from runtime.core.subtask.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
+    HoldReleased,
     MessageArrived,
+    MessageHeld,
     SourceAdvanced,
     SourceExhausted,
     SourceIdle,
@@ -274,10 +276,20 @@ class Task:
         """
         if self.machine.loop.replaying:
             return self._replay()
+        released = self._release_held_messages()
         did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
         while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
-        return did
+        return did or released
+
+    def _release_held_messages(self) -> bool:
+        """Lets the held end of input take effect once the operator has emitted its rows, and there is credit."""
+        if not self.machine.held or not self.outputs.credits.runnable:
+            return False
+        if not self._call("ready", self._watermark_hold.is_flushed):
+            return False
+        self.handle(HoldReleased())
+        return True
 
     def _handle_next(self) -> Message | None:
         self._receiver_window.on_busy(self.clock.monotonic_ms())
@@ -290,8 +302,10 @@ class Task:
         return taken[1]
 
     def _handle_message(self, channel: ChannelId, message: Message) -> None:
-        self._watermark_hold.on_message(channel, message)
-        self.handle(MessageArrived(channel, message))
+        if isinstance(message, EndOfData | TerminationMarker) and self._must_hold(channel, message):
+            self.handle(MessageHeld(channel, message))
+        else:
+            self.handle(MessageArrived(channel, message))
         if isinstance(message, Records) and channel not in self.machine.spec.feedback_channels:
             for granted, nbytes in self._receiver_window.on_consumed(
                 channel, message.nbytes, self.clock.monotonic_ms()
@@ -299,14 +313,24 @@ class Task:
                 self.return_credit(granted, nbytes)
 
     def _may_handle(self, channel: ChannelId, message: Message) -> bool:
-        """Whether to handle a message now. Messages that cause output wait for credit, unlike barriers and ends."""
+        """Whether to take a message now. Messages that cause output wait for credit, unlike barriers and ends."""
+        if self.machine.held and not self.machine.passes_held(channel, message):
+            return False
         if not self.outputs.credits.runnable and isinstance(
             message, Records | Watermark | EndOfData | TerminationMarker
         ):
             return False
         if self.machine.phase == "stopped":  # no timer frees capacity any more; the savepoint contains buffered rows
             return True
-        return bool(self._call("ready", self._watermark_hold.may_handle, channel, message))
+        return bool(self._call("ready", self._watermark_hold.may_handle, message))
+
+    def _must_hold(self, channel: ChannelId, message: EndOfData | TerminationMarker) -> bool:
+        """Whether the operator still buffers rows that the end of the data, or of a loop, must not overtake."""
+        is_stopped = self.machine.phase == "stopped"
+        waits = not is_stopped and self._call("ready", self._watermark_hold.must_hold, channel, message)
+        if isinstance(message, EndOfData) and message.drain:
+            self._watermark_hold.on_end_of_data(channel)
+        return bool(waits)
 
     @property
     def timer_in_ms(self) -> int | None:

@@ -1,8 +1,8 @@
 """Watermark hold (as in Beam): delays watermarks and the end of input while an operator buffers rows.
 
 An operator that awaits answers or fills batches buffers earlier rows. A watermark must not overtake them, and the end
-of input must not arrive before they are emitted. Neither may block the slot: watermarks wait here, batches and the end
-of input in their channel.
+of input must not arrive before they are emitted. Neither may block the slot: watermarks wait here, batches in their
+channel, and the end of input in the machine (`MessageHeld`), where barriers pass it.
 """
 
 from collections import deque
@@ -30,19 +30,27 @@ class WatermarkHold:
         self._send = send
         self._held_messages: deque[Watermark | Idle] = deque()
 
-    def may_handle(self, channel: ChannelId, message: Message) -> bool:
-        if self._operator is None:
+    def may_handle(self, message: Message) -> bool:
+        """Whether the operator takes the message from its channel now."""
+        if self._operator is None or not isinstance(message, Records):
             return True
-        if isinstance(message, Records):
-            return self._operator.ready(finishing=False)
-        last = isinstance(message, EndOfData) and message.drain and self._open_inputs == {channel}
-        if last or isinstance(message, TerminationMarker):  # a `TerminationMarker` asks whether the iteration is empty
-            return self._operator.ready(finishing=True)
-        return True
+        return self._operator.ready(finishing=False)
 
-    def on_message(self, channel: ChannelId, message: Message) -> None:
-        if isinstance(message, EndOfData) and message.drain:
-            self._open_inputs.discard(channel)
+    def must_hold(self, channel: ChannelId, message: EndOfData | TerminationMarker) -> bool:
+        """Whether the message waits for buffered rows: the last end of input, or the marker of a loop.
+
+        A marker asks whether the loop is empty.
+        """
+        is_last = isinstance(message, EndOfData) and message.drain and self._open_inputs == {channel}
+        return (is_last or isinstance(message, TerminationMarker)) and not self.is_flushed()
+
+    def is_flushed(self) -> bool:
+        """Whether the operator has emitted its buffered rows, so that its input may end."""
+        return self._operator is None or self._operator.ready(finishing=True)
+
+    def on_end_of_data(self, channel: ChannelId) -> None:
+        """The data of `channel` has ended for good."""
+        self._open_inputs.discard(channel)
 
     def broadcast(self, message: Control) -> None:
         """Sends a watermark or `Idle` after earlier rows, any other message at once: barriers cover buffered rows."""
@@ -51,7 +59,7 @@ class WatermarkHold:
             self.release()
             return
         if isinstance(message, EndOfData):
-            self._on_end_of_data(message.drain)
+            self._before_end_of_data(message.drain)
         self._send(message)
 
     def release(self) -> None:
@@ -59,7 +67,7 @@ class WatermarkHold:
         while self._held_messages and self._may_send(self._held_messages[0]):
             self._send(self._held_messages.popleft())
 
-    def _on_end_of_data(self, drain: bool) -> None:
+    def _before_end_of_data(self, drain: bool) -> None:
         """Sends held watermarks at a drain. A stop drops them: the next attempt emits their rows from the savepoint."""
         while drain and self._held_messages:
             self._send(self._held_messages.popleft())

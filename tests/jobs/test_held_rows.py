@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.snapshot.manifest import FinishedState, Manifest
+from runtime.core.snapshot.manifest_codec import manifest_folder
 from runtime.dataflow.builder import Dataflow
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
@@ -109,6 +112,90 @@ def test_the_end_waits_for_50_open_requests(tmp_path: Path, bounded: bool) -> No
         run.join()
     assert run.records.failure is None
     assert found(tmp_path / "out") == rows_of(Numbers(total=50, splits=1))
+
+
+def lookups_beside(service: Service, output: Path, endless: Gated) -> Dataflow:
+    """A bounded branch with requests, and an unbounded branch beside it."""
+    flow = lookups(Numbers(total=10), service, output)
+    flow.source("endless", endless).sink("beside", ParquetSink(str(output.parent / "beside")))
+    return flow
+
+
+def waits_at_its_end(manifest: Manifest) -> bool:
+    """Whether the source had finished and the step with the requests had not."""
+    operators = manifest.operators
+    finished, running = FinishedState.FINISHED, FinishedState.RUNNING
+    return (operators["numbers"].finished, operators["ask"].finished) == (finished, running)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
+def test_checkpoints_complete_while_the_end_of_a_branch_waits_for_requests(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    """S0-34: the barrier passes the end; a restore asks again, and each answer is given out once."""
+    output, down, endless = tmp_path / "out", Service(up=False), Gated(total=5)
+    with running(lookups_beside(down, output, endless).compile(before), tmp_path / "state") as run:
+        run.wait_for(lambda: down.open == 40)
+        run.wait_for(lambda: sum(map(waits_at_its_end, run.manifests)) >= 3)
+        newest = run.manifests[-1]
+        run.ask("cancel")
+        run.join()
+    assert committed(output) == []
+    assert waits_at_its_end(newest)
+    again = Service()
+    records = MemoryRunStore(token=Token(2), restore_from=manifest_folder(newest))
+    endless.total = 8
+    with running(lookups_beside(again, output, endless).compile(after), tmp_path / "state", records) as run:
+        run.wait_for(lambda: len(found(output)) == 40)
+        run.end("drain")
+    assert len(again.requests) == 40
+    assert found(output) == rows_of(Numbers(total=10))
+    assert found(tmp_path / "beside") == rows_of(Numbers(total=8))
+
+
+def test_the_end_that_waits_comes_once_the_requests_are_answered(tmp_path: Path) -> None:
+    """S0-34: without a restore; the branch then ends by itself beside the other."""
+    output, service, endless = tmp_path / "out", Service(up=False), Gated(total=5)
+    with running(lookups_beside(service, output, endless).compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: any(map(waits_at_its_end, run.manifests)))
+        run.checkpoints(2)
+        service.up = True
+        run.wait_for(lambda: run.manifests[-1].operators["out"].finished is FinishedState.FINISHED)
+        run.checkpoints(2)
+        run.end("drain")
+    assert len(service.requests) == 40
+    assert found(output) == rows_of(Numbers(total=10))
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_stop_takes_the_requests_at_the_end_of_a_branch_along(tmp_path: Path, parallelism: int) -> None:
+    output, down, endless = tmp_path / "out", Service(up=False), Gated(total=5)
+    with running(lookups_beside(down, output, endless).compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: any(map(waits_at_its_end, run.manifests)))
+        savepoint = run.end("stop")
+    records = MemoryRunStore(token=Token(2), restore_from=savepoint)
+    flow = lookups_beside(Service(), output, endless)
+    with running(flow.compile(parallelism), tmp_path / "state", records) as run:
+        run.wait_for(lambda: len(found(output)) == 40)
+        run.end("drain")
+    assert found(output) == rows_of(Numbers(total=10))
+
+
+def test_checkpoints_complete_while_the_marker_of_a_loop_waits_for_requests(tmp_path: Path) -> None:
+    """S4-41: the data has ended, and the loop asks whether it is empty."""
+    service, flow = Service(up=False), Dataflow("loop")
+    loop = flow.source("numbers", Numbers(total=10)).iterate("loop")
+    answers = loop.async_map("ask", service, SCHEMA, timeout_ms=60_000)
+    loop.close_with(answers.filter("again", pc.field("value") < 0))
+    answers.sink("out", ParquetSink(str(tmp_path / "out")))
+    with running(flow.compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: any(m.operators["numbers"].finished is FinishedState.FINISHED for m in run.manifests))
+        run.wait_for(lambda: service.open == 40)
+        run.checkpoints(3)
+        service.up = True
+        run.join()
+    assert run.records.failure is None
+    assert found(tmp_path / "out") == rows_of(Numbers(total=10))
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

@@ -15,8 +15,8 @@ from runtime.core.attempt.machine import AttemptMachine
 from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
-from runtime.core.job.ids import CheckpointId, OperatorId, Token
-from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control, EndOfData, Message, TerminationMarker
 from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
@@ -123,6 +123,17 @@ def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
         return [effects[1], effects[0], *effects[2:]] if len(effects) == 3 else effects
 
     patch.setattr(Subtask, "_take_snapshot", swapped)
+
+
+def wait_for_requests_before_the_barrier(patch: pytest.MonkeyPatch) -> None:
+    """The end of the data waits in its channel for buffered rows, and so does every barrier behind it."""
+    handle = Task._may_handle
+
+    def waits(task: Task, channel: ChannelId, message: Message) -> bool:
+        is_end = isinstance(message, EndOfData | TerminationMarker)
+        return handle(task, channel, message) and not (is_end and task._watermark_hold.must_hold(channel, message))
+
+    patch.setattr(Task, "_may_handle", waits)
 
 
 def lose_list_state(patch: pytest.MonkeyPatch) -> None:
@@ -427,6 +438,7 @@ PLANTED: dict[Plant, int] = {
     read_a_channel_behind_its_barrier: 0,
     read_records_without_credit: 0,
     grant_more_than_was_consumed: 0,
+    wait_for_requests_before_the_barrier: 0,
     leave_the_coordinator_running_after_a_failure: 1,
     answer_a_stop_before_its_run_has_ended: 0,
 }

@@ -90,31 +90,32 @@ def test_what_was_held_at_a_true_end_is_told_before_it() -> None:
 def test_batches_wait_for_room(room: bool) -> None:
     watermark_hold, _ = restraint(Holding(room=room))
     answers: list[Any] = [
-        watermark_hold.may_handle(ONE, message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())
+        watermark_hold.may_handle(message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())
     ]
     assert answers == [room, True, True, True]
 
 
 def test_only_the_last_true_end_waits_for_rows() -> None:
-    """S0-34: else the barriers behind the end of one channel would wait as long as another one goes on."""
+    """S0-34: the end of one channel is no end for the operator while another one goes on."""
     operator = Holding(hold=1)
     watermark_hold, _ = restraint(operator)
-    assert watermark_hold.may_handle(ONE, EndOfData(drain=True))
-    watermark_hold.on_message(ONE, EndOfData(drain=True))
-    assert not watermark_hold.may_handle(TWO, EndOfData(drain=True))
-    assert watermark_hold.may_handle(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
+    assert not watermark_hold.must_hold(ONE, EndOfData(drain=True))
+    watermark_hold.on_end_of_data(ONE)
+    assert watermark_hold.must_hold(TWO, EndOfData(drain=True))
+    assert not watermark_hold.must_hold(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
     operator.hold = None
-    assert watermark_hold.may_handle(TWO, EndOfData(drain=True))
+    assert not watermark_hold.must_hold(TWO, EndOfData(drain=True))
 
 
 def test_one_that_was_finished_on_restore_takes_everything() -> None:
     watermark_hold, _ = restraint(None)
-    assert watermark_hold.may_handle(ONE, Watermark(MAX_WATERMARK))
-    assert watermark_hold.may_handle(ONE, EndOfData(drain=True))
+    watermark_hold.on_end_of_data(TWO)
+    assert watermark_hold.may_handle(Watermark(MAX_WATERMARK))
+    assert not watermark_hold.must_hold(ONE, EndOfData(drain=True))
 
 
 def test_a_probe_of_a_loop_waits_until_nothing_is_inside() -> None:
     """S4-41: else the loop would seem empty."""
-    for hold, may in ((5, False), (None, True)):
+    for hold, waits in ((5, True), (None, False)):
         watermark_hold, _ = restraint(Holding(hold))
-        assert watermark_hold.may_handle(ONE, TerminationMarker(1, 0)) is may
+        assert watermark_hold.must_hold(ONE, TerminationMarker(1, 0)) is waits

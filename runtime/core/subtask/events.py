@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Barrier, Message, Records
+from runtime.core.job.messages import Barrier, EndOfData, Message, Records, TerminationMarker
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.control import (
     Acknowledgement,
@@ -25,6 +25,22 @@ class MessageArrived:
 
     channel: ChannelId
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHeld:
+    """The next message of a readable channel must not take effect yet: the operator still buffers rows.
+
+    It is the end of the last open input, or the marker of a loop. Barriers behind it pass (`Subtask.passes_held`).
+    """
+
+    channel: ChannelId
+    message: EndOfData | TerminationMarker
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReleased:
+    """The operator has emitted its buffered rows: the held messages take effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,8 @@ SubtaskEvent = (
     | FeedbackReplayed
     | FeedbackReplayEnded
     | MessageArrived
+    | MessageHeld
+    | HoldReleased
     | SourceAdvanced
     | SourceIdle
     | SourceResumed

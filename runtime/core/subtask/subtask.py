@@ -79,6 +79,8 @@ class Subtask:
         self.watermarks = WatermarkValve(spec.regular_channels, spec.restored_watermark)  #: hosts may read it
         self.loop = Iteration(spec)  #: hosts may read it
         self._end_of_data: dict[ChannelId, bool] = {}  #: channel -> `EndOfData.drain`
+        #: hosts may read it; messages that wait until the operator has emitted its buffered rows
+        self.held: dict[ChannelId, EndOfData | TerminationMarker] = {}
         self._building_joins = set(spec.opens_after)  #: joins whose build sides are still being read
         self._held_records: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
         self._idle = False  #: Idle has been broadcast
@@ -148,6 +150,15 @@ class Subtask:
             and channel not in self._held_records
         )
 
+    def passes_held(self, channel: ChannelId, message: object) -> bool:
+        """Whether the host may deliver `message`, although an earlier message of `channel` may be held.
+
+        Barriers pass: the buffered rows are in the snapshot, so that a checkpoint need not wait for them. Records pass
+        the marker of a loop, which only proves that earlier records have arrived.
+        """
+        is_end = isinstance(message, TerminationMarker) or message == EndOfData(drain=True)
+        return channel not in self.held or not is_end
+
     @property
     def _is_building(self) -> bool:
         """Whether the build side has not been read to its end. A stop may end the subtask before that."""
@@ -160,6 +171,8 @@ class Subtask:
         match event:
             case events.MessageArrived(channel, message):
                 return self._on_message(channel, message) + self._emit_markers()
+            case events.MessageHeld() | events.HoldReleased():
+                return self._on_hold(event)
             case events.SourceAdvanced(watermark):
                 return self._forward_watermark(self.watermarks.advance_own(watermark))
             case events.SourceIdle():
@@ -176,11 +189,8 @@ class Subtask:
                 return self._on_completed(permit)
             case control.CheckpointAborted(checkpoint):
                 return self._on_aborted(checkpoint)
-            case events.FeedbackReplayed(records):
-                return self.loop.on_replay(records)
-            case events.FeedbackReplayEnded():
-                self.loop.replaying = False
-                return []
+            case events.FeedbackReplayed() | events.FeedbackReplayEnded():
+                return self._on_replay(event)
             case control.FollowWatermark(watermark=time):
                 return self._follow(time)
             case control.ProbeSideOpened(join):
@@ -204,6 +214,7 @@ class Subtask:
 
     def _on_message(self, channel: ChannelId, message: object) -> Effects:
         assert self.is_readable(channel), "the host delivered a message of a channel that is not readable"
+        assert not self.held or self.passes_held(channel, message), "the message must not pass a held message"
         if channel in self.spec.feedback_channels:
             return self._on_feedback(channel, message)
         match message:
@@ -229,6 +240,29 @@ class Subtask:
             case EndOfPartition():
                 return self._apply_outcomes(*self._barriers.on_channel_end(channel))
         raise AssertionError(f"unknown message {message!r}")
+
+    def _on_hold(self, event: events.MessageHeld | events.HoldReleased) -> Effects:
+        if isinstance(event, events.HoldReleased):
+            return self._on_release() + self._emit_markers()
+        channel, message = event.channel, event.message
+        assert self.is_readable(channel), "the host held a message of a channel that is not readable"
+        assert channel not in self.held, "a channel holds a message at a time"
+        self.held[channel] = message
+        if isinstance(message, EndOfData):  # the sender had finished at the barriers behind it
+            self._end_of_data[channel] = message.drain
+        return []
+
+    def _on_release(self) -> Effects:
+        """Handles the held messages. A stop has dropped them: the next attempt receives them again."""
+        held, self.held = self.held, {}
+        effects: Effects = []
+        for channel, message in held.items():
+            match message:
+                case EndOfData(drain):
+                    effects += self._on_end_of_data(channel, drain)
+                case TerminationMarker():  # pragma: no branch
+                    self.loop.on_marker(channel, message)
+        return effects
 
     def _hold_records(self, channel: ChannelId, records: Records) -> Effects:
         """Holds records of the probe side that arrive before the end of the build side.
@@ -360,6 +394,12 @@ class Subtask:
 
     # ------------------------------------------------------------ loops
 
+    def _on_replay(self, event: events.FeedbackReplayed | events.FeedbackReplayEnded) -> Effects:
+        if isinstance(event, events.FeedbackReplayed):
+            return self.loop.on_replay(event.records)
+        self.loop.replaying = False
+        return []
+
     def _on_feedback(self, channel: ChannelId, message: object) -> Effects:
         """Handles a message on a back-edge. Ignores watermarks: the regular inputs define event time."""
         match message:
@@ -433,7 +473,7 @@ class Subtask:
 
     def _finish_logic(self, *, drain: bool) -> Effects:
         assert self.phase == "running", "the logic of a subtask finishes once"
-        self.phase = "finished" if drain else "stopped"
+        self.phase, self.held = "finished" if drain else "stopped", {}
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
         return [*finish, Broadcast(EndOfData(drain)), control.LogicFinished()]
 

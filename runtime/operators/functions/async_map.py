@@ -2,7 +2,7 @@
 
 The requests run on an event loop of their own, in a thread beside the slot's loop. A completed request wakes the
 operator, which emits its rows. Rows without a response are state, so a restored job requests them again. Watermarks do
-not overtake such rows, and the end of the input waits for their responses.
+not overtake such rows, and the end of the input waits for their responses. Checkpoints do not wait for it.
 
 A function that must block (a client without asyncio) should use `asyncio.to_thread`.
 """

@@ -42,7 +42,9 @@ from runtime.core.subtask.events import (
     CheckpointCompleted,
     FeedbackReplayed,
     FeedbackReplayEnded,
+    HoldReleased,
     MessageArrived,
+    MessageHeld,
     SubtaskStarted,
     Triggered,
 )
@@ -231,6 +233,21 @@ def test_a_restored_log_is_replayed_before_anything_is_read() -> None:
 
 
 # ---------------------------------------------------------------- the end
+
+
+def test_barriers_and_records_pass_a_marker_that_waits_for_open_requests() -> None:
+    """S4-41: the next marker and the end of the data do not."""
+    machine, marker = body(), TerminationMarker(1, 0)
+    assert machine.handle(MessageHeld(COMES, marker)) == []
+    assert hear(machine, COMES, ROWS) == [ProcessRecords(COMES, ROWS)]
+    cut = barrier(1)
+    snapshot = [PreparePreBarrier(cut.checkpoint), Broadcast(cut), CaptureState(cut, False, MIN_WATERMARK)]
+    assert hear(machine, COMES, cut) == snapshot
+    assert not machine.passes_held(COMES, TerminationMarker(2, 0))
+    assert not machine.passes_held(COMES, ENDED)
+    assert machine.passes_held(COMES, STOPPED)
+    assert machine.handle(HoldReleased()) == probed(1, 0)
+    assert machine.passes_held(COMES, TerminationMarker(2, 0))
 
 
 def test_a_loop_ends_when_probes_have_shown_that_nothing_is_on_its_way() -> None:

@@ -48,7 +48,9 @@ from runtime.core.subtask.effects import (
 )
 from runtime.core.subtask.events import (
     CheckpointCompleted,
+    HoldReleased,
     MessageArrived,
+    MessageHeld,
     SourceAdvanced,
     SourceExhausted,
     SourceIdle,
@@ -393,6 +395,58 @@ def test_where_the_flags_differ_no_drain_wins() -> None:
     machine = two_inputs()
     assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0)]
     assert hear(machine, RIGHT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), LogicFinished()]
+
+
+def with_a_held_end(**spec: Any) -> Subtask:
+    """The last end of the data has arrived, and the operator still has open requests."""
+    machine = two_inputs(**spec)
+    hear(machine, RIGHT, Watermark(MAX_WATERMARK), EndOfData(drain=True))
+    hear(machine, LEFT, Watermark(MAX_WATERMARK))
+    assert machine.handle(MessageHeld(LEFT, EndOfData(drain=True))) == []
+    return machine
+
+
+FLUSHED = [EndInput(0), Finish(), Broadcast(EndOfData(drain=True)), LogicFinished()]
+
+
+@pytest.mark.parametrize("mode", CheckpointMode)
+def test_barriers_pass_an_end_that_waits_for_open_requests(mode: CheckpointMode) -> None:
+    """S0-34: such a snapshot is of an unfinished subtask, also once all its predecessors have ended."""
+    machine = with_a_held_end(mode=mode)
+    assert hear(machine, LEFT, barrier(1)) == []
+    assert hear(machine, RIGHT, barrier(1)) == taken(1, time=MAX_WATERMARK)
+    assert machine.handle(permit(1)) == [CommitOutput(permit(1).permit)], "it does not end"
+    hear(machine, RIGHT, EndOfPartition())
+    hear(machine, LEFT, EndOfPartition())
+    assert machine.handle(Triggered(barrier(2))) == taken(2, time=MAX_WATERMARK)
+    assert machine.handle(HoldReleased()) == FLUSHED
+    assert machine.handle(Triggered(barrier(3))) == taken(3, finished=True, time=MAX_WATERMARK)
+    assert [type(effect) for effect in machine.handle(permit(3))] == [CommitOutput, Close, Broadcast, SubtaskEnded]
+
+
+def test_a_barrier_between_a_held_end_and_its_release_is_of_a_finished_sender() -> None:
+    """At least once: the subtask finishes while it awaits the other barrier, and both senders had finished at it."""
+    machine = with_a_held_end(mode=CheckpointMode.AT_LEAST_ONCE)
+    assert hear(machine, LEFT, barrier(1)) == []
+    assert machine.handle(HoldReleased()) == FLUSHED
+    assert hear(machine, RIGHT, barrier(1)) == taken(1, finished=True, time=MAX_WATERMARK)
+
+
+def test_a_stop_takes_over_an_end_that_waits() -> None:
+    """The savepoint has the open requests, and the next attempt receives the end again."""
+    machine = with_a_held_end()
+    hear(machine, RIGHT, barrier(1, Kind.STOP))
+    stopped = [Broadcast(EndOfData(drain=False)), LogicFinished(), *taken(1, Kind.STOP, time=MAX_WATERMARK)]
+    assert hear(machine, LEFT, barrier(1, Kind.STOP)) == stopped
+    assert machine.held == {}
+    assert machine.handle(HoldReleased()) == []
+
+
+def test_a_drain_waits_for_an_end_that_waits() -> None:
+    machine = with_a_held_end()
+    hear(machine, RIGHT, barrier(1, Kind.DRAIN))
+    assert hear(machine, LEFT, barrier(1, Kind.DRAIN)) == []
+    assert machine.handle(HoldReleased()) == [*FLUSHED, *taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)]
 
 
 def test_no_records_follow_a_true_end_of_data() -> None:

@@ -21,7 +21,7 @@ from runtime.core.job.guarantee import CheckpointMode, end_to_end_guarantee, is_
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.key_groups import default_max_parallelism
 from runtime.dataflow.connectors import as_guarantee, guarantee_of, prepare_connector
-from runtime.dataflow.inputs import StepInput
+from runtime.dataflow.inputs import Changelog, StepInput
 from runtime.dataflow.plan import CompiledJob, DataflowPlan, Step
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
@@ -86,11 +86,8 @@ class Dataflow:
         columns = source.output_columns() if isinstance(source, DescribesColumns) else None
         if columns is not None:
             check_distinct_columns(columns, uid)
-        return replace(
-            read,
-            columns=columns,
-            is_changelog=isinstance(source, EmitsChangelog) and source.emits_changelog,
-        )
+        emits_changelog = isinstance(source, EmitsChangelog) and source.emits_changelog
+        return replace(read, columns=columns, changelog=Changelog.UPSERT if emits_changelog else None)
 
     @property
     def sources(self) -> Mapping[OperatorId, Source]:
@@ -191,8 +188,9 @@ class Dataflow:
         self._plan.columns |= {(stream.uid, tag.name): tag.schema for tag in side_outputs}
         if without_event_time:
             self._plan.needs_event_time[stream.uid] = without_event_time
-        forwards = any(each.forwards_changelog for each in inputs)
-        stream = replace(stream, is_changelog=forwards, forwards_changelog=forwards, side_outputs=side_outputs)
+        forwarded = {each.forwarded_changelog for each in inputs} - {None}
+        kind = Changelog.UPSERT if Changelog.UPSERT in forwarded else next(iter(forwarded), None)
+        stream = replace(stream, changelog=kind, forwarded_changelog=kind, side_outputs=side_outputs)
         return stream.with_declared_columns(columns)
 
     def _with_columns(self, stream: Stream, columns: pa.Schema | None) -> Stream:

@@ -31,12 +31,20 @@ class CustomPartitioning:
     function: Partitioner
 
 
+class Changelog(Enum):
+    """A stream whose column `op` marks rows that take back earlier rows (Flink: upsert stream and retract stream)."""
+
+    UPSERT = auto()  #: such a row may have its key only, and an update may lack its `update_before`
+    RETRACT = auto()  #: such a row has all values of the row that it takes back
+
+
 class ChangelogUse(Enum):
-    """The use of a changelog by a step. Its column `op` marks rows that take back earlier rows."""
+    """The use of a changelog by a step."""
 
     REFUSED = auto()  #: it would treat such rows as new rows
     FORWARDED = auto()  #: `op` goes on with its row
     READ = auto()  #: it reads `op`; its output is no changelog
+    SUBTRACTED = auto()  #: it subtracts the rows that are taken back, which needs all their values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +85,25 @@ class StepInput:
         if self.stream.custom_partitioning is not None and self.partitioning is not Partitioning.FORWARD:
             detail = f"its input uses {self.partitioning} partitioning: leave out the partition_custom before it"
             raise JobRejected("bad-partitioning", target, detail)
-        if self.stream.is_changelog and self.changelog is ChangelogUse.REFUSED:
+        if self.stream.changelog is not None and self.changelog is ChangelogUse.REFUSED:
             detail = (
                 f"its input {self.stream.uid!r} is a changelog: rows with op 'update_before' or 'delete' take back "
                 "earlier rows, and this step would treat them as new rows. Read the column 'op' before it, in a "
                 "filter, select, with_columns or a function"
             )
             raise JobRejected("changelog-input", target, detail)
+        if self.stream.changelog is Changelog.UPSERT and self.changelog is ChangelogUse.SUBTRACTED:
+            detail = (
+                f"its input {self.stream.uid!r} is a changelog: its rows with op 'delete' may have their key only, and "
+                "its updates may lack the row before them, so no aggregate can subtract them. Keep the last row of "
+                "each key in a keyed function before it, which reads 'op' and emits the signed changes"
+            )
+            raise JobRejected("changelog-input", target, detail)
 
     @property
-    def forwards_changelog(self) -> bool:
-        """Whether the output of the step is a changelog, unless it lacks the column `op`."""
-        return self.stream.is_changelog and self.changelog is ChangelogUse.FORWARDED
+    def forwarded_changelog(self) -> Changelog | None:
+        """The changelog that the output of the step is, unless it lacks the column `op`."""
+        return self.stream.changelog if self.changelog is ChangelogUse.FORWARDED else None
 
     def edge(self, target: OperatorId, number: int) -> Edge:
         """The edge into input `number` of `target`.

@@ -16,10 +16,11 @@ from runtime.core.restore.declarations import SESSION_GAP, WITHIN, window_durati
 from runtime.dataflow.checks import check_late_columns, check_time, validate_factory, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedKeyedStreams
 from runtime.dataflow.functions import add_function, add_transform
-from runtime.dataflow.inputs import ChangelogUse, StepInput, rules_input
+from runtime.dataflow.inputs import Changelog, ChangelogUse, StepInput, rules_input
 from runtime.dataflow.joined_streams import IntervalJoinedStreams, JoinedStreams
 from runtime.dataflow.plan import PreAggregation
 from runtime.dataflow.used_columns import ColumnUse, columns_of_aggregates
+from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.arguments import (
     check_aggregates,
@@ -36,6 +37,7 @@ from runtime.operators.functions.keyed_process import (
 from runtime.operators.functions.micro_batches import Batches, BatchLimits
 from runtime.operators.latest import Latest
 from runtime.operators.output_tag import OutputTag
+from runtime.operators.retraction import OP_COLUMN, RetractableSet
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
@@ -213,15 +215,26 @@ class KeyedStream:
         """Running aggregates; each batch emits the new values of its keys, in the order of their first rows.
 
         Args:
-            changelog: emit inserts and updates, with the row kind in column `op`; see `RunningAggregate`. Steps that
-                would treat a retraction as a new row refuse this stream: read `op` before them.
+            changelog: emit inserts, updates and deletions, with the row kind in column `op`; see `RunningAggregate`. An
+                aggregate with `changelog=True` reads such a stream, and subtracts rows that are taken back. Other steps
+                that would treat them as new rows refuse it: read `op` before them.
         """
         check_aggregates(uid, aggregates)
-        keys, by_name = self.keys, dict(aggregates)
-        running = validate_factory(uid, lambda: RunningAggregate(keys, by_name, changelog))
+        keys, by_name, retracts = self.keys, dict(aggregates), self.stream.changelog is Changelog.RETRACT
+        if retracts and not changelog:
+            detail = (
+                f"its input {self.stream.uid!r} is a changelog: a key may lose all its rows, and without a column 'op' "
+                "the output cannot show that: add changelog=True"
+            )
+            raise JobRejected("changelog-input", uid, detail)
+        running = validate_factory(uid, lambda: RunningAggregate(keys, by_name, changelog, retracts))
         source = self._input(None, ("aggregates", by_name), columns_of_aggregates(aggregates=by_name))
+        if retracts:
+            in_state = RetractableSet(keys, by_name).by_name
+            source = self._input(None, ("aggregates", in_state), columns_of_aggregates(OP_COLUMN, aggregates=by_name))
+        source = replace(source, changelog=ChangelogUse.SUBTRACTED)
         stream = self.stream.flow._add_operator(uid, running, [source], parallelism)
-        return replace(stream, is_changelog=changelog)
+        return replace(stream, changelog=Changelog.RETRACT if changelog else None)
 
     def batches(
         self,

@@ -16,7 +16,7 @@ from runtime.dataflow.checks import common_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedStreams
 from runtime.dataflow.connectors import guarantee_of, prepare_connector
 from runtime.dataflow.functions import add_function, add_transform
-from runtime.dataflow.inputs import ChangelogUse, CustomPartitioning, StepInput, rules_input
+from runtime.dataflow.inputs import Changelog, ChangelogUse, CustomPartitioning, StepInput, rules_input
 from runtime.dataflow.keyed_stream import KeyedStream
 from runtime.dataflow.used_columns import ColumnUse, columns_of_expressions
 from runtime.errors import JobRejected
@@ -29,7 +29,7 @@ from runtime.operators.functions.process import BroadcastProcessFunction, Proces
 from runtime.operators.iterate import Iterate
 from runtime.operators.output_tag import OutputTag, unknown_output_error
 from runtime.operators.partition import Partitioner
-from runtime.operators.running_aggregate import OP_COLUMN
+from runtime.operators.retraction import OP_COLUMN
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.union import Union
 from runtime.ports import ChecksColumns, Operator, Sink
@@ -51,16 +51,13 @@ class Stream:
     columns: pa.Schema | None = None  #: None: the step does not declare its columns
     side_outputs: tuple[OutputTag, ...] = ()  #: further outputs of the step
     output: str = ""  #: name of the side output that this stream is; "": the main output
-    is_changelog: bool = False  #: the column `op` marks rows that take back earlier rows; see `RunningAggregate`
-    forwards_changelog: bool = False  #: the step gets a changelog, and may emit its rows: also to a side output
+    changelog: Changelog | None = None  #: the column `op` marks rows that take back earlier rows
+    forwarded_changelog: Changelog | None = None  #: the step gets it, and may emit its rows: also to a side output
 
     def with_declared_columns(self, columns: pa.Schema | None) -> Self:
         """The stream with these columns. Without the column `op` it is no changelog. None: unknown."""
-        return replace(
-            self,
-            columns=columns,
-            is_changelog=self.is_changelog and (columns is None or OP_COLUMN in columns.names),
-        )
+        has_kinds = columns is None or OP_COLUMN in columns.names
+        return replace(self, columns=columns, changelog=self.changelog if has_kinds else None)
 
     def side_output(self, tag: OutputTag) -> Stream:
         """The rows that the step emits to `tag`: a stream like any other. Rows that no step reads are dropped.
@@ -70,7 +67,7 @@ class Stream:
         """
         if tag not in self.side_outputs:
             raise unknown_output_error(self.uid, tag.name, [each.name for each in self.side_outputs])
-        side = Stream(self.flow, self.uid, output=tag.name, is_changelog=self.forwards_changelog)
+        side = Stream(self.flow, self.uid, output=tag.name, changelog=self.forwarded_changelog)
         return side.with_declared_columns(tag.schema)
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
@@ -161,7 +158,7 @@ class Stream:
         """
         head = self._then(uid, Iterate, parallelism)
         self.flow._plan.loops.append(head.uid)
-        return IterativeStream(self.flow, head.uid, columns=self.columns, is_changelog=self.is_changelog)
+        return IterativeStream(self.flow, head.uid, columns=self.columns, changelog=self.changelog)
 
     def process(
         self,
@@ -311,7 +308,7 @@ class Stream:
         end = self.flow._add(uid, name, role, parallelism, lambda: operator(sink), guarantee=guarantee)
         self.flow._plan.sinks[end.uid] = sink
         self.flow._connect(end.uid, StepInput(stream=self, changelog=ChangelogUse.FORWARDED))
-        return replace(end, columns=self.columns, is_changelog=self.is_changelog)
+        return replace(end, columns=self.columns, changelog=self.changelog)
 
     def _project(
         self,
@@ -371,7 +368,7 @@ class IterativeStream(Stream):
         May be called again with another stream.
         """
         before = self.flow._plan.back_edge_count(self.uid)
-        changelog = ChangelogUse.FORWARDED if self.is_changelog else ChangelogUse.REFUSED
+        changelog = ChangelogUse.REFUSED if self.changelog is None else ChangelogUse.FORWARDED
         self.flow._connect(self.uid, StepInput(stream=stream, feedback=True, changelog=changelog), before + 1)
 
 

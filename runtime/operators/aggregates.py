@@ -27,6 +27,7 @@ _DECIMAL_DIGITS: Final = 38  #: of a decimal128
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
+Signs = npt.NDArray[np.int64]  #: by row: 1 adds it, -1 takes back an earlier row
 Positions = npt.NDArray[np.intp]
 Change = Callable[[], None]  #: applies a checked change of the state
 
@@ -90,13 +91,19 @@ class Count(Aggregate):
         return () if type(self) is Count else None
 
     def fields(self, name: str) -> list[pa.Field]:
-        return [_count_field(name)]
+        return [count_field(name)]
 
     def state_types(self, schema: pa.Schema) -> list[Any]:
         return [pa.int64()]
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        return _count_rows(state.column(f"{name}:count"), at)
+        return self.accumulate_signed(state, name, batch, at, None)
+
+    def accumulate_signed(
+        self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions, signs: Signs | None
+    ) -> Change:
+        """As `accumulate`; rows of a changelog have signs."""
+        return count_rows(state.column(f"{name}:count"), at, signs)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return _add_counts(state, f"{name}:count", parts, at)
@@ -120,9 +127,11 @@ class CountIf(Count):
             raise JobRejected("bad-aggregate", self._column, f"count_if needs a boolean column, not {kind}")
         return [pa.int64()]
 
-    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+    def accumulate_signed(
+        self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions, signs: Signs | None
+    ) -> Change:
         true = batch.column(self._column).fill_null(False).to_numpy(zero_copy_only=False)
-        return _count_rows(state.column(f"{name}:count"), at[true])
+        return count_rows(state.column(f"{name}:count"), at[true], None if signs is None else signs[true])
 
 
 class Sum(Aggregate):
@@ -148,7 +157,13 @@ class Sum(Aggregate):
         raise JobRejected("bad-aggregate", self._column, f"a sum or mean needs a numeric column, not {kind}")
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        return self._accumulate_values(state, name, batch.column(self._column), at)
+        return self.accumulate_signed(state, name, batch, at, None)
+
+    def accumulate_signed(
+        self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions, signs: Signs | None
+    ) -> Change:
+        """As `accumulate`; rows of a changelog have signs."""
+        return self._accumulate_values(state, name, batch.column(self._column), at, signs)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return self._accumulate_values(state, name, parts.column(f"{name}:sum"), at)
@@ -156,10 +171,13 @@ class Sum(Aggregate):
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         return state.value_column(f"{name}:sum", row_ids)
 
-    def _accumulate_values(self, state: StateColumns, name: str, column: pa.Array, at: Positions) -> Change:
-        values, at = _valid_values(column, at)
+    def _accumulate_values(
+        self, state: StateColumns, name: str, column: pa.Array, at: Positions, signs: Signs | None = None
+    ) -> Change:
+        signs = valid_signs(column, signs)
+        values, at = valid_values(column, at)
         sums, valid = state.column(f"{name}:sum"), state.valid(f"{name}:sum")
-        return _add_values(sums, valid, at, values, name, self._carries(state, name))
+        return _add_values(sums, valid, at, values, name, self._carries(state, name), signs)
 
     def _carries(self, state: StateColumns, name: str) -> Values | None:
         """The column into which sums of integers carry; None: a sum beyond 64 bits is refused."""
@@ -173,19 +191,20 @@ class Mean(Sum):
     """
 
     def fields(self, name: str) -> list[pa.Field]:
-        return [*super().fields(name), _count_field(name), pa.field(f"{name}:carry", pa.int64(), nullable=False)]
+        return [*super().fields(name), count_field(name), pa.field(f"{name}:carry", pa.int64(), nullable=False)]
 
     def state_types(self, schema: pa.Schema) -> list[Any]:
         return [*super().state_types(schema), pa.int64(), pa.int64()]
 
-    def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        _, positions = _valid_values(batch.column(self._column), at)
-        count = _count_rows(state.column(f"{name}:count"), positions)
-        return _in_sequence(super().accumulate(state, name, batch, at), count)
+    def accumulate_signed(
+        self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions, signs: Signs | None
+    ) -> Change:
+        count = count_values(state, name, batch.column(self._column), at, signs)
+        return in_sequence(super().accumulate_signed(state, name, batch, at, signs), count)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         counts = (_add_counts(state, f"{name}:{suffix}", parts, at) for suffix in ("count", "carry"))
-        return reduce(_in_sequence, counts, super().merge(state, name, parts, at))
+        return reduce(in_sequence, counts, super().merge(state, name, parts, at))
 
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         counts, carries = (state.column(f"{name}:{suffix}")[row_ids] for suffix in ("count", "carry"))
@@ -196,7 +215,7 @@ class Mean(Sum):
             sums, divisors = _unscaled_floats(sums), divisors * 10.0**scale
         elif carries.any():
             sums = sums + carries * 2.0**64
-        return pa.array(sums / divisors, mask=counts == 0)
+        return pa.array(sums / divisors, mask=counts <= 0)
 
     def _carries(self, state: StateColumns, name: str) -> Values | None:
         return state.column(f"{name}:carry")
@@ -234,11 +253,12 @@ class _Extreme(Aggregate):
         return state.value_column(f"{name}:{self._suffix}", row_ids)
 
     def _accumulate_values(self, state: StateColumns, name: str, column: pa.Array, at: Positions) -> Change:
-        values, at = _valid_values(column, at)
+        values, at = valid_values(column, at)
         best, valid = state.column(f"{name}:{self._suffix}"), state.valid(f"{name}:{self._suffix}")
-        return partial(self._choose_values, best, valid, _cast_exactly(values, best.dtype, name), at)
+        return partial(self.choose_values, best, valid, cast_exactly(values, best.dtype, name), at)
 
-    def _choose_values(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
+    def choose_values(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
+        """Chooses between `best` at the positions `at` and `values`; `valid`: where `best` holds a value."""
         indices = np.flatnonzero(~valid[at])
         best[at[indices]] = values[indices]  # any value of the key is a valid start
         valid[at[indices]] = True
@@ -298,7 +318,7 @@ class AggregateSet:
         return [aggregate.result(state, name, row_ids) for name, aggregate in self._aggregates.items()]
 
 
-def _count_field(name: str) -> pa.Field:
+def count_field(name: str) -> pa.Field:
     return pa.field(f"{name}:count", pa.int64(), nullable=False)
 
 
@@ -306,7 +326,7 @@ def _add_counts(state: StateColumns, field: str, parts: pa.RecordBatch, at: Posi
     return partial(np.add.at, state.column(field), at, parts.column(field).to_numpy())
 
 
-def _in_sequence(first: Change, second: Change) -> Change:
+def in_sequence(first: Change, second: Change) -> Change:
     def change() -> None:
         first()
         second()
@@ -321,7 +341,7 @@ def column_type(schema: pa.Schema, column: str) -> Any:
     return schema.field(column).type
 
 
-def _valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
+def valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
     """The values that are not null, in storage form, and their positions."""
     if column.null_count:
         at = at[column.is_valid().to_numpy(zero_copy_only=False)]
@@ -333,41 +353,77 @@ def _valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
     return column.to_numpy(zero_copy_only=False), at
 
 
-def _count_rows(counts: Values, at: Positions) -> Change:
+def valid_signs(column: pa.Array, signs: Signs | None) -> Signs | None:
+    """The signs of the values that are not null."""
+    return signs if signs is None or not column.null_count else signs[column.is_valid().to_numpy(zero_copy_only=False)]
+
+
+def count_rows(counts: Values, at: Positions, signs: Signs | None = None) -> Change:
+    """The change that counts a row at each position; rows that are taken back count -1."""
+    if signs is not None:
+        return partial(np.add.at, counts, at, signs)
     return partial(native().folds.count_rows, at, counts)
 
 
-def _add_values(sums: Values, valid: Mask, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
+def count_values(state: StateColumns, name: str, column: pa.Array, at: Positions, signs: Signs | None) -> Change:
+    """The change that counts the values that are not null."""
+    _, positions = valid_values(column, at)
+    return count_rows(state.column(f"{name}:count"), positions, valid_signs(column, signs))
+
+
+def _add_values(
+    sums: Values,
+    valid: Mask,
+    at: Positions,
+    values: Values,
+    name: str,
+    carries: Values | None,
+    signs: Signs | None = None,
+) -> Change:
+    mark = partial(setitem, valid, at, True)
     if sums.dtype == DECIMAL_WORDS:
-        return _in_sequence(_add_decimals(sums, at, values, name), partial(setitem, valid, at, True))
+        return in_sequence(_add_decimals(sums, at, values, name, signs), mark)
     folds = native().folds
     if sums.dtype == np.float64:
-        return partial(folds.add_floats, at, np.ascontiguousarray(values, dtype=np.float64), sums, valid)
-    if values.dtype != np.uint64 or int(values.max(initial=0)) < _INT64_LIMIT:
-        values = np.ascontiguousarray(values, dtype=np.int64)
-        if folds.fits_int64(at, values, sums):
-            return partial(folds.add_integers, at, values, sums, valid)
-    return _in_sequence(_add_exactly(sums, at, values, name, carries), partial(setitem, valid, at, True))
+        floats = np.ascontiguousarray(values, dtype=np.float64)
+        return partial(folds.add_floats, at, floats if signs is None else _negate(floats, signs, name), sums, valid)
+    is_small = values.dtype != np.uint64 or int(values.max(initial=0)) < _INT64_LIMIT
+    if is_small and (signs is None or int(values.min(initial=0)) > -_INT64_LIMIT):  # which has no opposite
+        integers = np.ascontiguousarray(values, dtype=np.int64)
+        integers = integers if signs is None else integers * signs
+        if folds.fits_int64(at, integers, sums):
+            return partial(folds.add_integers, at, integers, sums, valid)
+    return in_sequence(_add_exactly(sums, at, values, name, carries, signs), mark)
 
 
-def _add_exactly(sums: Values, at: Positions, values: Values, name: str, carries: Values | None) -> Change:
+def _negate(values: Values, signs: Signs, name: str) -> Values:
+    """The values of a changelog with their signs. Raises DataRejected: NaN and infinity cannot be subtracted again."""
+    if not np.isfinite(values).all():
+        detail = "NaN or infinity, which no later row could take back: replace such values before the changelog"
+        raise DataRejected(f"the sum {name!r} of a changelog received {detail}")
+    return values * signs
+
+
+def _add_exactly(
+    sums: Values, at: Positions, values: Values, name: str, carries: Values | None, signs: Signs | None
+) -> Change:
     if values.dtype != np.uint64:
         values = values.astype(np.int64, copy=False)  # for splitting into two halves
     row_ids, which = np.unique(at, return_inverse=True)
-    high, low = _exact_sums(values, which, len(row_ids))
+    high, low = _exact_sums(values, which, len(row_ids), 1 if signs is None else signs)
     if carries is not None:
         total, carry = _add_with_carry(sums[row_ids], carries[row_ids], high, low)
-        return _in_sequence(partial(setitem, sums, row_ids, total), partial(setitem, carries, row_ids, carry))
+        return in_sequence(partial(setitem, sums, row_ids, total), partial(setitem, carries, row_ids, carry))
     if len(high) and (int(high.max()) >= _HIGH_LIMIT or int(high.min()) < -_HIGH_LIMIT):
         raise _overflow_error(name)
     return partial(setitem, sums, row_ids, _add_sums(sums[row_ids], (high << 32) | low, name))
 
 
-def _exact_sums(values: Values, rows: Positions, count: int) -> tuple[Values, Values]:
+def _exact_sums(values: Values, rows: Positions, count: int, signs: Signs | int) -> tuple[Values, Values]:
     """Sums of large integers, as `high` * 2^32 + `low`, where `low` is in [0, 2^32)."""
     high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    np.add.at(high, rows, (values >> 32).astype(np.int64))
-    np.add.at(low, rows, (values & _LOW_HALF).astype(np.int64))
+    np.add.at(high, rows, (values >> 32).astype(np.int64) * signs)
+    np.add.at(low, rows, (values & _LOW_HALF).astype(np.int64) * signs)
     return high + (low >> 32), low & _LOW_HALF
 
 
@@ -380,12 +436,12 @@ def _add_with_carry(sums: Values, carries: Values, high: Values, low: Values) ->
     return total, carries - (sums < 0) + (high >> 32) + (after < before) + (total < 0)
 
 
-def _add_decimals(sums: Values, at: Positions, values: Values, name: str) -> Change:
+def _add_decimals(sums: Values, at: Positions, values: Values, name: str, signs: Signs | None) -> Change:
     """Adds unscaled numbers of 128 bits, in quarters that cannot overflow."""
     row_ids, which = np.unique(at, return_inverse=True)
     totals = _quarters(sums[row_ids])
     for total, quarter in zip(totals, _quarters(values), strict=True):
-        np.add.at(total, which, quarter)
+        np.add.at(total, which, quarter if signs is None else quarter * signs)
     for place in range(3):
         totals[place + 1] += totals[place] >> 32
         totals[place] &= _LOW_HALF
@@ -436,7 +492,7 @@ def _add_sums(before: Values, increments: Values, name: str) -> Values:
     return np.asarray(total)
 
 
-def _cast_exactly(values: Values, kind: np.dtype[Any], name: str) -> Values:
+def cast_exactly(values: Values, kind: np.dtype[Any], name: str) -> Values:
     """The values in the type of the state, which may be narrower than the column since the column was widened."""
     if np.can_cast(values.dtype, kind):
         return values.astype(kind, copy=False)

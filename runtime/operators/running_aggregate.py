@@ -1,8 +1,11 @@
 """Aggregates over all rows so far, per key; each batch emits the new values of its keys.
 
 A changelog output has a column `op` with Flink's row kinds: `insert` for a new key, `update_before` to retract the
-previous row of a key, `update_after` for its replacement. A key with unchanged values emits no row. Keys are never
-removed, so `delete` does not occur.
+previous row of a key, `update_after` for its replacement. A key with unchanged values emits no row.
+
+The input may be a changelog too, whose rows take back earlier rows (`retraction`). A key whose rows are all taken back
+is deleted: its last row is emitted with op `delete`, and its state is freed. Otherwise keys are never removed, and
+`delete` does not occur.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
-from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.aggregates import Aggregate, AggregateSet, Mask
+from runtime.operators.retraction import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE, RetractableSet
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.factorise import factorise
 from runtime.state.index.key_codec import take_rows
@@ -22,9 +26,8 @@ from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE
 
-OP_COLUMN: Final = "op"  #: changelog column with the row kind
+UNMATCHED_COUNTER: Final = "unmatched_retractions"  #: keys from which more rows were taken back than had arrived
 _MAX_ROWS_PER_BATCH: Final = 65_536
-INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 
 
 class RunningAggregate(Operator):
@@ -34,13 +37,22 @@ class RunningAggregate(Operator):
         keys: key columns.
         aggregates: aggregates by output column.
         changelog: emit changes, with a last column `op`.
+        retracts: the input is a changelog. The output must be one too, since only a changelog can delete a key.
     """
 
-    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], changelog: bool = False) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        changelog: bool = False,
+        retracts: bool = False,
+    ) -> None:
+        assert changelog or not retracts, "only a changelog can delete a key"
         self._keys = tuple(keys)
-        self._aggregates = AggregateSet(aggregates)
+        self._retractable = RetractableSet(keys, aggregates) if retracts else None
+        self._aggregates = self._retractable or AggregateSet(aggregates)
         self._changelog = changelog
-        self._names = [*self._keys, *self._aggregates.names]
+        self._names = [*self._keys, *aggregates]
         if changelog and not aggregates:
             raise JobRejected("bad-aggregates", ", ".join(self._keys), "a changelog needs at least one aggregate")
         names = [*self._names, OP_COLUMN] if changelog else self._names
@@ -49,9 +61,17 @@ class RunningAggregate(Operator):
 
         self._has_sorted_input = False
 
+    @property
+    def retracts(self) -> bool:
+        """Whether the input is a changelog."""
+        return self._retractable is not None
+
     def open(self, context: OperatorContext) -> None:
         keys = pa.schema([pa.field(key, OPEN_TYPE) for key in self._keys])
+        self._context = context
         self._table: KeyedTable = context.state.keyed_table("aggregates", keys, self._aggregates.fields())
+        if self._retractable is not None:
+            self._retractable.open(context, self._table)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if not batch.num_rows:
@@ -70,6 +90,7 @@ class RunningAggregate(Operator):
         if not self._has_sorted_input:
             return
         row_ids = self._table.row_ids()
+        row_ids = row_ids[self._have_rows(row_ids)]
         for start in range(0, len(row_ids), _MAX_ROWS_PER_BATCH):
             some = row_ids[start : start + _MAX_ROWS_PER_BATCH]
             rows = self._output_batch([self._table.key_column(key, some) for key in self._keys], some)
@@ -100,15 +121,41 @@ class RunningAggregate(Operator):
         keys = distinct.take_keys(columns)
         is_known = self._table.find(keys) != NOT_FOUND
         row_ids = self._table.upsert(keys)
+        had_rows = is_known & self._have_rows(row_ids)
         before = self._results(row_ids, keys)
         self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         self._table.touch(row_ids)
+        has_rows = self._have_rows(row_ids)
         now = self._results(row_ids, keys)
-        updated = is_known & _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
-        kinds = [(now, ~is_known, INSERT), (before, updated, UPDATE_BEFORE), (now, updated, UPDATE_AFTER)]
+        differs = _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
+        updated = had_rows & has_rows & differs
+        kinds = [
+            (now, ~had_rows & has_rows, INSERT),
+            (before, had_rows & ~has_rows, DELETE),
+            (before, updated, UPDATE_BEFORE),
+            (now, updated, UPDATE_AFTER),
+        ]
+        self._free(row_ids[~has_rows])
         rows = pa.concat_batches([_with_op(rows.filter(pa.array(mask)), op) for rows, mask, op in kinds])
         first_rows = np.concatenate([distinct.first_rows[mask] for _, mask, _ in kinds])
         return rows.take(pa.array(np.argsort(first_rows, kind="stable")))  # changes of a key stay in their order
+
+    def _have_rows(self, row_ids: RowIds) -> Mask:
+        """Whether each key of the state has rows: all have, unless rows are taken back."""
+        if self._retractable is None:
+            return np.ones(len(row_ids), dtype=bool)
+        return np.asarray(self._retractable.row_counts(self._table, row_ids) > 0)
+
+    def _free(self, row_ids: RowIds) -> None:
+        """Frees the state of keys without rows. It is kept while a row is awaited that was taken back before."""
+        if self._retractable is None or not len(row_ids):
+            return
+        unmatched = int(np.count_nonzero(self._retractable.row_counts(self._table, row_ids) < 0))
+        if unmatched:
+            self._context.count(UNMATCHED_COUNTER, unmatched)
+        empty = row_ids[self._retractable.are_empty(self._table, row_ids)]
+        if len(empty):
+            self._table.delete(empty)
 
     def _results(self, row_ids: RowIds, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The output rows of `keys`. Columns that the table converts (dictionaries, -0.0) are read from the table."""

@@ -23,6 +23,7 @@ from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.column_difference import check_distinct_columns
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
+from runtime.operators.retraction import INSERT, OP_COLUMN
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -96,6 +97,8 @@ class StepColumns:
         """The output schema of a built-in operator, taken from its output for a row of nulls."""
         window = isinstance(operator, TumblingWindow | SlidingWindow)
         rows = self._pre_aggregate_nulls(uid) if window else [_row_of_nulls(self.schema_of(self._input(uid)), None)]
+        if isinstance(operator, RunningAggregate) and operator.retracts:
+            rows = [_as_inserts(batch) for batch in rows]
         collector = _BatchList()
         subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), collector)
         for batch in rows:
@@ -184,6 +187,12 @@ def _row_of_nulls(schema: pa.Schema, time: str | None) -> pa.RecordBatch:
     """A single row of nulls, except for its event time, which is 0."""
     columns = [pa.array([0 if field.name == time else None], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _as_inserts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a changelog as new rows."""
+    place = rows.schema.get_field_index(OP_COLUMN)
+    return rows if place < 0 else rows.set_column(place, OP_COLUMN, pa.array([INSERT] * rows.num_rows))
 
 
 def _sort_by_key_hash(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:

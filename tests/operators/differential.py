@@ -144,6 +144,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 #: modules of operators with state that no kind has, and why
 LEFT_OUT: Final = {
+    "runtime.operators.counted_extremes": "its rows are a changelog; tests/operators/test_retraction.py",
     "runtime.operators.functions.async_map": "rows come in the order of answers; tests/jobs/test_held_rows.py",
     "runtime.operators.functions.process": "lists are in the manifest; tests/jobs/test_subtask_state.py",
     function.__name__: "rules of a broadcast function; tests/jobs/test_subtask_state.py",

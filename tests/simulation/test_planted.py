@@ -130,8 +130,9 @@ def wait_for_requests_before_the_barrier(patch: pytest.MonkeyPatch) -> None:
     handle = Task._may_handle
 
     def waits(task: Task, channel: ChannelId, message: Message) -> bool:
-        is_end = isinstance(message, EndOfData | TerminationMarker)
-        return handle(task, channel, message) and not (is_end and task._watermark_hold.must_hold(channel, message))
+        if isinstance(message, EndOfData | TerminationMarker) and task._watermark_hold.must_hold(channel, message):
+            return False
+        return handle(task, channel, message)
 
     patch.setattr(Task, "_may_handle", waits)
 

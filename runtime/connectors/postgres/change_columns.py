@@ -8,7 +8,7 @@ from runtime.connectors.postgres import pgoutput
 from runtime.connectors.postgres.pgoutput import UNCHANGED, Row
 from runtime.connectors.postgres.values import Column, from_text
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.running_aggregate import OP_COLUMN
+from runtime.operators.retraction import OP_COLUMN
 
 
 def choose_columns(

@@ -33,7 +33,7 @@ from runtime.connectors.postgres.values import TEXT_SETTINGS, Column, find_colum
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.running_aggregate import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE
+from runtime.operators.retraction import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE
 from runtime.ports import OperatorContext
 
 _MESSAGES_PER_PEEK: Final = 10_000

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from runtime.connectors.postgres.columns import TableColumn, check_columns
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.running_aggregate import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from runtime.operators.retraction import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
 
 DELETED: Final = "weir_deleted"  #: column of staged rows: whether the row deletes its key
 _DELETIONS: Final = pa.array([DELETE, UPDATE_BEFORE])

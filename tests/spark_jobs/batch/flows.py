@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -166,6 +167,12 @@ def changelog(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").aggregate("sums", ALL, changelog=True)
 
 
+def changelog_of_changelog(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Keys by their number of rows, which changes with every row in STREAMING."""
+    groups = {"keys": weir.Count(), "sum": weir.Sum("total"), "low": weir.Min("least"), "high": weir.Max("mean")}
+    return changelog(stream, root).key_by("rows").aggregate("groups", groups, changelog=True)
+
+
 def tumbling(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.map_batches("even", even).key_by("key").window("minutes", MINUTE, "at", ALL)
 
@@ -229,6 +236,7 @@ def transformed(stream: weir.Stream, root: Path) -> weir.Stream:
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
+    "changelog of a changelog": changelog_of_changelog,
     "tumbling": tumbling,
     "sliding": sliding,
     "windows of windows": windows_of_windows,
@@ -315,14 +323,14 @@ def last_in(folder: Path, keys: Sequence[str]) -> list[str]:
     return sorted(map(repr, last.values()))
 
 
-def table_in(folder: Path, key: str) -> list[str]:
-    """A changelog folded to the table that it describes."""
-    table: dict[Any, dict[str, Any]] = {}
+def table_in(folder: Path) -> list[str]:
+    """A changelog folded to the table that it describes, whatever the order of its rows."""
+    table: Counter[str] = Counter()
     for row in (row for path in _files(folder) for row in pq.read_table(path).to_pylist()):
-        op = row.pop("op")
-        if op in ("insert", "update_after") and (row[key] not in table or row["rows"] >= table[row[key]]["rows"]):
-            table[row[key]] = row
-    return sorted(map(repr, table.values()))
+        sign = 1 if row.pop("op") in ("insert", "update_after") else -1
+        table[repr(row)] += sign
+    assert min(table.values()) >= 0, "a row was taken back that had not come"
+    return sorted(table.elements())
 
 
 def _files(folder: Path) -> list[Path]:

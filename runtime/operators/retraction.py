@@ -1,0 +1,180 @@
+"""Aggregates of a changelog, whose rows may take back earlier rows (Flink: `retract` of an aggregate function).
+
+A row with op `update_before` or `delete` subtracts the row that it takes back, so it needs the same values. Counts and
+sums are exact, also if a row is taken back before it arrives. A sum of floats keeps the rounding of its additions until
+its last value is gone. Minimum and maximum keep the number of rows of each value (`CountedExtreme`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.errors import DataRejected, JobRejected
+from runtime.operators.aggregates import (
+    Aggregate,
+    AggregateSet,
+    Change,
+    Count,
+    CountIf,
+    Mask,
+    Max,
+    Mean,
+    Min,
+    Positions,
+    Signs,
+    StateColumns,
+    Sum,
+    Values,
+    count_field,
+    count_values,
+    in_sequence,
+)
+from runtime.operators.counted_extremes import CountedExtreme
+from runtime.ports import OperatorContext
+from runtime.state.columns import DECIMAL_WORDS
+from runtime.state.keyed_table import KeyedTable
+
+OP_COLUMN: Final = "op"  #: changelog column with the row kind
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
+_KINDS: Final = (INSERT, UPDATE_AFTER, UPDATE_BEFORE, DELETE)
+_ADDING_KINDS: Final = 2  #: the first kinds of `_KINDS` add rows
+
+
+def signs_of(batch: pa.RecordBatch) -> Signs:
+    """By row of a changelog, 1 if it adds a row, and -1 if it takes an earlier row back.
+
+    Raises:
+        JobRejected: the column `op` is missing.
+        DataRejected: it holds another value than the row kinds.
+    """
+    if OP_COLUMN not in batch.schema.names:
+        detail = f"the rows of a changelog need this column; there are {', '.join(batch.schema.names)}"
+        raise JobRejected("unknown-column", OP_COLUMN, detail)
+    ops = batch.column(OP_COLUMN).cast(pa.string())
+    kinds = pc.index_in(ops, pa.array(_KINDS))
+    if kinds.null_count:
+        value = ops.filter(kinds.is_null())[0].as_py()
+        raise DataRejected(f"column {OP_COLUMN!r} holds {value!r}, which is no row kind: {', '.join(_KINDS)}")
+    return np.where(kinds.to_numpy() < _ADDING_KINDS, np.int64(1), np.int64(-1))
+
+
+class RetractableAggregate(Protocol):
+    """An aggregate from which rows can be taken back."""
+
+    def accumulate_signed(
+        self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions, signs: Signs | None
+    ) -> Change:
+        """As `Aggregate.accumulate`; rows with sign -1 are taken back."""
+
+
+class CountedSum(Sum):
+    """A sum that is null again once all its values have been taken back."""
+
+    def fields(self, name: str) -> list[pa.Field]:
+        return [*super().fields(name), count_field(name)]
+
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        return [*super().state_types(schema), pa.int64()]
+
+    def accumulate_signed(
+        self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions, signs: Signs | None
+    ) -> Change:
+        count = count_values(state, name, batch.column(self._column), at, signs)
+        return in_sequence(super().accumulate_signed(state, name, batch, at, signs), count)
+
+    def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
+        sums = super().result(state, name, row_ids)
+        return pc.if_else(pa.array(state.column(f"{name}:count")[row_ids] > 0), sums, pa.scalar(None, sums.type))
+
+
+class RetractableSet(AggregateSet):
+    """The aggregates of a changelog by output column, and the number of rows of each key.
+
+    Args:
+        keys: key columns of the changelog.
+
+    Raises:
+        JobRejected: an aggregate cannot take rows back; the error names its output column.
+    """
+
+    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+        retractable = {name: _retractable(name, aggregate) for name, aggregate in aggregates.items()}
+        super().__init__({**retractable, OP_COLUMN: Count()})
+        self._keys = tuple(keys)
+        self._retractable: dict[str, RetractableAggregate] = {**retractable, OP_COLUMN: Count()}
+        self._sums = [name for name, each in retractable.items() if isinstance(each, Sum)]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in super().names if name != OP_COLUMN]
+
+    @property
+    def by_name(self) -> Mapping[str, Aggregate]:
+        """All aggregates of the state, also the number of rows."""
+        return self._aggregates
+
+    def open(self, context: OperatorContext, table: KeyedTable) -> None:
+        """Declares the further states of the aggregates. `table` holds their state columns."""
+        extremes = [each for each in self._aggregates.values() if isinstance(each, CountedExtreme)]
+        for number, extreme in enumerate(extremes):  # a restore with other aggregates is refused
+            extreme.open(context, f"values.{number}", self._keys, table)
+
+    def accumulate(self, state: StateColumns, batch: pa.RecordBatch, at: Positions) -> None:
+        """Adds and takes back the rows of a changelog; changes nothing if any aggregate refuses them.
+
+        Raises:
+            DataRejected: as `AggregateSet.accumulate`, or `op` holds another value than the row kinds.
+            JobRejected: the column `op` is missing.
+        """
+        signs = signs_of(batch)
+        for change in [
+            each.accumulate_signed(state, name, batch, at, signs) for name, each in self._retractable.items()
+        ]:
+            change()
+        for name in self._sums:
+            _clear_rounding(state, name, at)
+
+    def results(self, state: StateColumns, row_ids: Positions) -> list[pa.Array]:
+        return [self._aggregates[name].result(state, name, row_ids) for name in self.names]
+
+    def row_counts(self, state: StateColumns, row_ids: Positions) -> Values:
+        """The number of rows of each key. Negative: rows were taken back that have not arrived."""
+        counts: Values = state.column(f"{OP_COLUMN}:count")[row_ids]
+        return counts
+
+    def are_empty(self, state: StateColumns, row_ids: Positions) -> Mask:
+        """Whether the state of each key is that of a key without rows: also no row is awaited that was taken back."""
+        empty = np.ones(len(row_ids), dtype=bool)
+        sums = {f"{name}:sum" for name in self._sums}
+        for field in self.fields():
+            if not field.nullable or field.name in sums:  # not the minima and maxima, whose entries are counted
+                empty &= _are_zero(state.column(field.name)[row_ids])
+        return empty
+
+
+def _retractable(name: str, aggregate: Aggregate) -> Any:
+    """The aggregate for rows that may be taken back: a `RetractableAggregate`."""
+    if isinstance(aggregate, Min | Max):
+        return CountedExtreme(aggregate)
+    if type(aggregate) is Sum:
+        return CountedSum(*(aggregate.columns() or ()))
+    if type(aggregate) in (Count, CountIf, Mean):
+        return aggregate
+    detail = f"{type(aggregate).__name__} cannot take rows of a changelog back: read the column {OP_COLUMN!r} before it"
+    raise JobRejected("no-retraction", name, detail)
+
+
+def _clear_rounding(state: StateColumns, name: str, at: Positions) -> None:
+    """Sets sums of floats without values to 0: the rest of other roundings would stay in later sums."""
+    sums = state.column(f"{name}:sum")
+    if sums.dtype == np.float64:
+        sums[at[state.column(f"{name}:count")[at] == 0]] = 0.0
+
+
+def _are_zero(values: Values) -> Mask:
+    if values.dtype == DECIMAL_WORDS:
+        return np.asarray((values["low"] == 0) & (values["high"] == 0))
+    return np.asarray(values == 0)

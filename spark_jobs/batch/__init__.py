@@ -5,9 +5,10 @@ columns    the columns of each step, inferred in the driver
 wire       Arrow rows as Spark columns, with their shuffle and sort columns
 plan       a compiled job → stages in topological order; no Spark yet
 subtask    the operators of a Spark task, run without channels and barriers
-tasks      the code in `mapInArrow`: read, process, then write or partition
+tasks      the code in `mapInArrow`: read, process, then pass rows to a tail
+tails      the end of a task: rows for later stages, or files of a sink
 late_rows  rows that STREAMING would drop, which are refused
-counts     rows of each task by operator, reported by tasks
+counts     rows of each task, by operator and between stages, reported by tasks
 execute    the stages as DataFrames; the committables of the sink tasks
 progress   stages, tasks and records of a run
 master     the job master of a run that the console started

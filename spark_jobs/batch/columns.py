@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.core.job.graph import Role
+from runtime.core.job.graph import EdgeSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.plan import CompiledJob
+from runtime.dataflow.plan import CompiledJob, Edge
 from runtime.errors import JobRejected
 from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.column_difference import check_distinct_columns
@@ -47,14 +47,16 @@ class StepColumns:
         self._job, self._graph, self._frames = job, job.graph, frames
         self._facts = JobFacts.of(job)
         self._schemas: dict[OperatorId, pa.Schema] = {}
-        self._samples: dict[OperatorId, list[pa.RecordBatch]] = {}
+        self._samples: dict[OperatorId, Mapping[str, list[pa.RecordBatch]]] = {}
 
-    def schema_of(self, uid: OperatorId) -> pa.Schema:
-        """The output schema of step `uid`.
+    def schema_of(self, uid: OperatorId, output: str = "") -> pa.Schema:
+        """The schema of an output of step `uid`; "" is its main output.
 
         Raises:
             JobRejected: the columns cannot be inferred, or two have the same name; the step is named.
         """
+        if output:
+            return self._job.columns[uid, output]
         if uid not in self._schemas:
             self._schemas[uid] = self._infer(uid)
             check_distinct_columns(self._schemas[uid], uid)
@@ -70,21 +72,23 @@ class StepColumns:
     def _infer(self, uid: OperatorId) -> pa.Schema:
         if self._graph.by_uid[uid].role is Role.SOURCE:
             return self._infer_source(uid)
+        return self._derive(uid) or self._infer_from_sample(uid)
+
+    def _derive(self, uid: OperatorId) -> pa.Schema | None:
+        """The output schema of an operator, as declared or by its inputs; None: known from its rows only."""
         if uid in self._job.sinks:  # it forwards its input
-            return self.schema_of(self._input(uid))
+            return self._input_schema(uid)
         operator = self._job.operators[uid]()
         declared = self._job.columns.get((uid, "")) or operator.output_columns()
         if declared is not None:
             return declared
         if isinstance(operator, Filter | Project):
-            return operator.columns_after(self.schema_of(self._input(uid)))
+            return operator.columns_after(self._input_schema(uid))
         if isinstance(operator, BroadcastJoin):
-            return operator.joined_columns(
-                self.schema_of(self._input(uid)), self.schema_of(self._input(uid, BUILD_INPUT))
-            )
+            return operator.joined_columns(self._input_schema(uid), self._input_schema(uid, BUILD_INPUT))
         if isinstance(operator, TumblingWindow | SlidingWindow | RunningAggregate):
             return self._infer_from_nulls(uid, operator)
-        return self._infer_from_sample(uid)
+        return None
 
     def _infer_source(self, uid: OperatorId) -> pa.Schema:
         if uid in self._frames:
@@ -95,29 +99,34 @@ class StepColumns:
 
     def _infer_from_nulls(self, uid: OperatorId, operator: Operator) -> pa.Schema:
         """The output schema of a built-in operator, taken from its output for a row of nulls."""
-        window = isinstance(operator, TumblingWindow | SlidingWindow)
-        rows = self._pre_aggregate_nulls(uid) if window else [_row_of_nulls(self.schema_of(self._input(uid)), None)]
+        edge = self._edges(uid)[0]
+        pre_aggregation = edge.pre_aggregation
+        if pre_aggregation is not None and not pre_aggregation.in_window:
+            rows = self._pre_aggregate_nulls(uid)
+        else:
+            time = None if pre_aggregation is None else pre_aggregation.time
+            rows = [_row_of_nulls(self._input_schema(uid), time)]
         if isinstance(operator, RunningAggregate) and operator.retracts:
             rows = [_as_inserts(batch) for batch in rows]
         collector = _BatchList()
         subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), collector)
         for batch in rows:
-            subtask.process_sorted_rows(batch)
+            subtask.process_sorted_rows([batch])
         subtask.finish()
-        return collector.batches[0].schema
+        return collector.batches[""][0].schema
 
     def _pre_aggregate_nulls(self, window: OperatorId) -> list[pa.RecordBatch]:
-        edge = next(edge for edge in self._job.edges if edge.pre_aggregation and edge.spec.target == window)
+        edge = self._edges(window)[0]
         assert edge.pre_aggregation is not None, "the edge into a window has a pre-aggregation"
         combiner = edge.pre_aggregation.create()
-        row = _row_of_nulls(self.schema_of(edge.spec.source), edge.pre_aggregation.time)
+        row = _row_of_nulls(self._input_schema(window), edge.pre_aggregation.time)
         try:
             return [*combiner.add(row), *combiner.flush()]
         except JobRejected as error:
             raise JobRejected(error.code, window, str(error)) from error
 
     def _infer_from_sample(self, uid: OperatorId) -> pa.Schema:
-        rows = self._sample(uid)
+        rows = self._sample(uid).get("", [])
         if not rows:
             detail = "its columns are known from its rows only, and the first rows of its sources produced no output"
             raise JobRejected("unknown-columns", uid, f"{detail}: use flat_map or process, which declare a schema")
@@ -125,41 +134,62 @@ class StepColumns:
 
     # ------------------------------------------------------------ samples
 
-    def _sample(self, uid: OperatorId) -> list[pa.RecordBatch]:
+    def _sample(self, uid: OperatorId) -> Mapping[str, list[pa.RecordBatch]]:
+        """The first rows of each output of a step."""
         if uid not in self._samples:
             source = self._job.sources.get(uid)
             if uid in self._job.sinks:  # only the run itself writes
-                self._samples[uid] = self._sample(self._input(uid))
+                self._samples[uid] = {"": self._sample_of(self._edges(uid)[0])}
             elif uid in self._frames:
-                self._samples[uid] = [self._frames[uid].first_rows(SAMPLE_ROWS)]
+                self._samples[uid] = {"": [self._frames[uid].first_rows(SAMPLE_ROWS)]}
+            elif source is not None:
+                self._samples[uid] = {"": list(_first_rows(self._facts, uid, source))}
             else:
-                self._samples[uid] = (
-                    self._run_operator(uid) if source is None else list(_first_rows(self._facts, uid, source))
-                )
+                self._samples[uid] = self._run_operator(uid)
         return self._samples[uid]
 
-    def _run_operator(self, uid: OperatorId) -> list[pa.RecordBatch]:
+    def _sample_of(self, edge: Edge) -> list[pa.RecordBatch]:
+        """The first rows of an edge; an empty batch if there are none, and the columns are known without them."""
+        uid, output = edge.spec.source, edge.spec.output
+        rows = self._sample(uid).get(output, [])
+        if rows or uid in self._job.sources:
+            return rows
+        schema = self._job.columns[uid, output] if output else self._derive(uid)
+        return [] if schema is None else [pa.RecordBatch.from_pylist([], schema)]
+
+    def _run_operator(self, uid: OperatorId) -> Mapping[str, list[pa.RecordBatch]]:
         """The operator's output for the sample of its inputs; an empty batch if a `map_batches` emits no rows."""
         operator, collector = self._job.operators[uid](), _BatchList()
-        edges = [(number, edge) for number, edge in enumerate(self._graph.edges) if edge.target == uid]
-        builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]
-        number, edge = next((number, edge) for number, edge in edges if edge.input == 0)
-        rows = self._sample(edge.source)
-        folding = self._job.edges[number].pre_aggregation
-        if folding is not None:
-            combiner = folding.create()
-            rows = [part for batch in rows for part in combiner.add(batch)] + combiner.flush()
-        subtask = Subtask(self._facts, uid, 0, 1, operator, None, builds, collector)
-        for batch in [_sort_by_key_hash(rows, edge.keys)] if edge.keys and rows else rows:
-            subtask.process_sorted_rows(batch)
+        edges = self._edges(uid)
+        builds = [(number, self._sample_of(edge)) for number, edge in edges.items() if is_build(edge.spec)]
+        inputs = {number: edge for number, edge in edges.items() if not is_build(edge.spec)}
+        subtask = Subtask(self._facts, uid, 0, 1, operator, None, builds, collector, inputs=len(inputs))
+        rows: list[pa.RecordBatch] = []
+        for number, edge in inputs.items():
+            rows = self._sample_of(edge)
+            folding = edge.pre_aggregation
+            if folding is not None and not folding.in_window:
+                combiner = folding.create()
+                rows = [part for batch in rows for part in combiner.add(batch)] + combiner.flush()
+            if len(inputs) == 1 and edge.spec.keys and rows:
+                subtask.process_sorted_rows([_sort_by_key_hash(rows, edge.spec.keys)])
+            else:
+                for batch in rows:
+                    subtask.process(batch, number)
         subtask.finish()
         subtask.close()
         if isinstance(operator, MapBatches) and rows and not collector.batches:
-            return [operator.empty_result(rows[0].schema)]
+            return {"": [operator.empty_result(rows[0].schema)]}
         return collector.batches
 
-    def _input(self, uid: OperatorId, number: int = 0) -> OperatorId:
-        return next(edge.source for edge in self._graph.edges if edge.target == uid and edge.input == number)
+    def _edges(self, uid: OperatorId) -> Mapping[int, Edge]:
+        """The edges into a step, by input."""
+        edges = [edge for edge in self._job.edges if edge.spec.target == uid]
+        return {edge.spec.input: edge for edge in sorted(edges, key=lambda edge: edge.spec.input)}
+
+    def _input_schema(self, uid: OperatorId, input: int = 0) -> pa.Schema:
+        spec = self._edges(uid)[input].spec
+        return self.schema_of(spec.source, spec.output)
 
 
 def _first_rows(job: JobFacts, uid: OperatorId, source: Source) -> Iterator[pa.RecordBatch]:
@@ -195,6 +225,11 @@ def _as_inserts(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows if place < 0 else rows.set_column(place, OP_COLUMN, pa.array([INSERT] * rows.num_rows))
 
 
+def is_build(edge: EdgeSpec) -> bool:
+    """Whether the rows of an edge are broadcast, and processed before the rows of other inputs."""
+    return edge.partitioning is Partitioning.BROADCAST
+
+
 def _sort_by_key_hash(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:
     """The rows in an order in which equal keys are adjacent."""
     rows = pa.concat_batches(batches)
@@ -204,10 +239,10 @@ def _sort_by_key_hash(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.
 
 class _BatchList:
     def __init__(self) -> None:
-        self.batches: list[pa.RecordBatch] = []
+        self.batches: dict[str, list[pa.RecordBatch]] = {}  #: by output
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        self.batches.append(batch)
+        self.emit_to("", batch)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
-        """Drops the batch: `check_batch` refuses jobs that read a side output."""
+        self.batches.setdefault(output, []).append(batch)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +21,14 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import source_with_input
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
 from runtime.ports import ListsInput, RepeatsOrder
-from spark_jobs.batch.counts import Reports
+from spark_jobs.batch.counts import Reports, RowSum
 from spark_jobs.batch.late_rows import late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.subtask import JobFacts
-from spark_jobs.batch.tasks import CHUNK_ROWS, SINK_RESULT_SCHEMA, task_of
-from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, to_stream
+from spark_jobs.batch.tails import SINK_RESULT_SCHEMA
+from spark_jobs.batch.tasks import CHUNK_ROWS, task_of
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, STREAM_SHIFT, TIME_COLUMN, to_stream
 from spark_jobs.column_types import quote_name, spark_schema
 from spark_jobs.session import first_line
 from spark_jobs.sources.frames import CheckedFrame
@@ -85,6 +86,7 @@ def execute(
 
     Raises:
         WeirError: a task failed in all attempts; the operator is named.
+        EnvironmentFailure: a stage read other rows than earlier stages wrote for it.
     """
     progress = progress or BatchProgress(spark.sparkContext, stages, group)
     execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
@@ -106,6 +108,7 @@ class _Execution:
     progress: BatchProgress
     frames: dict[int, DataFrame] = field(default_factory=dict)
     builds: dict[int, Any] = field(default_factory=dict)
+    broadcast_rows: dict[int, RowSum] = field(default_factory=dict)  #: by stage
 
     def run(self) -> list[SinkResult]:
         results: list[SinkResult] = []
@@ -120,7 +123,8 @@ class _Execution:
             self.frames[stage.number] = frame.persist() if stage.shared else frame
             if stage.broadcast:
                 with self.progress.action(stage):
-                    self.builds[stage.number] = self._broadcast_build(stage.tail, self.frames[stage.number])
+                    self.builds[stage.number] = self._broadcast_build(stage.number, stage.tail)
+        check_rows(self.stages, self.progress.reports, self.broadcast_rows)
         return results
 
     @contextmanager
@@ -143,39 +147,56 @@ class _Execution:
     def _frame(self, stage: BatchStage) -> DataFrame:
         task = task_of(_with_input(stage), self.job, self.builds, self.chunk_rows, self.progress.reporter)
         schema = (
-            stage.tail.wire.spark_schema() if isinstance(stage.tail, EmitRows) else spark_schema(SINK_RESULT_SCHEMA)
+            stage.tail.frame.spark_schema() if isinstance(stage.tail, EmitRows) else spark_schema(SINK_RESULT_SCHEMA)
         )
         return self._input(stage.head).mapInArrow(task, schema)
 
     def _input(self, head: ReadSource | ReadRows) -> DataFrame:
         if isinstance(head, ReadSource):
             if head.uid in self.sources:
-                return self.sources[head.uid].with_numbered_columns()
+                return self.sources[head.uid].with_partitions()
             return self.spark.range(0, head.parallelism, 1, head.parallelism)
-        frame = self.frames[head.stage]
+        frame = reduce(
+            lambda frame, other: frame.unionByName(other, allowMissingColumns=True),
+            [self._rows(number, head) for number in head.stages],
+        )
         if head.markers:
-            frame = frame.unionByName(self._markers(head))
+            frame = frame.unionByName(self._markers(head), allowMissingColumns=True)
+        if len(head.stages) > 1:
+            frame = frame.select(*map(quote_name, head.frame.arrow_schema.names))
         if head.owners:
-            order = (
-                [HASH_COLUMN, *map(quote_name, head.sort), TIME_COLUMN, ORDER_COLUMN] if head.by_key else [ORDER_COLUMN]
-            )
-            frame = frame.repartitionById(head.owners, OWNER_COLUMN).sortWithinPartitions(OWNER_COLUMN, *order)
+            frame = frame.repartitionById(head.owners, OWNER_COLUMN).sortWithinPartitions(OWNER_COLUMN, *_order(head))
         return frame
 
+    def _rows(self, number: int, head: ReadRows) -> DataFrame:
+        """The rows of an earlier stage that `head` reads: those of one of its outputs."""
+        from pyspark.sql import functions
+
+        frame, tail = self.frames[number], self.stages[number].tail
+        assert isinstance(tail, EmitRows), "the rows of a sink have no readers"
+        if len(tail.outputs) == 1:
+            return frame
+        (stream,) = head.streams
+        number_of_stream = functions.shiftright(functions.col(ORDER_COLUMN), STREAM_SHIFT)
+        return frame.where(number_of_stream == stream.number).select(*map(quote_name, head.frame.arrow_schema.names))
+
     def _markers(self, head: ReadRows) -> DataFrame:
-        wire, owners = head.wire, head.owners
+        schema, owners = head.frame, head.owners
 
         def markers(batches: Any) -> Any:
             for _ in batches:
-                yield wire.markers(range(owners))
+                yield schema.markers(range(owners))
 
-        return self.spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
+        return self.spark.range(0, 1, 1, 1).mapInArrow(markers, schema.spark_schema())
 
-    def _broadcast_build(self, tail: EmitRows | WriteSink, frame: DataFrame) -> Any:
+    def _broadcast_build(self, number: int, tail: EmitRows) -> Any:
         """Broadcasts the rows of a build side to all executors, as Arrow IPC streams with the step's Arrow types."""
-        assert isinstance(tail, EmitRows), "a build side is no sink"
-        batches = frame.toArrow().to_batches()
-        streams = [to_stream(rows.batch) for batch in batches for rows in tail.wire.decode(batch)]
+        batches = self.frames[number].toArrow().to_batches()
+        streams: list[bytes] = []
+        self.broadcast_rows[number] = RowSum()
+        for rows in (rows for batch in batches for rows in tail.frame.decode(batch)):
+            streams.append(to_stream(rows.batch))
+            self.broadcast_rows[number] += rows.sums[0]
         return self.spark.sparkContext.broadcast(streams)
 
 
@@ -237,8 +258,55 @@ def _compared_source(stages: Sequence[BatchStage], stage: BatchStage) -> BatchSt
     while isinstance(stage.head, ReadRows):
         if stage.head.owners:
             return None
-        stage = stages[stage.head.stage]
+        (number,) = stage.head.stages
+        stage = stages[number]
     return stage if stage.head.shape is not None else None
+
+
+def check_rows(stages: Sequence[BatchStage], reports: Reports, broadcast: Mapping[int, RowSum]) -> None:
+    """Checks that each stage has read the rows that earlier stages wrote for it, each once.
+
+    Args:
+        broadcast: the rows that the driver has broadcast, by the stage that wrote them.
+
+    Raises:
+        EnvironmentFailure: a stage has read other rows; it is named.
+    """
+    written: dict[tuple[int, int], RowSum] = {}
+    read: dict[tuple[int, int], RowSum] = {}
+    for (number, _), report in reports.items():
+        for sums, side in ((written, report.written), (read, report.read)):
+            for stream, rows in side.items():
+                sums[number, stream] = sums.get((number, stream), RowSum()) + rows
+    for stage in stages:
+        if isinstance(stage.head, ReadRows):
+            for stream in stage.head.streams:
+                sent = sum((written.get((number, stream.number), RowSum()) for number in stage.head.stages), RowSum())
+                _check_sum(stage.name, sent, read.get((stage.number, stream.number), RowSum()))
+        if stage.number in broadcast:
+            _check_sum(
+                f"the broadcast of {stage.name}", written.get((stage.number, 0), RowSum()), broadcast[stage.number]
+            )
+
+
+def _check_sum(reader: str, written: RowSum, read: RowSum) -> None:
+    if written == read:
+        return
+    difference = f"{read.rows} rows" if written.rows != read.rows else "as many, but other rows"
+    raise EnvironmentFailure(
+        f"{reader!r} was to read {written.rows} rows of earlier stages, and read {difference}: Spark lost or doubled "
+        "rows, or a task that ran again emitted other rows. No output is committed: run the job again"
+    )
+
+
+def _order(head: ReadRows) -> list[Any]:
+    """The columns by which the rows of an owner are sorted."""
+    from pyspark.sql import functions
+
+    if not head.by_key:
+        return [ORDER_COLUMN]
+    keys = (functions.coalesce(*map(functions.col, map(quote_name, columns))) for columns in head.sort)
+    return [HASH_COLUMN, *keys, TIME_COLUMN, ORDER_COLUMN]
 
 
 def _with_input(stage: BatchStage) -> BatchStage:

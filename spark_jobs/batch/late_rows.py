@@ -41,7 +41,7 @@ class LateRule:
 
     @classmethod
     def of(cls, operator: Operator, pre_aggregation: PreAggregation | None) -> LateRule | None:
-        """The rule of an operator; None: the operator drops no late rows."""
+        """The rule of an operator; None: no row is late in it."""
         if pre_aggregation is not None:
             return cls(pre_aggregation.time, pre_aggregation.size_ms, pre_aggregation.slide_ms)
         if isinstance(operator, SessionWindow):  # late at `time + gap`, unless other rows hold the session open

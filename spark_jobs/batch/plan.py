@@ -1,15 +1,21 @@
 """Plans a compiled job as stages in topological order. Pure: no Spark, no data.
 
-A stage is the work of a Spark task between two exchanges. Its head reads a source or the rows of an earlier stage; its
+A stage is the work of a Spark task between two exchanges. Its head reads a source or the rows of earlier stages; its
 steps are operators in sequence. Its tail partitions rows for a later stage, leaves them in place, or writes to a sink.
 Operators that need no exchange are fused into the preceding stage.
+
+The rows of a step with side outputs leave its stage together, each with the number of its output. The stages in front
+of a `union` are not merged: each contains the union and the steps behind it, up to the next exchange, which reads all
+of them. A step with two streams reads the rows of both in one order (`ReadRows.streams`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,24 +25,27 @@ from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.operators.functions.keyed_process import KeyedProcess
 from runtime.operators.functions.process import Process
 from runtime.operators.partition import Partitioner
+from runtime.operators.union import Union
 from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator, Sink, Source
-from spark_jobs.batch.columns import StepColumns
+from spark_jobs.batch.columns import StepColumns, is_build
 from spark_jobs.batch.late_rows import LateRule
-from spark_jobs.batch.wire import WireSchema
+from spark_jobs.batch.wire import FrameSchema, WireSchema
 from spark_jobs.sources.frames import FrameShape
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """An operator. `builds`: its broadcast inputs, as (input number, number of the stage that computes the rows)."""
+    """An operator. `builds`: its broadcast inputs, as (input number, numbers of the stages that compute the rows)."""
 
     uid: OperatorId
     parallelism: int
     make: Callable[[], Operator]
     schema: pa.Schema
-    keys: tuple[str, ...] = ()  #: key columns; a keyed operator has a fresh instance per chunk of keys
-    builds: tuple[tuple[int, int], ...] = ()
+    keys: tuple[str, ...] = ()  #: key columns of input 0; a keyed operator has a fresh instance per chunk of keys
+    builds: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    inputs: int = 1  #: number of inputs that are not broadcast
+    outputs: Mapping[str, pa.Schema] = field(default_factory=dict)  #: columns of its side outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,23 +60,27 @@ class ReadSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRows:
-    """The head of a stage that reads rows of an earlier stage.
+    """The head of a stage that reads rows of earlier stages.
 
     Args:
-        stage: number of the earlier stage.
-        wire: the columns of the rows.
+        stages: numbers of the earlier stages.
+        streams: by input of the first step, the columns of the rows.
         owners: number of subtasks of this stage, each a task; 0: the partitions of the earlier stage are kept.
         by_key: rows are sorted by key, then event time.
-        sort: Spark columns of the keys.
+        sort: by key column, the Spark columns that hold it, an alternative for each input.
         markers: each subtask (owner) has a task, even without rows.
     """
 
-    stage: int
-    wire: WireSchema
+    stages: tuple[int, ...]
+    streams: tuple[WireSchema, ...]
     owners: int = 0
     by_key: bool = False
-    sort: tuple[str, ...] = ()
+    sort: tuple[tuple[str, ...], ...] = ()
     markers: bool = False
+
+    @cached_property
+    def frame(self) -> FrameSchema:
+        return FrameSchema(self.streams)
 
 
 class ExchangeKind(StrEnum):
@@ -81,11 +94,18 @@ class ExchangeKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class EmitRows:
-    """The tail of a stage whose rows are input of later stages. `late_rule`: of the operator behind the exchange."""
+    """The tail of a stage whose rows are input of later stages.
 
-    wire: WireSchema
+    Args:
+        outputs: the outputs of the last step that are read: name ("": the main output) and columns.
+        owners: number of subtasks behind the exchange; 0: there is no exchange.
+        late_rule: the rule of the operator behind the exchange.
+        target: uid of that operator.
+    """
+
+    outputs: tuple[tuple[str, WireSchema], ...]
     exchange: ExchangeKind = ExchangeKind.KEPT
-    owners: int = 1
+    owners: int = 0
     keys: tuple[str, ...] = ()
     max_parallelism: int = 1
     time: str | None = None
@@ -93,6 +113,10 @@ class EmitRows:
     partitioner: Partitioner | None = None
     late_rule: LateRule | None = None
     target: str = ""
+
+    @cached_property
+    def frame(self) -> FrameSchema:
+        return FrameSchema(tuple(stream for _, stream in self.outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +153,8 @@ class BatchStage:
     @property
     def inputs(self) -> tuple[int, ...]:
         """The numbers of the stages whose rows this stage reads."""
-        before = [self.head.stage] if isinstance(self.head, ReadRows) else []
-        return (*before, *(number for step in self.steps for _, number in step.builds))
+        before = self.head.stages if isinstance(self.head, ReadRows) else ()
+        return (*before, *(number for step in self.steps for _, numbers in step.builds for number in numbers))
 
 
 @dataclass
@@ -138,9 +162,10 @@ class _OpenStage:
     """A stage to which operators may still be added."""
 
     head: ReadSource | ReadRows
-    uid: OperatorId
-    parallelism: int
     steps: list[Step] = field(default_factory=list)
+
+
+Output = tuple[OperatorId, str]  #: an operator, and the name of its output
 
 
 def stages_of(
@@ -155,13 +180,14 @@ def stages_of(
 
 
 class _Planner:
+    """Several open stages of an operator are those in front of a union; together they emit the operator's rows."""
+
     def __init__(self, job: CompiledJob, columns: StepColumns, shapes: Mapping[OperatorId, FrameShape]) -> None:
         self._job, self._graph, self._columns, self._shapes = job, job.graph, columns, shapes
         self._closed_stages: list[BatchStage] = []
-        self._open_stages: dict[OperatorId, _OpenStage] = {}  #: by last operator, if it has a single consumer
-        self._shared_stages: dict[OperatorId, int] = {}  #: operator -> stage that persists its rows for several readers
-        self._build_stages: dict[OperatorId, int] = {}
-        self._forwarded: dict[OperatorId, OperatorId] = {}  #: write-through step -> the step whose rows it forwards
+        self._open_stages: dict[OperatorId, list[_OpenStage]] = {}  #: by last operator, if it has a single reader
+        self._shared_stages: dict[OperatorId, list[int]] = {}  #: operator -> stages that persist its rows for readers
+        self._forwarded: dict[OperatorId, Output] = {}  #: write-through step -> the output whose rows it forwards
 
     def stages(self) -> tuple[BatchStage, ...]:
         for operator in self._graph.operators:
@@ -169,127 +195,149 @@ class _Planner:
                 source = self._job.sources[operator.uid]
                 shape = self._shapes.get(operator.uid)
                 head = ReadSource(uid=operator.uid, source=source, parallelism=operator.parallelism, shape=shape)
-                self._add(_OpenStage(head, operator.uid, operator.parallelism))
+                self._add(operator.uid, [_OpenStage(head)])
             else:
                 self._add_operator(operator.uid)
         return tuple(self._closed_stages)
 
-    def _add(self, stage: _OpenStage) -> None:
-        readers = [edge for edge in self._graph.edges if edge.source == stage.uid]
-        if len(readers) == 1:
-            self._open_stages[stage.uid] = stage
-        else:
-            self._shared_stages[stage.uid] = self._close(stage, self._emit(stage), shared=True)
+    def _add(self, uid: OperatorId, stages: list[_OpenStage]) -> None:
+        outputs = [edge.output for edge in self._graph.edges if edge.source == uid]
+        self._open_stages[uid] = stages
+        if outputs != [""]:
+            self._share(uid, outputs)
 
     def _add_operator(self, uid: OperatorId) -> None:
         spec = self._graph.by_uid[uid]
-        edge, number = _main_edge(self._graph, uid)
+        inputs = _inputs_of(self._graph, uid)
+        edge, _ = inputs[0]
         if spec.role is Role.SINK:
-            self._close(self._preceding_stage(edge), WriteSink(uid=uid, sink=self._job.sinks[uid]))
+            for stage in self._preceding_stages(edge):
+                self._close(stage, WriteSink(uid=uid, sink=self._job.sinks[uid]))
             return
         if uid in self._job.sinks:
             self._write_through(edge)
             return
-        build_edges = [other for other in self._graph.edges if other.target == uid and other != edge]
-        builds = tuple((build_edge.input, self._build_stage(self._source_of(build_edge))) for build_edge in build_edges)
+        build_edges = [other for other in self._graph.edges if other.target == uid and is_build(other)]
+        operator = self._job.operators[uid]()
         step = Step(
             uid=uid,
             parallelism=spec.parallelism,
             make=self._job.operators[uid],
             schema=self._columns.schema_of(uid),
             keys=edge.keys if edge.partitioning is Partitioning.HASH else (),
-            builds=builds,
+            builds=tuple((build_edge.input, self._build_stages(build_edge)) for build_edge in build_edges),
+            inputs=1 if isinstance(operator, Union) else len(inputs),
+            outputs={output: schema for output, schema in self._job.columns_of(uid).items() if output},
         )
-        before = self._stage_for(edge, number, step)
-        before.steps.append(step)
-        before.uid, before.parallelism = uid, spec.parallelism if step.keys else before.parallelism
-        self._add(before)
+        if isinstance(operator, Union):
+            stages = [stage for each in inputs for stage in self._stages_for([each], step, operator)]
+        else:
+            stages = self._stages_for(inputs, step, operator)
+        for stage in stages:
+            stage.steps.append(step)
+        self._add(uid, stages)
 
     def _write_through(self, edge: EdgeSpec) -> None:
-        """Adds a stage that writes the rows of `edge`. Later steps read the same rows, which are persisted."""
-        uid, source = edge.target, self._source_of(edge)
-        stage = self._open_stages.pop(source, None)
-        if stage is not None:
-            self._shared_stages[source] = self._close(stage, self._emit(stage), shared=True)
-        self._forwarded[uid] = source
-        self._close(self._preceding_stage(edge), WriteSink(uid=uid, sink=self._job.sinks[uid]))
+        """Adds stages that write the rows of `edge`. Later steps read the same rows, which are persisted."""
+        uid = edge.target
+        source, output = self._forwarded[uid] = self._source_of(edge)
+        if source in self._open_stages:
+            self._share(source, [output])
+        for stage in self._preceding_stages(edge):
+            self._close(stage, WriteSink(uid=uid, sink=self._job.sinks[uid]))
 
-    def _source_of(self, edge: EdgeSpec) -> OperatorId:
-        """The operator that makes the rows of `edge`, in front of any write-through steps."""
-        source = edge.source
-        while source in self._forwarded:
-            source = self._forwarded[source]
+    def _source_of(self, edge: EdgeSpec) -> Output:
+        """The output that has the rows of `edge`, in front of any write-through steps."""
+        source = edge.source, edge.output
+        while source[0] in self._forwarded:
+            source = self._forwarded[source[0]]
         return source
 
-    def _stage_for(self, edge: EdgeSpec, number: int, step: Step) -> _OpenStage:
-        """The stage that the operator joins: the preceding stage, or a new stage after an exchange."""
-        operator = step.make()
+    def _stages_for(self, inputs: Sequence[_Input], step: Step, operator: Operator) -> list[_OpenStage]:
+        """The stages that the operator joins: the preceding stages, or a new stage after an exchange."""
+        edge, _ = inputs[0]
         if step.keys:
-            return self._stage_after_exchange(edge, number, step, ExchangeKind.HASH, operator)
-        if not _has_subtask_state(operator):
-            return self._preceding_stage(edge)
-        stage = self._open_stages.get(self._source_of(edge))
-        runs_everywhere = stage is not None and isinstance(stage.head, ReadSource) and stage.head.shape is None
+            return [self._stage_after_exchange(inputs, step, operator)]
+        if not _has_subtask_state(operator) and edge.partitioning is not Partitioning.CUSTOM:
+            return self._preceding_stages(edge)
+        stages = self._open_stages.get(self._source_of(edge)[0], [])
+        runs_everywhere = (
+            len(inputs) == len(stages) == 1 and isinstance(stages[0].head, ReadSource) and stages[0].head.shape is None
+        )
         if runs_everywhere and edge.partitioning is Partitioning.FORWARD:
-            return self._preceding_stage(edge)
-        kinds = {Partitioning.CUSTOM: ExchangeKind.CUSTOM, Partitioning.REBALANCE: ExchangeKind.REBALANCE}
-        return self._stage_after_exchange(edge, number, step, kinds.get(edge.partitioning, ExchangeKind.KEPT), operator)
+            return self._preceding_stages(edge)
+        return [self._stage_after_exchange(inputs, step, operator)]
 
-    def _preceding_stage(self, edge: EdgeSpec) -> _OpenStage:
-        """The open stage that emits the rows of `edge`, or a new stage that reads them."""
-        source = self._source_of(edge)
-        stage = self._open_stages.pop(source, None)
-        if stage is not None:
-            return stage
-        head = ReadRows(stage=self._shared_stages[source], wire=self._wire(source))
-        return _OpenStage(head, source, self._graph.by_uid[source].parallelism)
+    def _preceding_stages(self, edge: EdgeSpec) -> list[_OpenStage]:
+        """The open stages that emit the rows of `edge`, or new stages that read them."""
+        source, output = self._source_of(edge)
+        if source in self._open_stages:
+            return self._open_stages.pop(source)
+        heads = []
+        for number in self._shared_stages[source]:
+            tail = self._closed_stages[number].tail
+            assert isinstance(tail, EmitRows), "the rows of a sink have no readers"
+            heads.append(ReadRows(stages=(number,), streams=(dict(tail.outputs)[output],)))
+        return [_OpenStage(head) for head in heads]
 
-    def _stage_after_exchange(
-        self, edge: EdgeSpec, number: int, step: Step, exchange: ExchangeKind, operator: Operator
-    ) -> _OpenStage:
-        before = self._preceding_stage(edge)
-        folding = self._job.edges[number].pre_aggregation
-        schema = (
-            self._columns.schema_of(edge.source) if folding is None else self._columns.pre_aggregated_schema(step.uid)
-        )
-        emit = EmitRows(
-            wire=WireSchema(edge.source, schema),
-            exchange=exchange,
-            owners=step.parallelism,
-            keys=edge.keys,
-            max_parallelism=self._graph.max_parallelism,
-            time=operator.time if isinstance(operator, KeyedProcess | SessionWindow) else None,
-            pre_aggregation=folding,
-            late_rule=LateRule.of(operator, folding),
-            partitioner=self._job.edges[number].partitioner,
-            target=step.uid,
-        )
-        by_key = exchange is ExchangeKind.HASH
+    def _stage_after_exchange(self, inputs: Sequence[_Input], step: Step, operator: Operator) -> _OpenStage:
+        by_key = bool(step.keys)
+        times = _time_columns(operator) if by_key else ()
+        stages: list[int] = []
+        streams: list[WireSchema] = []
+        for position, (edge, number) in enumerate(inputs):
+            folding = self._job.edges[number].pre_aggregation
+            late_rule = LateRule.of(operator, folding)
+            if folding is not None and folding.in_window:
+                folding = None
+            schema = (
+                self._columns.schema_of(edge.source, edge.output)
+                if folding is None
+                else self._columns.pre_aggregated_schema(step.uid)
+            )
+            streams.append(WireSchema(edge.source, schema, position))
+            emit = EmitRows(
+                outputs=(("", streams[-1]),),
+                exchange=_EXCHANGES.get(edge.partitioning, ExchangeKind.KEPT),
+                owners=step.parallelism,
+                keys=edge.keys,
+                max_parallelism=self._graph.max_parallelism,
+                time=times[position] if times else None,
+                pre_aggregation=folding,
+                late_rule=late_rule,
+                partitioner=self._job.edges[number].partitioner,
+                target=step.uid,
+            )
+            stages += [self._close(before, emit) for before in self._preceding_stages(edge)]
+        key_columns = [
+            [stream.column(stream.schema.names.index(key)) for key in edge.keys]
+            for stream, (edge, _) in zip(streams, inputs, strict=True)
+        ]
         head = ReadRows(
-            stage=self._close(before, emit),
-            wire=emit.wire,
+            stages=tuple(stages),
+            streams=tuple(streams),
             owners=step.parallelism,
             by_key=by_key,
-            sort=tuple(emit.wire.column(schema.names.index(key)) for key in edge.keys) if by_key else (),
+            sort=tuple(zip(*key_columns, strict=True)) if by_key else (),
             markers=not by_key,
         )
-        return _OpenStage(head, edge.source, step.parallelism)
+        return _OpenStage(head)
 
-    def _build_stage(self, source: OperatorId) -> int:
-        """The number of the stage whose rows are broadcast to every task."""
-        if source in self._shared_stages:
-            self._closed_stages[self._shared_stages[source]] = replace(
-                self._closed_stages[self._shared_stages[source]], broadcast=True
-            )
-            return self._shared_stages[source]
-        stage = self._open_stages.pop(source)
-        return self._close(stage, self._emit(stage), broadcast=True)
+    def _build_stages(self, edge: EdgeSpec) -> tuple[int, ...]:
+        """The numbers of the stages whose rows are broadcast to every task."""
+        stream = WireSchema(edge.source, self._columns.schema_of(edge.source, edge.output))
+        emit = EmitRows(outputs=(("", stream),))
+        return tuple(self._close(stage, emit, broadcast=True) for stage in self._preceding_stages(edge))
 
-    def _emit(self, stage: _OpenStage) -> EmitRows:
-        return EmitRows(wire=self._wire(stage.uid), owners=stage.parallelism)
-
-    def _wire(self, uid: OperatorId) -> WireSchema:
-        return WireSchema(uid, self._columns.schema_of(uid))
+    def _share(self, uid: OperatorId, outputs: Sequence[str]) -> None:
+        """Closes the open stages of an operator, whose `outputs` may have several readers."""
+        streams = tuple(
+            (output, WireSchema(uid, self._columns.schema_of(uid, output), number))
+            for number, output in enumerate(sorted(set(outputs)))
+        )
+        self._shared_stages[uid] = [
+            self._close(stage, EmitRows(outputs=streams), shared=True) for stage in self._open_stages.pop(uid)
+        ]
 
     def _close(
         self, stage: _OpenStage, tail: EmitRows | WriteSink, *, shared: bool = False, broadcast: bool = False
@@ -303,11 +351,25 @@ class _Planner:
         return number
 
 
+_Input = tuple[EdgeSpec, int]  #: an edge, and its number in the graph
+_EXCHANGES: Final = {
+    Partitioning.HASH: ExchangeKind.HASH,
+    Partitioning.CUSTOM: ExchangeKind.CUSTOM,
+    Partitioning.REBALANCE: ExchangeKind.REBALANCE,
+}
+
+
 def _has_subtask_state(operator: Operator) -> bool:
     """Whether the rows of a subtask must stay together without a key. Operators of authors may have state."""
     return isinstance(operator, Process) or not type(operator).__module__.startswith("runtime.operators.")
 
 
-def _main_edge(graph: JobGraph, uid: OperatorId) -> tuple[EdgeSpec, int]:
-    """The edge into input 0 of operator `uid`, and the edge's number. All other inputs are broadcast."""
-    return next((edge, number) for number, edge in enumerate(graph.edges) if edge.target == uid and edge.input == 0)
+def _inputs_of(graph: JobGraph, uid: OperatorId) -> list[_Input]:
+    """The edges into operator `uid` by input, without those that are broadcast."""
+    edges = ((edge, number) for number, edge in enumerate(graph.edges) if edge.target == uid and not is_build(edge))
+    return sorted(edges, key=lambda each: each[0].input)
+
+
+def _time_columns(operator: Operator) -> tuple[str | None, ...]:
+    """By input, the column of event times by which the rows of a key are sorted."""
+    return (operator.time,) if isinstance(operator, KeyedProcess | SessionWindow) else ()

@@ -102,7 +102,7 @@ class BatchProgress:
     def _planned_tasks(self, stage: BatchStage) -> int | None:
         """The number of tasks; None for a DataFrame, whose partitions Spark chooses."""
         if isinstance(stage.head, ReadRows):
-            return stage.head.owners or self._planned_tasks(self._stages[stage.head.stage])
+            return stage.head.owners or self._planned_tasks(self._stages[stage.head.stages[0]])
         return stage.head.parallelism if stage.head.shape is None else None
 
     def _stage_row(self, stage: BatchStage, state: StageState, reports: Sequence[TaskReport]) -> dict[str, Any]:

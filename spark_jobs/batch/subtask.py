@@ -6,8 +6,9 @@ A fused operator lives as long as its task. A keyed operator lives for a chunk o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -86,7 +87,9 @@ class Subtask:
         schema: expected output schema; None: not checked.
         builds: broadcast rows by input; processed completely before the first row.
         out: receives the output.
-        tally: counts rows of the first input and emitted rows.
+        tally: counts rows of the main inputs and emitted rows.
+        inputs: number of main inputs, which are not broadcast.
+        outputs: columns of the side outputs.
     """
 
     def __init__(
@@ -100,11 +103,13 @@ class Subtask:
         builds: Sequence[tuple[int, Sequence[pa.RecordBatch]]],
         out: Collector,
         tally: RowCounter | None = None,
+        inputs: int = 1,
+        outputs: Mapping[str, pa.Schema] = MappingProxyType({}),
     ) -> None:
         self._uid, self._index, self._operator = uid, index, operator
-        self._tally = tally or RowCounter()
-        self._out = out if schema is None else _CheckedCollector(uid, schema, out, self._tally)
-        self._inputs = [0, *(number for number, _ in builds)]
+        self._tally, self._inputs = tally or RowCounter(), inputs
+        schemas = {"": schema, **outputs}
+        self._out = out if schema is None else _CheckedCollector(uid, schemas, out, self._tally)
         self._call_hook("open", operator.open, context_of(job, uid, index, parallelism, self._refuse_clock))
         self._call_hook("start", operator.start, self._out)
         for number, batches in builds:
@@ -112,20 +117,22 @@ class Subtask:
                 self._call_hook("process", operator.process, number, batch, self._out)
             self._call_hook("end_input", operator.end_input, number, self._out)
 
-    def process(self, batch: pa.RecordBatch) -> None:
+    def process(self, batch: pa.RecordBatch, input: int = 0) -> None:
         self._tally.rows_in[self._uid] += batch.num_rows
-        self._call_hook("process", self._operator.process, 0, batch, self._out)
+        self._call_hook("process", self._operator.process, input, batch, self._out)
 
-    def process_sorted_rows(self, batch: pa.RecordBatch) -> None:
-        self._tally.rows_in[self._uid] += batch.num_rows
-        self._call_hook("process", self._operator.process_sorted, batch, self._out)
+    def process_sorted_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Processes rows sorted by key and event time; `batches`: by main input."""
+        self._tally.rows_in[self._uid] += sum(batch.num_rows for batch in batches)
+        self._call_hook("process", self._operator.process_sorted, batches[0], self._out)
 
     def finish(self) -> None:
         """Ends the input: advances the watermark to its maximum, then finishes the operator."""
         if self._call_hook("next_processing_timer", self._operator.next_processing_timer) is not None:
             raise self._processing_time("it has registered a processing-time timer")
         self._call_hook("on_watermark", self._operator.on_watermark, MAX_WATERMARK, self._out)
-        self._call_hook("end_input", self._operator.end_input, 0, self._out)
+        for number in range(self._inputs):
+            self._call_hook("end_input", self._operator.end_input, number, self._out)
         self._call_hook("finish", self._operator.finish, self._out)
 
     def close(self) -> None:
@@ -142,23 +149,28 @@ class Subtask:
 
 
 class _CheckedCollector:
-    """A collector that checks the columns of each batch against the plan."""
+    """A collector that checks the columns of each batch against the plan. `schemas`: by output, "" is the main one."""
 
-    def __init__(self, uid: str, schema: pa.Schema, out: Collector, tally: RowCounter) -> None:
-        self._uid, self._schema, self._out, self._tally = uid, schema, out, tally
-        self._seen: pa.Schema | None = None
+    def __init__(self, uid: str, schemas: Mapping[str, pa.Schema], out: Collector, tally: RowCounter) -> None:
+        self._uid, self._schemas, self._out, self._tally = uid, schemas, out, tally
+        self._seen: dict[str, pa.Schema] = {}
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
-        if batch.schema is not self._seen:
-            check_columns(self._uid, self._schema, batch.schema)
-            self._seen = batch.schema
-        self._tally.rows_out[self._uid] += batch.num_rows
-        self._out.emit(batch)
+        if batch.num_rows:
+            self._check("", batch)
+            self._out.emit(batch)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
-        """Drops the batch: `check_batch` refuses jobs that read a side output."""
+        if batch.num_rows:
+            self._check(output, batch)
+            self._out.emit_to(output, batch)
+
+    def _check(self, output: str, batch: pa.RecordBatch) -> None:
+        if batch.schema is not self._seen.get(output):
+            if output in self._schemas:  # rows of others have no readers
+                check_columns(self._uid, self._schemas[output], batch.schema)
+            self._seen[output] = batch.schema
+        self._tally.rows_out[self._uid] += batch.num_rows
 
 
 def check_columns(uid: str, expected: pa.Schema, schema: pa.Schema) -> None:
@@ -179,18 +191,28 @@ class OperatorChain:
 
     def __init__(self, make: Iterable[Callable[[Collector], Subtask]], out: Collector) -> None:
         self._subtasks: list[Subtask] = []
-        self._head = out
+        self._out = head = out
         for factory in reversed(list(make)):
-            subtask = factory(self._head)
+            subtask = factory(head)
             self._subtasks.insert(0, subtask)
-            self._head = _ChainInput(subtask)
+            head = _ChainInput(subtask)
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._head.emit(batch)
+        self.process(0, batch)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
-        """Drops the batch, as for each of its operators."""
+        """Emits rows of a side output. Steps read them behind `out` only."""
+        if not self._subtasks:
+            self._out.emit_to(output, batch)
+
+    def process(self, input: int, batch: pa.RecordBatch) -> None:
+        """Processes rows of an input of the first operator."""
+        if not batch.num_rows:
+            return
+        if self._subtasks:
+            self._subtasks[0].process(batch, input)
+        else:
+            self._out.emit(batch)
 
     def finish(self) -> None:
         """Finishes the operators in order: an operator may still emit rows to the next one."""
@@ -210,4 +232,4 @@ class _ChainInput:
         self._subtask.process(batch)
 
     def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
-        """Drops the batch, as for each of its operators."""
+        """Drops the batch: a step with side outputs that are read is the last of its stage."""

@@ -8,10 +8,10 @@ plans.) Spark may repeat a task while an earlier attempt still runs, so a task m
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from itertools import chain
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -19,33 +19,22 @@ import pyarrow as pa
 
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.core.job.messages import MIN_WATERMARK
-from runtime.errors import DataRejected, JobRejected, OperatorFailure
-from runtime.operators.event_time import event_times_ms
-from runtime.operators.partition import owners_of_groups, partition_by_function
+from runtime.errors import JobRejected, OperatorFailure
 from runtime.ports import Collector
 from runtime.slot.programming_errors import describe_error
-from runtime.state.encodings import nullable_schema, with_schema
-from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from spark_jobs.batch.counts import RowCounter, TaskReport
-from spark_jobs.batch.late_rows import LateRule, late_rows_error
-from spark_jobs.batch.plan import BatchStage, EmitRows, ExchangeKind, ReadRows, ReadSource, Step, WriteSink
+from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, Step
 from spark_jobs.batch.subtask import JobFacts, OperatorChain, Subtask, check_columns, context_of, wall_clock_ms
-from spark_jobs.batch.wire import from_stream
-from spark_jobs.session import current_task
+from spark_jobs.batch.tails import Emitter, SinkWriter, Tail
+from spark_jobs.batch.wire import OwnerRows, from_stream
 from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import SparkTable
 
 CHUNK_ROWS: Final = 200_000  #: rows after which a keyed operator gets a fresh instance, at the next new key
 POLL_ROWS: Final = 16_384
 _EMPTY_POLL_PAUSE_S: Final = 0.002  #: after an empty poll
-_ROW_COLUMN: Final = ":row"
 
-#: The result of a sink task: sink, attempt, number of rows, and the committables as JSON.
-SINK_RESULT_SCHEMA: Final = pa.schema(
-    [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
-)
 Batches = Iterator[pa.RecordBatch]
-T = TypeVar("T")
 Builds = Mapping[int, Any]  #: stage number -> Spark broadcast of the stage's rows as Arrow IPC streams
 
 
@@ -85,36 +74,11 @@ def task_of(
     return run
 
 
-class _Tail(ABC):
-    """Receives the output of the last operator, for Spark or for a sink."""
-
-    def __init__(self) -> None:
-        self._ready: list[pa.RecordBatch] = []
-        self.watermark = MIN_WATERMARK  #: of the source at the head of the stage, before the current batch
-
-    @abstractmethod
-    def emit(self, batch: pa.RecordBatch) -> None: ...
-
-    def emit_to(self, output: str, batch: pa.RecordBatch) -> None:
-        """Drops the batch: `check_batch` refuses jobs that read a side output."""
-
-    @abstractmethod
-    def finish(self) -> None: ...
-
-    def close(self) -> None:
-        """Releases resources; by default there are none."""
-
-    def take_ready(self) -> list[pa.RecordBatch]:
-        """The batches to pass to Spark now."""
-        ready, self._ready = self._ready, []
-        return ready
-
-
 class _Task:
     def __init__(self, stage: BatchStage, job: JobFacts, builds: Builds, chunk_rows: int) -> None:
         self._stage, self._job, self.chunk_rows = stage, job, chunk_rows
         self.tally = RowCounter()
-        numbers = {number for step in stage.steps for _, number in step.builds}
+        numbers = {number for step in stage.steps for _, stages in step.builds for number in stages}
         self._builds = {
             number: [batch for stream in builds[number].value for batch in from_stream(stream)] for number in numbers
         }
@@ -131,6 +95,7 @@ class _Task:
             return
         for ids in batches:
             for index in ids.column(0).to_pylist():
+                self.tally.begin(index)
                 with _SubtaskRun(self, index, self._stage.steps) as run:
                     yield from self._poll(head, index, run)
                     yield from run.finish()
@@ -143,7 +108,7 @@ class _Task:
                 watermark = reader.watermark()
                 batch = reader.poll(POLL_ROWS)
                 if batch is not None:
-                    self.tally.count_read(batch.num_rows, head.uid)
+                    self.tally.count_source_rows(batch.num_rows, head.uid)
                     run.tail.watermark = MIN_WATERMARK if watermark is None else watermark
                     yield from run.push(batch)
                 elif reader.exhausted:
@@ -155,13 +120,21 @@ class _Task:
             reader.close()
 
     def _read_frame(self, head: ReadSource, shape: FrameShape, batches: Batches) -> Batches:
-        """Processes a partition of a DataFrame. Partitions may share a subtask index, which only shuffles use."""
+        """Processes a partition of a DataFrame, which is a subtask of its own.
+
+        Other tasks of the run refer to the partition by the number in its rows, which is that of the DataFrame.
+        """
         assert isinstance(head.source, SparkTable), "only a SparkTable has a shape"
         clock = BoundedOutOfOrderness(head.source.event_time, head.source.max_disorder_ms)
-        with _SubtaskRun(self, current_task().partitionId() % head.parallelism, self._stage.steps) as run:
-            for batch in batches:
+        filled = (batch for batch in batches if batch.num_rows)
+        if (first := next(filled, None)) is None:
+            return
+        partition = shape.partition_of(first)
+        self.tally.begin(partition)
+        with _SubtaskRun(self, partition, self._stage.steps) as run:
+            for batch in chain([first], filled):
                 rows = shape.to_source_schema(batch)
-                self.tally.count_read(rows.num_rows, head.uid)
+                self.tally.count_source_rows(rows.num_rows, head.uid)
                 run.tail.watermark = MIN_WATERMARK if clock.watermark is None else clock.watermark
                 clock.on_batch(rows)
                 yield from run.push(rows)
@@ -174,15 +147,17 @@ class _Task:
         owner = -1
         try:
             for spark_batch in batches:
-                for rows in head.wire.decode(spark_batch, by_watermark=not head.owners):
-                    self.tally.count_read(rows.batch.num_rows)
+                for rows in head.frame.decode(spark_batch, by_watermark=not head.owners):
+                    self.tally.begin(rows.owner)
+                    for number, total in rows.sums.items():
+                        self.tally.count_read(number, total)
                     if run is None or rows.owner != owner:
                         if run is not None:
                             yield from run.finish()
                             run.close()
                         owner, run = rows.owner, self._subtask_run(head, rows.owner)
                     run.tail.watermark = rows.watermark
-                    yield from run.take(rows.batch, rows.hashes)
+                    yield from run.take(rows)
             if run is not None:
                 yield from run.finish()
         finally:
@@ -196,15 +171,28 @@ class _Task:
     # ------------------------------------------------------------ parts
 
     def subtask(self, step: Step, index: int, out: Collector) -> Subtask:
-        builds = [(number, self._builds[stage]) for number, stage in step.builds]
-        operator, tally = step.make(), self.tally
-        return Subtask(self._job, step.uid, index, step.parallelism, operator, step.schema, builds, out, tally)
+        builds = [
+            (number, [batch for stage in stages for batch in self._builds[stage]]) for number, stages in step.builds
+        ]
+        return Subtask(
+            self._job,
+            step.uid,
+            index,
+            step.parallelism,
+            step.make(),
+            step.schema,
+            builds,
+            out,
+            self.tally,
+            step.inputs,
+            step.outputs,
+        )
 
-    def tail(self, index: int) -> _Tail:
+    def tail(self, index: int) -> Tail:
         tail = self._stage.tail
         if isinstance(tail, EmitRows):
-            return _Emitter(tail, index, self.tally)
-        return _SinkWriter(tail, self._job, self.tally)
+            return Emitter(tail, index, self.tally)
+        return SinkWriter(tail, self._job, self.tally)
 
     def check_read(self, batch: pa.RecordBatch) -> None:
         """Checks the columns of source rows against the plan if the stage emits the rows unchanged."""
@@ -215,7 +203,8 @@ class _Task:
             and isinstance(tail, EmitRows)
             and tail.pre_aggregation is None
         ):
-            check_columns(head.uid, tail.wire.schema, batch.schema)
+            for _, stream in tail.outputs:
+                check_columns(head.uid, stream.schema, batch.schema)
 
 
 class _SubtaskRun:
@@ -236,14 +225,15 @@ class _SubtaskRun:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def push(self, batch: pa.RecordBatch, input: int = 0) -> list[pa.RecordBatch]:
         self._task.check_read(batch)
-        self._chain.emit(batch)
+        self._chain.process(input, batch)
         return self.tail.take_ready()
 
-    def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
-        """Processes rows that were shuffled to this subtask."""
-        yield from self.push(batch)
+    def take(self, rows: OwnerRows) -> Batches:
+        """Processes rows of earlier stages."""
+        for number, batch in rows.runs():
+            yield from self.push(batch, number)
 
     def finish(self) -> Batches:
         self._chain.finish()
@@ -267,8 +257,8 @@ class _KeyedRun(_SubtaskRun):
         self._rows = 0
         self._last = 0  #: key hash of the last processed row
 
-    def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
-        start = 0
+    def take(self, rows: OwnerRows) -> Batches:
+        start, hashes = 0, rows.hashes
         while start < len(hashes):
             stop = self._end_of_chunk(hashes, start)
             if self._operator is not None and stop == start:
@@ -276,7 +266,7 @@ class _KeyedRun(_SubtaskRun):
                 continue
             if self._operator is None:
                 self._operator = self._task.subtask(self._first, self._index, self._chain)
-            self._operator.process_sorted_rows(batch.slice(start, stop - start))
+            self._operator.process_sorted_rows(rows.slice(start, stop).batches)
             self._rows += stop - start
             self._last = int(hashes[stop - 1])
             start = stop
@@ -309,121 +299,3 @@ class _KeyedRun(_SubtaskRun):
         if self._operator is not None:
             self._operator.close()
         super().close()
-
-
-# ---------------------------------------------------------------- tails
-
-
-class _Emitter(_Tail):
-    """Emits rows for a later stage, with their owner, hash and event time.
-
-    Rows without a hash have the watermark of their source in place of the event time.
-    """
-
-    def __init__(self, emit: EmitRows, index: int, tally: RowCounter) -> None:
-        super().__init__()
-        self._emit, self._index, self._tally = emit, index, tally
-        self._pre_aggregator = None if emit.pre_aggregation is None else emit.pre_aggregation.create()
-        self._emitted_rows = 0
-
-    def emit(self, batch: pa.RecordBatch) -> None:
-        if self._emit.late_rule is not None:
-            self._refuse_late_rows(self._emit.late_rule, batch)
-        if self._pre_aggregator is None:
-            self._add(batch)
-            return
-        for part in self._name_target(partial(self._pre_aggregator.add, batch)):
-            self._add(part)
-        for part in self._name_target(partial(self._pre_aggregator.advance, self.watermark)):
-            self._add(part)
-
-    def finish(self) -> None:
-        if self._pre_aggregator is not None:
-            for part in self._name_target(self._pre_aggregator.flush):
-                self._add(part)
-
-    def _name_target(self, function: Callable[[], T]) -> T:
-        """Calls `function`. Raises DataRejected with the name of the operator that gets the rows."""
-        try:
-            return function()
-        except DataRejected as error:
-            raise DataRejected(f"operator {self._emit.target!r}: {error}") from error
-
-    def _add(self, batch: pa.RecordBatch) -> None:
-        owners, hashes = self._owners_and_hashes(batch)
-        times: Any = self.watermark
-        if self._emit.exchange is ExchangeKind.HASH:
-            times = 0 if self._emit.time is None else event_times_ms(batch, self._emit.time)
-        self._ready.append(self._emit.wire.encode(batch, owners, hashes, times, self._index, self._emitted_rows))
-        self._emitted_rows += batch.num_rows
-        self._tally.count_written_rows(batch.num_rows)
-
-    def _owners_and_hashes(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
-        emit = self._emit
-        match emit.exchange:
-            case ExchangeKind.KEPT:
-                return self._index, 0
-            case ExchangeKind.HASH:
-                hashes = hash_columns([batch.column(key) for key in emit.keys])
-                groups = key_groups_of_hashes(hashes, emit.max_parallelism)
-                return owners_of_groups(emit.max_parallelism, emit.owners)[groups], hashes.view(np.int64)
-            case ExchangeKind.REBALANCE:
-                return (self._index + self._emitted_rows + np.arange(batch.num_rows)) % emit.owners, 0
-            case ExchangeKind.CUSTOM:
-                return self._custom_owners(batch), 0
-
-    def _custom_owners(self, batch: pa.RecordBatch) -> Any:
-        assert self._emit.partitioner is not None, "a custom edge has a partitioner"
-        numbered = batch.select(list(self._emit.keys)).append_column(_ROW_COLUMN, pa.array(np.arange(batch.num_rows)))
-
-        def function(rows: pa.RecordBatch, owners: int) -> Any:
-            return self._emit.partitioner(rows.select(list(self._emit.keys)), owners)  # type: ignore[misc]
-
-        parts = partition_by_function(numbered, numbered.schema.names, function, self._emit.target, self._emit.owners)
-        owners = np.zeros(batch.num_rows, dtype=np.int32)
-        for owner, part in enumerate(parts):
-            if part is not None:
-                owners[part.column(part.num_columns - 1).to_numpy()] = owner
-        return owners
-
-    def _refuse_late_rows(self, rule: LateRule, batch: pa.RecordBatch) -> None:
-        """Raises JobRejected if a row is late: STREAMING would drop such a row."""
-        if not batch.num_rows:
-            return
-        late_from = self._name_target(partial(rule.late_from, batch))
-        self._tally.count_late_from(int(late_from.min()))
-        late = np.count_nonzero(late_from <= self.watermark)
-        if late:
-            behind = self.watermark - int(late_from.min())
-            detail = (
-                f"{late} rows of a batch are late, by up to {behind} ms: STREAMING drops such rows, so the answers "
-                "would differ; give the source a larger max_disorder_ms"
-            )
-            raise late_rows_error(self._emit.target, detail)
-
-
-class _SinkWriter(_Tail):
-    """Writes a sink's rows to files named after this task attempt, which stay invisible until they are committed."""
-
-    def __init__(self, write: WriteSink, job: JobFacts, tally: RowCounter) -> None:
-        super().__init__()
-        self._uid, self._attempt = write.uid, int(current_task().taskAttemptId())
-        self._rows, self._tally = 0, tally
-        context = context_of(job, write.uid, 0, 1, wall_clock_ms)
-        context.index = self._attempt  # part of file names: no two attempts share a file
-        self._writer = write.sink.writer()
-        self._writer.open(context)
-
-    def emit(self, batch: pa.RecordBatch) -> None:
-        self._rows += batch.num_rows
-        self._tally.count_written_rows(batch.num_rows, self._uid)
-        self._writer.write(with_schema(batch, nullable_schema(batch.schema)))  # as in STREAMING
-
-    def finish(self) -> None:
-        self._writer.finish()
-        committables = msgspec.json.encode(self._writer.prepare(1)).decode()
-        columns = [[self._uid], [self._attempt], [self._rows], [committables]]
-        self._ready.append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=SINK_RESULT_SCHEMA))
-
-    def close(self) -> None:
-        self._writer.close()

@@ -8,9 +8,10 @@ a sink sees it. So STREAMING and BATCH write the same types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import DataRejected, JobRejected
+from spark_jobs.batch.counts import RowSum
 from spark_jobs.column_types import carrier_of, spark_schema
 
 if TYPE_CHECKING:
@@ -27,32 +29,73 @@ if TYPE_CHECKING:
 OWNER_COLUMN: Final = "owner"  #: index of the target subtask
 HASH_COLUMN: Final = "hash"  #: hash of the key
 TIME_COLUMN: Final = "time"  #: event time, ms; of rows without a hash, the watermark of their source before them
-ORDER_COLUMN: Final = "order"  #: emitting subtask and row number; negative: a marker that only names an owner
+ORDER_COLUMN: Final = "order"  #: stream, emitting subtask and row number; negative: a marker that only names an owner
 _SHUFFLE_SCHEMA: Final = pa.schema(
     [(OWNER_COLUMN, pa.int32()), (HASH_COLUMN, pa.int64()), (TIME_COLUMN, pa.int64()), (ORDER_COLUMN, pa.int64())]
 )
-_ORDER_BITS: Final = 40  #: low bits of `order` hold the row number within the emitting subtask, high bits its index
+_ROW_BITS: Final = 40  #: low bits of `order` hold the row number within the emitting subtask
+_INDEX_BITS: Final = 15  #: the next bits hold the index of the subtask
+STREAM_SHIFT: Final = _ROW_BITS + _INDEX_BITS  #: the high bits hold the number of the stream
+MAX_STREAMS: Final = 1 << (63 - STREAM_SHIFT)
+
+Hashes = npt.NDArray[np.int64]
+Inputs = npt.NDArray[np.int64]
 
 _SPECIAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may not read as part of a name
 
 
 @dataclass(frozen=True)
 class OwnerRows:
-    """Rows of a single owner, as they arrive in a task."""
+    """Rows of a single owner, as they arrive in a task.
 
-    batch: pa.RecordBatch
+    Args:
+        batches: by input, its rows in order.
+        sums: the sum of the rows of each stream.
+        inputs: by row in order, the input; None: all rows are of input 0.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
     owner: int
-    hashes: npt.NDArray[np.int64]
+    hashes: Hashes
+    sums: Mapping[int, RowSum]
+    inputs: Inputs | None = None
     watermark: int = MIN_WATERMARK
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows of input 0."""
+        return self.batches[0]
+
+    def slice(self, start: int, stop: int) -> OwnerRows:
+        if self.inputs is None:
+            batches: tuple[pa.RecordBatch, ...] = (self.batch.slice(start, stop - start),)
+            return replace(self, batches=batches, hashes=self.hashes[start:stop])
+        before, within = (
+            np.bincount(self.inputs[rows], minlength=len(self.batches)) for rows in (slice(start), slice(start, stop))
+        )
+        batches = tuple(b.slice(int(first), int(n)) for b, first, n in zip(self.batches, before, within, strict=True))
+        return replace(self, batches=batches, inputs=self.inputs[start:stop], hashes=self.hashes[start:stop])
+
+    def runs(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows in order, as an input and consecutive rows of it."""
+        if self.inputs is None:
+            yield 0, self.batch
+            return
+        borders = [0, *(np.flatnonzero(np.diff(self.inputs)) + 1), len(self.inputs)]
+        for start, stop in pairwise(borders):
+            if start < stop:
+                number = int(self.inputs[start])
+                yield number, self.slice(start, stop).batches[number]
 
 
 @dataclass(frozen=True)
 class WireSchema:
-    """The columns of the rows that a step emits.
+    """The columns of a stream: the rows that a step emits to one of its outputs.
 
     Args:
         uid: uid of the step.
-        schema: output schema of the step.
+        schema: columns of the rows.
+        number: number of the stream among the streams of a frame.
 
     Raises:
         JobRejected: Spark has no type for a column, or two columns have the same name; step and column are named.
@@ -60,10 +103,13 @@ class WireSchema:
 
     uid: str
     schema: pa.Schema
+    number: int = 0
 
     def __post_init__(self) -> None:
         if not len(self.schema):
             raise JobRejected("no-columns", self.uid, "its rows have no columns: Spark cannot carry them in BATCH")
+        if self.number >= MAX_STREAMS:
+            raise JobRejected("outputs-in-batch", self.uid, f"BATCH carries at most {MAX_STREAMS} outputs of a step")
         for name in self.schema.names:
             if self.schema.names.count(name) > 1:
                 raise JobRejected("duplicate-column", self.uid, f"two columns of its rows are called {name!r}")
@@ -73,13 +119,11 @@ class WireSchema:
                 raise JobRejected("type-in-batch", self.uid, detail)
 
     @cached_property
-    def arrow_schema(self) -> pa.Schema:
-        """The schema within Spark: shuffle columns, then carriers under generated names, which cannot collide."""
-        carriers = [pa.field(self.column(number), carrier_of(field.type)) for number, field in enumerate(self.schema)]
-        return pa.schema([*_SHUFFLE_SCHEMA, *carriers])
-
-    def spark_schema(self) -> StructType:
-        return spark_schema(self.arrow_schema)
+    def carriers(self) -> pa.Schema:
+        """The columns within Spark, under generated names, which cannot collide."""
+        return pa.schema(
+            [pa.field(self.column(number), carrier_of(field.type)) for number, field in enumerate(self.schema)]
+        )
 
     def column(self, number: int) -> str:
         """The name of a column within Spark.
@@ -87,7 +131,7 @@ class WireSchema:
         Spark ignores the case of names, and `mapInArrow` looks columns up by unquoted names, in which dots and
         backticks have a meaning.
         """
-        return f"{number}_{_SPECIAL_CHARACTERS.sub('_', self.schema.names[number])}"
+        return f"{self.number}_{number}_{_SPECIAL_CHARACTERS.sub('_', self.schema.names[number])}"
 
     def encode(
         self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int
@@ -100,10 +144,54 @@ class WireSchema:
             first: number of rows that the emitting subtask has emitted before `batch`.
         """
         rows = batch.num_rows
-        order = (np.int64(index) << _ORDER_BITS) + first + np.arange(rows, dtype=np.int64)
+        first_order = (self.number << STREAM_SHIFT) + ((index % (1 << _INDEX_BITS)) << _ROW_BITS) + first
+        order = first_order + np.arange(rows, dtype=np.int64)
         added = [_column(owners, np.int32, rows), _column(hashes, np.int64, rows), _column(times, np.int64, rows)]
         carriers = [self._encode_column(column, number) for number, column in enumerate(batch.columns)]
-        return pa.RecordBatch.from_arrays([*added, pa.array(order), *carriers], schema=self.arrow_schema)
+        schema = pa.schema([*_SHUFFLE_SCHEMA, *self.carriers])
+        return pa.RecordBatch.from_arrays([*added, pa.array(order), *carriers], schema=schema)
+
+    def decode(self, carriers: list[pa.Array]) -> pa.RecordBatch:
+        """The rows of the stream, from its columns within Spark."""
+        columns = [_decode_column(column, field.type) for column, field in zip(carriers, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _encode_column(self, column: pa.Array, number: int) -> pa.Array:
+        carrier = self.carriers.field(number).type
+        if column.type == carrier:
+            return column
+        try:
+            return column.cast(carrier)
+        except pa.ArrowException as error:
+            name = self.schema.names[number]
+            raise DataRejected(f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}") from error
+
+
+@dataclass(frozen=True)
+class FrameSchema:
+    """The columns of a DataFrame with rows of one or several streams: shuffle columns, then those of each stream.
+
+    A row has nulls in the columns of the other streams.
+    """
+
+    streams: tuple[WireSchema, ...]
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([*_SHUFFLE_SCHEMA, *(field for stream in self.streams for field in stream.carriers)])
+
+    def spark_schema(self) -> StructType:
+        return spark_schema(self.arrow_schema)
+
+    def with_all_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Encoded rows of a stream, with the columns of the other streams."""
+        if len(self.streams) == 1:
+            return batch
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        return pa.RecordBatch.from_arrays(
+            [columns.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in self.arrow_schema],
+            schema=self.arrow_schema,
+        )
 
     def markers(self, owners: range) -> pa.RecordBatch:
         """A marker for each of `owners`, so that the owner's task runs even if it gets no row."""
@@ -113,7 +201,10 @@ class WireSchema:
         return pa.RecordBatch.from_arrays([*added, *nulls], schema=self.arrow_schema)
 
     def decode(self, spark_batch: pa.RecordBatch, *, by_watermark: bool = False) -> Iterator[OwnerRows]:
-        """The rows of each owner, in order. `by_watermark`: rows without a hash, by watermark too."""
+        """The rows of each owner, in order. `by_watermark`: rows without a hash, by watermark too.
+
+        Several streams are inputs of a step, with their number.
+        """
         owners, times = (spark_batch.column(number).to_numpy() for number in (0, 2))
         differs = owners[1:] != owners[:-1]
         if by_watermark:
@@ -128,22 +219,25 @@ class WireSchema:
         order = some.column(3).to_numpy()
         if (order < 0).any():
             some = some.filter(pa.array(order >= 0))
-        columns = [
-            _decode_column(column, field.type)
-            for column, field in zip(some.columns[len(_SHUFFLE_SCHEMA) :], self.schema, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return OwnerRows(batch, owner, some.column(1).to_numpy(), watermark)
+            order = some.column(3).to_numpy()
+        hashes = some.column(1).to_numpy()
+        if len(self.streams) == 1:
+            (stream,) = self.streams
+            batch = stream.decode(some.columns[len(_SHUFFLE_SCHEMA) :])
+            return OwnerRows((batch,), owner, hashes, {stream.number: row_sum(some)}, watermark=watermark)
+        inputs = order >> STREAM_SHIFT
+        batches, sums, start = [], {}, len(_SHUFFLE_SCHEMA)
+        for stream in self.streams:
+            rows = some.filter(pa.array(inputs == stream.number))
+            batches.append(stream.decode(rows.columns[start : start + len(stream.carriers)]))
+            sums[stream.number] = row_sum(rows)
+            start += len(stream.carriers)
+        return OwnerRows(tuple(batches), owner, hashes, sums, inputs, watermark)
 
-    def _encode_column(self, column: pa.Array, number: int) -> pa.Array:
-        carrier = self.arrow_schema.field(len(_SHUFFLE_SCHEMA) + number).type
-        if column.type == carrier:
-            return column
-        try:
-            return column.cast(carrier)
-        except pa.ArrowException as error:
-            name = self.schema.names[number]
-            raise DataRejected(f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}") from error
+
+def row_sum(encoded: pa.RecordBatch) -> RowSum:
+    """The sum of encoded rows."""
+    return RowSum.of(encoded.column(0).to_numpy(), encoded.column(1).to_numpy())
 
 
 def to_stream(batch: pa.RecordBatch) -> bytes:

@@ -24,14 +24,19 @@ class FrameShape:
     schema: pa.Schema
 
     def to_source_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Selects and casts the columns of a DataFrame's batch to the source's schema; input names are ignored.
+        """Selects and casts the first columns of a DataFrame's batch to the source's schema; input names are ignored.
 
         Raises:
             DataRejected: a value does not fit the schema; the column is named.
         """
-        by_name = dict(zip(self.columns.names, batch.columns, strict=True))
+        by_name = dict(zip(self.columns.names, batch.columns, strict=False))
         columns = [self._cast(by_name[field.name], field) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def partition_of(self, batch: pa.RecordBatch) -> int:
+        """The partition of a batch of `CheckedFrame.with_partitions` that has rows."""
+        partition: int = batch.column(len(self.columns))[0].as_py()
+        return partition
 
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         if column.null_count and not field.nullable:
@@ -52,6 +57,12 @@ class CheckedFrame:
     def with_numbered_columns(self) -> DataFrame:
         """The DataFrame with columns named by number: dots and backticks have a meaning in `mapInArrow`."""
         return self.frame.toDF(*(f"c{number}" for number in range(len(self.shape.columns))))
+
+    def with_partitions(self) -> DataFrame:
+        """As `with_numbered_columns`, with a last column for the number of the row's partition in this DataFrame."""
+        from pyspark.sql import functions
+
+        return self.with_numbered_columns().select("*", functions.spark_partition_id().alias("partition"))
 
     def first_rows(self, count: int) -> pa.RecordBatch:
         """At most `count` rows, computed by Spark."""

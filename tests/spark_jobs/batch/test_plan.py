@@ -78,7 +78,7 @@ def test_rows_for_several_readers_are_kept_once() -> None:
     stages = plan_batch(flow.compile(2)).stages
     assert [stage.name for stage in stages if stage.shared] == ["numbers → a"]
     for stage in stages:
-        assert isinstance(stage.head, ReadSource) or stage.head.stage < stage.number
+        assert isinstance(stage.head, ReadSource) or max(stage.head.stages) < stage.number
     assert sum(isinstance(stage.tail, WriteSink) for stage in stages) == 2
 
 
@@ -87,7 +87,7 @@ def test_columns_of_a_function_over_batches_are_found_with_real_rows(tmp_path: P
     stages = plan_batch(flow_of("join", tmp_path, tmp_path / "out").compile(2)).stages
     (build_stage,) = [stage for stage in stages if stage.broadcast]
     assert isinstance(build_stage.tail, EmitRows)
-    assert build_stage.tail.wire.schema.names == ["key", "name"]
+    assert build_stage.tail.outputs[0][1].schema.names == ["key", "name"]
     assert not (tmp_path / "out").exists()
 
 
@@ -111,9 +111,9 @@ def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path
     )
     (first, second) = plan_batch(flow.compile(1)).stages
     assert isinstance(first.tail, EmitRows)
-    assert first.tail.wire.schema == EVENTS.append(pa.field("half", pa.int64()))
+    assert first.tail.outputs[0][1].schema == EVENTS.append(pa.field("half", pa.int64()))
     assert isinstance(second.head, ReadRows)
-    assert second.head.sort == ("3_half",)
+    assert second.head.sort == (("0_3_half",),)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -325,7 +325,7 @@ def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
     first, _ = plan_batch(flow.compile(2)).stages
     assert isinstance(first.tail, EmitRows)
     assert first.tail.pre_aggregation is not None
-    assert first.tail.wire.schema.names[0] == "key"
+    assert first.tail.outputs[0][1].schema.names[0] == "key"
 
 
 DATABASE = {"database_url": "postgresql://weir@127.0.0.1:1/weir"}

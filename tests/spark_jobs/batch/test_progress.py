@@ -10,7 +10,7 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.dataflow.builder import Dataflow
 from runtime.operators.aggregates import Count
-from spark_jobs.batch.counts import Reports, ReportsByTask, RowCounter, TaskReport
+from spark_jobs.batch.counts import Reports, ReportsByTask, RowCounter, RowSum, TaskReport
 from spark_jobs.batch.plan import BatchStage
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.run import plan_batch
@@ -121,10 +121,20 @@ def test_an_action_that_fails_completes_nothing(run: Any) -> None:
 
 def test_a_tally_counts_what_enters_leaves_and_passes() -> None:
     tally = RowCounter()
-    tally.count_read(3, "numbers")
-    tally.count_read(4, "numbers")
-    tally.count_written_rows(2)
-    tally.count_written_rows(1, "out")
+    tally.count_source_rows(3, "numbers")
+    tally.count_source_rows(4, "numbers")
+    tally.count_read(0, RowSum(2, 9))
+    tally.count_written(1, RowSum(2, 8))
+    tally.count_sink_rows(1, "out")
+    tally.begin(6)
+    tally.begin(7)
     assert tally.report(5) == TaskReport(
-        stage=5, rows_read=7, rows_written=3, rows_in={"out": 1}, rows_out={"numbers": 7}
+        stage=5,
+        rows_read=9,
+        rows_written=3,
+        rows_in={"out": 1},
+        rows_out={"numbers": 7},
+        read={0: RowSum(2, 9)},
+        written={1: RowSum(2, 8)},
+        partition=6,
     )

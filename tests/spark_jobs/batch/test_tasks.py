@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +34,6 @@ from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from runtime.state.index.hashing import hash_columns
-from spark_jobs.batch import tasks
 from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.counts import Reports, TaskReport
 from spark_jobs.batch.execute import check_partitions, repeated_check
@@ -44,7 +42,7 @@ from spark_jobs.batch.plan import BatchStage, EmitRows, stages_of
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
-from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, WireSchema
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, FrameSchema, WireSchema
 from spark_jobs.column_types import carrier_of
 from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import from_spark
@@ -85,11 +83,11 @@ def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch["key"], batch["id"]], schema=SCHEMA)
 
 
-def dealt(rows: list[tuple[int, int]], wire: WireSchema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def dealt(rows: list[tuple[int, int]], frame: FrameSchema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """As Spark brings them: sorted, in batches that cut keys."""
     batch = pa.RecordBatch.from_pylist([{"key": key, "at": at} for key, at in rows], SCHEMA)
     hashes = hash_columns([batch["key"]]).view(np.int64)
-    sent = wire.encode(batch, 0, hashes, batch["at"].to_numpy(), 0, 0)
+    sent = frame.streams[0].encode(batch, 0, hashes, batch["at"].to_numpy(), 0, 0)
     sent = sent.sort_by([(name, "ascending") for name in (OWNER_COLUMN, HASH_COLUMN, TIME_COLUMN, ORDER_COLUMN)])
     for start in range(0, len(rows), batch_rows):
         yield sent.slice(start, batch_rows)
@@ -98,13 +96,14 @@ def dealt(rows: list[tuple[int, int]], wire: WireSchema, batch_rows: int) -> Ite
 def test_a_task_reports_the_rows_of_each_operator_once_at_its_end() -> None:
     """A keyed operator is made anew for each chunk; its rows are counted together."""
     stage, reports = keyed_stage(), list[TaskReport]()
-    wire: WireSchema = stage.head.wire  # type: ignore[union-attr]
+    frame: FrameSchema = stage.head.frame  # type: ignore[union-attr]
     rows = [(key, at) for key in range(5) for at in range(10)]
-    batches = task_of(stage, JOB, {}, 20, reports.append)(dealt(rows, wire, 7))
+    batches = task_of(stage, JOB, {}, 20, reports.append)(dealt(rows, frame, 7))
     written = sum(batch.num_rows for batch in batches)
     (report,) = reports
     assert (report.stage, report.rows_read, report.rows_written) == (1, 50, written)
     assert (report.rows_in, report.rows_out) == ({"trace": 50}, {"trace": written})
+    assert (report.read[0].rows, report.written[0].rows, report.partition) == (50, written, 0)
 
 
 def test_a_task_that_fails_reports_nothing() -> None:
@@ -137,7 +136,7 @@ def test_a_sink_takes_files_that_differ_in_nullability(tmp_path: Path, monkeypat
     source = DirectorySource(str(folder), ParquetFormat(), bounded=True)
     flow.source("in", source).sink("out", ParquetSink(str(output)))
     (stage,) = plan_batch(flow.compile(1)).stages
-    monkeypatch.setattr("spark_jobs.batch.tasks.current_task", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
+    monkeypatch.setattr("spark_jobs.batch.tails.current_task", lambda: SimpleNamespace(taskAttemptId=lambda: 7))
     list(task_of(stage, JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
     (path,) = output.glob(".*.pending")
     table = pq.ParquetFile(path).read()
@@ -150,8 +149,8 @@ def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> lis
     assert isinstance(stage.tail, EmitRows)
     assert not isinstance(stage.head, str)
     run = task_of(stage, JOB, {}, chunk_rows)
-    wire: WireSchema = stage.head.wire  # type: ignore[union-attr]
-    out = [rows for batch in run(dealt(rows, wire, batch_rows)) for rows in stage.tail.wire.decode(batch)]
+    frame: FrameSchema = stage.head.frame  # type: ignore[union-attr]
+    out = [rows for batch in run(dealt(rows, frame, batch_rows)) for rows in stage.tail.frame.decode(batch)]
     return [row for some in out for row in some.batch.to_pylist()]
 
 
@@ -220,7 +219,7 @@ def test_the_owner_of_rows_comes_from_the_data() -> None:
     wire = WireSchema("rows", SCHEMA)
     batch = pa.RecordBatch.from_pylist([{"key": 1, "at": 1}], SCHEMA)
     wire_batch = pa.concat_batches([wire.encode(batch, owner, 0, 0, 5, 0) for owner in (0, 2)])
-    chunks = list(wire.decode(wire_batch))
+    chunks = list(FrameSchema((wire,)).decode(wire_batch))
     assert [rows.owner for rows in chunks] == [0, 2]
 
 
@@ -229,11 +228,12 @@ def test_every_type_has_a_carrier_and_comes_back() -> None:
     wire = WireSchema("rows", table.schema)
     (batch,) = table.combine_chunks().to_batches()
     sent = wire.encode(batch, 0, 0, 0, 0, 0)
-    (rows,) = wire.decode(sent)
+    (rows,) = FrameSchema((wire,)).decode(sent)
     assert rows.batch.schema.equals(table.schema)
     assert repr(rows.batch.to_pylist()) == repr(batch.to_pylist())
-    assert len({name.casefold() for name in wire.arrow_schema.names}) == len(wire.arrow_schema)
-    assert wire.spark_schema().names == wire.arrow_schema.names
+    frame = FrameSchema((wire,))
+    assert len({name.casefold() for name in frame.arrow_schema.names}) == len(frame.arrow_schema)
+    assert frame.spark_schema().names == frame.arrow_schema.names
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_a_refusal_of_late_rows_cancels_the_stages_that_still_run() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("second", "is_refused"), [([10], False), ([9], True), ([], False)])
 def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_compared(
-    shared: bool, second: list[int], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+    shared: bool, second: list[int], is_refused: bool
 ) -> None:
     """A table whose partitions span the same hours: a subtask that reads both drops rows of the second."""
     flow = Dataflow("frames", max_parallelism=8)
@@ -373,12 +373,12 @@ def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_co
     stages = stages_of(job, StepColumns(job, {}), {OperatorId("rows"): FrameShape("rows", SCHEMA, SCHEMA)})
     reports: Reports = {}
     for partition, times in enumerate(([0, 15], [], second)):
-        monkeypatch.setattr(tasks, "current_task", partial(SimpleNamespace, partitionId=partial(int, partition)))
-        arrays = [pa.array([1] * len(times), pa.int64()), pa.array(times, pa.int64())]
-        batches = [pa.RecordBatch.from_arrays(arrays, names=["c0", "c1"])]
+        arrays = [pa.array(column, pa.int64()) for column in ([1] * len(times), times, [partition] * len(times))]
+        batches = [pa.RecordBatch.from_arrays(arrays, names=["c0", "c1", "partition"])]
         for stage in stages[: 2 if shared else 1]:
             sent: list[TaskReport] = []
             batches = list(task_of(stage, JOB, {}, report=sent.append)(iter(batches)))
+            assert sent[0].partition == (partition if times else None)
             reports[stage.number, partition] = sent[0]
     if is_refused:
         with pytest.raises(JobRejected, match=r"w: partition 2 of the DataFrame .* order the DataFrame") as late:
@@ -405,7 +405,7 @@ def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:
     for index in range(3):
         ids = iter([pa.RecordBatch.from_pydict({"id": [index]})])
         for batch in task_of(stage, JOB, {}, report=reports.append)(ids):
-            for rows in stage.tail.wire.decode(batch):
+            for rows in stage.tail.frame.decode(batch):
                 assert rows.owner == index
                 counts.update(rows.batch["id"].to_pylist())
     assert counts == Counter(range(1_000))

@@ -280,9 +280,9 @@ def check_rows(stages: Sequence[BatchStage], reports: Reports, broadcast: Mappin
                 sums[number, stream] = sums.get((number, stream), RowSum()) + rows
     for stage in stages:
         if isinstance(stage.head, ReadRows):
-            for stream in stage.head.streams:
-                sent = sum((written.get((number, stream.number), RowSum()) for number in stage.head.stages), RowSum())
-                _check_sum(stage.name, sent, read.get((stage.number, stream.number), RowSum()))
+            for stream in (each.number for each in stage.head.streams):
+                sent = sum((written.get((number, stream), RowSum()) for number in stage.head.stages), RowSum())
+                _check_sum(stage.name, sent, read.get((stage.number, stream), RowSum()))
         if stage.number in broadcast:
             _check_sum(
                 f"the broadcast of {stage.name}", written.get((stage.number, 0), RowSum()), broadcast[stage.number]

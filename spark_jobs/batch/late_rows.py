@@ -1,4 +1,7 @@
-"""Late rows, which STREAMING drops: BATCH refuses them, since it sorts by event time and would keep them.
+"""Late rows, which STREAMING drops or sends to `late_to`: BATCH refuses them, since it sorts by event time.
+
+Which rows are late in STREAMING depends on the cuts between batches, also with a side output for them. BATCH decides
+that a row is never late; then the result has the row in both modes. All other rows are refused.
 
 A task refuses a row that is late by the watermark of its own source subtask or partition. The partitions of a DataFrame
 are tasks of their own in BATCH. In STREAMING a subtask reads several of them, one after another, with one watermark. So

@@ -37,13 +37,6 @@ def check_batch(job: CompiledJob) -> None:
         if edge.partitioning is Partitioning.CUSTOM and edge.target in job.sinks and _is_read(job, edge.target):
             detail = "BATCH does not keep custom partitioning through write_through: use partition_custom behind it"
             raise JobRejected("custom-write-through-in-batch", edge.target, detail)
-        if edge.output:
-            detail = f"its side output {edge.output!r} has no readers in BATCH: run this job in STREAMING"
-            raise JobRejected("side-output-in-batch", edge.source, detail)
-    for each in job.edges:
-        if each.pre_aggregation is not None and each.pre_aggregation.in_window:
-            detail = "no row is late in BATCH, which sorts by event time: remove late_to, or run this job in STREAMING"
-            raise JobRejected("side-output-in-batch", each.spec.target, detail)
     for uid, source in job.sources.items():
         if isinstance(source, SequenceSource) and source.duration_ms is not None:
             raise JobRejected(PROCESSING_TIME, uid, "it ends by the clock (duration_ms): give it a number of rows")

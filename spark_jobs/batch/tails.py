@@ -149,8 +149,8 @@ class Emitter(Tail):
         if late:
             behind = self.watermark - int(late_from.min())
             detail = (
-                f"{late} rows of a batch are late, by up to {behind} ms: STREAMING drops such rows, so the answers "
-                "would differ; give the source a larger max_disorder_ms"
+                f"{late} rows of a batch are late, by up to {behind} ms: STREAMING drops such rows or sends them to "
+                "late_to, so the answers would differ; give the source a larger max_disorder_ms"
             )
             raise late_rows_error(self._emit.target, detail)
 

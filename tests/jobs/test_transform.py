@@ -217,16 +217,3 @@ def test_what_cannot_be_is_refused_when_the_job_is_built(tmp_path: Path) -> None
         split.side_output(SEEN)
     with pytest.raises(weir.JobRejected, match="names the output 'odd' twice"):
         rows.transform("split", Splitting, side_outputs=[ODD, ODD])
-
-
-def test_batch_refuses_a_side_output_that_is_read() -> None:
-    from spark_jobs.batch.refusals import check_batch
-
-    flow = weir.Dataflow("split")
-    split = flow.source("numbers", weir.SequenceSource(rows=10)).transform("split", Splitting, side_outputs=[ODD])
-    split.sink("even", weir.DiscardSink())
-    check_batch(flow.compile(1))
-    split.side_output(ODD).sink("odd", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected) as error:
-        check_batch(flow.compile(1))
-    assert (error.value.code, error.value.field) == ("side-output-in-batch", "split")

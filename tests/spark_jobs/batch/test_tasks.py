@@ -33,6 +33,7 @@ from runtime.operators.aggregates import Count
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
+from runtime.operators.output_tag import OutputTag
 from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.counts import Reports, TaskReport
@@ -272,6 +273,7 @@ DROPPING: dict[str, Callable[[KeyedStream], Stream]] = {
 
 
 KEY_AND_TIME = pa.schema([("key", pa.int64()), ("time", pa.timestamp("us"))])
+LATE = OutputTag("late", KEY_AND_TIME)
 
 
 class Forward(ProcessFunction):
@@ -285,11 +287,18 @@ def late_rows() -> Stream:
     return Dataflow("late", max_parallelism=8).source("numbers", source).map_batches("earlier", _an_hour_earlier)
 
 
-@pytest.mark.parametrize("step", DROPPING)
+TO_LATE: dict[str, Callable[[KeyedStream], Stream]] = {
+    "window with late_to": lambda rows: rows.window("w", TEN_S, "time", {"n": Count()}, late_to=LATE),
+    "session with late_to": lambda rows: rows.session_window("w", TEN_S, "time", {"n": Count()}, late_to=LATE),
+    "deduplicate with late_to": lambda rows: rows.deduplicate("w", TEN_S, "time", late_to=LATE),
+}
+
+
+@pytest.mark.parametrize("step", DROPPING | TO_LATE)
 def test_rows_that_streaming_would_drop_are_refused(step: str) -> None:
     """Lateness that changes the answer: the step and the remedy are named."""
     rows = late_rows()
-    DROPPING[step](rows.key_by("key")).sink("out", DiscardSink())
+    (DROPPING | TO_LATE)[step](rows.key_by("key")).sink("out", DiscardSink())
     stage = plan_batch(rows.flow.compile(1)).stages[0]
     ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
     with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):

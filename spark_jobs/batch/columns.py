@@ -17,6 +17,7 @@ import pyarrow as pa
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.graph import EdgeSpec, Partitioning, Role
 from runtime.core.job.ids import OperatorId
+from runtime.dataflow.checks import common_columns
 from runtime.dataflow.plan import CompiledJob, Edge
 from runtime.errors import JobRejected
 from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
@@ -25,6 +26,7 @@ from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.retraction import INSERT, OP_COLUMN
 from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.union import Union
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
@@ -79,6 +81,9 @@ class StepColumns:
         if uid in self._job.sinks:  # it forwards its input
             return self._input_schema(uid)
         operator = self._job.operators[uid]()
+        if isinstance(operator, Union):  # the columns of some inputs may not be declared
+            inputs = (each.spec for each in self._edges(uid).values())
+            return common_columns(uid, [(each.source, self.schema_of(each.source, each.output)) for each in inputs])
         declared = self._job.columns.get((uid, "")) or operator.output_columns()
         if declared is not None:
             return declared

@@ -27,9 +27,6 @@ class StageState(StrEnum):
     COMPLETE = "complete"
 
 
-_OPERATOR_STATES = {StageState.ACTIVE: "running", StageState.COMPLETE: "finished"}
-
-
 class BatchProgress:
     """Progress of the stages of a plan. The executing thread calls `action`; any thread may call `live`."""
 
@@ -66,13 +63,20 @@ class BatchProgress:
         reports = self.reports
         counts = Counter(stage for stage, _ in reports)
         rows: list[dict[str, Any]] = []
-        operators: dict[str, dict[str, Any]] = {}
+        reports_by_operator: dict[str, list[TaskReport]] = {}
+        states_by_operator: dict[str, set[StageState]] = {}
         for stage in self._stages:
             stage_reports = [report for (number, _), report in reports.items() if number == stage.number]
             state = self._state(stage, counts)
             rows.append(self._stage_row(stage, state, stage_reports))
-            if state in _OPERATOR_STATES:
-                operators |= {uid: _operator(uid, _OPERATOR_STATES[state], stage_reports) for uid in stage.operators}
+            for uid in stage.operators:  # several stages contain the steps behind a union
+                reports_by_operator.setdefault(uid, []).extend(stage_reports)
+                states_by_operator.setdefault(uid, set()).add(state)
+        operators = {
+            uid: _operator(uid, "finished" if states == {StageState.COMPLETE} else "running", reports_by_operator[uid])
+            for uid, states in states_by_operator.items()
+            if states != {StageState.PENDING}
+        }
         return {
             "batch": {
                 "stages": rows,

@@ -17,7 +17,6 @@ from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.function import CoFunction, FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
 from runtime.operators.joins.two_streams import TwoStreamJoin
-from runtime.operators.union import Union
 from runtime.ports import DeliversEpochs, Operator, WritesAtOnce
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
@@ -62,8 +61,6 @@ def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, AsyncMap):
         detail = "asynchronous requests end by the clock (timeout_ms), and a retried task repeats them"
         raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
-    if isinstance(operator, Union):
-        raise JobRejected("union-in-batch", uid, "BATCH has no union: run this job in STREAMING")
     if isinstance(operator, TwoStreamJoin):
         raise JobRejected("join-in-batch", uid, "BATCH has no join of two streams: run this job in STREAMING")
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:

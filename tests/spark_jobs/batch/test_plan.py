@@ -295,6 +295,39 @@ def test_sinks_within_the_stream_write_the_rows_that_the_next_steps_read() -> No
     ]
 
 
+def test_the_stages_in_front_of_a_union_contain_it_up_to_the_next_exchange() -> None:
+    """No stage merges the rows: the exchange reads all of them, and a sink writes those of each."""
+    flow = Dataflow("union")
+    numbers = flow.source("numbers", SequenceSource(rows=10))
+    more = flow.source("more", SequenceSource(rows=10)).union("both", numbers).map_batches("a", same)
+    more.key_by("key").aggregate("counts", {"n": Count()}).sink("out", DiscardSink())
+    flow.source("third", SequenceSource(rows=10)).union("again", flow.source("fourth", SequenceSource(rows=10))).sink(
+        "end", DiscardSink()
+    )
+    stages = plan_batch(flow.compile(2)).stages
+    assert sorted((stage.name, stage.inputs) for stage in stages) == [
+        ("counts → out", (0, 1)),
+        ("fourth → again → end", ()),
+        ("more → both → a", ()),
+        ("numbers → both → a", ()),
+        ("third → again → end", ()),
+    ]
+
+
+def test_a_union_of_other_columns_is_refused_before_anything_starts() -> None:
+    """The columns of both are known from their first rows only."""
+    flow = Dataflow("union")
+    numbers = flow.source("numbers", SequenceSource(rows=10))
+    numbers.map_batches("twice", with_copy).union("both", numbers).sink("out", DiscardSink())
+    with pytest.raises(JobRejected, match=r"columns of 'numbers' differ from the columns of 'twice'.*'copy'") as error:
+        plan_batch(flow.compile(1))
+    assert (error.value.code, error.value.field) == ("wrong-columns", "both")
+
+
+def with_copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("copy", batch["id"])
+
+
 class Untouched(DiscardSink):
     """Fails if a writer is made: the columns of later steps are found in the driver."""
 

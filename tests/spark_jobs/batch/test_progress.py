@@ -92,6 +92,21 @@ def test_a_stage_is_active_once_those_that_it_reads_are_complete(run: Any) -> No
     assert states(progress) == ["complete", "complete"]
 
 
+def test_an_operator_behind_a_union_has_the_rows_of_all_stages_that_contain_it() -> None:
+    flow = Dataflow("union")
+    numbers, more = (flow.source(uid, SequenceSource(rows=10)) for uid in ("numbers", "more"))
+    numbers.union("both", more).sink("out", DiscardSink())
+    stages, context = plan_batch(flow.compile(1)).stages, Context()
+    progress = BatchProgress(cast(Any, context), stages, "group")
+    with progress.action(stages[0]):
+        context.reports.add({(0, 0): report(0, 10, 10, {"both": 10, "out": 10}, {"both": 10})})
+    assert progress.live()["operators"]["both"] == {"state": "running", "records_in": 10, "records_out": 10}
+    with progress.action(stages[1]):
+        context.reports.add({(1, 0): report(1, 7, 7, {"both": 7, "out": 7}, {"both": 7})})
+    assert progress.live()["operators"]["both"] == {"state": "finished", "records_in": 17, "records_out": 17}
+    assert progress.live()["operators"]["out"]["records_in"] == 17
+
+
 def test_a_task_that_runs_again_is_counted_once(run: Any) -> None:
     """Spark computes a lost output again: the numbers stay."""
     progress, context, stages = run

@@ -24,6 +24,7 @@ from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.column_difference import check_distinct_columns
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.batch import MapBatches
+from runtime.operators.joins.two_streams import FIRST, SECOND, TwoStreamJoin
 from runtime.operators.retraction import INSERT, OP_COLUMN
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.union import Union
@@ -89,6 +90,8 @@ class StepColumns:
             return declared
         if isinstance(operator, Filter | Project):
             return operator.columns_after(self._input_schema(uid))
+        if isinstance(operator, TwoStreamJoin):
+            return operator.joined_columns(self._input_schema(uid, FIRST), self._input_schema(uid, SECOND))
         if isinstance(operator, BroadcastJoin):
             return operator.joined_columns(self._input_schema(uid), self._input_schema(uid, BUILD_INPUT))
         if isinstance(operator, TumblingWindow | SlidingWindow | RunningAggregate):

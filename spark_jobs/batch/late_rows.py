@@ -22,6 +22,8 @@ import pyarrow as pa
 from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.errors import JobRejected
 from runtime.operators.event_time import Times, event_times_ms
+from runtime.operators.joins.interval import IntervalJoin
+from runtime.operators.joins.window import WindowJoin
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator
@@ -43,12 +45,16 @@ class LateRule:
     slide_ms: int
 
     @classmethod
-    def of(cls, operator: Operator, pre_aggregation: PreAggregation | None) -> LateRule | None:
-        """The rule of an operator; None: no row is late in it."""
+    def of(cls, operator: Operator, pre_aggregation: PreAggregation | None, number: int = 0) -> LateRule | None:
+        """The rule of an operator for rows of input `number`; None: no row is late in it."""
         if pre_aggregation is not None:
             return cls(pre_aggregation.time, pre_aggregation.size_ms, pre_aggregation.slide_ms)
         if isinstance(operator, SessionWindow):  # late at `time + gap`, unless other rows hold the session open
             return cls(operator.time, operator.gap_ms + 1, 1)
+        if isinstance(operator, WindowJoin):
+            return cls(operator.times[number], operator.size_ms, operator.slide_ms)
+        if isinstance(operator, IntervalJoin):  # late at `time + 1`: the rows that it would match may be gone
+            return cls(operator.times[number], 2, 1)
         if isinstance(operator, Deduplicate):
             return cls(operator.time, operator.within_ms, operator.within_ms)
         return None
@@ -63,7 +69,7 @@ def may_refuse_frame(job: CompiledJob) -> bool:
     if not any(isinstance(source, SparkTable) and source.event_time is not None for source in job.sources.values()):
         return False
     return any(
-        LateRule.of(job.operators[edge.spec.target](), edge.pre_aggregation) is not None
+        LateRule.of(job.operators[edge.spec.target](), edge.pre_aggregation, edge.spec.input) is not None
         for edge in job.edges
         if edge.spec.target not in job.sinks
     )

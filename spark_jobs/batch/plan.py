@@ -24,6 +24,8 @@ from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob, PreAggregation
 from runtime.operators.functions.keyed_process import KeyedProcess
 from runtime.operators.functions.process import Process
+from runtime.operators.joins.two_streams import TwoStreamJoin
+from runtime.operators.paired_keys import check_key_pairs
 from runtime.operators.partition import Partitioner
 from runtime.operators.union import Union
 from runtime.operators.windows.session import SessionWindow
@@ -287,7 +289,7 @@ class _Planner:
         streams: list[WireSchema] = []
         for position, (edge, number) in enumerate(inputs):
             folding = self._job.edges[number].pre_aggregation
-            late_rule = LateRule.of(operator, folding)
+            late_rule = LateRule.of(operator, folding, position)
             if folding is not None and folding.in_window:
                 folding = None
             schema = (
@@ -309,16 +311,15 @@ class _Planner:
                 target=step.uid,
             )
             stages += [self._close(before, emit) for before in self._preceding_stages(edge)]
-        key_columns = [
-            [stream.column(stream.schema.names.index(key)) for key in edge.keys]
-            for stream, (edge, _) in zip(streams, inputs, strict=True)
-        ]
+        if by_key and len(inputs) > 1:
+            (first, _), (second, _) = inputs
+            check_key_pairs(step.uid, first.keys, second.keys, *(stream.schema for stream in streams))
         head = ReadRows(
             stages=tuple(stages),
             streams=tuple(streams),
             owners=step.parallelism,
             by_key=by_key,
-            sort=tuple(zip(*key_columns, strict=True)) if by_key else (),
+            sort=_sort_columns(streams, [edge.keys for edge, _ in inputs]) if by_key else (),
             markers=not by_key,
         )
         return _OpenStage(head)
@@ -370,6 +371,18 @@ def _inputs_of(graph: JobGraph, uid: OperatorId) -> list[_Input]:
     return sorted(edges, key=lambda each: each[0].input)
 
 
+def _sort_columns(streams: Sequence[WireSchema], keys: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """By key, the Spark columns that hold it in each stream; without columns of nulls if a stream has values."""
+    columns = []
+    for names in zip(*keys, strict=True):
+        pairs = [(stream, stream.schema.names.index(name)) for stream, name in zip(streams, names, strict=True)]
+        typed = [pair for pair in pairs if not pa.types.is_null(pair[0].schema.types[pair[1]])] or pairs[:1]
+        columns.append(tuple(stream.column(number) for stream, number in typed))
+    return tuple(columns)
+
+
 def _time_columns(operator: Operator) -> tuple[str | None, ...]:
     """By input, the column of event times by which the rows of a key are sorted."""
-    return (operator.time,) if isinstance(operator, KeyedProcess | SessionWindow) else ()
+    if isinstance(operator, KeyedProcess | TwoStreamJoin):
+        return operator.times
+    return (operator.time,) if isinstance(operator, SessionWindow) else ()

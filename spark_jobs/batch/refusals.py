@@ -16,7 +16,7 @@ from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.function import CoFunction, FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
-from runtime.operators.joins.two_streams import TwoStreamJoin
+from runtime.operators.functions.process import Process
 from runtime.ports import DeliversEpochs, Operator, WritesAtOnce
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
@@ -61,13 +61,11 @@ def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, AsyncMap):
         detail = "asynchronous requests end by the clock (timeout_ms), and a retried task repeats them"
         raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
-    if isinstance(operator, TwoStreamJoin):
-        raise JobRejected("join-in-batch", uid, "BATCH has no join of two streams: run this job in STREAMING")
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):
-        if isinstance(operator.function, CoFunction):
-            detail = "BATCH has no function with two streams: run this job in STREAMING"
+        if isinstance(operator, Process) and isinstance(operator.function, CoFunction):
+            detail = "BATCH has no function with two streams without keys: run this job in STREAMING"
             raise JobRejected("connect-in-batch", uid, detail)
         used = _clock_use(operator.function)
         if used is not None:

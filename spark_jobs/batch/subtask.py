@@ -22,6 +22,7 @@ from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from spark_jobs.batch.counts import RowCounter
 from spark_jobs.batch.refusals import PROCESSING_TIME
+from spark_jobs.batch.wire import Inputs
 
 _MS_PER_S: Final = 1_000
 
@@ -121,10 +122,18 @@ class Subtask:
         self._tally.rows_in[self._uid] += batch.num_rows
         self._call_hook("process", self._operator.process, input, batch, self._out)
 
-    def process_sorted_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Processes rows sorted by key and event time; `batches`: by main input."""
+    def process_sorted_rows(self, batches: Sequence[pa.RecordBatch], inputs: Inputs | None = None) -> None:
+        """Processes rows sorted by key and event time.
+
+        Args:
+            batches: by main input, its rows.
+            inputs: the input of each row of both; None: there is a single main input.
+        """
         self._tally.rows_in[self._uid] += sum(batch.num_rows for batch in batches)
-        self._call_hook("process", self._operator.process_sorted, batches[0], self._out)
+        if inputs is None:
+            self._call_hook("process", self._operator.process_sorted, batches[0], self._out)
+        else:
+            self._call_hook("process", self._operator.process_sorted_inputs, batches, inputs, self._out)
 
     def finish(self) -> None:
         """Ends the input: advances the watermark to its maximum, then finishes the operator."""

@@ -266,7 +266,8 @@ class _KeyedRun(_SubtaskRun):
                 continue
             if self._operator is None:
                 self._operator = self._task.subtask(self._first, self._index, self._chain)
-            self._operator.process_sorted_rows(rows.slice(start, stop).batches)
+            some = rows.slice(start, stop)
+            self._operator.process_sorted_rows(some.batches, some.inputs)
             self._rows += stop - start
             self._last = int(hashes[stop - 1])
             start = stop

@@ -11,7 +11,6 @@ import weir
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
-from spark_jobs.batch.refusals import check_batch
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb
 from tests.jobs.live import positions_in
@@ -172,11 +171,6 @@ def test_what_cannot_be_connected_is_refused_when_the_job_is_built() -> None:
         numbers.connect(texts).process("pairs", Pairs, OUT)  # type: ignore[arg-type]
     with pytest.raises(weir.JobRejected, match="tuple of two"):
         by_key.connect(by_key).process("pairs", Pairs, OUT, time="value")  # type: ignore[arg-type]
-    stream = by_key.connect(texts.key_by("small")).process("pairs", Pairs, OUT)
-    stream.sink("out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="STREAMING") as error:
-        check_batch(flow.compile(1))
-    assert (error.value.code, error.value.field) == ("connect-in-batch", "pairs")
 
 
 class Ignores(weir.KeyedCoProcessFunction):

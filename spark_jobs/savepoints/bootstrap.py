@@ -72,7 +72,7 @@ class Bootstrap:
         if self.pre_aggregation is not None:
             return self.pre_aggregation.time
         operator = self._filling_operator()
-        return operator.time if isinstance(operator, KeyedProcess) else None
+        return operator.times[0] if isinstance(operator, KeyedProcess) else None
 
     def check(self) -> None:
         """Checks that the operator can be bootstrapped.
@@ -148,7 +148,7 @@ class Bootstrap:
         operator = self._job_operator()
         if self.function is None or not isinstance(operator, KeyedProcess):
             return operator
-        return KeyedProcess(self.function(), self.edge.keys, _EMPTY_SCHEMA, operator.time)
+        return KeyedProcess(self.function(), self.edge.keys, _EMPTY_SCHEMA, operator.times[0])
 
     def _pre_aggregate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The input of the operator for a batch: pre-aggregated rows for a window, otherwise the batch."""

@@ -14,9 +14,8 @@ from runtime.core.job.graph import Partitioning, Role
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
-from runtime.operators.functions.function import CoFunction, FunctionHooks, FunctionOperator
+from runtime.operators.functions.function import FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
-from runtime.operators.functions.process import Process
 from runtime.ports import DeliversEpochs, Operator, WritesAtOnce
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
@@ -64,9 +63,6 @@ def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):
-        if isinstance(operator, Process) and isinstance(operator.function, CoFunction):
-            detail = "BATCH has no function with two streams without keys: run this job in STREAMING"
-            raise JobRejected("connect-in-batch", uid, detail)
         used = _clock_use(operator.function)
         if used is not None:
             raise JobRejected(PROCESSING_TIME, uid, f"{type(operator.function).__name__} uses {used}")

@@ -167,6 +167,30 @@ class Matched(weir.KeyedCoProcessFunction):
         self._minutes.update([[each, numbers] for each, numbers in minutes.items()])
 
 
+class Merged(weir.CoProcessFunction):
+    """Rows of both streams, and at the end of each subtask their numbers."""
+
+    def open(self, context: weir.SubtaskContext) -> None:
+        self._counts = [0, 0]
+        self._ended: list[int] = []
+
+    def process1(self, row: dict[str, Any], context: weir.SubtaskContext, out: weir.RowCollector) -> None:
+        self._counts[0] += 1
+        out.emit({"key": row["key"], "value": row["value"]})
+
+    def process2(self, row: dict[str, Any], context: weir.SubtaskContext, out: weir.RowCollector) -> None:
+        self._counts[1] += 1
+        out.emit({"key": row["name"], "value": -row["worth"]})
+
+    def end_input(self, input: int, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
+        self._ended.append(input)
+
+    def finish(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
+        assert sorted(self._ended) == [0, 1], "both inputs have ended"
+        for number, count in enumerate(self._counts):
+            out.emit({"key": f"subtask {context.index} of {context.parallelism}, input {number}", "value": count})
+
+
 class Totals(weir.spi.Operator):
     """The sum of the values of each subtask, at its end."""
 
@@ -182,6 +206,10 @@ class Totals(weir.spi.Operator):
 
 def by_value(rows: pa.RecordBatch, subtasks: int) -> Any:
     return np.abs(rows["value"].to_numpy()) % 3 % subtasks
+
+
+def by_worth(rows: pa.RecordBatch, subtasks: int) -> Any:
+    return np.abs(rows["worth"].to_numpy()) % 7 % subtasks
 
 
 ALL = {
@@ -348,6 +376,12 @@ def join_of_unions(stream: weir.Stream, root: Path) -> weir.Stream:
     return interval_join(rest.union("both", small), root)
 
 
+def connected_without_keys(stream: weir.Stream, root: Path) -> weir.Stream:
+    dealt = stream.partition_custom(by_value, "value")
+    second = others(stream, root).partition_custom(by_worth, "worth")
+    return dealt.connect(second).process("merged", Merged, NUMBERED)
+
+
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
@@ -376,6 +410,7 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "window join": window_join,
     "sliding window join": sliding_window_join,
     "join of unions": join_of_unions,
+    "connect without keys": connected_without_keys,
 }
 
 

@@ -23,6 +23,7 @@ from runtime.errors import JobRejected
 from runtime.operators.broadcast_join import BUILD_INPUT, BroadcastJoin
 from runtime.operators.column_difference import check_distinct_columns
 from runtime.operators.expressions import Filter, Project
+from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.batch import MapBatches
 from runtime.operators.joins.two_streams import FIRST, SECOND, TwoStreamJoin
 from runtime.operators.retraction import INSERT, OP_COLUMN
@@ -168,6 +169,8 @@ class StepColumns:
     def _run_operator(self, uid: OperatorId) -> Mapping[str, list[pa.RecordBatch]]:
         """The operator's output for the sample of its inputs; an empty batch if a `map_batches` emits no rows."""
         operator, collector = self._job.operators[uid](), _BatchList()
+        if isinstance(operator, AsyncMap):  # only the run itself makes requests
+            return {}
         edges = self._edges(uid)
         builds = [(number, self._sample_of(edge)) for number, edge in edges.items() if is_build(edge.spec)]
         inputs = {number: edge for number, edge in edges.items() if not is_build(edge.spec)}

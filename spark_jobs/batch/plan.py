@@ -22,6 +22,7 @@ import pyarrow as pa
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob, PreAggregation
+from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.keyed_process import KeyedProcess
 from runtime.operators.functions.process import Process
 from runtime.operators.joins.two_streams import TwoStreamJoin
@@ -361,8 +362,11 @@ _EXCHANGES: Final = {
 
 
 def _has_subtask_state(operator: Operator) -> bool:
-    """Whether the rows of a subtask must stay together without a key. Operators of authors may have state."""
-    return isinstance(operator, Process) or not type(operator).__module__.startswith("runtime.operators.")
+    """Whether the rows of a subtask must stay together without a key.
+
+    Operators of authors may have state. The capacity of asynchronous requests holds per subtask.
+    """
+    return isinstance(operator, AsyncMap | Process) or not type(operator).__module__.startswith("runtime.operators.")
 
 
 def _inputs_of(graph: JobGraph, uid: OperatorId) -> list[_Input]:

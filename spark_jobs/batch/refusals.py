@@ -13,7 +13,6 @@ from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.graph import Partitioning, Role
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
-from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.function import FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
 from runtime.ports import DeliversEpochs, Operator, WritesAtOnce
@@ -57,9 +56,6 @@ def _is_read(job: CompiledJob, uid: str) -> bool:
 
 
 def _check_operator(uid: str, operator: Operator) -> None:
-    if isinstance(operator, AsyncMap):
-        detail = "asynchronous requests end by the clock (timeout_ms), and a retried task repeats them"
-        raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
         raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):

@@ -5,6 +5,7 @@ A fused operator lives as long as its task. A keyed operator lives for a chunk o
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected, OperatorFailure, WeirError
+from runtime.operators.functions.async_map import AsyncMap
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from spark_jobs.batch.counts import RowCounter
@@ -111,7 +113,12 @@ class Subtask:
         self._tally, self._inputs = tally or RowCounter(), inputs
         schemas = {"": schema, **outputs}
         self._out = out if schema is None else _CheckedCollector(uid, schemas, out, self._tally)
-        self._call_hook("open", operator.open, context_of(job, uid, index, parallelism, self._refuse_clock))
+        self._completed = threading.Event()  #: set when a request has completed
+        context = context_of(job, uid, index, parallelism, self._refuse_clock)
+        if isinstance(operator, AsyncMap):
+            operator.keep_order()
+            context.now_ms, context.wake = wall_clock_ms, self._completed.set
+        self._call_hook("open", operator.open, context)
         self._call_hook("start", operator.start, self._out)
         for number, batches in builds:
             for batch in batches:
@@ -121,6 +128,8 @@ class Subtask:
     def process(self, batch: pa.RecordBatch, input: int = 0) -> None:
         self._tally.rows_in[self._uid] += batch.num_rows
         self._call_hook("process", self._operator.process, input, batch, self._out)
+        if isinstance(self._operator, AsyncMap):
+            self._await_responses(self._operator)
 
     def process_sorted_rows(self, batches: Sequence[pa.RecordBatch], inputs: Inputs | None = None) -> None:
         """Processes rows sorted by key and event time.
@@ -146,6 +155,15 @@ class Subtask:
 
     def close(self) -> None:
         self._call_hook("close", self._operator.close)
+
+    def _await_responses(self, operator: AsyncMap) -> None:
+        """Waits for all open requests, so that the results of a batch leave with the watermark of its rows."""
+        while not operator.ready(finishing=True):
+            due_ms = operator.next_processing_timer()
+            if due_ms is not None:
+                self._completed.wait(max(0, due_ms - wall_clock_ms()) / _MS_PER_S)
+            self._completed.clear()
+            self._call_hook("on_processing_time", operator.on_processing_time, wall_clock_ms(), self._out)
 
     def _refuse_clock(self) -> int:
         raise self._processing_time("it reads the clock")

@@ -119,6 +119,10 @@ class AsyncMap(Operator):
     def finish(self, out: Collector) -> None:
         assert not self._requests, "finish was called with requests in flight"
 
+    def keep_order(self) -> None:
+        """Emits results in the order of the input rows. In BATCH a task that runs again must emit the same order."""
+        self._ordered = True
+
     def close(self) -> None:
         if self._runner is not None:
             self._runner.close(self._close_timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -382,6 +383,32 @@ def connected_without_keys(stream: weir.Stream, root: Path) -> weir.Stream:
     return dealt.connect(second).process("merged", Merged, NUMBERED)
 
 
+async def looked_up(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """No row, one or two, after a time that is not that of the row before."""
+    await asyncio.sleep((row["value"] * 7 % 11) / 10_000)
+    return [{"key": row["key"], "part": part, "value": row["value"]} for part in range(abs(row["value"]) % 3)]
+
+
+async def slow_at_times(row: dict[str, Any]) -> list[dict[str, Any]]:
+    await asyncio.sleep(60.0 if row["value"] % 97 == 0 else 0.0)
+    return [{"key": row["key"], "part": 0, "value": row["value"]}]
+
+
+def not_in_time(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": row["key"], "part": -1, "value": row["value"]}]
+
+
+def asynchronous(stream: weir.Stream, root: Path) -> weir.Stream:
+    """In completion order in STREAMING, by a single subtask, and then by functions of batches."""
+    parts = stream.async_map("requests", looked_up, HALVES, capacity=20, ordered=False, parallelism=1)
+    return parts.map_batches("even", even)
+
+
+def asynchronous_with_timeout(stream: weir.Stream, root: Path) -> weir.Stream:
+    rows = stream.filter("positive", pc.field("value") > 0)
+    return rows.async_map("requests", slow_at_times, HALVES, capacity=50, timeout_ms=1_500, on_timeout=not_in_time)
+
+
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
@@ -411,6 +438,8 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sliding window join": sliding_window_join,
     "join of unions": join_of_unions,
     "connect without keys": connected_without_keys,
+    "async_map": asynchronous,
+    "async_map with timeout": asynchronous_with_timeout,
 }
 
 

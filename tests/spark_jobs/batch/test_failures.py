@@ -6,9 +6,10 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
@@ -21,7 +22,7 @@ from runtime.operators.aggregates import Count, Sum
 from spark_jobs.batch import run as running
 from spark_jobs.batch.execute import TaskFailure, execute
 from spark_jobs.batch.run import BatchRun, plan_batch, run_batch
-from tests.spark_jobs.batch.flows import FILES, KEYS, ROWS_PER_FILE, events, rows_in
+from tests.spark_jobs.batch.flows import EVENTS, FILES, KEYS, ROWS_PER_FILE, events, rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,6 +112,28 @@ def test_a_task_that_fails_once_is_tried_again_and_the_output_is_exact(
     assert (tmp_path / "mark").exists()
     assert rows_in(tmp_path / "out") == expected
     assert not list((tmp_path / "out").glob(".weir-*"))
+
+
+def test_a_task_that_runs_again_repeats_its_requests(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    """The output is exact, as after a restart in STREAMING."""
+    mark, requests = tmp_path / "mark", tmp_path / "requests"
+
+    async def ask(row: dict[str, Any]) -> list[dict[str, Any]]:
+        with requests.open("a") as file:
+            file.write(".")
+        if row["value"] > 800 and _first_in(mark):
+            raise ValueError("once")
+        return [row]
+
+    flow = Dataflow("requests")
+    answers = events(flow, inputs).async_map("ask", ask, EVENTS, capacity=10, parallelism=1)
+    answers.key_by("key").aggregate("sums", {"rows": Count()}).sink("out", ParquetSink(str(tmp_path / "out")))
+    run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    assert mark.exists()
+    assert requests.stat().st_size > FILES * ROWS_PER_FILE
+    files = (tmp_path / "out").glob("*.parquet")
+    counts = {row["key"]: row["rows"] for path in files for row in pq.read_table(path).to_pylist()}
+    assert (len(counts), sum(counts.values())) == (KEYS, FILES * ROWS_PER_FILE)
 
 
 def test_a_run_that_fails_leaves_nothing_visible_and_names_the_operator(

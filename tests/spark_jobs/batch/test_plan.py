@@ -148,10 +148,6 @@ class Clock(ProcessFunction):
         out.emit({"key": context.now_ms()})
 
 
-async def answer(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row]
-
-
 REFUSED: dict[str, tuple[Callable[[Stream], Stream], str, str]] = {
     "a time to live": (lambda s: s.key_by("key").process("p", Expires, ROWS), "processing-time-in-batch", "ttl_ms"),
     "a timer": (
@@ -166,7 +162,6 @@ REFUSED: dict[str, tuple[Callable[[Stream], Stream], str, str]] = {
         "processing-time-in-batch",
         "max_wait_ms",
     ),
-    "requests": (lambda s: s.async_map("p", answer, ROWS), "async-in-batch", "STREAMING"),
     "a type": (
         lambda s: s.map_batches("p", _with_decimal256).key_by("key").aggregate("n", {"n": Count()}),
         "type-in-batch",

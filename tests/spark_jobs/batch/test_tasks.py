@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -503,6 +504,55 @@ def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_co
 def _an_hour_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
     times = pa.array(batch["time"].cast(pa.int64()).to_numpy() - 3_600_000_000).cast(pa.timestamp("us"))
     return pa.RecordBatch.from_arrays([batch["key"], times], names=["key", "time"])
+
+
+class Service:
+    """Answers requests after pauses of different lengths; the longest pauses are those of the first requests."""
+
+    def __init__(self) -> None:
+        self.requests, self.open_requests, self.most_open = 0, 0, 0
+
+    async def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        self.requests += 1
+        self.open_requests += 1
+        self.most_open = max(self.most_open, self.open_requests)
+        await asyncio.sleep(0.02 if row["id"] % 4 == 0 else 0.0)
+        self.open_requests -= 1
+        return [{"key": row["id"]}]
+
+
+def test_requests_are_bounded_and_their_results_keep_the_order_of_the_rows() -> None:
+    """A task that runs again emits its rows in the same order. The driver makes no requests."""
+    service = Service()
+    flow = Dataflow("requests", max_parallelism=8)
+    numbers = flow.source("numbers", SequenceSource(rows=300))
+    answers = numbers.async_map("ask", service, pa.schema([("key", pa.int64())]), capacity=7, ordered=False)
+    rows = answers.map_batches("same", lambda batch: batch)
+    rows.sink("out", DiscardSink())
+    rows.sink("again", DiscardSink())
+    stage = plan_batch(flow.compile(1)).stages[0]
+    assert (stage.name, service.requests) == ("numbers → ask → same", 0)
+    assert isinstance(stage.tail, EmitRows)
+    emitted = task_of(stage, JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})]))
+    keys = [
+        key for batch in emitted for rows in stage.tail.frame.decode(batch) for key in rows.batch["key"].to_pylist()
+    ]
+    assert keys == list(range(300))
+    assert (service.requests, service.most_open, service.open_requests) == (300, 7, 0)
+
+
+def test_a_request_that_times_out_fails_the_task_and_names_the_operator() -> None:
+    async def never(row: dict[str, Any]) -> list[dict[str, Any]]:
+        await asyncio.sleep(60)
+        return []
+
+    flow = Dataflow("requests", max_parallelism=8)
+    answers = flow.source("numbers", SequenceSource(rows=3)).async_map("ask", never, SCHEMA, timeout_ms=50)
+    answers.sink("out", DiscardSink())
+    answers.sink("again", DiscardSink())
+    stage = plan_batch(flow.compile(1)).stages[0]
+    with pytest.raises(TaskRaised, match=r"ask.*timed out after 50 ms"):
+        list(task_of(stage, JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 
 def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:

@@ -69,6 +69,10 @@ RULES: Final = (
         _CHEAPER, is_sampled=True,
     ),
     Rule(
+        flow.SATURATED, FLOWING_STATES, flow.saturated,
+        _CHEAPER, is_sampled=True,
+    ),
+    Rule(
         checkpoints.SLOW, _CHECKPOINTING, checkpoints.slow,
         "Relieve {operator}, or take checkpoints less often.",
     ),

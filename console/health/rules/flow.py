@@ -16,11 +16,14 @@ from runtime.core.job.graph import Role
 
 BACKPRESSURE: Final = "backpressure"
 FALLS_BEHIND: Final = "falls-behind"
+SATURATED: Final = "saturated"
 SKEW: Final = "skew"
 MIN_FLOW_S: Final = 14.0  #: three intervals of the history, so that a short burst is no finding
 _BLOCKED: Final = 0.8  #: fraction of time that a single subtask waits for the same subtask of its receiver
 _FREE: Final = 0.3  #: a subtask above waits for receivers itself
 MIN_BUSY: Final = 0.8  #: an operator below is not the bottleneck itself
+_FULL: Final = 0.9  #: fraction of the time of a slot that its subtasks take
+_KEEPS_UP: Final = 0.9  #: event time that advances less fast than this against the clock falls behind it
 CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clock shrinks the lag
 STILL_S: Final = 60.0
 _MOVES_S: Final = 20.0  #: a watermark that has changed since then advances
@@ -137,6 +140,45 @@ def backpressure(facts: RunFacts) -> Iterator[Finding]:
 def _is_full_speed(facts: RunFacts) -> bool:
     sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
     return all(source.bounded for source in sources) or (catch_up_speed(facts) or 0.0) >= CATCH_UP
+
+
+def saturated(facts: RunFacts) -> Iterator[Finding]:
+    """An operator that takes most of the time of its slot, while event time falls behind or fewer records are read.
+
+    The subtasks of a slot, which have the same index, share a thread. So those upstream of a slow one find no time to
+    run: nothing waits for a receiver, and there is no backpressure.
+    """
+    if facts.flow_s < MIN_FLOW_S or _is_full_speed(facts) or bottleneck(facts) or slow_subtask(facts):
+        return
+    loads = _slot_loads(facts)
+    index = max(loads, key=lambda slot: sum(loads[slot].values()), default=0)
+    if not facts.exceeds(SATURATED, sum(loads[index].values()) if loads else 0.0, _FULL, 0.8):
+        return
+    uid, busy = max(loads[index].items(), key=lambda load: load[1])
+    operator, effect = facts.operators[uid], _slowness(facts)
+    if effect and busy >= _FULL / 2 and operator.role is not Role.SOURCE:
+        yield Finding(
+            sentence=f"{operator} takes {formats.percent(busy)} of the time of slot {index}, "
+            f"which has none left for other operators: {effect}.",
+            operator=uid,
+        )
+
+
+def _slot_loads(facts: RunFacts) -> dict[int, dict[str, float]]:
+    """By slot, the fraction of its time that each operator takes."""
+    loads: dict[int, dict[str, float]] = {}
+    for uid, operator in facts.operators.items():
+        for subtask in operator.subtasks if not operator.finished else ():
+            loads.setdefault(subtask.index, {})[uid] = subtask.busy
+    return loads
+
+
+def _slowness(facts: RunFacts) -> str:
+    """`event time advances 0.4 s per second`, or what a source reads of its usual records; "" if the job keeps up."""
+    speed = catch_up_speed(facts)
+    if speed is not None and speed < _KEEPS_UP:
+        return f"event time advances {speed:.1f} s per second"
+    return next(filter(None, (_lost_records(facts, source) for source in _unbounded_sources(facts))), "")
 
 
 def falls_behind(facts: RunFacts) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from console.health.findings import Finding, Level
-from console.health.rules.flow import FALLS_BEHIND, SKEW
+from console.health.rules.flow import FALLS_BEHIND, SATURATED, SKEW
 from console.ui.status import Meaning
 
 #: Words by rule, for the operator that a finding of the rule blames.
@@ -25,6 +25,7 @@ _WORDS: Final[Mapping[str, str]] = {
     SKEW: "skewed",
     "backpressure": "slow",
     FALLS_BEHIND: "slow",
+    SATURATED: "slow",
     "watermark": "holds event time",
     "input-silent": "sends no records",
     "slow-end": "delivers epochs",

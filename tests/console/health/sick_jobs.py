@@ -29,10 +29,14 @@ OUT = pa.schema([("key", pa.int64())])
 
 @dataclass(frozen=True)
 class Ticks:
-    """Ten rows every 20 ms in each subtask, with the wall clock as event time; after `rows` rows it is silent."""
+    """Ten rows every 20 ms in each subtask, with the wall clock as event time; after `rows` rows it is silent.
+
+    `waits`: rows that no poll takes in time wait, with the time at which they were due.
+    """
 
     keys: int = 50
     rows: int = 1 << 60
+    waits: bool = False
     bounded = False
     guarantee = "none"
 
@@ -54,7 +58,8 @@ class TicksReader(weir.spi.SourceReader):
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if self._read >= self._source.rows or time.monotonic() < self._due:
             return None
-        self._due, self._newest = time.monotonic() + 0.02, int(time.time() * 1000)
+        late_s = time.monotonic() - self._due if self._source.waits and self._due else 0.0
+        self._due, self._newest = time.monotonic() + 0.02 - late_s, int((time.time() - late_s) * 1000)
         keys = [(self._read + n) % self._source.keys for n in range(10)]
         self._read += 10
         return pa.record_batch({"key": pa.array(keys, pa.int64()), "time": pa.array([self._newest] * 10, pa.int64())})
@@ -132,6 +137,20 @@ def slow(folder: Path) -> weir.Dataflow:
     folder.mkdir(exist_ok=True)
     flow = weir.Dataflow("slow", required_guarantee="none")
     flow.source("ticks", Ticks()).key_by("key").process("slow", SlowRows, OUT).sink("out", LinesSink(folder / "out"))
+    return flow
+
+
+def slow_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """5 ms for each row."""
+    time.sleep(0.005 * batch.num_rows)
+    return batch
+
+
+def starved(folder: Path) -> weir.Dataflow:
+    """The map takes all the time of its slot, whose source cannot keep up with its input."""
+    folder.mkdir(exist_ok=True)
+    flow = weir.Dataflow("starved", required_guarantee="none")
+    flow.source("ticks", Ticks(waits=True)).map_batches("greedy", slow_rows).sink("out", LinesSink(folder / "out"))
     return flow
 
 

@@ -25,7 +25,7 @@ from runtime.io.postgres.store import PostgresRunStore
 from runtime.master.job_master import JobMaster
 from tests.console.compiled import compiled_graph
 from tests.console.health import sick_jobs
-from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow
+from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow, starved
 from tests.console.ui import blocks
 from tests.contracts.sinks.disks import full, small_disk
 from tests.contracts.test_records import url
@@ -37,6 +37,7 @@ PATIENCE_S = 120.0
 #: Words that the page of each job must show.
 EXPECTED = {
     "slow": ["Backpressure from slow, which is", "ticks waits for it"],
+    "starved": ["greedy takes", "of the time of slot", "event time advances"],
     "skewed": ["Skew: subtask", "of hot gets 100 % of the records of 2 subtasks."],
     "held": ["Event time stands still: subtask", "of payments has sent no records", "while orders goes on"],
     "refused": ["Waiting for storage or a service: out.", "Connection refused", "times in a row"],
@@ -98,8 +99,8 @@ class FaultyJobs:
             assert not thread.is_alive()
 
 
-def test_the_pages_of_eight_faulty_jobs_name_their_faults(tmp_path: Path, full_disk: Path, client: Client) -> None:
-    """Issue 16: slow operator, skew, idle input, failing sink, restart loop, full disk, dead worker, slow storage."""
+def test_the_pages_of_nine_faulty_jobs_name_their_faults(tmp_path: Path, full_disk: Path, client: Client) -> None:
+    """Issues 16, 39: slow operator behind a shuffle and in the slot of its source, skew, idle input, failing sink, …"""
     client.force_login(User.objects.create_superuser("operator", password="a long enough one"))
     jobs = FaultyJobs(tmp_path)
     alone = jobs.create("dying", chain("dying", tmp_path / "dying"))
@@ -110,6 +111,7 @@ def test_the_pages_of_eight_faulty_jobs_name_their_faults(tmp_path: Path, full_d
     try:
         jobs.start("well", chain("well", tmp_path / "well"))
         jobs.start("slow", slow(tmp_path / "slow"))
+        jobs.start("starved", starved(tmp_path / "starved"))
         jobs.start("skewed", skewed(tmp_path / "skewed"))
         jobs.start("held", held(tmp_path / "held"))
         jobs.start("refused", chain("refused", tmp_path, RefusedSink(tmp_path / "refused-out")))

@@ -79,6 +79,49 @@ def test_skew_begins_at_two_and_a_half_times_the_mean_of_four_busy_subtasks(
     assert (found("skew", **skewed(records, busy)) is not None) is is_found
 
 
+def starved(busy: float, advance_ms: int, **join: object) -> dict[str, object]:
+    """`join` takes the time of slot 1, whose `orders` finds none; event time advances so much in 70 s."""
+    orders = (subtask(0, busy=0.1, advance_ms=70_000), subtask(1, busy=0.01, advance_ms=advance_ms))
+    return {
+        "operators": operators(
+            orders={"subtasks": orders},
+            payments={"subtasks": ()},
+            join={"subtasks": (subtask(0, busy=0.2), subtask(1, busy=busy)), **join},
+            sink={"subtasks": ()},
+        )
+    }
+
+
+def test_an_operator_that_takes_the_time_of_its_slot_is_named_though_nothing_waits_for_it() -> None:
+    """A map of 20 ms a row was healthy for ever: the source in its slot had no time to run, and counted nothing."""
+    finding = found("saturated", **starved(0.97, 28_000))
+    assert finding is not None
+    assert finding.operator == "join"
+    assert finding.sentence == (
+        "`join` takes 97 % of the time of slot 1, which has none left for other operators: event time advances "
+        "0.4 s per second."
+    )
+
+
+@pytest.mark.parametrize(
+    ("busy", "advance_ms", "lit", "is_found"),
+    [
+        (0.89, 62_000, False, True),
+        (0.88, 62_000, False, False),  # the slot has time left
+        (0.8, 62_000, True, True),
+        (0.97, 63_000, False, False),  # event time keeps up
+        (0.97, 140_000, False, False),  # a catch-up runs at full speed
+    ],
+)
+def test_saturation_has_limits(busy: float, advance_ms: int, lit: bool, is_found: bool) -> None:
+    rules = frozenset({"saturated"} if lit else ())
+    assert (found("saturated", lit=rules, **starved(busy, advance_ms)) is not None) is is_found
+
+
+def test_a_source_that_is_busy_itself_saturates_nothing() -> None:
+    assert found("saturated", **lagging(2, 3, advance_ms=28_000)) is None
+
+
 MINUTE_MS = 60_000
 
 

@@ -38,7 +38,7 @@ from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, SlotPoolLauncher
 from runtime.launch.standalone_cluster import StandaloneMaster
 from runtime.libraries import jvm_start
 from runtime.master.config import MasterConfig
-from runtime.master.delivery import reject_undelivered_epochs
+from runtime.master.delivery_backlog import reject_undelivered_epochs
 from runtime.master.job_master import JobMaster
 from runtime.master.launcher import SlotPhase
 from runtime.master.master_process import (

@@ -26,7 +26,7 @@ from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
 from runtime.io.logs import traceback_text
 from runtime.master.config import MasterConfig
-from runtime.master.delivery import DeliveryBacklog
+from runtime.master.delivery_backlog import DeliveryBacklog
 from runtime.master.launcher import Launcher, describe_loss
 from runtime.master.live_report import LiveReports
 from runtime.master.metadata_effects import MetadataEffects

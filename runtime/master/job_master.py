@@ -37,7 +37,7 @@ from runtime.io.control.messages import Marker
 from runtime.io.logs import traceback_text
 from runtime.master.attempt import Attempt, AttemptStart
 from runtime.master.config import MasterConfig
-from runtime.master.delivery import DeliveryBacklog
+from runtime.master.delivery_backlog import DeliveryBacklog
 from runtime.master.end_reports import EndReports
 from runtime.master.launcher import Launcher
 from runtime.master.metadata_thread import RETRY_INTERVAL_S

@@ -20,7 +20,7 @@ from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import EnvironmentFailure, OperatorFailure, WeirError, is_outage
 from runtime.io.logs import traceback_text
 from runtime.master.config import MasterConfig
-from runtime.master.delivery import DeliveryBacklog
+from runtime.master.delivery_backlog import DeliveryBacklog
 from runtime.master.finalize import NotRecorded, Recorded, finalize_checkpoint
 from runtime.master.metadata_thread import MetadataThread
 from runtime.master.metrics_history import MetricsHistory

@@ -10,7 +10,7 @@ from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
-from runtime.master.delivery import reject_undelivered_epochs
+from runtime.master.delivery_backlog import reject_undelivered_epochs
 from runtime.ports import Sink
 
 UID = OperatorId("tables-1")

@@ -19,7 +19,8 @@ all rows of some keys, about `tasks.CHUNK_ROWS`. So memory is bounded by a chunk
 
 Broadcast inputs are processed completely before the first row of the main input, also for `connect_broadcast`.
 
-The output equals that of STREAMING if no row is late and the program uses neither iteration nor processing time. No
-function may depend on watermark positions between two rows, on batch boundaries or on the order of floating-point
-additions. A program that breaks such a rule is refused where the violation can be detected.
+The output equals that of STREAMING if no row is late and the program uses neither iteration nor processing time. (The
+time limit of asynchronous requests is by the clock in both.) No function may depend on watermark positions between two
+rows, on batch boundaries or on the order of floating-point additions. A program that breaks such a rule is refused
+where the violation can be detected.
 """

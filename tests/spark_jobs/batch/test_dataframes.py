@@ -67,9 +67,14 @@ def joined(stream: Stream) -> Stream:
     return stream.join_broadcast("joined", build, on=["key"], take=["name"], how="left").map_batches("half", doubled)
 
 
+def union(stream: Stream) -> Stream:
+    return windows(stream.union("all", stream.flow.source("more", from_spark(events, event_time="at"))))
+
+
 FAMILY: Mapping[str, Callable[[Stream], Stream]] = {
     "windows": windows,
     "join": joined,
+    "union": union,
     "flat_map": lambda stream: stream.flat_map("pairs", pairs, PAIRS),
 }
 
@@ -126,6 +131,26 @@ def test_partitions_with_the_same_times_are_refused_as_streaming_drops_their_row
     assert rows_in(tmp_path / "out") == []
     run(lambda spark: by_number(spark).orderBy("at"))
     assert len(rows_in(tmp_path / "out")) == 100
+
+
+def test_late_rows_of_a_dataframe_in_a_union_are_refused_by_its_own_partitions(
+    cluster: SparkSession, tmp_path: Path
+) -> None:
+    """Spark numbers the tasks of a union anew: those of the second DataFrame follow the four of the first."""
+
+    def unordered(spark: SparkSession) -> DataFrame:
+        columns = ["'k' AS key", "id AS `a.b`", "timestamp_millis(id % 100 * 60000) AS at", "array(id) AS pair"]
+        return spark.range(200, numPartitions=2).selectExpr(*columns)
+
+    flow = Dataflow("frames")
+    first, second = (
+        flow.source(uid, from_spark(make, event_time="at")) for uid, make in (("first", events), ("second", unordered))
+    )
+    second.sink("copy", ParquetSink(str(tmp_path / "copy")))  # its rows are stored, and read with other task numbers
+    windows(first.union("all", second)).sink("out", ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(JobRejected, match=r"minutes: partition 1 of the DataFrame .* order the DataFrame"):
+        run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+    assert rows_in(tmp_path / "out") == []
 
 
 def test_late_rows_of_a_dataframe_end_the_run_before_its_later_stages(cluster: SparkSession, tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_sink_whose_folder_the_console_gives_is_accepted_before_it_has_the_fol
     assert resolve_mode(flow, ExecutionMode.AUTOMATIC, 1) is ExecutionMode.BATCH
 
 
-@pytest.mark.parametrize("step", ["window", "session", "deduplicate"])
+@pytest.mark.parametrize("step", ["window", "session", "deduplicate", "join"])
 def test_automatic_does_not_lead_into_a_refusal_of_late_rows_of_a_dataframe(step: str) -> None:
     """BATCH finds them only while it runs."""
 
@@ -267,6 +267,7 @@ def test_automatic_does_not_lead_into_a_refusal_of_late_rows_of_a_dataframe(step
             "window": lambda: keyed.window("step", minute, "at", {"n": Count()}),
             "session": lambda: keyed.session_window("step", minute, "at", {"n": Count()}),
             "deduplicate": lambda: keyed.deduplicate("step", within=minute, time="at"),
+            "join": lambda: keyed.join(keyed).window("step", minute, time=("at", "at"), suffixes=("", "_2")),
         }[step]()
         after.sink("out", DiscardSink())
         return resolve_mode(flow, ExecutionMode.AUTOMATIC, 2)

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected
 from runtime.kernels.loading import native
+from runtime.operators.decimal_sums import DECIMAL_DIGITS, add_decimals, unscaled_floats
 from runtime.state.columns import DECIMAL_WORDS, decimal_words, storage_dtype
 
 _INT64_LIMIT: Final = 2**63
 _HIGH_LIMIT: Final = 2**31
 _LOW_HALF: Final = 2**32 - 1
-_DECIMAL_DIGITS: Final = 38  #: of a decimal128
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -152,8 +152,8 @@ class Sum(Aggregate):
             return [pa.int64()]
         if pa.types.is_floating(kind):
             return [pa.float64()]
-        if pa.types.is_decimal(kind) and not pa.types.is_decimal256(kind) and kind.scale <= _DECIMAL_DIGITS:
-            return [pa.decimal128(_DECIMAL_DIGITS, kind.scale)]
+        if pa.types.is_decimal(kind) and not pa.types.is_decimal256(kind) and kind.scale <= DECIMAL_DIGITS:
+            return [pa.decimal128(DECIMAL_DIGITS, kind.scale)]
         raise JobRejected("bad-aggregate", self._column, f"a sum or mean needs a numeric column, not {kind}")
 
     def accumulate(self, state: StateColumns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
@@ -212,7 +212,7 @@ class Mean(Sum):
         divisors = np.maximum(counts, 1)
         if sums.dtype == DECIMAL_WORDS:
             scale = state.value_column(f"{name}:sum", row_ids).type.scale
-            sums, divisors = _unscaled_floats(sums), divisors * 10.0**scale
+            sums, divisors = unscaled_floats(sums), divisors * 10.0**scale
         elif carries.any():
             sums = sums + carries * 2.0**64
         return pa.array(sums / divisors, mask=counts <= 0)
@@ -347,7 +347,7 @@ def valid_values(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
         at = at[column.is_valid().to_numpy(zero_copy_only=False)]
         column = column.drop_null()
     if pa.types.is_decimal(column.type):
-        return decimal_words(column.cast(pa.decimal128(_DECIMAL_DIGITS, column.type.scale))), at
+        return decimal_words(column.cast(pa.decimal128(DECIMAL_DIGITS, column.type.scale))), at
     if pa.types.is_temporal(column.type):
         column = column.view(pa.from_numpy_dtype(storage_dtype(column.type)))
     return column.to_numpy(zero_copy_only=False), at
@@ -382,7 +382,7 @@ def _add_values(
 ) -> Change:
     mark = partial(setitem, valid, at, True)
     if sums.dtype == DECIMAL_WORDS:
-        return in_sequence(_add_decimals(sums, at, values, name, signs), mark)
+        return in_sequence(add_decimals(sums, at, values, name, signs), mark)
     folds = native().folds
     if sums.dtype == np.float64:
         floats = np.ascontiguousarray(values, dtype=np.float64)
@@ -434,55 +434,6 @@ def _add_with_carry(sums: Values, carries: Values, high: Values, low: Values) ->
     total = after.view(np.int64)
     # A negative word stands for 2^64 less than its bits as an unsigned number.
     return total, carries - (sums < 0) + (high >> 32) + (after < before) + (total < 0)
-
-
-def _add_decimals(sums: Values, at: Positions, values: Values, name: str, signs: Signs | None) -> Change:
-    """Adds unscaled numbers of 128 bits, in quarters that cannot overflow."""
-    row_ids, which = np.unique(at, return_inverse=True)
-    totals = _quarters(sums[row_ids])
-    for total, quarter in zip(totals, _quarters(values), strict=True):
-        np.add.at(total, which, quarter if signs is None else quarter * signs)
-    for place in range(3):
-        totals[place + 1] += totals[place] >> 32
-        totals[place] &= _LOW_HALF
-    first, second, third, fourth = totals
-    if (np.abs(fourth) >= _HIGH_LIMIT).any():
-        raise _decimal_overflow_error(name)
-    result = np.empty(len(row_ids), DECIMAL_WORDS)
-    result["low"], result["high"] = (second << 32 | first).view(np.uint64), fourth << 32 | third
-    low, high = result["low"], result["high"]
-    is_above = (high > _DECIMAL_END["high"]) | ((high == _DECIMAL_END["high"]) & (low >= _DECIMAL_END["low"]))
-    is_below = (high < _DECIMAL_START["high"]) | ((high == _DECIMAL_START["high"]) & (low <= _DECIMAL_START["low"]))
-    if (is_above | is_below).any():
-        raise _decimal_overflow_error(name)
-    return partial(setitem, sums, row_ids, result)
-
-
-def _quarters(words: Values) -> list[Values]:
-    """The 32-bit quarters of 128-bit numbers as int64, the lowest first; the highest has the sign."""
-    low, high = words["low"], words["high"]
-    quarters = (low & np.uint64(_LOW_HALF), low >> np.uint64(32), high & _LOW_HALF, high >> 32)
-    return [quarter.astype(np.int64) for quarter in quarters]
-
-
-def _unscaled_floats(words: Values) -> Values:
-    """The 128-bit numbers as float64."""
-    low = words["low"].astype(np.int64)  # the same bits
-    is_small = words["high"] == low >> 63  # else a small negative number would vanish beside 2^64
-    return np.where(is_small, low, words["high"] * 2.0**64 + words["low"])
-
-
-def _words_of(number: int) -> Values:
-    return np.array((number % 2**64, number >> 64), DECIMAL_WORDS)
-
-
-#: The limits of a decimal128, both excluded.
-_DECIMAL_START: Final = _words_of(-(10**_DECIMAL_DIGITS))
-_DECIMAL_END: Final = _words_of(10**_DECIMAL_DIGITS)
-
-
-def _decimal_overflow_error(name: str) -> DataRejected:
-    return DataRejected(f"the sum {name!r} exceeds {_DECIMAL_DIGITS} digits")
 
 
 def _add_sums(before: Values, increments: Values, name: str) -> Values:

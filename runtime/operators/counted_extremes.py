@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from runtime.errors import JobRejected
 from runtime.operators.aggregates import (
     Aggregate,
     Change,
@@ -23,6 +24,7 @@ from runtime.operators.aggregates import (
     StateColumns,
     Values,
     cast_exactly,
+    column_type,
     valid_values,
 )
 from runtime.ports import OperatorContext
@@ -31,7 +33,7 @@ from runtime.state.index.key_index import NOT_FOUND
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, namespace_field
 
-_ROWS: Final = "rows"
+_ROWS: Final = "value:rows"  #: by entry, the number of rows with its value
 
 
 class CountedExtreme(Aggregate):
@@ -52,6 +54,9 @@ class CountedExtreme(Aggregate):
         return [*self._extreme.fields(name), pa.field(f"{name}:entries", pa.int64(), nullable=False)]
 
     def state_types(self, schema: pa.Schema) -> list[Any]:
+        if pa.types.is_float16(column_type(schema, self._column)):
+            detail = "min and max of a changelog need a float of 32 bits or more: cast the column before the changelog"
+            raise JobRejected("bad-aggregate", self._column, detail)
         return [*self._extreme.state_types(schema), pa.int64()]
 
     def open(self, context: OperatorContext, state: str, keys: Sequence[str], table: KeyedTable) -> None:

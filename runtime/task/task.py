@@ -276,7 +276,7 @@ class Task:
         """
         if self.machine.loop.replaying:
             return self._replay()
-        released = self._release_held_messages()
+        released = bool(self.machine.held) and self._release_held_messages()
         did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
         while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
@@ -284,9 +284,7 @@ class Task:
 
     def _release_held_messages(self) -> bool:
         """Lets the held end of input take effect once the operator has emitted its rows, and there is credit."""
-        if not self.machine.held or not self.outputs.credits.runnable:
-            return False
-        if not self._call("ready", self._watermark_hold.is_flushed):
+        if not self.outputs.credits.runnable or not self._call("ready", self._watermark_hold.is_flushed):
             return False
         self.handle(HoldReleased())
         return True

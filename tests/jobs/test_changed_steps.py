@@ -66,6 +66,12 @@ def summed(**aggregates: Any) -> Step:
     return lambda s: s.key_by("key").aggregate("step", aggregates)
 
 
+def summed_changes(stream: weir.Stream) -> weir.Stream:
+    """Sums of a changelog, which may take rows back."""
+    first = stream.key_by("key", "id").aggregate("first", {"n": weir.Count()}, changelog=True)
+    return first.key_by("key").aggregate("step", SUM_ID, changelog=True)
+
+
 def windowed(**aggregates: Any) -> Step:
     return lambda s: s.key_by("key").window("step", HOUR, "ts", aggregates)
 
@@ -134,6 +140,7 @@ CHANGES: dict[str, tuple[Step, Step, str, str]] = {
         summed(n=weir.Count(), **SUM_ID), summed(**SUM_ID, n=weir.Count()), AGGREGATES,
         "their order is n, total in the checkpoint and total, n in the job",
     ),
+    "now of a changelog": (summed(**SUM_ID), summed_changes, AGGREGATES, "in the checkpoint and CountedSum(id)"),
     "window": (windowed(**SUM_ID), windowed(**SUM_TS), AGGREGATES, OTHER_SUM),
     "sliding": (sliding(**SUM_ID), sliding(**SUM_ID, n=weir.Count()), AGGREGATES, "'n', Count(), is not in the"),
     "sessions": (sessions(**SUM_ID), sessions(**SUM_TS), AGGREGATES, OTHER_SUM),
@@ -187,7 +194,9 @@ def test_a_changed_step_is_refused_in_the_report_and_before_any_slot_starts(tmp_
     assert records.live == {}, "no slot was started"
 
 
-@pytest.mark.parametrize("step", [counted("key"), connected("key", "key"), summed(**SUM_ID), sliding(**SUM_ID)])
+@pytest.mark.parametrize(
+    "step", [counted("key"), connected("key", "key"), summed(**SUM_ID), summed_changes, sliding(**SUM_ID)]
+)
 def test_an_unchanged_step_goes_on(tmp_path: Path, step: Step) -> None:
     savepoint, manifest = stopped(tmp_path, step)
     new_job = job(Gated(total=40), step, weir.CollectSink())

@@ -36,6 +36,7 @@ from runtime.ports import Source
 from spark_jobs.sources.splits import InputFolder
 from spark_jobs.sources.table import from_spark
 from tests.contracts.files import INTERVAL_MS, Reading, drop
+from tests.example_counts import examples
 from tests.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])
@@ -132,7 +133,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_every_row_is_read_once_across_restores_at_any_parallelism(
     kind: str, seed: int, tmp_path_factory: pytest.TempPathFactory

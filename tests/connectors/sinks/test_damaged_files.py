@@ -13,7 +13,7 @@ from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS, SMALL_FIL
 from runtime.errors import EnvironmentFailure
 from tests.connectors.sinks.test_row_files import NO_LIMITS, Subtask, commit, hidden, opened, rows
 
-SEEDS = range(60)
+SEEDS = range(20)
 
 SINKS: dict[str, tuple[Callable[[str], Any], str]] = {
     "json lines": (lambda path: weir.JsonLinesSink(path, **NO_LIMITS), FILES_IN_PROGRESS),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from runtime.core.attempt.events import OperationRequest
@@ -88,7 +89,7 @@ def test_two_overlapping_checkpoints_complete_although_one_input_is_held(
     assert final_counts(tmp_path / "out") == expected_counts(source)
 
 
-def test_a_finished_branch_is_skipped_through_an_exception_a_sigkill_and_a_zombie(
+def test_a_finished_branch_is_skipped_through_an_exception_two_kills_and_a_zombie(
     launcher: SparkLauncher, tmp_path: Path
 ) -> None:
     """S0-12, S0-15, S0-44, S0-53, S0-86, S4-42, S1-11: finished tasks, recovery and fencing, one after the other."""
@@ -100,16 +101,20 @@ def test_a_finished_branch_is_skipped_through_an_exception_a_sigkill_and_a_zombi
         run.wait_for(lambda: run.manifests and "table-counts" in run.manifests[-1].finished_operators())
         run.checkpoints(2)
         run.wait_for(lambda: len(run.records.live["slots"]) == 2)
-        for restarts, harm in enumerate((_raise, _kill, _freeze), 1):
-            before = pids(run)
+        for restarts, harm in enumerate((_raise, _kill, _freeze, _kill_executor), 1):
+            before, executors = pids(run), {row["index"]: row["executor"] for row in run.records.live["slots"]}
             harm(run, tmp_path)
             alive_in(run, restarts)
-            assert (pids(run) == before) is (harm is _raise), "an exception costs no process, a lost slot does"
+            replaced = {slot for slot, pid in pids(run).items() if pid != before[slot]}
+            shared = {slot for slot in executors if executors[slot] == executors[1]}
+            lost = {_raise: set(), _kill: {1}, _freeze: {0}, _kill_executor: shared}[harm]
+            assert replaced == lost, "an exception costs no process, and a lost slot only its own"
         run.wait_for(lambda: exact(run, source, tmp_path / "out"))
         run.end("drain")
     assert {path.name for path in tmp_path.glob("opened-*")} == {"opened-1-0", "opened-1-1"}, "skipped ever after"
     reasons = [reason for _, outcome, reason in run.records.attempts if outcome == "failed"]
-    assert ["as asked" in reasons[0], "slot" in reasons[1], "has been silent" in reasons[2]] == [True] * 3
+    causes = ("as asked", "slot 1", "has been silent", "slot")
+    assert all(cause in reason for cause, reason in zip(causes, reasons, strict=True))
     finished = {"table", "rows", "table-counts", "table-counts-out"}
     assert all(finished <= set(m.finished_operators()) for m in run.manifests if m.token > 1)
     assert final_counts(tmp_path / "out") == expected_counts(source)
@@ -122,6 +127,15 @@ def _raise(run: Run, folder: Path) -> None:
 
 def _kill(run: Run, folder: Path) -> None:
     os.kill(pids(run)[1], signal.SIGKILL)
+
+
+def _kill_executor(run: Run, folder: Path) -> None:
+    daemon = psutil.Process(pids(run)[1]).parent()
+    assert daemon is not None
+    executor = daemon.parent()
+    assert executor is not None
+    assert executor.name() == "java"
+    executor.kill()
 
 
 def _freeze(run: Run, folder: Path) -> None:

@@ -16,7 +16,7 @@ from runtime.operators.aggregates import Count
 from spark_jobs.batch.execute import _Execution
 from spark_jobs.batch.plan import ReadRows
 from spark_jobs.batch.run import run_batch
-from tests.spark_jobs.batch.flows import events, joined, rows_in
+from tests.spark_jobs.batch.flows import events, flow_of, joined, rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +58,25 @@ def test_rows_that_spark_loses_or_doubles_between_two_stages_fail_the_run(
     counts.sink("out", ParquetSink(str(tmp_path / "out")))
     with pytest.raises(EnvironmentFailure, match=r"'counts → out' was to read 2000 rows .* No output is committed"):
         run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    assert rows_in(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("name", ["union with several readers", "connect", "connect without keys"])
+def test_a_row_that_is_doubled_on_the_way_into_a_union_or_a_step_with_two_streams_fails_the_run(
+    name: str, cluster: SparkSession, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a stage reads one of several outputs of another stage."""
+    before = _Execution._rows
+    broken: list[int] = []
+
+    def rows(self: _Execution, number: int, head: ReadRows) -> DataFrame:
+        broken.append(number)
+        frame = before(self, number, head)
+        return doubling(frame) if number == max(broken) else frame
+
+    monkeypatch.setattr(_Execution, "_rows", rows)
+    with pytest.raises(EnvironmentFailure, match=r"was to read \d+ rows of earlier stages, and read \d+ rows"):
+        run_batch(flow_of(name, inputs, tmp_path / "out"), parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
     assert rows_in(tmp_path / "out") == []
 
 

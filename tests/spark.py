@@ -17,7 +17,7 @@ from tests import small_states
 from tests.waiting import until
 
 EXECUTORS: Final = 2
-CORES: Final = 2  #: of each; a stage starts while slots of the one before it are still being killed
+CORES: Final = 2  #: of each; a slot starts while the one that it replaces is still being killed
 MASTER: Final = f"local-cluster[{EXECUTORS},{CORES},1024]"
 PATIENCE_S: Final = 120.0
 ROOT: Final = Path(__file__).parent.parent

@@ -1,4 +1,4 @@
-"""Weir as users run it: slots in a Spark barrier stage, exactly-once checkpoints in a durable folder.
+"""Weir as users run it: slots in tasks of Spark, exactly-once checkpoints in a durable folder.
 
 Run records are in memory instead of Postgres, since peers have no such database.
 """

@@ -29,7 +29,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
 from runtime.kernels.loading import native
 from runtime.launch.member import StartSlot, serve_slots
-from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher
+from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartMember
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.shared_folders import check_inputs
@@ -54,7 +54,7 @@ class LocalLauncher(SlotPoolLauncher):
         super().__init__(exit_timeout_s)
         self._stop_timeout_s = stop_timeout_s
         self._hub = MemoryHub()
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}  #: by member
 
     @property
     def loss(self) -> str:
@@ -64,23 +64,25 @@ class LocalLauncher(SlotPoolLauncher):
     def host(self) -> str:
         return "127.0.0.1"
 
-    def open(self, pool: SlotPool, job: CompiledJob) -> None:
+    def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
         native()  # before the slots connect: the first compilation on a machine takes longer than a heartbeat may
 
-    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(
-            target=self.run_member, args=(pool, number, job), name=f"member-{number}", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+        def start(number: int) -> None:
+            arguments, name = (pool, number, job), f"member-{number}"
+            thread = threading.Thread(target=self.run_member, args=arguments, name=name, daemon=True)
+            thread.start()
+            self._threads[number] = thread
+
+        return start
 
     def kill_member(self, number: int) -> None:
-        """Does nothing: a thread that hangs cannot be ended, and its slot is fenced."""
+        """Gives a thread up: it cannot be ended, and its slot is fenced."""
+        self._threads.pop(number, None)
 
     def end_members(self) -> None:
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(self._stop_timeout_s)
+        self._threads.clear()
 
     def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
         def run(start: StartSlot) -> None:
@@ -89,7 +91,7 @@ class LocalLauncher(SlotPoolLauncher):
             )
             run_slot(config, self.open_exchange, FileStore)
 
-        error = ""
+        error = "it ended before it connected"
         try:
             serve_slots(pool.address, number, run)
         except Exception as failure:

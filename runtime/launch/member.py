@@ -18,11 +18,11 @@ from runtime.core.job.ids import Token
 from runtime.io.control.endpoints import ControlClient, Hello
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from runtime.ports import Exchange, ExchangeListener
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000
+
+MemberTask = Callable[[Iterable[int]], Iterator[int]]
 
 
 class StartSlot(msgspec.Struct, frozen=True):
@@ -88,19 +88,16 @@ def local_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def task_of_member(
-    address: SlotPoolAddress, job: bytes
-) -> Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]:
-    """Function for `mapInArrow`. Its input is the number of the member, and its output is the same row.
+def member_task(address: SlotPoolAddress, job: bytes) -> MemberTask:
+    """Function for `mapPartitions`: runs the member with each number of its input, and returns the number.
 
     Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process.
     """
 
-    def task(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                _run_member(address, job, number)
-            yield batch
+    def task(numbers: Iterable[int]) -> Iterator[int]:
+        for number in numbers:
+            _run_member(address, job, number)
+            yield number
 
     return task
 

@@ -1,15 +1,15 @@
 """Slot pool: processes or threads that outlive an attempt and run a slot of each attempt.
 
 A slot belongs to a single attempt: its connections are fenced by the attempt's token and close with it. A pool member
-(a task of Spark, or a thread) stays, and keeps the number of its slot. A member that is lost is replaced; the others
-stay. The pool is independent of Spark; the master decides when an attempt is over.
+(a task of Spark, or a thread) stays, and keeps the number of its slot. A lost member is replaced; its siblings stay.
+The pool is independent of Spark; the master decides when an attempt is over.
 """
 
 import itertools
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +29,7 @@ SLOT_EXIT_TIMEOUT_S: Final = 5.0  #: how long slots have to exit after `Shutdown
 log = structlog.get_logger()
 
 OnExit = Callable[[str | None], None]
+StartMember = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -41,17 +42,21 @@ class _Member:
 
 
 class SlotPool:
-    """Master's view of the pool members of a run. Thread-safe. Members are numbered; no number is used twice."""
+    """Master's view of the pool members of a run. Thread-safe.
 
-    def __init__(self, token: Token, size: int, host: str) -> None:
-        self._size = size
+    Args:
+        numbers: of the members; no number comes twice.
+    """
+
+    def __init__(self, token: Token, size: int, host: str, numbers: Iterator[int]) -> None:
+        self._size, self._numbers = size, numbers
         self._changed = threading.Condition()
-        self._numbers = itertools.count()
         self._members: dict[int, _Member] = {}
-        self._attempt: StartSlot | None = None  #: slots are given to members that come; None: no slot is needed
+        self._lost: list[int] = []  #: members that were removed and whose process may still run
+        self._attempt: StartSlot | None = None  #: assigned to members that connect; None: no slot is needed
         self._on_exit: OnExit = lambda error: None
         self._is_dismissed = False
-        self._error = ""  #: why no member can start
+        self._error = ""  #: why a member did not start; the next attempt fails by it
         self._status = SlotStatus(phase=SlotPhase.OPENING, wanted=size)
         secret = secrets.token_hex(16)
         self._server = ControlServer(
@@ -66,59 +71,56 @@ class SlotPool:
         self.address = SlotPoolAddress(token=token, secret=secret, master=self._server.address)
 
     @property
-    def error(self) -> str:
-        """Why the pool can start no members; "" if it can."""
-        return self._error
-
-    @property
     def is_dismissed(self) -> bool:
         return self._is_dismissed
 
     @property
     def status(self) -> SlotStatus:
         with self._changed:
-            connected = self._connected_members
+            connected = sum(member.is_connected for member in self._members.values())
             phase = SlotPhase.READY if self._error or connected >= self._size else self._status.phase
             return replace(self._status, phase=phase, connected=connected)
 
     # ------------------------------------------------------------ from the launcher
 
-    def new_members(self, timeout_s: float) -> list[int]:
-        """The numbers of members to start now. Waits at most `timeout_s` seconds for a member to be missing."""
+    def replace_members(self, timeout_s: float) -> tuple[list[int], list[int]]:
+        """The members to kill now, and the new members to start now. Waits at most `timeout_s` seconds for any.
+
+        After the failure of a start, no member starts until an attempt has reported it.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_dismissed or len(self._members) < self._size, timeout_s)
-            count = 0 if self._is_dismissed else self._size - len(self._members)
-            numbers = list(itertools.islice(self._numbers, count))
-            self._members.update((number, _Member()) for number in numbers)
-            return numbers
+            self._changed.wait_for(lambda: self._is_dismissed or self._lost or self._missing_members, timeout_s)
+            lost, self._lost = self._lost, []
+            started = list(itertools.islice(self._numbers, self._missing_members))
+            self._members.update((number, _Member()) for number in started)
+            return lost, started
 
     def on_status(self, phase: SlotPhase, available: int = 0, cause: str = "") -> None:
         """Called by the launcher: its progress, the slots that the cluster has, and the cause of a shortage."""
         with self._changed:
             self._status = SlotStatus(phase=phase, wanted=self._size, available=available, shortage_cause=cause)
 
-    def on_error(self, error: str) -> None:
-        """Called by the launcher: members cannot be started."""
-        with self._changed:
-            self._error = self._error or error
-            on_exit = self._end_attempt()
-        on_exit(error)
-
     def on_end(self, number: int, error: str, *, is_retried: bool = False) -> None:
-        """Called by the launcher: the process or thread of a member has ended.
+        """Called by the launcher: the process or thread of a member has ended, or could not start.
 
         Args:
-            error: why, if it is known to the launcher.
-            is_retried: whether another may start even if this one never connected, as when an executor was lost.
+            error: the cause.
+            is_retried: whether a member that never connected is replaced without an error, as when an executor was
+                lost.
         """
         with self._changed:
             member = self._members.get(number)
-            has_failed_to_start = member is not None and not member.is_connected
-            if has_failed_to_start and is_retried:
-                del self._members[number]
-                self._changed.notify_all()
-        if has_failed_to_start and not is_retried and not self._is_dismissed:
-            self.on_error(error or "a pool member has ended before it connected")
+            if member is None or member.is_connected or self._is_dismissed:
+                return
+            del self._members[number]
+            self._changed.notify_all()
+            if is_retried:
+                log.warning("a process for slots was lost before it connected", member=number, error=error)
+                return
+            if self._attempt is None:
+                self._error = error
+            on_exit = self._end_attempt()
+        on_exit(error)
 
     # ------------------------------------------------------------ from the master
 
@@ -128,31 +130,33 @@ class SlotPool:
         `attempt.slot` is ignored.
         """
         with self._changed:
-            self._attempt, self._on_exit = attempt, on_exit
-            for number in sorted(self._members):
-                self._start_slot(number)
-            error = self._error
-            on_exit = self._end_attempt() if error else on_exit
+            error, self._error, self._on_exit = self._error, "", on_exit
+            if not error:
+                self._attempt = attempt
+                for number in sorted(self._members):
+                    self._start_slot(number)
+            self._changed.notify_all()
         if error:
             on_exit(error)
 
-    def release_slots(self, lost_slot: int | None, timeout_s: float) -> list[int]:
-        """Waits until the slots of the last attempt have exited. Returns the members that must be killed.
+    def release_slots(self, lost_slot: int | None, timeout_s: float) -> None:
+        """Waits until the slots of the last attempt have exited.
 
-        These are the members with the slot `lost_slot`, and those whose slots did not exit within `timeout_s` seconds.
-        They no longer belong to the pool.
+        Removed are the member with the slot `lost_slot`, members whose slots did not exit within `timeout_s` seconds,
+        and members that have not connected since the attempt began.
         """
         with self._changed:
+            is_connecting = self._attempt is not None
             self._end_attempt()
             lost = {number for number, member in self._members.items() if member.slot == lost_slot is not None}
+            lost |= {n for n, member in self._members.items() if is_connecting and not member.is_connected}
             self._changed.wait_for(lambda: self._running_members <= lost, timeout_s)
-            killed = sorted((lost & self._members.keys()) | self._running_members)
-            for number in killed:
-                del self._members[number]
-            self._changed.notify_all()
-        for number in killed:
+            lost = (lost & self._members.keys()) | self._running_members
+            for number in lost:
+                log.warning("a process for slots hangs, or must run no other slot: it is replaced", member=number)
+                self._remove(number)
+        for number in lost:
             self._server.drop(number)
-        return killed
 
     def dismiss_members(self) -> None:
         """Closes the connections of all members, which makes them exit."""
@@ -165,9 +169,12 @@ class SlotPool:
 
     def _on_hello(self, number: int, hello: Hello) -> None:
         with self._changed:
-            if (member := self._members.get(number)) is not None:
+            member = self._members.get(number)
+            if member is not None:
                 member.is_connected = True
                 self._start_slot(number)
+        if member is None:  # it was given up before it connected
+            self._server.drop(number)
 
     def _on_message(self, number: int, message: SlotExited | PoolMemberFailed) -> None:
         if isinstance(message, PoolMemberFailed):
@@ -184,36 +191,43 @@ class SlotPool:
     def _on_lost(self, number: int, reason: str) -> None:
         self._lose(number, describe_loss(reason))
 
-    # ------------------------------------------------------------ internals, with the lock held
-
     def _lose(self, number: int, reason: str) -> None:
         with self._changed:
-            if (member := self._members.pop(number, None)) is None:
+            if (member := self._members.get(number)) is None:
                 return
+            self._remove(number)
             on_exit = self._end_attempt() if member.is_running else None
-            self._changed.notify_all()
-        if on_exit is not None:
+        if on_exit is None:
+            log.warning("a process for slots was lost while it ran none", member=number, reason=reason)
+        else:
             on_exit(f"the process of slot {member.slot} is lost: {reason}")
 
+    # ------------------------------------------------------------ internals, with the lock held
+
+    def _remove(self, number: int) -> None:
+        del self._members[number]
+        self._lost.append(number)
+        self._changed.notify_all()
+
     def _start_slot(self, number: int) -> None:
-        """Gives a connected member its slot, or the first slot that no member has."""
+        """Assigns to a connected member its slot, or the first slot that no member has."""
         member = self._members[number]
         if self._attempt is None or not member.is_connected or member.is_running:
             return
         if member.slot is None:
-            taken = {other.slot for other in self._members.values()}
-            member.slot = next(slot for slot in range(self._size) if slot not in taken)
+            assigned = {other.slot for other in self._members.values()}
+            member.slot = next(slot for slot in range(self._size) if slot not in assigned)
         member.is_running = True
         self._server.send(number, msgspec.structs.replace(self._attempt, slot=member.slot))
 
     def _end_attempt(self) -> OnExit:
-        """Gives out no more slots. Returns the callback of the attempt."""
+        """Assigns no further slots. Returns the callback of the attempt."""
         self._attempt = None
         return self._on_exit
 
     @property
-    def _connected_members(self) -> int:
-        return sum(member.is_connected for member in self._members.values())
+    def _missing_members(self) -> int:
+        return 0 if self._is_dismissed or self._error else self._size - len(self._members)
 
     @property
     def _running_members(self) -> set[int]:
@@ -226,6 +240,8 @@ class SlotPoolLauncher(ABC):
     def __init__(self, exit_timeout_s: float = SLOT_EXIT_TIMEOUT_S) -> None:
         self._exit_timeout_s = exit_timeout_s
         self._pool: SlotPool | None = None
+        self._filler: threading.Thread | None = None  #: of the pool
+        self._numbers = itertools.count()
 
     @property
     @abstractmethod
@@ -251,20 +267,18 @@ class SlotPoolLauncher(ABC):
         """Address at which slots reach this process."""
 
     @abstractmethod
-    def open(self, pool: SlotPool, job: CompiledJob) -> None:
-        """Prepares the start of members. May block; returns early once the pool is dismissed.
+    def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
+        """Prepares the start of members, and returns a function that starts one. May block until the pool is dismissed.
+
+        A member calls `serve_slots`. `pool.on_end` is called after its end.
 
         Raises:
             Exception: no member can start.
         """
 
     @abstractmethod
-    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
-        """Starts a member, which calls `serve_slots`. `pool.on_end` is called after its end. Returns at once."""
-
-    @abstractmethod
     def kill_member(self, number: int) -> None:
-        """Begins to end a member that hangs, if that is possible."""
+        """Begins to end a member that may hang, as far as that is possible."""
 
     @abstractmethod
     def end_members(self) -> None:
@@ -274,16 +288,9 @@ class SlotPoolLauncher(ABC):
         """Reports the progress of members that start, by `pool.on_status`; called every `POLL_INTERVAL_S`."""
         pool.on_status(SlotPhase.STARTING, pool.status.wanted)
 
-    @staticmethod
-    def describe(error: Exception) -> str:
-        """An error of `open` or `start_member` as text."""
-        return str(error)
-
     # ------------------------------------------------------------ launcher.Launcher
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
-        if self._pool is not None and self._pool.error:
-            self.stop()
         self._ensure_pool(job, token)
 
     def status(self) -> SlotStatus:
@@ -295,32 +302,40 @@ class SlotPoolLauncher(ABC):
 
     def rest(self, lost_slot: int | None) -> None:
         if self._pool is not None:
-            for number in self._pool.release_slots(lost_slot, self._exit_timeout_s):
-                log.warning("a slot did not exit, or must not run again: its process is replaced", member=number)
-                self.kill_member(number)
+            self._pool.release_slots(lost_slot, self._exit_timeout_s)
 
     def stop(self) -> None:
         pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.dismiss_members()
-            self.end_members()
+        if pool is None or self._filler is None:
+            return
+        pool.dismiss_members()
+        self._filler.join(self._exit_timeout_s)  # it may start members
+        self.end_members()
 
     def _ensure_pool(self, job: CompiledJob, token: Token) -> SlotPool:
         """The pool, which stays for the next attempts."""
         if self._pool is None:
-            self._pool = SlotPool(token, job.graph.parallelism, self.host)
-            threading.Thread(target=self._fill, args=(self._pool, job), name="slot pool", daemon=True).start()
+            self._pool = SlotPool(token, job.graph.parallelism, self.host, self._numbers)
+            arguments = (self._pool, job)
+            self._filler = threading.Thread(target=self._fill, args=arguments, name="slot pool", daemon=True)
+            self._filler.start()
         return self._pool
 
     def _fill(self, pool: SlotPool, job: CompiledJob) -> None:
-        """Starts members, and replaces those that are lost, until the pool is dismissed."""
-        try:
-            self.open(pool, job)
-            while not pool.is_dismissed:
-                for number in (numbers := pool.new_members(POLL_INTERVAL_S)):
-                    self.start_member(pool, number, job)
-                if numbers or pool.status.phase is not SlotPhase.READY:
-                    self.report(pool)
-                threading.Event().wait(REPLACEMENT_PAUSE_S if numbers else 0)
-        except Exception as error:
-            pool.on_error(self.describe(error))
+        """Starts members, and replaces lost ones, until the pool is dismissed."""
+        start: StartMember | None = None
+        while not pool.is_dismissed:
+            lost, numbers = pool.replace_members(POLL_INTERVAL_S)
+            try:
+                for number in numbers:
+                    start = start or self.open(pool, job)
+                    start(number)
+            except Exception as error:
+                for number in numbers:
+                    pool.on_end(number, str(error) or type(error).__name__)
+            for number in lost:
+                self.kill_member(number)
+            if numbers or pool.status.phase is not SlotPhase.READY:
+                self.report(pool)
+            if numbers:
+                threading.Event().wait(REPLACEMENT_PAUSE_S)

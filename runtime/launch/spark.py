@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
-from pyspark.sql import SparkSession
 
 from runtime.access.data_roots import JOB_VARIABLES
 from runtime.access.spark_settings import check_spark_settings
@@ -33,8 +32,8 @@ from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore, RunRow
 from runtime.launch.driver_jvm import DriverJvm, JvmLost
 from runtime.launch.event_log import event_log_settings
-from runtime.launch.member import local_address, task_of_member
-from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, SlotPoolLauncher
+from runtime.launch.member import MemberTask, local_address, member_task
+from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, SlotPoolLauncher, StartMember
 from runtime.launch.standalone_cluster import StandaloneMaster
 from runtime.libraries import jvm_start
 from runtime.master.config import MasterConfig
@@ -75,7 +74,6 @@ class SparkLauncher(SlotPoolLauncher):
         self._ui_address = self._application = ""
         self._opening = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}  #: by member: they wait for the end of its Spark job
-        self._clock = SystemClock()
         self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
 
     @property
@@ -150,53 +148,54 @@ class SparkLauncher(SlotPoolLauncher):
         except Exception as error:
             log.warning("the Spark context did not stop", error=summarize_error(error))
 
-    def open(self, pool: SlotPool, job: CompiledJob) -> None:
-        slots = job.graph.parallelism
-        self._tag = f"slots-{pool.address.token}"
-        self._task = task_of_member(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
-        context = self._open_context_when_reachable(pool, slots)
-        if context is None:
-            return
-        if not self.spans_hosts and (there := self._slot_count(context)) < slots:  # and no more will come
-            raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
-        self._session = SparkSession(context)
-
-    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
-        arguments = (pool, number)
-        self._threads[number] = thread = threading.Thread(target=self._run_member, args=arguments, daemon=True)
-        thread.start()
-
-    def _run_member(self, pool: SlotPool, number: int) -> None:
-        error, context = None, self._session.sparkContext
+    def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
         try:
-            context.addJobTag(self._tag_of(number))
+            context = self._open_context_when_reachable(pool, job.graph.parallelism)
+        except Exception as error:
+            raise EnvironmentFailure(summarize_error(error)) from error
+        task = member_task(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+
+        def start(number: int) -> None:
+            thread = threading.Thread(target=self._run_member, args=(pool, context, task, number), daemon=True)
+            thread.start()
+            self._threads[number] = thread
+
+        return start
+
+    def _run_member(self, pool: SlotPool, context: SparkContext, task: MemberTask, number: int) -> None:
+        error: Exception | None = None
+        try:
+            context.addJobTag(_tag_of(number))
             context.setInterruptOnCancel(True)
             context.setJobDescription(f"{self._name}: process {number} for slots")
-            self._session.range(number, number + 1, 1, 1).mapInArrow(self._task, "id long").collect()
+            if not pool.is_dismissed:
+                context.parallelize([number], 1).mapPartitions(task).collect()
         except Exception as failure:
             error = failure
-        self._threads.pop(number, None)
-        detail = "" if error is None else summarize_error(error)
+        detail = "its task ended before it connected" if error is None else summarize_error(error)
         pool.on_end(number, detail, is_retried=_EXECUTOR_LOST_MARK in str(error))
 
     def kill_member(self, number: int) -> None:
-        self._cancel(self._tag_of(number))
+        self._threads.pop(number, None)
+        self._cancel(_tag_of(number))
 
     def end_members(self) -> None:
-        """Cancels the tasks of members that do not exit. Spark kills their processes, even stopped ones."""
-        threads, deadline = dict(self._threads), self._clock.monotonic_ms() + 1000
-        for thread in threads.values():  # dismissed members exit by themselves
-            thread.join(max(0, deadline - self._clock.monotonic_ms()) / 1000)
-        for number, thread in threads.items():
-            if thread.is_alive():
-                self._cancel(self._tag_of(number))
-        for number, thread in threads.items():
-            thread.join(STOP_TIMEOUT_S)
-            if thread.is_alive():
-                log.error("a Spark job does not end and keeps its task", tag=self._tag_of(number))
+        """Cancels the tasks of members that do not exit by themselves. Spark kills their processes, even stopped ones.
 
-    def _tag_of(self, number: int) -> str:
-        return f"{self._tag}-{number}"
+        A cancel ends only jobs that have begun, so it is repeated.
+        """
+        clock, patience_ms = SystemClock(), 1000.0 * STOP_TIMEOUT_S
+        began_at = clock.monotonic_ms()
+        while alive := {number: thread for number, thread in self._threads.items() if thread.is_alive()}:
+            waited_ms = clock.monotonic_ms() - began_at
+            if waited_ms >= patience_ms:
+                log.error("Spark jobs do not end and keep their tasks", tags=[_tag_of(number) for number in alive])
+                break
+            if waited_ms >= 1000:
+                for number in alive:
+                    self._cancel(_tag_of(number))
+            next(iter(alive.values())).join(POLL_INTERVAL_S)
+        self._threads.clear()
 
     def _cancel(self, tag: str) -> None:
         if self.context is None or self._jvm is None:
@@ -207,40 +206,30 @@ class SparkLauncher(SlotPoolLauncher):
             log.error("a Spark job is not canceled", tag=tag, error=summarize_error(error))
 
     def report(self, pool: SlotPool) -> None:
-        """Reports a shortage until the tasks run."""
-        context, wanted = self.context, pool.status.wanted
+        context, required = self.context, pool.status.wanted
         if context is None:
             return
         try:
-            there = self._slot_count(context)
-            if there < wanted:
+            available = self._slot_count(context)
+            if available < required:
                 cause = self._standalone.shortage(context) if self._standalone is not None else ""
-                pool.on_status(SlotPhase.WAITING, there, cause)
-            elif self._running_tasks(context) < wanted:
-                pool.on_status(SlotPhase.WAITING, there, "Spark has not started the tasks yet")
+                pool.on_status(SlotPhase.WAITING, available, cause)
             else:
-                pool.on_status(SlotPhase.STARTING, wanted)
+                pool.on_status(SlotPhase.STARTING, available)
         except Exception as error:
-            log.debug("the progress of the tasks is unknown", error=summarize_error(error))
+            log.debug("the slots of the cluster are unknown", error=summarize_error(error))
 
-    @staticmethod
-    def describe(error: Exception) -> str:
-        return summarize_error(error)
-
-    @staticmethod
-    def _running_tasks(context: SparkContext) -> int:
-        tracker = context.statusTracker()
-        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
-
-    def _open_context_when_reachable(self, pool: SlotPool, slots: int) -> SparkContext | None:
+    def _open_context_when_reachable(self, pool: SlotPool, slots: int) -> SparkContext:
         """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
         while self._standalone is not None and self.context is None and not self._standalone.is_reachable:
             pool.on_status(SlotPhase.WAITING, 0, f"the Spark master {self._spark_master} does not answer")
             threading.Event().wait(POLL_INTERVAL_S)
             if pool.is_dismissed:
-                return None
-        return self.open_context(slots)
+                raise EnvironmentFailure("no slots are needed any more")
+        context = self.open_context(slots)
+        if not self.spans_hosts and (available := self._slot_count(context)) < slots:  # and no more will come
+            raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {available}")
+        return context
 
     @staticmethod
     def _slot_count(context: SparkContext) -> int:
@@ -305,6 +294,11 @@ def _addresses(host: str) -> dict[str, str]:
     return {"spark.driver.host": host, "spark.driver.bindAddress": host}
 
 
+def _tag_of(number: int) -> str:
+    """The tag of the Spark job of a member, in the context of its launcher."""
+    return f"slots-{number}"
+
+
 _EXECUTOR_LOST_MARK: Final = "ExecutorLostFailure"
 #: Defaults on a cluster, which the administrator may override. Spark counts the slots of a silent host until its
 #: executors have missed their heartbeats: two minutes by Spark's defaults, half a minute by these settings.
@@ -325,13 +319,13 @@ UI_SETTINGS: Final = {
 _SPARK_SETTINGS: Final = {
     "spark.stage.maxConsecutiveAttempts": "1",  # Weir restarts the job, from the last checkpoint
     "spark.task.maxFailures": "1",
-    "spark.python.task.killTimeout": "100ms",  # a process that hangs is replaced at once
+    "spark.python.task.killTimeout": "100ms",  # so that a hung process is replaced soon
     "spark.python.worker.reuse": "false",  # threads and memory that a slot leaks end with its process
     "spark.python.daemon.module": "runtime.launch.spark_daemon",
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The driver starts a stage and waits: optimized compilation only delays its start. The administrator's options
+    # The driver starts jobs and waits: optimized compilation only delays its start. The administrator's options
     # follow these, which therefore select no garbage collector: with two selected no JVM starts.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }

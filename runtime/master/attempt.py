@@ -214,7 +214,7 @@ class Attempt:
         result = self._machine.result
         self._broadcast(messages.Shutdown())
         control.close()
-        if isinstance(result, AttemptFailed):
+        if isinstance(result, AttemptFailed) and not result.is_final:
             self._launcher.rest(result.lost_slot)
         else:
             self._launcher.stop()

@@ -199,6 +199,8 @@ class JobMaster:
         if result is not None and self._released.is_set():
             raise _Interrupted(Released())
         self._had_slots = self._had_slots or result is None
+        if result is not None:
+            self._launcher.stop()  # a process that hangs before it connects is not waited for again
         return result
 
     def _report_slots(self, event: RunEvent | None, live: Mapping[str, Any]) -> None:

@@ -87,8 +87,8 @@ class Launcher(Protocol):
     def rest(self, lost_slot: int | None) -> None:
         """Keeps the processes of the last launch, whose slots were shut down, for the next launch.
 
-        A process whose slot does not exit within seconds is replaced, as is that of `lost_slot`: it hangs, or must not
-        run another slot.
+        Replaced are the process of `lost_slot`, which hangs or must run no other slot, processes whose slots do not
+        exit within seconds, and processes that have not connected.
         """
 
     def stop(self) -> None:

@@ -1,5 +1,6 @@
 """The slot pool: members run a slot of each attempt, keep their slots, and are replaced when they are lost."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -81,14 +82,19 @@ class Member:
 
 @pytest.fixture
 def pool() -> Iterator[SlotPool]:
-    pool = SlotPool(Token(7), 2, "127.0.0.1")
+    pool = SlotPool(Token(7), 2, "127.0.0.1", itertools.count())
     yield pool
     pool.dismiss_members()
 
 
+def started(pool: SlotPool) -> list[int]:
+    """The numbers of the members that are to be started."""
+    return pool.replace_members(0)[1]
+
+
 def members_of(pool: SlotPool) -> list[Member]:
     """The members that are missing, connected."""
-    members = [Member(pool, number) for number in pool.new_members(0)]
+    members = [Member(pool, number) for number in started(pool)]
     until(lambda: pool.status.phase is SlotPhase.READY)
     return members
 
@@ -103,7 +109,7 @@ def run_attempt(pool: SlotPool, members: list[Member], attempt: StartSlot = FIRS
 
 def test_members_run_one_slot_after_the_other_and_leave_when_dismissed(pool: SlotPool) -> None:
     """S4-42: the slots of the next attempt run in the same processes, also if a member connects late."""
-    numbers = pool.new_members(0)
+    numbers = started(pool)
     assert len(numbers) == 2
     early = Member(pool, numbers[0])
     pool.start_slots(FIRST, lambda error: None)
@@ -113,7 +119,8 @@ def test_members_run_one_slot_after_the_other_and_leave_when_dismissed(pool: Slo
     slots = early.slot, late.slot
     early.goes_on.release()
     late.goes_on.release()
-    assert pool.release_slots(None, PATIENCE_S) == []
+    pool.release_slots(None, PATIENCE_S)
+    assert pool.replace_members(0) == ([], [])
     pool.start_slots(SECOND, lambda error: None)
     until(lambda: early.runs(SECOND) and late.runs(SECOND))
     assert (early.slot, late.slot) == slots
@@ -122,7 +129,7 @@ def test_members_run_one_slot_after_the_other_and_leave_when_dismissed(pool: Slo
         member.goes_on.release()
         member.thread.join(PATIENCE_S)
         assert not member.thread.is_alive()
-    assert pool.new_members(0) == [], "a dismissed pool needs no members"
+    assert started(pool) == [], "a dismissed pool needs no members"
 
 
 def test_a_lost_member_is_replaced_and_the_other_keeps_its_slot(pool: SlotPool) -> None:
@@ -133,10 +140,14 @@ def test_a_lost_member_is_replaced_and_the_other_keeps_its_slot(pool: SlotPool) 
     lost.goes_on.release()
     until(lambda: reports != [])
     assert reports == [f"the process of slot {lost.slot} is lost: Death()"], "with the cause"
-    (replacement,) = members_of(pool)
+    killed, (number,) = pool.replace_members(0)
+    assert killed == [lost.number]
+    replacement = Member(pool, number)
+    until(lambda: pool.status.phase is SlotPhase.READY)
     assert replacement.starts == [], "the attempt is over"
     other.goes_on.release()
-    assert pool.release_slots(None, PATIENCE_S) == []
+    pool.release_slots(None, PATIENCE_S)
+    assert pool.replace_members(0) == ([], [])
     run_attempt(pool, [other, replacement], SECOND)
     assert replacement.slot == lost.slot
     assert other.slot == other.starts[0].slot
@@ -148,8 +159,10 @@ def test_a_member_that_does_not_exit_is_given_up(pool: SlotPool) -> None:
     run_attempt(pool, members)
     hung, other = members
     other.goes_on.release()
-    assert pool.release_slots(None, 0.1) == [hung.number]
-    (replacement,) = members_of(pool)
+    pool.release_slots(None, 0.1)
+    killed, (number,) = pool.replace_members(0)
+    assert killed == [hung.number]
+    replacement = Member(pool, number)
     run_attempt(pool, [other, replacement], SECOND)
     hung.goes_on.release()
     hung.thread.join(PATIENCE_S)
@@ -163,32 +176,54 @@ def test_the_member_of_a_lost_slot_is_given_up_at_once(pool: SlotPool) -> None:
     run_attempt(pool, members)
     silent, other = members
     other.goes_on.release()
-    assert pool.release_slots(silent.slot, PATIENCE_S) == [silent.number]
+    pool.release_slots(silent.slot, PATIENCE_S)
+    assert pool.replace_members(0)[0] == [silent.number]
     silent.goes_on.release()
 
 
 def test_a_member_that_is_lost_before_an_attempt_costs_no_attempt(pool: SlotPool) -> None:
     """The cluster may take an executor away while slots are waited for."""
-    (first, _) = pool.new_members(0)
+    (first, _) = started(pool)
     pool.on_end(first, "the executor is gone", is_retried=True)
-    assert len(pool.new_members(0)) == 1
-    assert pool.error == ""
+    assert len(started(pool)) == 1
+    reports: list[str | None] = []
+    pool.start_slots(FIRST, reports.append)
+    assert reports == []
 
 
-def test_an_attempt_reports_a_member_that_cannot_start(pool: SlotPool) -> None:
-    (first, _) = pool.new_members(0)
+def test_an_attempt_reports_a_member_that_cannot_start_and_its_siblings_stay(pool: SlotPool) -> None:
+    (first, second) = started(pool)
+    sibling = Member(pool, second)
     pool.on_end(first, "no module named weir")
     assert pool.status.phase is SlotPhase.READY, "a wait for slots ends"
+    assert started(pool) == [], "no member starts before the error is reported"
     reports: list[str | None] = []
     pool.start_slots(FIRST, reports.append)
     assert reports == ["no module named weir"]
+    (replacement,) = members_of(pool)
+    run_attempt(pool, [sibling, replacement], SECOND)
+
+
+def test_a_member_that_does_not_connect_is_replaced_after_the_attempt(pool: SlotPool) -> None:
+    (early, late) = started(pool)
+    member = Member(pool, early)
+    pool.start_slots(FIRST, lambda error: None)
+    until(lambda: member.runs(FIRST))
+    member.goes_on.release()
+    pool.release_slots(None, PATIENCE_S)
+    killed, numbers = pool.replace_members(0)
+    assert killed == [late]
+    assert len(numbers) == 1
+    given_up: list[StartSlot] = []
+    serve_slots(pool.address, late, given_up.append)
+    assert given_up == [], "it connects too late, and leaves"
 
 
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
 def test_a_member_of_another_pool_is_refused(pool: SlotPool, wrong: dict[str, object]) -> None:
     """S1-11, S1-12: it gets no slot and is not counted."""
     starts: list[StartSlot] = []
-    (number, _) = pool.new_members(0)
+    (number, _) = started(pool)
     pool.start_slots(FIRST, lambda error: None)
     serve_slots(replace(pool.address, **wrong), number, starts.append)  # type: ignore[arg-type]
     assert starts == []
@@ -225,9 +260,9 @@ class CountingLauncher(LocalLauncher):
         super().__init__(**timeouts)
         self.starts = 0
 
-    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+    def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
         self.starts += 1
-        super().start_member(pool, number, job)
+        super().run_member(pool, number, job)
 
 
 @dataclass

@@ -33,7 +33,7 @@ PATIENCE_S = 120.0  #: nothing here is about speed; a busy machine may take long
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[SparkLauncher]:
-    launcher = SparkLauncher("tests", "local[12]")  # room for the slots of a stage that is still being killed
+    launcher = SparkLauncher("tests", "local[12]")  # room for slots that are still being killed
     yield launcher
     launcher.close()
 
@@ -174,7 +174,7 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("how", ["stop", "drain", "cancel", "its end", "a failure"])
 def test_slots_leave_their_tasks_however_a_run_ends(launcher: SparkLauncher, tmp_path: Path, how: str) -> None:
-    """A task that is left behind would be missing to the next stage, which would wait for it without a word."""
+    """A task that is left behind keeps its core, for which the next slot would wait without a word."""
     bounded, failing = how == "its end", how == "a failure"
     source = Numbers(total=2_000, batch=50, unbounded=not bounded)
     job = Running(launcher, tmp_path, source, 3, trouble=fails if failing else None, attempts=0 if failing else 3)
@@ -217,7 +217,7 @@ def test_slots_load_pyspark_from_its_folder(launcher: SparkLauncher) -> None:
 
 
 def test_a_context_that_is_there_already_is_not_taken_over(launcher: SparkLauncher, tmp_path: Path) -> None:
-    """It might offer fewer slots than a stage needs, which would wait for them without a word."""
+    """It might offer fewer slots than the job needs, which would wait for them without a word."""
     warmed = Running(launcher, tmp_path / "first", Numbers(total=10), 2)
     assert warmed.join() is MasterExitCode.DONE
     second = Running(SparkLauncher("second", "local[2]"), tmp_path / "second", Numbers(total=10), 2, attempts=0)

@@ -12,7 +12,7 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch import slot_pool
 from runtime.launch.local import LocalLauncher
-from runtime.launch.slot_pool import SlotPool
+from runtime.launch.slot_pool import SlotPool, StartMember
 from runtime.launch.spark import cores_for
 from runtime.launch.standalone_cluster import Holder, describe_cluster
 from runtime.master.launcher import SlotPhase
@@ -34,18 +34,17 @@ class Cluster(LocalLauncher):
     def loss(self) -> str:
         return "" if self.lives else "its Spark context has stopped"
 
-    def open(self, pool: SlotPool, job: CompiledJob) -> None:
-        super().open(pool, job)
+    def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
         while self.there < job.graph.parallelism and not pool.is_dismissed:
             pool.on_status(SlotPhase.WAITING, self.there, "held by other (2)")
             threading.Event().wait(0.01)
+        return super().open(pool, job)
 
-    def start_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
-        if self.losses:
-            self.losses -= 1
+    def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
+        if number < self.losses:
             pool.on_end(number, "the executor is gone", is_retried=True)
         else:
-            super().start_member(pool, number, job)
+            super().run_member(pool, number, job)
 
 
 SOON = ShortageReports(grace_ms=0, interval_ms=20, poll_s=0.02)
@@ -84,9 +83,9 @@ class SlowCluster(Cluster):
         super().__init__(there=3)
         self.answers, self.connects = threading.Event(), threading.Event()
 
-    def open(self, pool: SlotPool, job: CompiledJob) -> None:
+    def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
         self.answers.wait(60)
-        super().open(pool, job)
+        return super().open(pool, job)
 
     def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
         if number == 1:

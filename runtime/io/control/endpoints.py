@@ -30,7 +30,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
     token: int
     secret: str
-    slot: int
+    slot: int  #: for the pool of a run, the number of the member
     pid: int
     host: str
     address: str  #: address of the slot's exchange

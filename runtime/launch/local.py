@@ -86,6 +86,7 @@ class LocalLauncher(SlotPoolLauncher):
 
     def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
         def run(start: StartSlot) -> None:
+            threading.current_thread().name = f"slot-{start.slot}"
             config = SlotConfig(
                 index=start.slot, token=Token(start.token), secret=start.secret, master=start.master, job=job
             )

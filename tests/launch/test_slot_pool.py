@@ -382,7 +382,7 @@ def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothin
     trouble = Trouble()
     job = Running(tmp_path, trouble, exit_timeout_s=0.3, stop_timeout_s=0.1)
     job.wait_for(lambda: job.checkpoints(1) >= 1)
-    zombies = [thread for thread in threading.enumerate() if thread.name.startswith("member-")]
+    zombies = [thread for thread in threading.enumerate() if thread.name in ("slot-0", "slot-1")]
     trouble.hangs.set()
     assert trouble.hung.wait(PATIENCE_S)
     trouble.raises.set()

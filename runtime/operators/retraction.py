@@ -1,8 +1,9 @@
 """Aggregates of a changelog, whose rows may take back earlier rows (Flink: `retract` of an aggregate function).
 
 A row with op `update_before` or `delete` subtracts the row that it takes back, so it needs the same values. Counts and
-sums are exact, also if a row is taken back before it arrives. A sum of floats keeps the rounding of its additions until
-its last value is gone. Minimum and maximum keep the number of rows of each value (`CountedExtreme`).
+sums are exact, also if a row is taken back before it arrives. A sum of floats keeps the rounding of its additions
+until its last value is gone: a rest is rounding if it is small beside the values that were added. Minimum and maximum
+keep the number of rows of each value (`CountedExtreme`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from runtime.operators.aggregates import (
     count_field,
     count_values,
     in_sequence,
+    valid_values,
 )
 from runtime.operators.counted_extremes import CountedExtreme
 from runtime.ports import OperatorContext
@@ -40,6 +42,7 @@ from runtime.state.keyed_table import KeyedTable
 OP_COLUMN: Final = "op"  #: changelog column with the row kind
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 _KINDS: Final = (INSERT, UPDATE_AFTER, UPDATE_BEFORE, DELETE)
+_ROUNDING: Final = 1e-9  #: of the sum of all magnitudes; the rounding of 4 million additions is less
 _ADDING_KINDS: Final = 2  #: the first kinds of `_KINDS` add rows
 
 
@@ -105,11 +108,19 @@ class RetractableSet(AggregateSet):
         super().__init__({**retractable, OP_COLUMN: Count()})
         self._keys = tuple(keys)
         self._retractable: dict[str, RetractableAggregate] = {**retractable, OP_COLUMN: Count()}
-        self._sums = [name for name, each in retractable.items() if isinstance(each, Sum)]
+        self._sums = {name: each for name, each in retractable.items() if isinstance(each, Sum)}
 
     @property
     def names(self) -> list[str]:
         return [name for name in super().names if name != OP_COLUMN]
+
+    def fields(self) -> pa.Schema:
+        """Also the sum of the magnitudes in each sum of floats, since it was 0."""
+        sizes = [pa.field(f"{name}:size", pa.float64(), nullable=False) for name in self._sums]
+        return pa.schema([*super().fields(), *sizes])
+
+    def state_types(self, schema: pa.Schema) -> list[Any]:
+        return [*super().state_types(schema), *([pa.float64()] * len(self._sums))]
 
     @property
     def by_name(self) -> Mapping[str, Aggregate]:
@@ -134,8 +145,8 @@ class RetractableSet(AggregateSet):
             each.accumulate_signed(state, name, batch, at, signs) for name, each in self._retractable.items()
         ]:
             change()
-        for name in self._sums:
-            _clear_rounding(state, name, at)
+        for name, aggregate in self._sums.items():
+            _clear_rounding(state, name, *valid_values(batch.column(*(aggregate.columns() or ())), at))
 
     def results(self, state: StateColumns, row_ids: Positions) -> list[pa.Array]:
         return [self._aggregates[name].result(state, name, row_ids) for name in self.names]
@@ -167,11 +178,26 @@ def _retractable(name: str, aggregate: Aggregate) -> Any:
     raise JobRejected("no-retraction", name, detail)
 
 
-def _clear_rounding(state: StateColumns, name: str, at: Positions) -> None:
-    """Sets sums of floats without values to 0: the rest of other roundings would stay in later sums."""
-    sums = state.column(f"{name}:sum")
-    if sums.dtype == np.float64:
-        sums[at[state.column(f"{name}:count")[at] == 0]] = 0.0
+def _clear_rounding(state: StateColumns, name: str, values: Values, at: Positions) -> None:
+    """Sets sums of floats without values to 0: the rest of roundings would stay in later sums.
+
+    Another rest is of values that were taken back before they arrive.
+
+    Args:
+        values: the values that were added or taken back.
+
+    Raises:
+        DataRejected: a sum is infinite, so that no value could be taken back.
+    """
+    sums, sizes = state.column(f"{name}:sum"), state.column(f"{name}:size")
+    if sums.dtype != np.float64:
+        return
+    with np.errstate(over="ignore"):
+        np.add.at(sizes, at, np.abs(values))
+    if not np.isfinite(sums[at]).all():
+        raise DataRejected(f"the sum {name!r} exceeds the range of float64")
+    empty = at[(state.column(f"{name}:count")[at] == 0) & (np.abs(sums[at]) <= _ROUNDING * sizes[at])]
+    sums[empty] = sizes[empty] = 0.0
 
 
 def _are_zero(values: Values) -> Mask:

@@ -150,10 +150,9 @@ class RunningAggregate(Operator):
         """Frees the state of keys without rows. It is kept while a row is awaited that was taken back before."""
         if self._retractable is None or not len(row_ids):
             return
-        unmatched = int(np.count_nonzero(self._retractable.row_counts(self._table, row_ids) < 0))
-        if unmatched:
-            self._context.count(UNMATCHED_COUNTER, unmatched)
         empty = row_ids[self._retractable.are_empty(self._table, row_ids)]
+        if len(empty) < len(row_ids):
+            self._context.count(UNMATCHED_COUNTER, len(row_ids) - len(empty))
         if len(empty):
             self._table.delete(empty)
 

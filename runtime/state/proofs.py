@@ -7,7 +7,6 @@ the rows of segments. So a rewrite that loses, doubles or changes an entry diffe
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -16,9 +15,8 @@ import pyarrow as pa
 
 from runtime.core.snapshot.proofs import GroupProof, StateProof, proof_difference
 from runtime.errors import CorruptState
-from runtime.kernels.hash_constants import NULL_HASH
 from runtime.state.index.factorise import distinct_codes
-from runtime.state.index.hashing import Hashes, HashInput, hash_rows, value_input
+from runtime.state.index.hashing import Hashes, hash_values
 from runtime.state.primary_key import BROADCAST_GROUP, Groups, PrimaryKey
 
 HASHED_ROWS: Final = 1 << 16  #: rows that are copied to be hashed at a time
@@ -176,11 +174,8 @@ def check_proof(name: str, expected: StateProof, actual: StateProof) -> None:
 
 def add_broadcast_rows(sums: ProofSums, batch: pa.RecordBatch) -> None:
     """Adds rows of broadcast state, which are all in one key group. The hash leaves out columns of nested types."""
-    inputs = [HashInput(np.full(batch.num_rows, NULL_HASH))]
-    for column in batch.columns:
-        with suppress(TypeError, pa.ArrowException):  # a type that cannot be a key
-            inputs.append(value_input(column))
-    sums.add(np.full(batch.num_rows, BROADCAST_GROUP, dtype=np.int32), hash_rows(inputs))
+    groups = np.full(batch.num_rows, BROADCAST_GROUP, dtype=np.int32)
+    sums.add(groups, hash_values(batch.columns, batch.num_rows))
 
 
 class ProofHistory:

@@ -28,9 +28,10 @@ _SUM_LIMIT: Final = 1 << 64
 
 @dataclass(frozen=True)
 class RowSum:
-    """Rows between two stages, in any order: their number, and the sum of their owners and key hashes (modulo 2^64).
+    """Rows between two stages, in any order: their number, and the sum of their owners and hashes (modulo 2^64).
 
-    The sum differs if as many rows were lost as doubled, unless their keys are equal.
+    The hash is that of the keys, behind an exchange without keys that of all columns but those of nested types. So the
+    sum differs if as many rows were lost as doubled, unless their keys, or these columns, are equal.
     """
 
     rows: int = 0
@@ -38,7 +39,7 @@ class RowSum:
 
     @classmethod
     def of(cls, owners: Any, hashes: Any) -> RowSum:
-        """The sum of rows with these owners and key hashes (integer arrays)."""
+        """The sum of rows with these owners and hashes (integer arrays)."""
         return cls(len(owners), (int(owners.sum()) + int(hashes.sum())) % _SUM_LIMIT)
 
     def __add__(self, other: RowSum) -> RowSum:

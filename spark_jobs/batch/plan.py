@@ -12,7 +12,7 @@ of them. A step with two streams reads the rows of both in one order (`ReadRows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -22,6 +22,7 @@ import pyarrow as pa
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import CompiledJob, PreAggregation
+from runtime.errors import JobRejected
 from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.keyed_process import KeyedProcess
 from runtime.operators.functions.process import Process
@@ -33,7 +34,7 @@ from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator, Sink, Source
 from spark_jobs.batch.columns import StepColumns, is_build
 from spark_jobs.batch.late_rows import LateRule
-from spark_jobs.batch.wire import FrameSchema, WireSchema
+from spark_jobs.batch.wire import MAX_BRANCHES, FrameSchema, WireSchema
 from spark_jobs.sources.frames import FrameShape
 
 
@@ -104,6 +105,7 @@ class EmitRows:
         owners: number of subtasks behind the exchange; 0: there is no exchange.
         late_rule: the rule of the operator behind the exchange.
         target: uid of that operator.
+        branch: number of this stage among those that emit the same stream to a union.
     """
 
     outputs: tuple[tuple[str, WireSchema], ...]
@@ -116,6 +118,7 @@ class EmitRows:
     partitioner: Partitioner | None = None
     late_rule: LateRule | None = None
     target: str = ""
+    branch: int = 0
 
     @cached_property
     def frame(self) -> FrameSchema:
@@ -311,7 +314,11 @@ class _Planner:
                 partitioner=self._job.edges[number].partitioner,
                 target=step.uid,
             )
-            stages += [self._close(before, emit) for before in self._preceding_stages(edge)]
+            branches = self._preceding_stages(edge)
+            if len(branches) > MAX_BRANCHES:
+                detail = f"BATCH unites at most {MAX_BRANCHES} streams, not {len(branches)}: run this job in STREAMING"
+                raise JobRejected("union-in-batch", step.uid, detail)
+            stages += [self._close(before, replace(emit, branch=branch)) for branch, before in enumerate(branches)]
         if by_key and len(inputs) > 1:
             (first, _), (second, _) = inputs
             check_key_pairs(step.uid, first.keys, second.keys, *(stream.schema for stream in streams))

@@ -106,10 +106,10 @@ class Emitter(Tail):
         times: Any = self.watermark
         if self._emit.exchange is ExchangeKind.HASH:
             times = 0 if self._emit.time is None else event_times_ms(batch, self._emit.time)
-        rows = stream.encode(batch, owners, hashes, times, self._index, self._emitted_rows)
+        rows = stream.encode(batch, owners, hashes, times, self._index, self._emitted_rows, self._emit.branch)
         self._ready.append(self._emit.frame.with_all_columns(rows))
         self._emitted_rows += batch.num_rows
-        self._tally.count_written(stream.number, row_sum(rows))
+        self._tally.count_written(stream.number, row_sum(rows, rows.columns[-len(stream.carriers) :]))
 
     def _owners_and_hashes(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         emit = self._emit

@@ -8,7 +8,7 @@ a sink sees it. So STREAMING and BATCH write the same types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import DataRejected, JobRejected
+from runtime.state.index.hashing import hash_values
 from spark_jobs.batch.counts import RowSum
 from spark_jobs.column_types import carrier_of, spark_schema
 
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
 OWNER_COLUMN: Final = "owner"  #: index of the target subtask
 HASH_COLUMN: Final = "hash"  #: hash of the key
 TIME_COLUMN: Final = "time"  #: event time, ms; of rows without a hash, the watermark of their source before them
-ORDER_COLUMN: Final = "order"  #: stream, emitting subtask and row number; negative: a marker that only names an owner
+ORDER_COLUMN: Final = "order"  #: stream, branch, subtask and row number: unique; negative: a marker, which has no row
 _SHUFFLE_SCHEMA: Final = pa.schema(
     [(OWNER_COLUMN, pa.int32()), (HASH_COLUMN, pa.int64()), (TIME_COLUMN, pa.int64()), (ORDER_COLUMN, pa.int64())]
 )
-_ROW_BITS: Final = 40  #: low bits of `order` hold the row number within the emitting subtask
+_ROW_BITS: Final = 34  #: low bits of `order` hold the row number within the emitting subtask
 _INDEX_BITS: Final = 15  #: the next bits hold the index of the subtask
-STREAM_SHIFT: Final = _ROW_BITS + _INDEX_BITS  #: the high bits hold the number of the stream
+_BRANCH_BITS: Final = 6  #: the next bits hold the branch: several stages emit a stream before a union
+_BRANCH_SHIFT: Final = _ROW_BITS + _INDEX_BITS
+STREAM_SHIFT: Final = _BRANCH_SHIFT + _BRANCH_BITS  #: the high bits hold the number of the stream
+MAX_BRANCHES: Final = 1 << _BRANCH_BITS
 MAX_STREAMS: Final = 1 << (63 - STREAM_SHIFT)
 
 Hashes = npt.NDArray[np.int64]
@@ -134,7 +138,7 @@ class WireSchema:
         return f"{self.number}_{number}_{_SPECIAL_CHARACTERS.sub('_', self.schema.names[number])}"
 
     def encode(
-        self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int
+        self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int, branch: int = 0
     ) -> pa.RecordBatch:
         """Encodes rows for Spark.
 
@@ -142,9 +146,11 @@ class WireSchema:
             owners, hashes, times: an array with a value per row each, or a single number for all rows.
             index: index of the emitting subtask.
             first: number of rows that the emitting subtask has emitted before `batch`.
+            branch: number of the emitting stage among those that emit the stream to a union.
         """
         rows = batch.num_rows
-        first_order = (self.number << STREAM_SHIFT) + ((index % (1 << _INDEX_BITS)) << _ROW_BITS) + first
+        first_order = (self.number << STREAM_SHIFT) + (branch << _BRANCH_SHIFT)
+        first_order += ((index % (1 << _INDEX_BITS)) << _ROW_BITS) + first
         order = first_order + np.arange(rows, dtype=np.int64)
         added = [_column(owners, np.int32, rows), _column(hashes, np.int64, rows), _column(times, np.int64, rows)]
         carriers = [self._encode_column(column, number) for number, column in enumerate(batch.columns)]
@@ -223,21 +229,26 @@ class FrameSchema:
         hashes = some.column(1).to_numpy()
         if len(self.streams) == 1:
             (stream,) = self.streams
-            batch = stream.decode(some.columns[len(_SHUFFLE_SCHEMA) :])
-            return OwnerRows((batch,), owner, hashes, {stream.number: row_sum(some)}, watermark=watermark)
+            carriers = some.columns[len(_SHUFFLE_SCHEMA) :]
+            sums = {stream.number: row_sum(some, carriers)}
+            return OwnerRows((stream.decode(carriers),), owner, hashes, sums, watermark=watermark)
         inputs = order >> STREAM_SHIFT
-        batches, sums, start = [], {}, len(_SHUFFLE_SCHEMA)
+        batches, sums, start = list[pa.RecordBatch](), {}, len(_SHUFFLE_SCHEMA)
         for stream in self.streams:
             rows = some.filter(pa.array(inputs == stream.number))
-            batches.append(stream.decode(rows.columns[start : start + len(stream.carriers)]))
-            sums[stream.number] = row_sum(rows)
+            carriers = rows.columns[start : start + len(stream.carriers)]
+            batches.append(stream.decode(carriers))
+            sums[stream.number] = row_sum(rows, carriers)
             start += len(stream.carriers)
         return OwnerRows(tuple(batches), owner, hashes, sums, inputs, watermark)
 
 
-def row_sum(encoded: pa.RecordBatch) -> RowSum:
-    """The sum of encoded rows."""
-    return RowSum.of(encoded.column(0).to_numpy(), encoded.column(1).to_numpy())
+def row_sum(encoded: pa.RecordBatch, carriers: Sequence[pa.Array]) -> RowSum:
+    """The sum of encoded rows. `carriers`: the columns of their stream, hashed where the exchange has no keys."""
+    hashes = encoded.column(1).to_numpy()
+    if not hashes.any():
+        hashes = hash_values(carriers, encoded.num_rows).view(np.int64)
+    return RowSum.of(encoded.column(0).to_numpy(), hashes)
 
 
 def to_stream(batch: pa.RecordBatch) -> bytes:

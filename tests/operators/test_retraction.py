@@ -276,12 +276,22 @@ def test_a_row_that_is_taken_back_before_it_arrives_is_counted_once() -> None:
     assert {len(table) for table in harness.state.tables.values()} == {0}
 
 
-def test_rows_that_cancel_out_leave_a_key_that_waits() -> None:
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64()])
+def test_rows_that_cancel_out_leave_a_key_that_waits(kind: pa.DataType) -> None:
     """Two rows, two others taken back: no row is left, but the sum shows that two are awaited."""
     harness = retracting({"total": Sum("v")})
-    assert harness.process(rows(("a", 7, INSERT), ("a", 5, DELETE))) == []
-    (row,) = harness.process(rows(("a", 5, INSERT)))
+    assert harness.process(rows(("a", 7, INSERT), ("a", 5, DELETE), kind=kind)) == []
+    assert harness.context.counters == {UNMATCHED_COUNTER: 1}
+    (row,) = harness.process(rows(("a", 5, INSERT), kind=kind))
     assert row == {"k": "a", "total": 7, "op": INSERT}
+
+
+def test_a_sum_of_floats_without_end_is_refused() -> None:
+    """Nothing could be taken back from infinity."""
+    harness = retracting({"total": Sum("v")})
+    harness.process(rows(("a", 1.5e308, INSERT), kind=pa.float64()))
+    with pytest.raises(DataRejected, match="the sum 'total' exceeds the range of float64"):
+        harness.process(rows(("a", 1.5e308, INSERT), kind=pa.float64()))
 
 
 def test_the_rounding_of_floats_goes_with_their_last_value() -> None:

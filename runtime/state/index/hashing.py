@@ -20,6 +20,7 @@ Compiled kernels (`runtime.kernels.hashes`) compute the hash.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -237,6 +238,15 @@ def hash_value_texts(column: pa.Array) -> Hashes:
 def value_input(column: pa.Array) -> HashInput:
     """A value column as an input of `hash_rows`, for proofs. Raises TypeError as `hash_input`."""
     return hash_input(column, hash_value_texts)
+
+
+def hash_values(columns: Sequence[pa.Array], rows: int) -> Hashes:
+    """A hash per row of value columns, for proofs. It leaves out columns of nested types."""
+    inputs = [HashInput(np.full(rows, NULL_HASH))]
+    for column in columns:
+        with suppress(TypeError, pa.ArrowException):  # a type that cannot be a key
+            inputs.append(value_input(column))
+    return hash_rows(inputs)
 
 
 def padded(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -308,6 +308,8 @@ def test_the_stages_in_front_of_a_union_contain_it_up_to_the_next_exchange() -> 
         ("numbers → both → a", ()),
         ("third → again → end", ()),
     ]
+    tails = [stage.tail for stage in stages if isinstance(stage.tail, EmitRows)]
+    assert sorted(tail.branch for tail in tails) == [0, 1], "no two rows that the exchange reads have the same place"
 
 
 def test_a_union_of_other_columns_is_refused_before_anything_starts() -> None:

@@ -38,14 +38,14 @@ from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from runtime.operators.output_tag import OutputTag
 from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch.columns import StepColumns
-from spark_jobs.batch.counts import Reports, TaskReport
+from spark_jobs.batch.counts import Reports, RowSum, TaskReport
 from spark_jobs.batch.execute import check_partitions, repeated_check
 from spark_jobs.batch.late_rows import late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, stages_of
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
 from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
-from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, FrameSchema, WireSchema
+from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, FrameSchema, WireSchema, row_sum
 from spark_jobs.column_types import carrier_of
 from spark_jobs.sources.frames import FrameShape
 from spark_jobs.sources.table import from_spark
@@ -319,6 +319,29 @@ def test_the_owner_of_rows_comes_from_the_data() -> None:
     wire_batch = pa.concat_batches([wire.encode(batch, owner, 0, 0, 5, 0) for owner in (0, 2)])
     chunks = list(FrameSchema((wire,)).decode(wire_batch))
     assert [rows.owner for rows in chunks] == [0, 2]
+
+
+def test_a_lost_and_a_doubled_row_change_the_sum_behind_an_exchange_without_keys() -> None:
+    """A repeated task may emit its rows in another order: each owner then has as many rows as before."""
+    wire = WireSchema("rows", SCHEMA)
+    first, second = (pa.RecordBatch.from_pylist([{"key": key, "at": 1}], SCHEMA) for key in (1, 2))
+    written, read = (
+        [wire.encode(batch, owner, 0, 0, 0, owner) for owner, batch in enumerate(batches)]
+        for batches in ((first, second), (first, first))
+    )
+    sums = [
+        sum((row_sum(rows, rows.columns[-len(wire.carriers) :]) for rows in sent), RowSum()) for sent in (written, read)
+    ]
+    assert sums[0] != sums[1]
+    assert sums[0].rows == sums[1].rows
+
+
+def test_rows_of_the_branches_of_a_union_have_different_places() -> None:
+    """Rows of one place have an order of Spark's, which a repeated task may not keep."""
+    wire = WireSchema("rows", SCHEMA)
+    batch = pa.RecordBatch.from_pylist([{"key": 1, "at": 1}], SCHEMA)
+    places = [wire.encode(batch, 0, 0, 0, index, 0, branch)["order"][0] for branch in (0, 63) for index in (0, 9)]
+    assert len(set(places)) == len(places)
 
 
 def test_every_type_has_a_carrier_and_comes_back() -> None:

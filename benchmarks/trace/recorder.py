@@ -109,6 +109,7 @@ class Recorder:
         self.trace = Trace()
         self._packages = frozenset(packages)
         self._thread, self._lock = _Thread(), threading.Lock()
+        self._traced: list[threading.Thread] = []
         self._queues: dict[int, tuple[Any, list[int]]] = {}  #: holds the queue: its identity must not be reused
         self._known: dict[CodeType, Function | None] = {}
 
@@ -121,6 +122,7 @@ class Recorder:
         threading.setprofile(None)
         sys.setprofile(None)
         gc.enable()
+        self.trace.threads = {number: thread.name for number, thread in enumerate(self._traced)}
 
     def adopt(self) -> None:
         if sys.getprofile() is None:
@@ -192,8 +194,8 @@ class Recorder:
         here = self._thread
         if here.number < 0:
             with self._lock:
-                here.number = len(self.trace.threads)
-                self.trace.threads[here.number] = threading.current_thread().name
+                here.number = len(self._traced)
+                self._traced.append(threading.current_thread())
         return here
 
 

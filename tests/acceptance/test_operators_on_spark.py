@@ -91,7 +91,7 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
             run.wait_for(lambda: any(manifest.token == run.records.token for manifest in run.manifests))
             run.wait_for(lambda: len(_slots(run)) == 2 and all(row["memory_bytes"] for row in _slots(run)))
             assert all(row["memory_bytes"] < bound_mb << 20 for row in _slots(run))
-            pids, failed = {row["pid"] for row in _slots(run)}, len(run.records.details)
+            pids, failed = {row["index"]: row["pid"] for row in _slots(run)}, len(run.records.details)
             cause.touch()
             run.wait_for(lambda failed=failed: len(run.records.details) > failed)  # type: ignore[misc]
             cause.unlink()
@@ -102,7 +102,9 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
             assert re.match(r"Slot [01] on host '", detail["message"])
             assert detail["operator"] == ("" if cause is grow else "trouble")
             run.wait_for(lambda number=number: run.records.live.get("restarts", 0) >= number)  # type: ignore[misc]
-            run.wait_for(lambda pids=pids: _are_replaced(run, pids))  # type: ignore[misc]
+            run.wait_for(lambda: len(_slots(run)) == 2)
+            replaced = {row["index"] for row in _slots(run) if row["pid"] != pids[row["index"]]}
+            assert replaced == {detail["slot"]}, "its sibling stays, with the memory that it has freed"
         hurry.touch()
         run.wait_for(lambda: final_counts(tmp_path / "out") == expected_counts(source))
         run.end("drain")
@@ -113,11 +115,6 @@ def _slots(run: Run) -> list[dict[str, Any]]:
     """None while slots are waited for."""
     slots: list[dict[str, Any]] = run.records.live.get("slots", [])
     return slots
-
-
-def _are_replaced(run: Run, pids: set[int]) -> bool:
-    """Whether both slots are processes that were not there before."""
-    return len(_slots(run)) == 2 and not pids & {row["pid"] for row in _slots(run)}
 
 
 def test_what_operators_hold_moves_over_two_rescales(launcher: SparkLauncher, tmp_path: Path) -> None:

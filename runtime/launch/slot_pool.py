@@ -45,7 +45,7 @@ class SlotPool:
     """Master's view of the pool members of a run. Thread-safe.
 
     Args:
-        numbers: of the members; no number comes twice.
+        numbers: numbers of its members; the launcher uses none twice.
     """
 
     def __init__(self, token: Token, size: int, host: str, numbers: Iterator[int]) -> None:
@@ -146,14 +146,15 @@ class SlotPool:
         and members that have not connected since the attempt began.
         """
         with self._changed:
-            is_connecting = self._attempt is not None
+            members, is_connecting = self._members.items(), self._attempt is not None
             self._end_attempt()
-            lost = {number for number, member in self._members.items() if member.slot == lost_slot is not None}
-            lost |= {n for n, member in self._members.items() if is_connecting and not member.is_connected}
+            lost = {number for number, member in members if is_connecting and not member.is_connected}
+            if lost_slot is not None:
+                lost |= {number for number, member in members if member.slot == lost_slot}
             self._changed.wait_for(lambda: self._running_members <= lost, timeout_s)
             lost = (lost & self._members.keys()) | self._running_members
             for number in lost:
-                log.warning("a process for slots hangs, or must run no other slot: it is replaced", member=number)
+                log.warning("a process for slots is replaced", member=number, lost_slot=lost_slot)
                 self._remove(number)
         for number in lost:
             self._server.drop(number)

@@ -42,7 +42,9 @@ from runtime.state.keyed_table import KeyedTable
 OP_COLUMN: Final = "op"  #: changelog column with the row kind
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 _KINDS: Final = (INSERT, UPDATE_AFTER, UPDATE_BEFORE, DELETE)
-_ROUNDING: Final = 1e-9  #: of the sum of all magnitudes; the rounding of 4 million additions is less
+#: Of the sum of all magnitudes. The rounding of a sum of 100 million rows is less. A larger rest keeps its key, and is
+#: counted; a smaller fraction of a long history could hide a row that was taken back too early.
+_ROUNDING: Final = 1e-12
 _ADDING_KINDS: Final = 2  #: the first kinds of `_KINDS` add rows
 
 
@@ -105,9 +107,9 @@ class RetractableSet(AggregateSet):
 
     def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
         retractable = {name: _retractable(name, aggregate) for name, aggregate in aggregates.items()}
-        super().__init__({**retractable, OP_COLUMN: Count()})
+        self._retractable: dict[str, Any] = {**retractable, OP_COLUMN: Count()}
+        super().__init__(self._retractable)
         self._keys = tuple(keys)
-        self._retractable: dict[str, RetractableAggregate] = {**retractable, OP_COLUMN: Count()}
         self._sums = {name: each for name, each in retractable.items() if isinstance(each, Sum)}
 
     @property
@@ -134,7 +136,7 @@ class RetractableSet(AggregateSet):
             extreme.open(context, f"values.{number}", self._keys, table)
 
     def accumulate(self, state: StateColumns, batch: pa.RecordBatch, at: Positions) -> None:
-        """Adds and takes back the rows of a changelog; changes nothing if any aggregate refuses them.
+        """Adds and takes back the rows of a changelog. After an error, some aggregates may have changed.
 
         Raises:
             DataRejected: as `AggregateSet.accumulate`, or `op` holds another value than the row kinds.
@@ -196,7 +198,8 @@ def _clear_rounding(state: StateColumns, name: str, values: Values, at: Position
         np.add.at(sizes, at, np.abs(values))
     if not np.isfinite(sums[at]).all():
         raise DataRejected(f"the sum {name!r} exceeds the range of float64")
-    empty = at[(state.column(f"{name}:count")[at] == 0) & (np.abs(sums[at]) <= _ROUNDING * sizes[at])]
+    rounding = _ROUNDING * np.minimum(sizes[at], np.finfo(np.float64).max)
+    empty = at[(state.column(f"{name}:count")[at] == 0) & (np.abs(sums[at]) <= rounding)]
     sums[empty] = sizes[empty] = 0.0
 
 

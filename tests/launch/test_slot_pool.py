@@ -329,7 +329,7 @@ class Running:
 
 
 class NoExchange(LocalLauncher):
-    """Slot 1 raises before it has spoken to its master."""
+    """Slot 1 raises before it connects to its master."""
 
     def open_exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         if slot == 1:
@@ -337,8 +337,8 @@ class NoExchange(LocalLauncher):
         return super().open_exchange(slot, token, secret, listener)
 
 
-def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) -> None:
-    """S1-04: the other one stands, so nothing but its own word tells of it."""
+def test_a_slot_that_raises_before_it_connects_is_not_waited_for(tmp_path: Path) -> None:
+    """S1-04: no connection of it can be lost, so its member reports the error."""
     records, storage = MemoryRunStore(), str(tmp_path / "state")
     job = counts(Numbers(total=100), tmp_path / "out").compile(2)
     config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())
@@ -351,7 +351,7 @@ def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) 
     assert "no exchange for slot 1" in str(records.failure["message"])
 
 
-def test_what_was_prepared_is_what_the_attempt_runs_in(tmp_path: Path) -> None:
+def test_an_attempt_runs_in_the_prepared_members(tmp_path: Path) -> None:
     launcher, records, storage = CountingLauncher(), MemoryRunStore(), str(tmp_path / "state")
     job = counts(Numbers(total=100), tmp_path / "out").compile(2)
     launcher.prepare(job, records.token)

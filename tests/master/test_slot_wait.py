@@ -22,13 +22,13 @@ from tests.jobs.numbers import Numbers, counts
 
 
 class Cluster(LocalLauncher):
-    """Has `there` slots, and starts places as soon as these are enough. `lives` is for the test to say."""
+    """Has `there` slots, and starts members once these are enough. `lives`: whether more slots can start."""
 
     def __init__(self, there: int) -> None:
         super().__init__()
         self.there = there
         self.lives = True
-        self.losses = 0  #: places that die before a slot runs
+        self.losses = 0  #: members that are lost before a slot runs
 
     @property
     def loss(self) -> str:

@@ -286,6 +286,15 @@ def test_rows_that_cancel_out_leave_a_key_that_waits(kind: pa.DataType) -> None:
     assert row == {"k": "a", "total": 7, "op": INSERT}
 
 
+def test_a_row_that_is_taken_back_too_early_is_no_rounding_beside_a_long_history() -> None:
+    harness = retracting({"total": Sum("v")})
+    history = [("a", 1e6, op) for op in (INSERT, DELETE)] * 1_000
+    harness.process(rows(("a", 1.0, INSERT), *history, kind=pa.float64()))
+    harness.process(rows(("a", 0.5, DELETE), kind=pa.float64()))
+    (row,) = harness.process(rows(("a", 0.5, INSERT), kind=pa.float64()))
+    assert row == {"k": "a", "total": 1.0, "op": INSERT}
+
+
 def test_a_sum_of_floats_without_end_is_refused() -> None:
     """Nothing could be taken back from infinity."""
     harness = retracting({"total": Sum("v")})

@@ -100,7 +100,7 @@ class FaultyJobs:
 
 
 def test_the_pages_of_nine_faulty_jobs_name_their_faults(tmp_path: Path, full_disk: Path, client: Client) -> None:
-    """Issues 16, 39: slow operator behind a shuffle and in the slot of its source, skew, idle input, failing sink, …"""
+    """A slow operator, one in the slot of its source, skew, an idle input, a failing sink, a restart loop, …"""
     client.force_login(User.objects.create_superuser("operator", password="a long enough one"))
     jobs = FaultyJobs(tmp_path)
     alone = jobs.create("dying", chain("dying", tmp_path / "dying"))

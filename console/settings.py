@@ -6,6 +6,7 @@ supported: the code relies on compare-and-set updates, partial indexes and trigg
 
 import hashlib
 import os
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from runtime.access.spark_settings import SETTINGS_VARIABLE, set_added_settings
 from runtime.core.snapshot.manifest_codec import parse_keys
+from runtime.errors import JobRejected
+from runtime.io.store import is_absolute, storage_uri
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.libraries import DISTRIBUTION
 
@@ -75,7 +78,10 @@ def postgres(name: str) -> dict[str, Any]:
 
 
 def folder(name: str, default: Path | None = None) -> Path:
-    return Path(require(name) if default is None else optional(name, str(default))).absolute()
+    path = require(name) if default is None else optional(name, str(default))
+    if "://" in path:
+        raise ImproperlyConfigured(f"{name} must be a folder that every host mounts, not {path}")
+    return Path(path).absolute()
 
 
 def folders(name: str, *default: Path) -> list[Path]:
@@ -87,16 +93,34 @@ def folders(name: str, *default: Path) -> list[Path]:
     return paths
 
 
+def storage(name: str, place: str) -> str:
+    """A folder, or the URI of a prefix in a bucket."""
+    try:
+        return storage_uri(name, place)
+    except JobRejected as error:
+        raise ImproperlyConfigured(str(error)) from None
+
+
+def storages(name: str, default: str) -> list[str]:
+    """Absolute paths and URIs, separated as in PATH."""
+    places = [part for part in re.split(r":(?!//)", optional(name, default)) if part]
+    for place in places:
+        if not is_absolute(place):
+            raise ImproperlyConfigured(f"{name} must hold absolute paths and URIs, not {place!r}")
+    return [storage(name, place) for place in places]
+
+
 # ---------------------------------------------------------------- paths, commands and limits
 
 ROOT = Path(__file__).resolve().parent.parent
 
 WEIR_VAR = folder("WEIR_VAR")
-WEIR_STORAGE = folder("WEIR_STORAGE", WEIR_VAR / "storage")
+#: Storage of checkpoints: a folder that every host mounts, or s3://bucket/prefix.
+WEIR_STORAGE = storage("WEIR_STORAGE", optional("WEIR_STORAGE", str(WEIR_VAR / "storage")))
 WEIR_INPUTS = folder("WEIR_INPUTS", WEIR_VAR / "inputs")
 WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
-#: A restore request may name a savepoint folder only below these roots.
-WEIR_SAVEPOINT_ROOTS = folders("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
+#: A restore request may name a savepoint only below these roots.
+WEIR_SAVEPOINT_ROOTS = storages("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
 #: Keys that sign manifests; a savepoint from another folder must carry such a signature.
 try:
     WEIR_MANIFEST_KEYS = parse_keys(optional("WEIR_MANIFEST_KEY", ""))
@@ -125,6 +149,7 @@ WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second
 WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
 WEIR_HEALTH_S = 5  # verdicts on the health of jobs; the numbers of runs have the same period
+WEIR_ALERT_S = 3  # between looks for alerts to send
 WEIR_STATE_QUERY_TIMEOUT_S = 600
 
 #: Threads of the web server; each keeps a connection to Postgres. Job masters need the other connections.
@@ -143,6 +168,9 @@ WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 WEIR_CHECKPOINT_DAYS = count("WEIR_CHECKPOINT_DAYS") or 30
 WEIR_ATTEMPT_DAYS = count("WEIR_ATTEMPT_DAYS") or 90
 WEIR_OPERATION_DAYS = count("WEIR_OPERATION_DAYS") or 400
+
+#: Address of the console in the links of alerts.
+WEIR_CONSOLE_URL = optional("WEIR_CONSOLE_URL", "http://127.0.0.1:8000")
 
 #: With less free space on a file system of Weir's, in MB, the console is not ready, and jobs have a finding.
 WEIR_MIN_FREE_MB = count("WEIR_MIN_FREE_MB") or 500
@@ -181,15 +209,18 @@ INSTALLED_APPS = [
     "console.metrics",
     "console.health",
     "console.operations",
+    "console.incidents",
+    "console.alerts",
     "console.ui",
     "console.api",
 ]
 
 MIDDLEWARE = [
+    "console.ui.live.pace.PaceMiddleware",
     "console.accounts.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "django.middleware.gzip.GZipMiddleware",
+    "console.accounts.middleware.CompressionMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -322,6 +353,10 @@ SPECTACULAR_SETTINGS = {
         "StageStateEnum": "console.jobs.models.STAGE_STATES",
     },
     "SCHEMA_PATH_PREFIX": r"/api/v1",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "console.api.openapi.document_common_parts",
+    ],
 }
 
 # ---------------------------------------------------------------- Celery: a message is a wake-up, never a fact
@@ -343,6 +378,7 @@ CELERY_TASK_ROUTES = {
     "console.tasks.answer_state_query": {"queue": "stages"},
     "console.tasks.reconcile": {"queue": "housekeeping"},
     "console.tasks.store_verdicts": {"queue": "housekeeping"},
+    "console.tasks.deliver_alerts": {"queue": "housekeeping"},
     "console.tasks.maintain": {"queue": "stages"},  # a pass after a pause has much to aggregate
     "console.tasks.advance_operations": {"queue": "stages"},  # large folders and snapshots take their time
     "console.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
@@ -388,6 +424,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "console.tasks.store_verdicts",
         "schedule": schedule(WEIR_HEALTH_S),
         "options": {"expires": WEIR_HEALTH_S},
+    },
+    "deliver-alerts": {
+        "task": "console.tasks.deliver_alerts",
+        "schedule": schedule(WEIR_ALERT_S),
+        "options": {"expires": WEIR_ALERT_S},
     },
     "maintain-metrics": {
         "task": "console.tasks.maintain",
@@ -436,6 +477,7 @@ LOGGING = {
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},  # at INFO it logs the addresses of webhooks, which may contain secrets
         "waitress.queue": {"level": "ERROR"},  # a warning for each request that waits for a thread
     },
 }

@@ -6,8 +6,8 @@ Their names are also in `console.wakeups`, and in the routes and the schedule of
 from celery import shared_task
 
 from console import wakeups
+from console.alerts import outbox, watching
 from console.checkpoints import state_stage
-from console.health import housekeeping as health
 from console.health import passes
 from console.housekeeping import advance, lineage_folders, old_rows, reconciler, scheduled_operations
 from console.jobs import compilation, pipelines
@@ -19,7 +19,8 @@ shared_task(name=wakeups.STAGE_TASK)(stage_supervisor.supervise)
 shared_task(name=wakeups.COMPILE_TASK)(compilation.compile_version)
 shared_task(name=wakeups.STATE_QUERY_TASK)(state_stage.answer)
 shared_task(name=wakeups.PIPELINES_TASK)(pipelines.sync)
-shared_task(name="console.tasks.store_verdicts")(passes.record_passes("verdicts", health.store_verdicts))
+shared_task(name="console.tasks.store_verdicts")(passes.record_passes("verdicts", watching.watch_jobs))
+shared_task(name="console.tasks.deliver_alerts")(outbox.deliver_alerts)
 shared_task(name="console.tasks.maintain")(passes.record_passes(passes.STAGES, housekeeping.maintain))
 shared_task(name="console.tasks.reconcile")(passes.record_passes(passes.RECONCILER, reconciler.reconcile))
 shared_task(name="console.tasks.run_schedules")(scheduled_operations.run_schedules)

@@ -36,8 +36,9 @@ class Environment:
         return f"http://127.0.0.1:{self.variables['WEIR_HTTP_PORT']}"
 
     @property
-    def storage(self) -> Path:
-        return Path(self.variables["WEIR_STORAGE"])
+    def storage(self) -> str:
+        """The storage of checkpoints: a folder, or the URI of a bucket."""
+        return self.variables["WEIR_STORAGE"]
 
     @property
     def event_log(self) -> Path | None:

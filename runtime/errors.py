@@ -4,7 +4,7 @@
     ├── ProtocolViolation    a bug in Weir: the attempt ends and reports the last events
     ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
     │   ├── CorruptState     a state file is missing or differs from its manifest: restore another one
-    │   └── TargetAway       the system that takes the output is unreachable: waited out, never counted as a failure
+    │   └── TargetAway       an outside system (input, output, object store) does not serve: waited out, never counted
     ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
     ├── SlotOutOfMemory      a slot's process is above its memory bound: more parallelism, or a larger bound, is needed
     ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
@@ -38,7 +38,7 @@ class CorruptState(EnvironmentFailure):
 
 
 class TargetAway(EnvironmentFailure):
-    """A system that a connector reads or writes is unreachable. It is waited out; restarts are not counted."""
+    """A system that a connector or the state storage uses does not serve now. It is waited out and not counted."""
 
 
 class OperatorFailure(WeirError):
@@ -54,6 +54,10 @@ class OperatorFailure(WeirError):
 
 class SlotOutOfMemory(WeirError):
     """The process of a slot uses more memory than `slot_memory_mb`. The message names slot, host, use and bound."""
+
+
+class RowsNotRepeated(WeirError):
+    """A restarted subtask sent other rows than before, which a surviving receiver has processed."""
 
 
 class DataRejected(WeirError):

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
 
 from runtime.access.data_roots import DataRoots
@@ -24,7 +25,9 @@ from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.pipelines import PipelineContext, pipeline
+from runtime.durable import make_folder
 from runtime.errors import JobRejected
+from runtime.io.store import check_folder_storage, storage_uri
 from runtime.master.shared_folders import check_inputs
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, error_summary, spark_session
@@ -124,12 +127,16 @@ def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    flow = pipeline(a.pipeline).dataflow(_params(), PipelineContext("", DataRoots.of_environment(os.environ)))
-    job = flow.compile(a.parallelism)
-    check_inputs(job)
+    check_folder_storage("storage", a.storage)
     settings = SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)
-    with running.plan_with_session(job, lambda: spark_session(settings)) as (plan, spark):
-        return {"rows": running.run_plan(job, plan, spark=spark, storage=a.storage).rows}
+    storage = Path(storage_uri("storage", a.storage))
+    make_folder(storage)
+    with TemporaryDirectory(prefix=".streams-", dir=storage) as streams:  # a run that fails keeps no epochs
+        context = PipelineContext("", DataRoots.of_environment(os.environ), stream_root=streams)
+        job = pipeline(a.pipeline).dataflow(_params(), context).compile(a.parallelism)
+        check_inputs(job)
+        with running.plan_with_session(job, lambda: spark_session(settings)) as (plan, spark):
+            return {"rows": running.run_plan(job, plan, spark=spark, storage=str(storage)).rows}
 
 
 def _state(arguments: argparse.Namespace) -> dict[str, Any]:

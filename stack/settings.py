@@ -79,8 +79,12 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 def require_free_space(settings: Settings) -> None:
     """Raises DiskFull if less than `min_free_mb` are free for `var`, Postgres or the state of jobs."""
-    state = os.environ.get("WEIR_STORAGE")
-    for folder in (settings.var, settings.var / "pg", *([Path(state)] if state else [])):
+    state = os.environ.get("WEIR_STORAGE", "").removeprefix("file://")
+    for folder in (
+        settings.var,
+        settings.var / "pg",
+        *([Path(state)] if state and "://" not in state else []),
+    ):
         free = shutil.disk_usage(_existing_parent(folder)).free
         if free < settings.min_free_mb * _MEGABYTE:
             raise DiskFull(
@@ -124,6 +128,7 @@ def stack_variables(settings: Settings, database: str, broker: str, http_port: i
         "DATABASE_URL": database,
         "CELERY_BROKER_URL": broker,
         "WEIR_VAR": str(settings.var),
+        "WEIR_CONSOLE_URL": environment.get("WEIR_CONSOLE_URL") or f"http://127.0.0.1:{http_port}",
         "WEIR_STORAGE": environment.get("WEIR_STORAGE") or str(settings.var / "storage"),
         "WEIR_INPUTS": environment.get("WEIR_INPUTS") or str(settings.var / "inputs"),
         "WEIR_SECRETS": environment.get("WEIR_SECRETS") or str(settings.var / "secrets"),

@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from django.db import connections
@@ -19,6 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 from runtime.access import redaction
 from tests import example_counts  # noqa: F401 - loads the profile of Hypothesis, which later options may replace
 from tests.emptied_tables import empty_tables
+from tests.s3 import BUCKET, NoServer, S3Server, running_s3
 from tests.slices import parse_slice, select_slice
 
 
@@ -85,6 +88,25 @@ def forgotten_secrets() -> Iterator[None]:
     """A process masks each secret that it has resolved until it ends, and all tests share a process."""
     yield
     redaction._resolved.clear()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server. Where it cannot be installed, the tests that need it are skipped."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_s3(tmp_path_factory.mktemp("s3")))
+        except NoServer as error:
+            pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture
+def bucket_uri(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty storage of its own in a bucket, with the environment of a host that may use it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}/job"
 
 
 @pytest.fixture(scope="session")

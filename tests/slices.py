@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+ROOT: Final = Path(__file__).parent.parent
+
 #: Seconds of a test that takes minutes with its stack, and of any other one.
 _LONG_S: Final = 60
 _SHORT_S: Final = 1
+
+#: The file of slice 0, which has no other: it builds the image and starts the composition of `docker/`.
+COMPOSITION: Final = "tests/docker/test_composition.py"
 
 
 def parse_slice(text: str) -> tuple[int, int]:
@@ -26,6 +32,11 @@ def parse_slice(text: str) -> tuple[int, int]:
 
 def files_of_slice(weights: dict[str, int], number: int, count: int) -> set[str]:
     """The files of a slice. `weights`: expected seconds by file."""
+    if COMPOSITION in weights and count > 1:
+        if number == 0:
+            return {COMPOSITION}
+        others = {file: seconds for file, seconds in weights.items() if file != COMPOSITION}
+        return files_of_slice(others, number - 1, count - 1)
     slices: list[tuple[int, int]] = [(0, each) for each in range(count)]  # seconds so far, slice
     files = set()
     for file in sorted(weights, key=lambda name: (-weights[name], name)):

@@ -67,6 +67,7 @@ TESTS: Final = {
     "The web server has at most": "console/test_server.py::test_threads_keep_their_connections_to_postgres",
     "Failures do not quote": "slot/test_slot.py::test_a_failure_does_not_quote_a_secret_that_the_slot_has_resolved",
     "Logs mask": ("console/ui/test_runlog.py::test_a_log_masks_the_secrets_of_every_connection_of_the_pipeline"),
+    "Channels of alerts": "console/alerts/test_models.py::test_no_page_and_no_error_shows_a_secret",
     "Values of Spark settings": "console/jobs/test_masked_settings.py::test_no_page_and_no_answer_shows_them",
 }
 

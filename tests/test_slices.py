@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.slices import files_of_slice, parse_slice
+from tests.slices import COMPOSITION, ROOT, files_of_slice, parse_slice
 
 
 def test_each_file_is_in_one_slice_and_slices_are_about_equal() -> None:
@@ -11,6 +11,15 @@ def test_each_file_is_in_one_slice_and_slices_are_about_equal() -> None:
     assert sorted(file for files in slices for file in files) == sorted(weights)
     seconds = [sum(weights[file] for file in files) for files in slices]
     assert max(seconds) - min(seconds) <= max(weights.values())
+
+
+def test_the_composition_is_a_slice_of_its_own() -> None:
+    weights = {f"test_{number}.py": 60 for number in range(9)} | {COMPOSITION: 1}
+    slices = [files_of_slice(weights, number, 4) for number in range(4)]
+    assert slices[0] == {COMPOSITION}
+    assert [len(files) for files in slices[1:]] == [3, 3, 3]
+    assert files_of_slice(weights, 0, 1) == set(weights)
+    assert (ROOT / COMPOSITION).is_file()
 
 
 @pytest.mark.parametrize("text", ["", "3", "3/3", "a/2", "-1/2", "1/0"])

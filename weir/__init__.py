@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.sinks.webhook import Webhook as Webhook
     from runtime.connectors.sinks.write_ahead import WriteAheadSink as WriteAheadSink
     from runtime.connectors.sources.directory import DirectorySource as DirectorySource
+    from runtime.connectors.sources.hybrid import then as then
     from runtime.connectors.sources.parquet import ParquetSource as ParquetSource
     from runtime.connectors.sources.sequence import SequenceSource as SequenceSource
     from runtime.connectors.tables.delta import DeltaSink as DeltaSink
@@ -148,6 +149,7 @@ _HOMES = {
     "MapState": "runtime.operators.functions.keyed_state",
     # Sources and formats
     "DirectorySource": "runtime.connectors.sources.directory",
+    "then": "runtime.connectors.sources.hybrid",
     "ParquetSource": "runtime.connectors.sources.parquet",
     "PostgresChanges": "runtime.connectors.postgres.changes",
     "SequenceSource": "runtime.connectors.sources.sequence",

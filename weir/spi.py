@@ -5,7 +5,7 @@
 - A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
   `EmitsChangelog`, `KnowsEventTime`, `StatesDisorder`, `ReadsAlone` and `ReleasesInput` are optional.
 - A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
-  commit). `ChecksColumns` and `ExpiringOutput` are optional.
+  commit). `ChecksColumns`, `ExpiringOutput` and `HasIndependentWriters` are optional.
 - An `EpochTarget` writes the rows of a checkpoint once it has completed; `weir.WriteAheadSink` holds them until then.
 - A format satisfies `Format` and turns a file into `Chunk`s. A `ScannedFormat` also reads parts of files (`Scan`), and
   files of object stores.
@@ -35,6 +35,7 @@ from runtime.ports import (
     EmitsChangelog,
     EpochTarget,
     ExpiringOutput,
+    HasIndependentWriters,
     KnowsEventTime,
     ListsInput,
     Operator,
@@ -75,6 +76,7 @@ __all__ = [
     "ExpiringOutput",
     "Format",
     "Guarantee",
+    "HasIndependentWriters",
     "InputFile",
     "KnowsEventTime",
     "ListsInput",

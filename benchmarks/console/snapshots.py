@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import job_uri
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot
@@ -32,7 +32,7 @@ def store_snapshots(rows: Iterable[Checkpoint], graph: Mapping[str, Any]) -> Non
     groups: int = graph["max_parallelism"]
     operators: dict[CheckpointKind, dict[str, OperatorSnapshot]] = {}
     for row in rows:
-        kind, store = CheckpointKind(row.kind), FileStore(job_root(row.job_id))
+        kind, store = CheckpointKind(row.kind), FileStore(job_uri(row.job_id))
         if kind.is_savepoint or kind not in operators:
             operators[kind] = {each["uid"]: _operator(store, row.path, each, groups) for each in graph["operators"]}
         manifest = Manifest(

@@ -1,7 +1,8 @@
 """100 open tabs at one web process: how long the console takes to answer, and how old the tabs become.
 
-Each tab shows the page of a running job, whose numbers change each second, and polls at the pace of the console's own
-script (`polling.js`). Times are of the client: with one web process they include the wait behind other tabs.
+Each tab shows the page of a running job, whose numbers change each second, and polls at the pace that the console sets,
+as its own script does (`polling.js`). Times are of the client: with one web process they include the wait behind other
+tabs.
 """
 
 import asyncio
@@ -28,15 +29,14 @@ from django.test import Client
 from benchmarks.console.filling import Filled
 from benchmarks.console.measurement import TARGET_MS, TabTimes
 from console.jobs.models import Run
+from console.ui.live.pace import HEADER
 
 NAME: Final = "tabs"  #: for `--only`
 TABS: Final = 100
 SECONDS: Final = 60.0
 WARM_UP_S: Final = 45.0  #: until the tabs have found their pace
-_IDLE_SHARE: Final = 50  #: as in polling.js, like the next three
-_JITTER: Final = 0.5
-_TURN_S: Final = 2.0
-_LONGEST_S: Final = 20.0
+_JITTER: Final = 0.25  #: as in polling.js
+_FIRST_S: Final = 2.0  #: within which all tabs open
 _BLOCK: Final = re.compile(r'id="live-([\w-]+)" data-digest="(\w+)"')
 
 
@@ -103,7 +103,7 @@ async def _open_tabs(port: int, session: str, jobs: list[tuple[int, int]], secon
 
 
 async def _keep_open(web: httpx.AsyncClient, tab: Tab, answers: Answers, until: float, chance: Random) -> None:
-    await asyncio.sleep(chance.random() * _TURN_S)
+    await asyncio.sleep(chance.random() * _FIRST_S)
     tab.blocks = dict(_BLOCK.findall((await web.get(tab.path)).text))
     while (began := time.monotonic()) < until:
         headers = {"HX-Request": "true", "X-Blocks": " ".join(map("=".join, tab.blocks.items()))}
@@ -112,9 +112,7 @@ async def _keep_open(web: httpx.AsyncClient, tab: Tab, answers: Answers, until: 
         answers.add(answer.status_code, took * 1000)
         tab.etag = answer.headers.get("ETag", "")
         tab.blocks |= dict(_BLOCK.findall(answer.text))
-        pause = min(_LONGEST_S, max(_TURN_S, _IDLE_SHARE * took)) * (1 + _JITTER * (chance.random() - 0.5))
-        turns = max(1.0, -(-pause // _TURN_S))  # htmx asks at its own turns
-        await asyncio.sleep(max(0.0, turns * _TURN_S - took))
+        await asyncio.sleep(float(answer.headers[HEADER]) / 1000 * (1 - _JITTER * chance.random()))
 
 
 async def _change_numbers(runs: list[int], until: float) -> None:

@@ -1,4 +1,4 @@
-"""Middleware: a request id for responses, rows and logs, and the access log."""
+"""Middleware: a request id for responses, rows and logs, the access log, and compression."""
 
 import re
 import time
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 from django.http import HttpRequest, HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 
 HEADER = "X-Request-ID"
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -36,6 +37,15 @@ class RequestIdMiddleware:
             )  # fmt: skip
         response.headers[HEADER] = request_id
         return response
+
+
+class CompressionMiddleware(GZipMiddleware):
+    """Compression of responses that permit it. `Cache-Control: no-transform` forbids it, to caches too (RFC 9111)."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        if "no-transform" in response.get("Cache-Control", ""):
+            return response
+        return super().process_response(request, response)
 
 
 def request_id_of(request: HttpRequest) -> str:

@@ -1,4 +1,4 @@
-"""The user, the API tokens and saved views.
+"""The user, the API tokens, the answers to idempotent requests, and saved views.
 
 Django cannot replace the user model later, so it is custom from the first migration.
 """
@@ -81,6 +81,30 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hint}…"
+
+
+class IdempotentRequest(models.Model):
+    """A request of a user with an idempotency key, and its answer. Housekeeping removes it after a day.
+
+    `digest`: of address and body. The transaction of the request writes the row, so each row has an answer.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    user = models.ForeignKey(User, models.CASCADE, related_name="+", db_index=False)
+    key = models.TextField()
+    digest = models.TextField()
+    scopes = models.JSONField(null=True)  #: of the token of the request; null: a session
+    status = models.IntegerField(default=0)
+    headers = models.JSONField(default=dict)
+    answer = models.TextField(default="")
+    created_at = models.DateTimeField(db_default=Now(), db_index=True)
+
+    class Meta:
+        db_table = "weir_idempotent_request"
+        constraints = (models.UniqueConstraint(fields=("user", "key"), name="weir_idempotent_request_key"),)
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class SavedView(models.Model):

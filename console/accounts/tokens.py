@@ -58,6 +58,11 @@ def issue(
     return IssuedToken(token, tuple(map(str, replaced)))
 
 
+def issued_by_request(user: User, request_key: str) -> QuerySet[ApiToken]:
+    """The tokens of `user` that requests with this key have issued."""
+    return ApiToken.objects.filter(user=user, request_key=request_key)
+
+
 def default_expiry() -> datetime:
     """The expiry of a token for which its user chooses no other."""
     return timezone.now() + timedelta(days=settings.WEIR_TOKEN_DAYS)

@@ -14,6 +14,8 @@ from rest_framework.response import Response
 from console.accounts.middleware import request_id_of
 from console.api.base import IF_MATCH, RETRY_AFTER_S, ScopedView, StrictView, location_response
 from console.api.filters import AllOperationFilter, OperationFilter, RunFilter
+from console.api.idempotency import KEY_HEADER, REPLAY_HEADER
+from console.api.json_schemas import integer_from
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
@@ -31,7 +33,11 @@ MAX_WAIT_S = 60
 _POLL_S = 0.25
 #: A waiting request holds a place and a connection, so that the other places stay free for pages.
 _WAITING_PLACES = threading.BoundedSemaphore(max(1, settings.WEIR_WEB_THREADS // 4))
-WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {MAX_WAIT_S}")
+_ABOUT_WAIT = (
+    f"Seconds to wait for the end, at most {MAX_WAIT_S}. A quarter of the threads of the web server may wait; another "
+    "request is answered at once. `Retry-After` is set as long as the end is missing."
+)
+WAIT = OpenApiParameter("wait", integer_from(0), description=_ABOUT_WAIT)
 
 
 class Runs(ScopedView, generics.ListAPIView[Run]):
@@ -82,7 +88,7 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
 
     @extend_schema(
         request=OperationRequest,
-        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, required=False), IF_MATCH],
+        parameters=[IF_MATCH],
         responses={202: OperationSerializer, 403: Problem, 409: Problem, 412: Problem, 422: Problem},
     )
     def post(self, request: Request, job: int) -> Response:
@@ -92,14 +98,14 @@ class Operations(ScopedView, generics.ListAPIView[Operation]):
             user=self.user,
             reason=values["reason"],
             request_id=request_id_of(request._request),
-            idempotency_key=request.headers.get("Idempotency-Key"),
+            idempotency_key=request.headers.get(KEY_HEADER),
             if_match=request.headers.get("If-Match"),
         )
         accepted = services.request(context, self.parent(), values["kind"], values.get("params"))
         body = OperationSerializer(accepted.operation).data
         response = location_response("api:operation", accepted.operation.pk, body)
         if accepted.replayed:
-            response["Idempotent-Replay"] = "true"
+            response[REPLAY_HEADER] = "true"
         return response
 
 

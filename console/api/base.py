@@ -1,10 +1,13 @@
 """Base classes of the API views. Unknown query parameters are errors instead of being ignored."""
 
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
 from django.db.models import Model, QuerySet
 from django.shortcuts import get_object_or_404
+from django_filters.rest_framework import BooleanFilter, CharFilter
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import generics, serializers
 from rest_framework.permissions import SAFE_METHODS
@@ -14,11 +17,14 @@ from rest_framework.reverse import reverse
 
 from console.accounts.models import User
 from console.accounts.refusals import Refused
+from console.api.idempotency import KEY_HEADER, answer_once
 from console.jobs.models import Job
 
-IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, required=False, description="ETag of the job; 412 if the job has changed"
-)
+_IF_MATCH = partial(
+    OpenApiParameter, "If-Match", str, OpenApiParameter.HEADER,
+    description="ETag of the job, or *; 412 if the job has changed. Tags are compared strongly.",
+)  # fmt: skip
+IF_MATCH, REQUIRED_IF_MATCH = _IF_MATCH(required=False), _IF_MATCH(required=True)
 RETRY_AFTER_S = 1
 _PAGING = {"limit", "cursor"}
 
@@ -26,9 +32,11 @@ _PAGING = {"limit", "cursor"}
 class StrictView(generics.GenericAPIView[Any]):
     """Refuses unknown query parameters. `query` names the parameters that the view reads itself.
 
+    A POST with an `Idempotency-Key` is answered once (`console.api.idempotency`).
     `If-Match` is refused on resources without an entity tag: a client that sends it forbids an unconditional update.
     """
 
+    post: Callable[..., Response]
     query: frozenset[str] = frozenset()
     conditional = False  #: POST supports `If-Match`
     filterset_class: Any = None
@@ -42,9 +50,19 @@ class StrictView(generics.GenericAPIView[Any]):
                 dict.fromkeys(unknown, f"This parameter is unknown; known: {parameters}.")
             )
 
+        rows = self.filterset_class.base_filters if self.filterset_class else {}
+        problems = {
+            name: _problem_of(rows[name], str(value)) for name, value in request.query_params.items() if name in rows
+        }
+        if wrong := {name: problem for name, problem in problems.items() if problem}:
+            raise serializers.ValidationError(wrong)
+
         if "If-Match" in request.headers and request.method not in SAFE_METHODS and not self.conditional:
             detail = "If-Match: this resource has no entity tag to compare with. Nothing was changed."
             raise Refused("stale", detail, "If-Match", HTTPStatus.PRECONDITION_FAILED)
+
+        if request.method == "POST" and KEY_HEADER in request.headers and request.user.is_authenticated:
+            self.post = partial(answer_once, self.post)
 
     @property
     def user(self) -> User:
@@ -56,6 +74,13 @@ class StrictView(generics.GenericAPIView[Any]):
         serializer = serializer_class(data=self.request.data)
         serializer.is_valid(raise_exception=True)
         return cast(dict[str, Any], serializer.validated_data)
+
+
+def _problem_of(rows: Any, value: str) -> str:
+    """Why the filter `rows` would ignore `value`; "" if it would not."""
+    if isinstance(rows, BooleanFilter) and value not in ("true", "false"):
+        return "This parameter must be true or false."
+    return "" if value or type(rows) is CharFilter else "This parameter must not be empty."
 
 
 class ScopedView(StrictView):

@@ -19,8 +19,11 @@ from console.accounts.middleware import request_id_of
 from console.accounts.models import all_scopes
 from console.accounts.refusals import InvalidField, Refused
 from console.accounts.throttling import LoginThrottle
-from console.api.base import IF_MATCH, ScopedView, StrictView, location_response
+from console.api.activity import AwaitedView
+from console.api.base import IF_MATCH, REQUIRED_IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
+from console.api.idempotency import KEY_HEADER, reused_key
+from console.api.json_schemas import integer_from
 from console.api.pagination import ByName
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
@@ -29,6 +32,7 @@ from console.api.serializers.definitions import (
     DifferenceSerializer,
     DifferencesSerializer,
     JobChange,
+    JobDetailSerializer,
     JobRequest,
     JobSerializer,
     ListedJobSerializer,
@@ -43,9 +47,9 @@ from console.jobs import editing, services
 from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Connection, Job, JobVersion, Pipeline
 from console.jobs.planned_differences import planned_differences
-from console.jobs.tags import entity_tag, require_match, tag_matches
+from console.jobs.tags import entity_tag, is_known, require_match
 from console.operations.models import OperationKind
-from console.operations.services import OperationRequestContext
+from console.operations.services import OperationRequestContext, check_key
 from console.operations.services import request as request_operation
 from console.runs.selectors import FoundJobs, with_latest_run
 
@@ -53,7 +57,10 @@ _VALUES = ("parallelism", "max_parallelism", "params", "settings")  #: of a vers
 
 
 class TokenLogin(StrictView):
-    """A new token for a user name and a password. Only this response shows it: the console stores a hash."""
+    """A new token for a user name and a password. Only this response shows it: the console stores a hash.
+
+    A repetition with the same `Idempotency-Key` replaces the token of the first request, unless it was used already.
+    """
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -70,7 +77,11 @@ class TokenLogin(StrictView):
         if expires_at is not None and expires_at <= timezone.now():
             raise InvalidField("expires_at", "must lie in the future")
         scopes = [scope for scope in all_scopes() if scope in body.get("scopes", ())]
-        token = tokens.issue(user, expires_at, scopes=scopes)
+        key = request.headers.get(KEY_HEADER)
+        check_key(key)
+        if key is not None and any(issued.scopes != scopes for issued in tokens.issued_by_request(user, key)):
+            raise reused_key()
+        token = tokens.issue(user, expires_at, scopes=scopes, request_key=key)
         return Response({"token": token.text, "scopes": scopes, "expires_at": expires_at})
 
 
@@ -102,7 +113,9 @@ def jobs_with_latest() -> FoundJobs:
 class Jobs(StrictView, generics.ListAPIView[Job]):
     """Jobs, newest first, with their health."""
 
-    queryset = jobs_with_latest().select_related("health")
+    queryset = (
+        jobs_with_latest().select_related("health", "latest_run").defer("latest_run__live", "latest_run__failure")
+    )
     serializer_class = ListedJobSerializer
     filterset_class = JobFilter
 
@@ -133,26 +146,33 @@ def _version_to_duplicate(pk: int) -> JobVersion:
 
 
 class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
-    """A job. Its `ETag` changes with its definition and with the state of its runs."""
+    """A job with its health. Its `ETag` changes with both; `If-Match` does not compare the health."""
 
     conditional = True
-    queryset = jobs_with_latest()
-    serializer_class = JobSerializer
+    queryset = jobs_with_latest().select_related("health", "latest_run__version")
+    serializer_class = JobDetailSerializer
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         job = self.get_object()
-        tag = entity_tag(job)
-        if tag_matches(tag, request.headers.get("If-None-Match", "")):
-            return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
-        return Response(self.get_serializer(job).data, headers={"ETag": tag})
+        data = self.get_serializer(job).data
+        tag = entity_tag(job, data["health"])
+        if is_known(tag, request.headers.get("If-None-Match", "")):
+            return Response(status=HTTPStatus.NOT_MODIFIED, headers=_tag_headers(tag))
+        return Response(data, headers=_tag_headers(tag))
 
     @extend_schema(
         request=JobChange,
-        parameters=[IF_MATCH],
-        responses={200: JobSerializer, 409: Problem, 412: Problem},
+        parameters=[REQUIRED_IF_MATCH],
+        responses={200: JobDetailSerializer, 409: Problem, 428: Problem},
     )
     def patch(self, request: Request, pk: int) -> Response:
-        """Changes facts of the job, or archives it. Nothing changes if one of the facts is refused."""
+        """Changes facts of the job, or archives it. Nothing changes if one of the facts is refused.
+
+        Two edits of the same state cannot overwrite each other: `If-Match` is required, else 428.
+        """
+        if "If-Match" not in request.headers:
+            detail = "If-Match: send the ETag of the job that you read, or * to edit any state of it."
+            raise Refused("precondition-required", detail, "If-Match", HTTPStatus.PRECONDITION_REQUIRED)
         job, changes = self.get_object(), self.body(JobChange)
         archived = changes.pop("archived", None)
         with transaction.atomic():
@@ -162,7 +182,12 @@ class JobDetail(StrictView, generics.RetrieveAPIView[Job]):
                 editing.archive_job(self.user, job, archived=archived, reason=changes.get("reason", ""))
             editing.edit_job(self.user, job, **changes)
         changed = self.get_object()
-        return Response(self.get_serializer(changed).data, headers={"ETag": entity_tag(changed)})
+        data = self.get_serializer(changed).data
+        return Response(data, headers=_tag_headers(entity_tag(changed, data["health"])))
+
+
+def _tag_headers(tag: str) -> dict[str, str]:
+    return {"ETag": tag, "Cache-Control": "no-transform"}
 
 
 class Versions(ScopedView, generics.ListAPIView[JobVersion]):
@@ -180,7 +205,7 @@ class Versions(ScopedView, generics.ListAPIView[JobVersion]):
         responses={202: VersionSerializer, 412: Problem, 422: Problem},
     )
     def post(self, request: Request, job: int) -> Response:
-        """Adds a version. It is compiled in the background: poll Location until its state is ready or rejected."""
+        """Adds a version. It is compiled in the background: read Location with `?wait=30`."""
         body, if_match = self.body(VersionRequest), request.headers.get("If-Match")
         version = services.create_version(self.user, self.parent(), **body, if_match=if_match)
         return location_response("api:version", version.pk, VersionSerializer(version).data)
@@ -194,7 +219,7 @@ class VersionDifferences(ScopedView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter(name, int, description="Number of a version; without both, the newest two are compared")
+            OpenApiParameter(name, integer_from(0), description="Number of a version; default: the newest two")
             for name in ("base", "other")
         ],
         responses={200: VersionDifferencesSerializer, 404: Problem, 422: Problem},
@@ -244,7 +269,7 @@ class EqualVersion(StrictView):
         return location_response("api:version", version.pk, VersionSerializer(version).data)
 
 
-class VersionDetail(StrictView, generics.RetrieveAPIView[JobVersion]):
+class VersionDetail(AwaitedView):
     """A version, with its graph once it is ready."""
 
     queryset = JobVersion.objects.select_related("job")

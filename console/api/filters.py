@@ -48,21 +48,19 @@ class OperationFilter(filters.FilterSet):
 
     kind = filters.ChoiceFilter(choices=choices(OperationKind))
     state = filters.ChoiceFilter(choices=OPERATION_STATES)
+    run = WholeNumber()
 
     class Meta:
         model = Operation
-        fields = ("run",)
+        fields = ()
 
 
 class AllOperationFilter(OperationFilter):
     """Operations of all jobs, also by job, user and text."""
 
+    job = WholeNumber()
     user = filters.CharFilter(field_name="requested_by__username", label="name of the user who requested it")
     q = filters.CharFilter(method="filter_text", label="part of the job's name or of the reason, or a request id")
 
     def filter_text(self, operations: QuerySet[Operation], name: str, value: str) -> QuerySet[Operation]:
         return operations.filter(operations_matching(value))
-
-    class Meta:
-        model = Operation
-        fields = ("run", "job")

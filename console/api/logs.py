@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from console.accounts.refusals import InvalidField
 from console.api.base import StrictView
+from console.api.json_schemas import integer_from
 from console.api.parsing import number_between, whole_number
 from console.api.serializers.base import Problem
 from console.checkpoints.filters import MAX_BIGINT
@@ -80,10 +81,10 @@ class RunLog(StrictView, generics.GenericAPIView[Run]):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("slot", int, description="Index of a slot; absent: the job master"),
-            OpenApiParameter("offset", int, description="First byte; absent: the end of the file"),
+            OpenApiParameter("slot", integer_from(0), description="Index of a slot; absent: the job master"),
+            OpenApiParameter("offset", integer_from(0), description="First byte; absent: the end of the file"),
             OpenApiParameter(
-                "limit", int,
+                "limit", integer_from(MIN_BYTES, MAX_BYTES),
                 description=f"Bytes of the file to read, from {MIN_BYTES} to {MAX_BYTES}; {DEFAULT_BYTES} by default. "
                 "A longer line is left out.",
             ),

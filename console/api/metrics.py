@@ -11,6 +11,7 @@ from rest_framework.request import Request
 
 from console.accounts.refusals import InvalidField
 from console.api.base import ScopedView
+from console.api.json_schemas import integer_from
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
 from console.jobs.models import Run
@@ -86,7 +87,7 @@ class RunMetrics(_OfRun):
         parameters=[
             OpenApiParameter("from", datetime, description="By default an hour before `to`"),
             OpenApiParameter("to", datetime, description="By default now"),
-            OpenApiParameter("step", int, description="Seconds per interval at least; by default the finest that fits"),
+            OpenApiParameter("step", integer_from(0), description="Least seconds per interval; default: the finest"),
             _OPERATOR,
         ],
         responses={200: RunMetricsSerializer, 400: Problem, 404: Problem, 422: Problem},

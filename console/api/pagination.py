@@ -27,6 +27,14 @@ class NewestFirst(CursorPagination):
             raise InvalidField("limit", "must be 1 or more")
         return size
 
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        about = f"Number of rows. {self.page_size} by default, {self.max_page_size} at most"
+        cursor = "Beginning of the page, from `next` or `previous` of another page"
+        return [
+            {"name": "cursor", "in": "query", "schema": {"type": "string"}, "description": cursor},
+            {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1}, "description": about},
+        ]
+
     def parse_position(self, position: str) -> object:
         """The cursor's position; raises ValueError for a cursor that no page issued."""
         return int(position)

@@ -19,8 +19,8 @@ from rest_framework.views import APIView, set_rollback
 
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
+from console.api.serializers.base import PROBLEM_TYPE
 
-MEDIA_TYPE = "application/problem+json"
 _DATABASE_RETRY_AFTER_S = 2
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,19}")  #: stricter than RFC 9110, since other text may be a bare token
 
@@ -76,7 +76,7 @@ def problem(
         "request_id": request_id,
         **(facts or {}),
     }
-    return Response(body, status=http.value, content_type=MEDIA_TYPE)
+    return Response(body, status=http.value, content_type=PROBLEM_TYPE)
 
 
 def _field_errors(error: Refused) -> list[dict[str, str]]:

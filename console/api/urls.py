@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, cluster, definitions, logs, metrics, openapi, problems, saved_views, tokens
+from console.api import activity, cluster, definitions, incidents, logs, metrics, openapi, problems, saved_views, tokens
 from console.api.checkpoints import (
     comparison,
     evidence,
@@ -67,6 +67,11 @@ urlpatterns = [
     path("jobs/<int:job>/rescale/", rescale.RescaleEffects.as_view(), name="rescale-effects"),
     path("jobs/<int:job>/mapping/", mapping.SavepointMapping.as_view(), name="savepoint-mapping"),
     path("cluster/", cluster.ClusterDetail.as_view(), name="cluster"),
+    path("incidents/", incidents.Incidents.as_view(), name="incidents"),
+    path("incidents/<int:pk>/", incidents.IncidentDetail.as_view(), name="incident"),
+    path("incidents/<int:pk>/take/", incidents.IncidentTake.as_view(), name="incident-take"),
+    path("incidents/<int:pk>/notes/", incidents.IncidentNotes.as_view(), name="incident-notes"),
+    path("incidents/<int:pk>/silence/", incidents.IncidentSilence.as_view(), name="incident-silence"),
     path("operations/", activity.AllOperations.as_view(), name="all-operations"),
     path("operations/<uuid:pk>/withdraw/", activity.OperationWithdrawal.as_view(), name="operation-withdrawal"),
     path("operations/<uuid:pk>/", activity.OperationDetail.as_view(), name="operation"),

@@ -15,6 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from console.accounts.read_only import NoAddOrDelete, RequestingAdmin
+from console.checkpoints.filters import OUTCOME_CONDITIONS, OUTCOMES
 from console.checkpoints.models import Checkpoint, ReviewState, Status
 from console.estimated_count import EstimatedPaginator
 from console.jobs.models import Job
@@ -23,7 +24,25 @@ from runtime.core.snapshot.failure_reason import FailureReason
 REVIEW_FIELDS = ("review_state", "review_note")
 _EDITABLE_FIELDS = (*REVIEW_FIELDS, "name", "note")
 _GROUPED_FIELDS = ("id", "reviewer", "reviewed_at", "pinned_at", "pinned_by")  #: not among those of the job master
-_READONLY_FIELDS = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _EDITABLE_FIELDS)
+_READONLY_FIELDS = tuple(
+    "outcome" if field.name == "status" else field.name
+    for field in Checkpoint._meta.fields
+    if field.name not in _EDITABLE_FIELDS
+)
+
+
+class OutcomeFilter(admin.SimpleListFilter):
+    """Filters by the outcome that pages and REST show: an aborted checkpoint has not failed."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(outcome, outcome.replace("_", " ").capitalize()) for outcome in OUTCOMES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> QuerySet[Checkpoint]:
+        condition = OUTCOME_CONDITIONS.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
 
 
 class ReasonFilter(admin.SimpleListFilter):
@@ -66,12 +85,13 @@ def search(rows: QuerySet[Checkpoint], term: str) -> QuerySet[Checkpoint]:
 
 class CheckpointAdmin(NoAddOrDelete, RequestingAdmin):
     list_display = (
-        "job", "number", "kind", "status", "review_state", "name", "triggered", "duration", "size", "reason",
+        "job", "number", "kind", "outcome", "review_state", "name", "triggered", "duration", "size", "reason",
         "reviewer",
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter: ClassVar[Any] = (
-        "review_state", "status", "kind", ReasonFilter, "job__pipeline", ("triggered_at", admin.DateFieldListFilter),
+        "review_state", OutcomeFilter, "kind", ReasonFilter, "job__pipeline",
+        ("triggered_at", admin.DateFieldListFilter),
     )  # fmt: skip
     show_full_result_count = False
     paginator = EstimatedPaginator

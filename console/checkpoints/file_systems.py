@@ -13,6 +13,7 @@ from django.core.cache import cache
 from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints.timed_reads import read_in_time
+from runtime.io.store import is_bucket
 
 _MEGABYTE: Final = 1 << 20
 _POSTGRES: Final = "Postgres"
@@ -80,7 +81,9 @@ def low_file_systems() -> tuple[FileSystem, ...]:
 
 def _folders() -> Mapping[str, Path]:
     """By use."""
-    return {"Checkpoints": settings.WEIR_STORAGE, "Inputs from Spark": settings.WEIR_INPUTS,
+    storage = str(settings.WEIR_STORAGE)
+    checkpoints = {} if is_bucket(storage) else {"Checkpoints": Path(storage)}
+    return {**checkpoints, "Inputs from Spark": settings.WEIR_INPUTS,
             "Logs": settings.WEIR_LOGS, _POSTGRES: settings.WEIR_VAR / "pg"}  # fmt: skip
 
 

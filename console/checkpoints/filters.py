@@ -8,6 +8,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django_filters import rest_framework as filters
+from drf_spectacular.utils import extend_schema_field
 
 from console.checkpoints.models import (
     ABORT_REASON,
@@ -26,7 +27,7 @@ from runtime.core.snapshot.failure_reason import FailureReason
 MAX_BIGINT: Final = 2**63 - 1
 FAILURE_REASONS: Final = tuple(reason for reason in FailureReason if reason not in NOT_FAILURES)
 OUTCOMES: Final = (*(status.value for status in Status), ABORTED, SUPERSEDED)
-_OUTCOMES: Final[Mapping[str, Q]] = {
+OUTCOME_CONDITIONS: Final[Mapping[str, Q]] = {
     **{status.value: Q(status=status.value) for status in (Status.IN_PROGRESS, Status.COMPLETED)},
     Status.FAILED.value: Q(status=Status.FAILED.value, reason__in=FAILURE_REASONS),
     ABORTED: Q(status=Status.FAILED.value, reason=ABORT_REASON),
@@ -37,10 +38,14 @@ _BYTES: Final = {"B": 1, "": 1, **{f"{letter}iB": 1024**power for power, letter 
 _QUANTITY: Final = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z]*)", re.ASCII)
 
 
+@extend_schema_field({"type": "integer", "minimum": 0, "maximum": MAX_BIGINT})
 class WholeNumber(filters.Filter):
-    """An integer filter. Django's own would truncate 1.5 to 1."""
+    """A filter by an integer from 0. Django's own would truncate 1.5 to 1."""
 
     field_class = forms.IntegerField
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_value=0, max_value=MAX_BIGINT, **options)
 
 
 class QuantityField(forms.CharField):
@@ -62,6 +67,7 @@ class QuantityField(forms.CharField):
         return min(round(float(match[1]) * factor), MAX_BIGINT)
 
 
+@extend_schema_field({"type": "string", "pattern": rf"^\d{{1,15}}(\.\d{{1,6}})? *({'|'.join(_MS)})$"})
 class Duration(filters.Filter):
     """A duration in ms, or with a unit: 1500, 2s, 3min."""
 
@@ -71,6 +77,7 @@ class Duration(filters.Filter):
         super().__init__(units=_MS, **options)
 
 
+@extend_schema_field({"type": "string", "pattern": rf"^\d{{1,15}}(\.\d{{1,6}})? *({'|'.join(_BYTES)})$"})
 class Size(filters.Filter):
     """A size in bytes, or with a unit: 4096, 10MiB."""
 
@@ -90,7 +97,6 @@ class CheckpointFilter(filters.FilterSet):
 
     kind = filters.ChoiceFilter(choices=choices(Kind))
     outcome = filters.ChoiceFilter(choices=[(name, name) for name in OUTCOMES], method="of_outcome")
-    status = filters.ChoiceFilter(choices=choices(Status))
     reason = filters.ChoiceFilter(choices=choices(FailureReason), method="of_reason")
     restorable = filters.BooleanFilter(method="of_restorable")
     review_state = filters.ChoiceFilter(choices=REVIEW_STATES)
@@ -100,9 +106,9 @@ class CheckpointFilter(filters.FilterSet):
     larger_than = Size(field_name="size_bytes", lookup_expr="gt", label="bytes, or with a unit: 10MiB")
     name = filters.CharFilter(method="of_name", max_length=100, label="part of the name")
     pinned = filters.BooleanFilter(method="of_pinned")
-    run = WholeNumber(max_value=MAX_BIGINT)
-    version = WholeNumber(method="of_version", max_value=2**31 - 1)
-    number = WholeNumber(max_value=MAX_BIGINT)
+    run = WholeNumber()
+    version = WholeNumber(method="of_version")
+    number = WholeNumber()
 
     class Meta:
         model = Checkpoint
@@ -116,7 +122,7 @@ class CheckpointFilter(filters.FilterSet):
         self._scope = {names[name]: pk for name, pk in route.items()} if job is None else {"job_id": job.pk}
 
     def of_outcome(self, rows: QuerySet[Checkpoint], name: str, value: str) -> QuerySet[Checkpoint]:
-        return rows.filter(_OUTCOMES[value])
+        return rows.filter(OUTCOME_CONDITIONS[value])
 
     def of_reason(self, rows: QuerySet[Checkpoint], name: str, value: str) -> QuerySet[Checkpoint]:
         return rows.filter(status=Status.FAILED.value, reason=value)

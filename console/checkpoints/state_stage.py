@@ -43,7 +43,7 @@ def answer(query_id: int) -> None:
 def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.StageCommand:
     checkpoint = query.checkpoint
     return stages.StageCommand(
-        arguments=["state", "--checkpoint", str(storage.job_root(checkpoint.job_id) / checkpoint.path)],
+        arguments=["state", "--checkpoint", f"{storage.job_uri(checkpoint.job_id)}/{checkpoint.path}"],
         log=Path(settings.WEIR_LOGS) / f"state-query-{query.pk}.log",
         timeout_s=settings.WEIR_STATE_QUERY_TIMEOUT_S,
         stdin=query.request,

@@ -5,39 +5,48 @@ Checksums are verified when state is read. Viewing a checkpoint's state pins the
 storage are read below `WEIR_SAVEPOINT_ROOTS` only.
 """
 
-import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from errno import ENAMETOOLONG
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import structlog
 from django.conf import settings
 
 from console.accounts.refusals import InvalidField, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
+from runtime.core.checkpoint.retention_plan import folder_of_file
 from runtime.core.snapshot.commit import is_same_savepoint
 from runtime.core.snapshot.contents import StoredState, stored_states
 from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
 from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, encode_pin
-from runtime.errors import CorruptState, JobRejected
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
+from runtime.io.store import Store, check_mounted, is_bucket, open_store, storage_uri
 
 log = structlog.get_logger(__name__)
 
 STORAGE_MARKER: Final = ".weir-storage"  #: file in `WEIR_STORAGE`
 _MAX_JOBS: Final = 10  #: newest, one of whose snapshots shows that the storage is mounted
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 8 << 20
 CORRUPT_CODE: Final = "corrupt-checkpoint"
 CHECKPOINT_FIELD, PATH_FIELD, TARGET_FIELD = "params.checkpoint", "params.path", "params.target"
 
 
-def job_root(job_id: int) -> Path:
+def job_uri(job_id: int) -> str:
     """The storage root of a job, which the job master uses too."""
-    return Path(settings.WEIR_STORAGE) / str(job_id)
+    return f"{settings.WEIR_STORAGE}/{job_id}"
+
+
+def job_store(job_id: int) -> Store:
+    return open_store(job_uri(job_id))
+
+
+def shared_store() -> Store:
+    """The storage of all jobs. Each job has a folder in it, whose name is its id."""
+    return open_store(str(settings.WEIR_STORAGE))
 
 
 def load_manifest(checkpoint: Checkpoint) -> Manifest:
@@ -46,12 +55,11 @@ def load_manifest(checkpoint: Checkpoint) -> Manifest:
     Raises:
         Refused: names the file that is missing or damaged, or the storage that cannot be read at the moment.
     """
-    root = job_root(checkpoint.job_id)
     try:
-        return _complete_manifest(checkpoint, root)
+        return _complete_manifest(checkpoint)
     except Refused as refused:
         if refused.code == CORRUPT_CODE:
-            _require_mounted(root)
+            _require_mounted(checkpoint.job_id)
         raise
 
 
@@ -61,21 +69,22 @@ def load_pinned_manifest(checkpoint: Checkpoint) -> Manifest:
     return load_manifest(checkpoint)
 
 
-def _complete_manifest(checkpoint: Checkpoint, root: Path) -> Manifest:
-    file = root / checkpoint.path / MANIFEST_FILE
-    manifest = _read_manifest(file, CHECKPOINT_FIELD)
+def _complete_manifest(checkpoint: Checkpoint) -> Manifest:
+    root = job_uri(checkpoint.job_id)
+    manifest = _read_manifest(root, _manifest_path(checkpoint), CHECKPOINT_FIELD)
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
         detail = f"it is of checkpoint {manifest.checkpoint}, attempt token {manifest.token}"
-        raise _corrupt(f"{file}: {detail}", CHECKPOINT_FIELD)
-    _check_sizes(((root / segment.path, segment) for segment in manifest.files()), CHECKPOINT_FIELD)
+        raise _corrupt(f"{root}/{_manifest_path(checkpoint)}: {detail}", CHECKPOINT_FIELD)
+    files = {segment.path: segment for segment in manifest.files()}
+    _check_sizes(root, files, sorted({folder_of_file(path) for path in files}), CHECKPOINT_FIELD)
     return manifest
 
 
-def _require_mounted(root: Path) -> None:
+def _require_mounted(job_id: int) -> None:
     """Raises Refused if the storage of a job is not there: while it is not mounted, no file counts as missing."""
     try:
-        root.stat()
-    except OSError as error:
+        check_mounted(job_uri(job_id))
+    except EnvironmentFailure as error:
         raise _unreadable(error, CHECKPOINT_FIELD) from error
 
 
@@ -86,19 +95,19 @@ def readable_manifest(checkpoint: Checkpoint) -> Manifest | None:
         Refused: the storage cannot be read at the moment.
     """
     try:
-        return _read_manifest(_manifest_file(checkpoint), CHECKPOINT_FIELD)
+        return _read_manifest(job_uri(checkpoint.job_id), _manifest_path(checkpoint), CHECKPOINT_FIELD)
     except Refused as refused:
         if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise
-        _require_mounted(job_root(checkpoint.job_id))
+        _require_mounted(checkpoint.job_id)
         return None
 
 
 def manifest_bytes(checkpoint: Checkpoint) -> int:
-    """The size of the manifest's file; 0 if it is gone."""
+    """The size of the manifest's file; 0 if it is gone, or the storage cannot be read."""
     try:
-        return _manifest_file(checkpoint).stat().st_size
-    except OSError:
+        return job_store(checkpoint.job_id).size(_manifest_path(checkpoint)) or 0
+    except EnvironmentFailure:
         return 0
 
 
@@ -108,7 +117,8 @@ def recorded_states(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
     Raises:
         Refused: the manifest is missing or damaged.
     """
-    return stored_states(_read_manifest(_manifest_file(checkpoint), CHECKPOINT_FIELD))
+    manifest = _read_manifest(job_uri(checkpoint.job_id), _manifest_path(checkpoint), CHECKPOINT_FIELD)
+    return stored_states(manifest)
 
 
 def pin(checkpoint: Checkpoint) -> None:
@@ -119,13 +129,10 @@ def pin(checkpoint: Checkpoint) -> None:
     if checkpoint.kind != Kind.CHECKPOINT:
         return
     entry = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + PIN_VALIDITY_MS)
-    file = job_root(checkpoint.job_id) / PINS_FOLDER / f"console-{checkpoint.pk}.json"
-    aside = file.with_name(f".tmp-{uuid4().hex}")
     try:
-        file.parent.mkdir(exist_ok=True)
-        aside.write_bytes(encode_pin(entry))
-        aside.replace(file)
-    except OSError as error:
+        check_mounted(job_uri(checkpoint.job_id))
+        job_store(checkpoint.job_id).put(f"{PINS_FOLDER}/console-{checkpoint.pk}.json", [encode_pin(entry)])
+    except EnvironmentFailure as error:
         log.warning("retention may delete the checkpoint while it is read", checkpoint=checkpoint.pk, error=str(error))
 
 
@@ -136,192 +143,229 @@ def needs_folder(checkpoint: Checkpoint, folder: str) -> bool | None:
 
 
 def delete_savepoint(checkpoint: Checkpoint) -> bool:
-    """Deletes the folder of a savepoint, as `_delete`."""
+    """Deletes the files of a savepoint. Idempotent. Returns whether there were any.
+
+    Raises:
+        EnvironmentFailure: among other faults, the storage is not mounted: then no file counts as deleted.
+    """
     assert parse_folder(checkpoint.path) is not None, "Weir names the folders of savepoints"
-    root = job_root(checkpoint.job_id)
-    return _delete(root / checkpoint.path, beside=root)
+    root = job_uri(checkpoint.job_id)
+    _require_deletable(root)
+    return delete_folder(root, checkpoint.path)
 
 
 def delete_clone(clone_id: int, cloned_id: int) -> bool:
-    """Deletes the storage of a clone of the job `cloned_id`, as `_delete`."""
-    return _delete(job_root(clone_id), beside=job_root(cloned_id))
+    """Deletes the storage of a clone of the job `cloned_id`, as `delete_savepoint`."""
+    _require_deletable(job_uri(cloned_id))
+    return delete_folder(str(settings.WEIR_STORAGE), str(clone_id))
 
 
-def _delete(folder: Path, beside: Path) -> bool:
-    """Deletes a folder in the storage of Weir. Idempotent. Returns whether the folder existed.
+def delete_folder(root: str, folder: str) -> bool:
+    """Deletes the files of a folder below `root`. Returns whether it had any.
 
     Raises:
-        OSError: among other faults, the storage is not mounted: then no folder counts as deleted.
+        EnvironmentFailure: the storage fails.
     """
+    store, leftovers = open_store(root), open_store(f"{root}/{folder}").leftover_files()
+    files = [*store.list(f"{folder}/"), *(f"{folder}/{path}" for path in leftovers)]
+    store.delete(files)
+    return bool(files)
+
+
+def _require_deletable(root: str) -> None:
+    """Raises EnvironmentFailure if the folder of a job is missing because the storage is not mounted."""
     try:
-        beside.stat()
-    except FileNotFoundError:
-        if not _marker().is_file():
+        check_mounted(root)
+    except EnvironmentFailure:
+        if not _is_marked():
             raise
-    if not folder.exists():
-        return False
-    shutil.rmtree(folder)
-    return True
 
 
 def mark_storage() -> None:
     """Writes a marker into the storage of Weir as soon as it has a recorded snapshot.
 
     A storage that is not mounted has neither. If the marker is there, the folder of a job that is missing was removed
-    by hand.
+    by hand. A bucket needs none.
 
     Raises:
-        OSError: the storage cannot be read or written.
+        EnvironmentFailure: the storage cannot be read or written.
     """
-    marker = _marker()
-    if not marker.is_file() and _has_snapshot():
-        marker.touch()
+    if not is_bucket(str(settings.WEIR_STORAGE)) and not _is_marked() and _has_snapshot():
+        shared_store().put(STORAGE_MARKER, [])
 
 
-def _marker() -> Path:
-    return Path(settings.WEIR_STORAGE) / STORAGE_MARKER
+def _is_marked() -> bool:
+    try:
+        shared_store().get(STORAGE_MARKER)
+    except CorruptState:
+        return False
+    return True
 
 
 def _has_snapshot() -> bool:
     checkpoints = Checkpoint.objects.filter(status=Status.COMPLETED, discarded_at=None)
     newest = checkpoints.order_by("-job_id", "-number").distinct("job_id").only("job", "path")[:_MAX_JOBS]
-    return any(_manifest_file(row).is_file() for row in newest)
+    return any(map(manifest_bytes, newest))
 
 
-def load_savepoint(path: str) -> tuple[Path, Manifest]:
-    """The savepoint folder `path`, resolved, and its manifest.
+def load_savepoint(path: str) -> tuple[str, Manifest]:
+    """The place of the savepoint at `path`, with its links resolved, and its manifest.
 
     Raises:
-        Refused: the folder is outside the allowed roots, has no complete savepoint, or names files outside it.
+        Refused: the place is outside the allowed roots, has no complete savepoint, or names files outside it.
     """
-    folder = _allowed_folder(path)
-    manifest = _read_manifest(_file_within(folder, MANIFEST_FILE), PATH_FIELD)
+    place = _allowed_place(path)
+    _check_links(place, [MANIFEST_FILE])
+    manifest = _read_manifest(place, MANIFEST_FILE, PATH_FIELD)
     try:
-        files = relative_paths(manifest, str(folder))
+        names = relative_paths(manifest, place)
     except JobRejected as error:
         raise Refused(error.code, f"{error}.", PATH_FIELD) from error
-    _check_sizes(((_file_within(folder, files[s.path]), s) for s in manifest.segments()), PATH_FIELD)
-    return folder, manifest
+    _check_links(place, list(names.values()))
+    _check_sizes(place, {names[s.path]: s for s in manifest.segments()}, [""], PATH_FIELD)
+    return place, manifest
 
 
-def target_roots() -> list[Path]:
-    """The folders below which savepoints may be copied: the roots outside the storage of Weir.
+def target_roots() -> list[str]:
+    """The places below which savepoints may be copied: the roots outside the storage of Weir.
 
-    Symbolic links are not followed, as pages name the roots while the storage hangs. `target_folder` follows them.
+    Symbolic links are not followed, as pages name the roots while the storage hangs. `target_place` follows them.
     """
-    home = Path(settings.WEIR_STORAGE).absolute()
-    roots = [Path(root).absolute() for root in settings.WEIR_SAVEPOINT_ROOTS]
-    return [root for root in roots if not root.is_relative_to(home)]
+    roots = map(str, settings.WEIR_SAVEPOINT_ROOTS)
+    return [root for root in roots if not _is_within(root, str(settings.WEIR_STORAGE))]
 
 
-def target_folder(path: str) -> Path:
-    """The folder `path` for copies of savepoints, resolved. It need not exist.
+def target_place(path: str) -> str:
+    """The place `path` for copies of savepoints, with its links resolved. It need not exist.
 
     Raises:
-        Refused: the folder is outside the allowed roots, or within the storage of Weir, which deletes what it does not
+        Refused: the place is outside the allowed roots, or within the storage of Weir, which deletes what it does not
             know.
     """
-    folder = _allowed_folder(path, TARGET_FIELD)
-    if folder.is_relative_to(Path(settings.WEIR_STORAGE).resolve()):
-        detail = f"{TARGET_FIELD}: {path} lies within WEIR_STORAGE. Name a folder below another root of savepoints."
+    place = _allowed_place(path, TARGET_FIELD)
+    if _is_within(place, _resolve(str(settings.WEIR_STORAGE))):
+        detail = f"{TARGET_FIELD}: {path} lies within WEIR_STORAGE. Name a place below another root of savepoints."
         raise Refused("path-not-allowed", detail, TARGET_FIELD)
-    return folder
+    return place
 
 
-def file_chunks(file: Path) -> Iterator[bytes]:
-    """The bytes of a file, a part at a time."""
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK_BYTES):
-            yield chunk
+def file_chunks(store: Store, path: str, nbytes: int) -> Iterator[bytes]:
+    """The bytes of a file, a part at a time. `nbytes`: what its manifest names; a longer file gives a byte more.
+
+    Raises:
+        CorruptState, EnvironmentFailure: as `Store.get_range`.
+    """
+    offset = 0
+    while chunk := store.get_range(path, offset, min(_CHUNK_BYTES, nbytes + 1 - offset)):
+        yield chunk
+        offset += len(chunk)
+        if offset > nbytes:
+            return
 
 
-def require_no_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
+def require_no_clash(job_id: int, place: str, manifest: Manifest) -> None:
     """Checks that the import folder has no savepoint with the same numbers from another installation.
 
     Raises:
-        Refused: names both folders.
+        Refused: names both places.
     """
-    home = job_root(job_id) / manifest_folder(manifest)
-    if home.resolve() == folder or not (home / MANIFEST_FILE).is_file():
+    root, folder = job_uri(job_id), manifest_folder(manifest)
+    if place == _resolve(f"{root}/{folder}"):
         return
     try:
-        home_manifest = _read_manifest(home / MANIFEST_FILE, CHECKPOINT_FIELD)
+        home_manifest = _read_manifest(root, f"{folder}/{MANIFEST_FILE}", CHECKPOINT_FIELD)
     except Refused as refused:
         if refused.code != CORRUPT_CODE:
             raise
-        return  # the import replaces the damaged copy
+        return  # there is none, or the import replaces the damaged copy
     if not is_same_savepoint(home_manifest, manifest):
-        detail = f"{folder}: the job already has a different savepoint {home.name}, in {home}."
+        detail = f"{place}: the job already has a different savepoint {folder}, in {root}/{folder}."
         raise Refused("savepoint-clash", detail, PATH_FIELD)
 
 
-def _manifest_file(checkpoint: Checkpoint) -> Path:
-    return job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
+def home_folder(job_id: int, place: str, manifest: Manifest) -> str:
+    """The folder of a savepoint below the storage root of its job; "" if `place` is elsewhere."""
+    folder = manifest_folder(manifest)
+    return folder if place == _resolve(f"{job_uri(job_id)}/{folder}") else ""
 
 
-def _allowed_folder(text: str, field: str = PATH_FIELD) -> Path:
-    path = Path(text)
-    if not path.is_absolute() or "\0" in text:
-        raise InvalidField(field, f"must be the absolute path of a folder, not {text!r}")
-    folder = _resolve(path)
-    roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
-    if not any(folder.is_relative_to(root) for root in roots):
-        paths = ", ".join(str(root) for root in roots)
-        raise Refused(
-            "path-not-allowed", f"{field}: folders of savepoints lie below {paths} only, not in {text}.", field
-        )
-    return folder
+def _manifest_path(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.path}/{MANIFEST_FILE}"
 
 
-def _file_within(folder: Path, name: str) -> Path:
-    """A file of a savepoint. A symbolic link out of its folder would bypass the allowed roots."""
-    file = _resolve(folder / name)
-    if not file.is_relative_to(folder):
-        raise Refused(
-            "path-not-allowed", f"{PATH_FIELD}: {folder / name} links to a file outside its folder.", PATH_FIELD
-        )
-    return file
-
-
-def _resolve(path: Path) -> Path:
+def _allowed_place(text: str, field: str = PATH_FIELD) -> str:
     try:
-        return path.resolve()
+        place = storage_uri(field, text) if is_bucket(text) else text
+    except JobRejected as error:
+        raise InvalidField(field, f"must be s3://bucket/prefix, not {text!r}") from error
+    if not is_bucket(place) and (not Path(text).is_absolute() or "\0" in text):
+        raise InvalidField(field, f"must be the absolute path of a folder, or s3://bucket/prefix, not {text!r}")
+    place, roots = _resolve(place), [_resolve(str(root)) for root in settings.WEIR_SAVEPOINT_ROOTS]
+    if not any(_is_within(place, root) for root in roots):
+        detail = f"{field}: savepoints lie below {', '.join(roots)} only, not in {text}."
+        raise Refused("path-not-allowed", detail, field)
+    return place
+
+
+def _is_within(place: str, root: str) -> bool:
+    return f"{place}/".startswith(f"{root.rstrip('/')}/")
+
+
+def _check_links(place: str, names: Sequence[str]) -> None:
+    """Checks the files of a savepoint. A symbolic link out of its folder would bypass the allowed roots."""
+    for name in names if not is_bucket(place) else ():
+        if not _is_within(_resolve(f"{place}/{name}"), place):
+            detail = f"{PATH_FIELD}: {place}/{name} links to a file outside its folder."
+            raise Refused("path-not-allowed", detail, PATH_FIELD)
+
+
+def _resolve(place: str) -> str:
+    try:
+        return place if is_bucket(place) else str(Path(place).resolve())
     except RuntimeError as error:
-        raise _corrupt(f"{path}: its symbolic links form a cycle", PATH_FIELD) from error
+        raise _corrupt(f"{place}: its symbolic links form a cycle", PATH_FIELD) from error
 
 
-def _read_manifest(file: Path, field: str) -> Manifest:
+def _read_manifest(root: str, path: str, field: str) -> Manifest:
+    file = f"{root}/{path}"
     try:
-        if not file.is_file():
-            raise _corrupt(f"{file}: there is no such file", field)
-        return decode_manifest(file.read_bytes(), str(file), settings.WEIR_MANIFEST_KEYS, signed=field == PATH_FIELD)
+        body = open_store(root).get(path)
+    except CorruptState as error:
+        raise _corrupt(f"{file}: there is no such file", field) from error
+    except EnvironmentFailure as error:
+        raise _unreadable(error, field) from error
+    try:
+        return decode_manifest(body, file, settings.WEIR_MANIFEST_KEYS, signed=field == PATH_FIELD)
     except CorruptState as error:
         raise _corrupt(str(error), field) from error
     except JobRejected as error:
         raise Refused(error.code, f"{error}.", field) from error
-    except OSError as error:
+
+
+def _check_sizes(root: str, files: Mapping[str, Segment], folders: Sequence[str], field: str) -> None:
+    """Compares files by path with the sizes in their manifest. `folders`: those that contain them; "": the root."""
+    store, sizes = open_store(root), dict[str, int]()
+    try:
+        for folder in folders:
+            sizes |= store.sizes(folder and f"{folder}/")
+    except EnvironmentFailure as error:
         raise _unreadable(error, field) from error
-
-
-def _check_sizes(files: Iterable[tuple[Path, Segment]], field: str) -> None:
-    for file, segment in files:
-        try:
-            nbytes = file.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            raise _corrupt(f"{file}: there is no such file", field) from None
-        except OSError as error:
-            raise _unreadable(error, field) from error
-        if nbytes != segment.nbytes:
-            raise _corrupt(f"{file}: it has {nbytes} bytes; its manifest names {segment.nbytes}", field)
+    for path, segment in files.items():
+        if path not in sizes:
+            raise _corrupt(f"{root}/{path}: there is no such file", field)
+        if sizes[path] != segment.nbytes:
+            detail = f"it has {sizes[path]} bytes; its manifest names {segment.nbytes}"
+            raise _corrupt(f"{root}/{path}: {detail}", field)
 
 
 def _corrupt(detail: str, field: str) -> Refused:
     return Refused(CORRUPT_CODE, f"{detail}.", field)
 
 
-def _unreadable(error: OSError, field: str) -> Refused:
+def _unreadable(error: EnvironmentFailure, field: str) -> Refused:
     """The refusal for `error`: an outage of the storage, unless the name is too long for any file system."""
-    if error.errno == ENAMETOOLONG:
-        return _corrupt(f"{error.filename}: there is no such file", field)
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno == ENAMETOOLONG:
+        return _corrupt(f"{cause.filename}: there is no such file", field)
     detail = f"Checkpoint storage cannot be read: {error}. Nothing was changed; try again."
     return Refused("storage-away", detail, status=HTTPStatus.SERVICE_UNAVAILABLE)

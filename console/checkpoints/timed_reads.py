@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import load_manifest, load_pinned_manifest, recorded_states, target_folder
+from console.checkpoints.storage import load_manifest, load_pinned_manifest, recorded_states, target_place
 from runtime.core.snapshot.contents import StoredState
 from runtime.core.snapshot.manifest import Manifest
 
@@ -73,12 +73,12 @@ def recorded_states_in_time(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
 
 
 def require_target_in_time(path: str) -> None:
-    """As `storage.target_folder`, for a request: a worker finds the folder again.
+    """As `storage.target_place`, for a request: a worker finds the folder again.
 
     Raises:
-        Refused: as `storage.target_folder`, or the storage does not answer in time.
+        Refused: as `storage.target_place`, or the storage does not answer in time.
     """
-    read_in_time(("target", path), partial(target_folder, path))
+    read_in_time(("target", path), partial(target_place, path))
 
 
 def read_in_time(key: Hashable, load: Callable[[], T]) -> T:

@@ -1,12 +1,13 @@
 """The table of rules, and the verdict on a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from console import formats
+from console.health.ages import read_ages
 from console.health.facts import RunFacts
 from console.health.findings import Finding, Level, Rule, Verdict
 from console.health.rules import attempts, changes, checkpoints, code, flow, schedules, workers
@@ -16,13 +17,14 @@ _S = RunState
 _ACTIVE: Final = frozenset(RunState) - TERMINAL_STATES
 _EXECUTING: Final = _ACTIVE - {_S.QUEUED}
 _CHECKPOINTING: Final = frozenset({_S.RUNNING, _S.RESTARTING})
-_CAUSES_OF_RESTARTS: Final = frozenset({"outage", "memory", "restart-loop"})
+_NAME_THE_ROOT: Final = frozenset({checkpoints.SLOW, flow.FALLS_BEHIND})
 
+_RESCALE: Final = "rescale"
 _CHEAPER: Final = "Raise the parallelism of the job, or make the code of {operator} cheaper."
 
 #: All rules. Findings of the same level have the order of this table: causes before their effects.
 RULES: Final = (
-    Rule("run-failed", {_S.FAILED}, attempts.run_failed, "See below why the run failed and which step comes next."),
+    Rule("run-failed", {_S.FAILED}, attempts.run_failed, "The page of the job has the whole reason and the next step."),
     Rule(
         "outage", _EXECUTING, attempts.outage,
         "Check the storage or service that the message names; the run continues by itself.",
@@ -37,9 +39,9 @@ RULES: Final = (
     ),
     Rule(
         "restart-loop", _EXECUTING, attempts.restart_loop,
-        "See the attempts below for the whole reason; correct the code or the data that it names.",
+        "See the attempts of the run for the whole reason; correct the code or the data that it names.",
     ),
-    Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts below for the whole reason."),
+    Rule("restarting", {_S.RESTARTING}, attempts.restarting, "See the attempts of the run for the whole reason."),
     Rule(
         "lost-lease", _ACTIVE, workers.lost_lease, "Check the host of the Celery worker and the queue runs."
     ),
@@ -55,7 +57,10 @@ RULES: Final = (
         "Check the PySpark stage of {operator} and its target; the run ends once the epochs are delivered.",
     ),
     Rule("old-numbers", FLOWING_STATES, workers.old_numbers, "See the log of the job master, and Postgres."),
-    Rule("silent-slot", FLOWING_STATES, workers.silent_slot, "Check the host of the slot; its log is listed below."),
+    Rule(
+        "silent-slot", FLOWING_STATES, workers.silent_slot,
+        "Check the host of the slot, and its log on the page of the job.",
+    ),
     Rule(
         "checkpoints-fail", _CHECKPOINTING, checkpoints.failing,
         "Open the failed checkpoint; output stays uncommitted until a checkpoint completes.",
@@ -66,15 +71,15 @@ RULES: Final = (
     ),
     Rule(
         flow.FALLS_BEHIND, FLOWING_STATES, flow.falls_behind,
-        _CHEAPER, is_sampled=True,
+        _CHEAPER, is_sampled=True, act=_RESCALE,
     ),
     Rule(
         flow.SATURATED, FLOWING_STATES, flow.saturated,
-        _CHEAPER, is_sampled=True,
+        _CHEAPER, is_sampled=True, act=_RESCALE,
     ),
     Rule(
         checkpoints.SLOW, _CHECKPOINTING, checkpoints.slow,
-        "Relieve {operator}, or take checkpoints less often.",
+        "Relieve {operator}, or take checkpoints less often.", act=_RESCALE,
     ),
     Rule(
         flow.SKEW, FLOWING_STATES, flow.skew,
@@ -83,7 +88,7 @@ RULES: Final = (
     ),
     Rule(
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
-        _CHEAPER, is_sampled=True,
+        _CHEAPER, is_sampled=True, act=_RESCALE,
     ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the log of the job master."),
     Rule(
@@ -91,7 +96,7 @@ RULES: Final = (
         "Give {operator} an idle timeout, or find out why it has no records.", is_sampled=True,
     ),
     Rule(
-        "input-silent", FLOWING_STATES, flow.input_silent,
+        flow.SILENT, flow.SILENCE_STATES, flow.input_silent,
         "Check whether the system before {operator} still writes to the place that it reads.", is_sampled=True,
     ),
     Rule("sink-backlog", FLOWING_STATES, workers.sink_backlog, "Check the PySpark stage of the sink and its target."),
@@ -104,7 +109,7 @@ RULES: Final = (
         "state-unmerged", _ACTIVE, checkpoints.unmerged,
         "See the log of the slot: it names the file and the key group. Verify the newest checkpoint.",
     ),
-    Rule("unreadable", _ACTIVE, checkpoints.unreadable, "Open the checkpoint in the list below."),
+    Rule("unreadable", _ACTIVE, checkpoints.unreadable, "Open the checkpoint in the list of the job."),
     Rule(
         "savepoint-failed", _ACTIVE, checkpoints.savepoint_failed,
         "Open the failed savepoint, and take another one once its cause is gone.",
@@ -131,29 +136,63 @@ def assess(facts: RunFacts, found_since: Mapping[str, datetime] | None = None) -
     """
     times = found_since or {}
     findings = sorted(_findings(facts, times), key=lambda finding: -finding.level)  # stable: the order of the table
-    if _CAUSES_OF_RESTARTS & {finding.rule for finding in findings}:
+    if attempts.RESTART_CAUSES & {finding.rule for finding in findings}:
         findings = [finding for finding in findings if finding.rule != "restarting"]
+    findings = _of_hot_keys(findings)
+    common: Mapping[str, Any] = {
+        "state": facts.state, "checked_at": facts.now, "silent_inputs": flow.silent_inputs(facts),
+    }  # fmt: skip
     if findings:
         first = findings[0]
-        return Verdict(level=first.level, sentence=first.sentence, since=first.since, findings=tuple(findings))
+        marked = _with_repetitions(findings)
+        return Verdict(level=first.level, sentence=first.sentence, since=first.since, findings=marked, **common)
     if facts.state in TERMINAL_STATES:
-        return Verdict(level=Level.NONE, since=facts.ended_at)
-    return Verdict(level=Level.OK, sentence=_good_sentence(facts), since=facts.started_at)
+        return Verdict(level=Level.NONE, since=facts.ended_at, **common)
+    return Verdict(level=Level.OK, sentence=_good_sentence(facts), since=facts.started_at, **common)
+
+
+def _of_hot_keys(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; those on a skewed operator have the remedy of skew: more subtasks relieve no hot key."""
+    skewed = {finding.operator: finding for finding in findings if finding.rule == flow.SKEW}
+    return [
+        replace(finding, act="", remedy=skew.remedy)
+        if finding.act == _RESCALE and (skew := skewed.get(finding.operator))
+        else finding
+        for finding in findings
+    ]
+
+
+def _with_repetitions(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings; backpressure by an operator that another finding names already is marked as a repetition."""
+    named = {finding.operator for finding in findings if finding.rule in _NAME_THE_ROOT}
+    return tuple(
+        replace(finding, repeats=finding.rule == flow.BACKPRESSURE and finding.operator in named)
+        for finding in findings
+    )
 
 
 def _findings(facts: RunFacts, times: Mapping[str, datetime]) -> list[Finding]:
     return [
-        replace(
-            finding,
-            rule=rule.name,
-            remedy=finding.remedy or rule.remedy.format(operator=facts.operator(finding.operator)),
-            since=finding.since or times.get(rule.name) or facts.now,
-            as_of=facts.old_since if rule.is_sampled else None,
-        )
+        _filled(finding, rule, facts, times)
         for rule in RULES
         if facts.state in rule.states
         for finding in rule.find(facts)
     ]
+
+
+def _filled(finding: Finding, rule: Rule, facts: RunFacts, times: Mapping[str, datetime]) -> Finding:
+    """The finding with the facts that its rule gives it."""
+    sentence, ages = read_ages(finding.sentence)
+    return replace(
+        finding,
+        sentence=sentence,
+        ages=ages,
+        rule=rule.name,
+        act=rule.act if finding.act is None else finding.act,
+        remedy=finding.remedy or rule.remedy.format(operator=facts.operator(finding.operator)),
+        since=finding.since or times.get(rule.name) or facts.now,
+        as_of=facts.old_since if rule.is_sampled else None,
+    )
 
 
 def _good_sentence(facts: RunFacts) -> str:

@@ -1,25 +1,27 @@
 """Collects the facts of runs: the same queries for one run as for a page of them."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
+from django.db.models import Max
 
 from console.checkpoints.file_systems import low_file_systems
 from console.health import hours, past
 from console.health.facts import OperatorFacts, RunFacts, StageFacts, SubtaskFacts
 from console.health.fetching import decode, fetch
+from console.health.models import JobHealth
 from console.health.rules.workers import MAX_NAMED
 from console.jobs.code import other_code
 from console.jobs.models import Pipeline, Run, StageState, StandingStage
 from console.jobs.operator_names import operator_names
 from console.metrics import live
-from console.metrics.lag import lag_of
+from console.metrics.lag import clock_lag_ms
 from console.metrics.live import Live
-from console.metrics.models import FINEST_STEP_S, WHOLE_RUN
+from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.metrics.reads import RATE_WINDOW, Read
 from runtime.access.redaction import redact_failure, redact_json
 from runtime.core.job.graph import Partitioning, Role
@@ -27,6 +29,7 @@ from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
 from runtime.core.job.settings import JobSettings
 
 WATERMARK_WINDOW: Final = timedelta(seconds=75)
+_EXACT_SILENCE: Final = timedelta(minutes=10)
 _STEP: Final = timedelta(seconds=FINEST_STEP_S)
 
 #: The newest samples of the subtasks, oldest first, as JSON: JSONB of them takes Postgres four times as long. The first
@@ -41,7 +44,7 @@ LEFT JOIN LATERAL (
 #: The newest numbers of the run as a whole.
 _NEWEST: Final = """
 LEFT JOIN LATERAL (
-    SELECT records_in, processing_lag_ms, event_lag_ms FROM weir_metrics
+    SELECT processing_lag_ms, event_lag_ms FROM weir_metrics
     WHERE run_id = r.id AND step_s = %(step_s)s AND operator = %(whole_run)s AND at >= %(watched_since)s
     ORDER BY at DESC LIMIT 1
 ) AS newest_numbers ON true
@@ -56,22 +59,25 @@ WHERE r.id = ANY(%(runs)s)
 Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
 
 
-def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]] | None = None) -> dict[int, RunFacts]:
-    """The facts of `runs`, by run. Versions and jobs of the runs must be loaded. `lit`: rules found before, by run.
+def collect(runs: Sequence[Run], now: datetime, former: Mapping[int, JobHealth] | None = None) -> dict[int, RunFacts]:
+    """The facts of `runs`, by run. Versions and jobs of the runs must be loaded. `former`: the former verdict, by run.
 
-    Five queries at most, whatever the number of runs.
+    Six queries at most, whatever the number of runs.
     """
     active = [run for run in runs if not run.is_terminal]
     rows = _rows(active, now)
     stages = _stages([run.pk for run in active if run.version.has_standing_stages])
     places, schemas = _place_owners(runs), _schemas(runs)
     low_disks = low_file_systems() if active else ()
+    samples_of = {pk: _samples(row.get("samples")) for pk, row in rows.items()}
+    last_records = _last_records(active, samples_of, now)
     facts = {}
     for run in runs:
         report, row = live.parse(run.live, run.live_at), rows.get(run.pk, {})
-        samples, last_hours = _samples(row.get("samples")), hours.read_hours(row.get("hours"))
+        samples, last_hours = samples_of.get(run.pk, []), hours.read_hours(row.get("hours"))
         history = past.read_past(row, run, last_hours[WHOLE_RUN].checkpoint_ms) if row else past.NO_PAST
         failure, failed_operator = _failure(run, schemas)
+        before = (former or {}).get(run.pk)
         facts[run.pk] = RunFacts(
             now=now,
             state=run.run_state,
@@ -97,14 +103,16 @@ def collect(runs: Sequence[Run], now: datetime, lit: Mapping[int, Iterable[str]]
             missed=history.missed,
             attempts=history.attempts,
             stages=tuple(stages.get(run.pk, ())),
-            operators=_operators(run, report, samples, last_hours),
+            operators=_operators(run, report, samples, last_hours, last_records, before, now),
+            max_silence_s=run.job.max_silence_s,
             sampled_at=_end(samples[-1]) if samples else None,
             flow_s=float(FINEST_STEP_S * len(_recent(samples))),
             reads=_reads(samples, _sources([run])),
-            lag=lag_of(row.get("records_in") or 0, row.get("processing_lag_ms"), row.get("event_lag_ms")),
+            lag_ms=clock_lag_ms(row.get("processing_lag_ms")),
+            behind_newest_ms=row.get("event_lag_ms"),
             watermark_s=float(FINEST_STEP_S * max(len(samples) - 1, 0)),
             low_disks=low_disks,
-            lit=frozenset((lit or {}).get(run.pk, ())),
+            lit=frozenset(finding["rule"] for finding in before.findings) if before else frozenset(),
         )
     return facts
 
@@ -240,8 +248,71 @@ def _recent(samples: Sequence[Sample]) -> list[Sample]:
     return _within(samples, RATE_WINDOW)
 
 
+def _last_records(
+    runs: Sequence[Run], samples: Mapping[int, Sequence[Sample]], now: datetime
+) -> Mapping[tuple[int, str], hours.Interval]:
+    """The newest interval with records, by run and by source that has sent none in all of its `samples`.
+
+    A query, none if all sources send records. It covers `_EXACT_SILENCE`; the former verdict knows longer silence.
+    """
+    silent = {
+        (run.pk, uid)
+        for run in runs
+        if samples.get(run.pk)
+        for uid in _sources([run])
+        if not any(_sent(sample, uid) for sample in samples[run.pk])
+    }
+    if not silent:
+        return {}
+    pks, uids = zip(*silent, strict=True)
+    of_sources = Metrics.objects.filter(step_s=FINEST_STEP_S, run_id__in=set(pks), operator__in=set(uids))
+    newest = of_sources.filter(at__gte=now - _EXACT_SILENCE, records_out__gt=0).order_by()
+    ends = newest.values_list("run_id", "operator").annotate(newest=Max("at"))
+    return {(run, uid): hours.Interval(at, at + _STEP) for run, uid, at in ends if (run, uid) in silent}
+
+
+def _sent(sample: Sample, uid: str) -> int:
+    """The records that the operator has sent in an interval."""
+    return sum(sample[1][uid]["records_out"]) if uid in sample[1] else 0
+
+
+def _silent_since(
+    samples: Sequence[Sample], uid: str, earlier: hours.Interval | None, former: datetime | None, earliest: datetime
+) -> datetime | None:
+    """Since when the source sends no records; None while it sends some.
+
+    Args:
+        samples: the newest ones, oldest first.
+        earlier: the newest interval with records, of any length, if `samples` have none; None: none within a day.
+        former: since when, by the former verdict. It holds until later records: it was made when exact intervals were
+            at hand.
+        earliest: begin of the run or of the day, which holds without records and without a former verdict.
+    """
+    if not samples or _sent(samples[-1], uid):
+        return None
+    if with_records := [sample for sample in samples if _sent(sample, uid)]:
+        return _end(with_records[-1])
+    if earlier is None:
+        return former or min(earliest, samples[0][0])
+    since = min(earlier.end, samples[0][0])
+    return min(former, since) if former and former > earlier.begin else since
+
+
+def _former_silences(run: Run, former: JobHealth | None) -> Mapping[str, datetime]:
+    """Since when each source has been silent, by the former verdict on this attempt."""
+    if former is None or former.token != run.token:
+        return {}
+    return {uid: datetime.fromisoformat(since) for uid, _, since in former.silent_inputs}
+
+
 def _operators(
-    run: Run, report: Live, samples: Sequence[Sample], last_hours: Mapping[str, hours.Hours]
+    run: Run,
+    report: Live,
+    samples: Sequence[Sample],
+    last_hours: Mapping[str, hours.Hours],
+    last_records: Mapping[tuple[int, str], hours.Interval],
+    former: JobHealth | None,
+    now: datetime,
 ) -> dict[str, OperatorFacts]:
     """The operators of a run in STREAMING, in topological order, as the compiled graph has them."""
     if run.version.is_batch or not run.version.graph:
@@ -250,6 +321,8 @@ def _operators(
     forward_edges = [edge for edge in edges if edge["partitioning"] == Partitioning.FORWARD]
     recent = _recent(samples)
     names = operator_names(run.version.graph)
+    silences, earliest = _former_silences(run, former), max(run.started_at or run.created_at, now - hours.COVERED)
+    findings = [(finding["operator"], finding["rule"]) for finding in former.findings] if former else []
     facts = {}
     for operator in run.version.graph["operators"]:
         uid = operator["uid"]
@@ -269,6 +342,12 @@ def _operators(
             lag_ms=last_hours[uid].lag_ms,
             usual_per_s=last_hours[uid].usual_per_s,
             sent=last_hours[uid].sent,
+            silent_since=_silent_since(
+                samples, uid, last_records.get((run.pk, uid)) or last_hours[uid].last_sent, silences.get(uid), earliest
+            )
+            if is_source
+            else None,
+            lit=frozenset(rule for operator_uid, rule in findings if operator_uid == uid),
         )
     return facts
 

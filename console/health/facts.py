@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from console.checkpoints.file_systems import FileSystem
+from console.health.ages import marked_age
 from console.jobs.operator_names import quoted
-from console.metrics.lag import Lag
 from console.metrics.live import NO_METRICS, Live
 from console.metrics.reads import MAX_AGE, Read
 from runtime.core.job.graph import Role
@@ -44,16 +44,14 @@ class SentFacts:
     """Records that a source has sent within a day, by quarters of an hour.
 
     Args:
-        quarters: number of quarters until `until`; `with_records`: those of them with records.
+        quarters: number of quarters until the newest one with records; `with_records`: those of them with records.
         per_s: records per second of these.
-        until: end of the newest interval with records; None: none within a day.
         was_silent_before: the source sent no records at the same time a day or a week ago either.
     """
 
     quarters: int = 0
     with_records: int = 0
     per_s: float = 0.0
-    until: datetime | None = None
     was_silent_before: bool = False
 
 
@@ -65,7 +63,9 @@ class OperatorFacts:
         label: its name as the graph shows it, with the uid if another operator has the same name; "": it has none.
         state_bytes: bytes of state two hours ago, an hour ago and now; None: unknown.
         lag_ms: how far its watermark is behind the clock, a quarter of an hour ago and now; None: unknown.
+        silent_since: since when a source has sent no records; None while it sends some, and for other operators.
         usual_per_s: median of the records per second that it sent in the two hours before the last quarter; 0: unknown.
+        lit: rules that the former verdict found at this operator.
     """
 
     uid: str
@@ -80,6 +80,8 @@ class OperatorFacts:
     lag_ms: tuple[int | None, int | None] = (None, None)
     usual_per_s: float = 0.0
     sent: SentFacts = SentFacts()
+    silent_since: datetime | None = None
+    lit: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return quoted(self.label or self.uid)
@@ -239,7 +241,9 @@ class RunFacts:
         sampled_at: end of the newest sample of the subtasks, None without any in the last hour.
         flow_s: time up to `sampled_at` that the means of subtasks cover; 0: the attempt is too young.
         reads: the records that the sources have read in each of the newest intervals, oldest first.
-        lag: how far the run is behind; None: unknown.
+        lag_ms: how far the run is behind the clock; None: unknown, or historic data.
+        behind_newest_ms: how far its watermark is behind the newest record of a source; None: unknown.
+        max_silence_s: the limit of the job for a source without records; 0: by the history of the source.
         watermark_s: time that `SubtaskFacts.still_s` and `advance_ms` cover.
         operators: in topological order; empty for a run in BATCH.
         low_disks: file systems of Weir with too little free space (`WEIR_MIN_FREE_MB`).
@@ -272,7 +276,9 @@ class RunFacts:
     sampled_at: datetime | None = None
     flow_s: float = 0.0
     reads: tuple[Read, ...] = ()
-    lag: Lag | None = None
+    lag_ms: int | None = None
+    behind_newest_ms: int | None = None
+    max_silence_s: int = 0
     watermark_s: float = 0.0
     low_disks: tuple[FileSystem, ...] = ()
     lit: frozenset[str] = frozenset()
@@ -305,6 +311,17 @@ class RunFacts:
     def operator(self, uid: str) -> str:
         """The operator in a sentence. A run in BATCH, or another version, may have no operator `uid`: then its uid."""
         return str(self.operators.get(uid) or OperatorFacts(uid=uid))
+
+    def not_counted(self, noun: str) -> str:
+        """A sentence on failures or waits that bring the run no closer to its end; "" if its restarts have no limit.
+
+        The head counts all restarts; the limit is one of failures in a row.
+        """
+        return "" if self.max_restarts is None else f"{noun} does not count towards its limit of restarts. "
+
+    def age(self, since: datetime) -> str:
+        """The time since a moment, for a sentence; pages let it tick."""
+        return marked_age(since, self.now)
 
     def ms_since(self, moment: datetime) -> float:
         return (self.now - moment) / timedelta(milliseconds=1)

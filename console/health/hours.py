@@ -7,13 +7,15 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from console.health.facts import SentFacts
 from console.health.fetching import decode
 
 MIN_USUAL_MINUTES: Final = 15  #: with records; the first minutes of a run may be those of a catch-up
+_DAY: Final = timedelta(days=1)
 _MINUTE, _QUARTER = timedelta(minutes=1), timedelta(minutes=15)
+COVERED: Final = _DAY - _QUARTER  #: the oldest quarter of a day may have begun before it
 #: Minutes of the last two hours, quarters of the last day and of the same time before. The first moments are
 #: constants: see `collection`. A lag is the greatest of the minutes before, and the least of the newest ones.
 #: A join to a run `r`, with an object by operator.
@@ -51,6 +53,11 @@ SELECT minutes.*, quarters.* FROM (
 """
 
 
+class Interval(NamedTuple):
+    begin: datetime
+    end: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Hours:
     """Minutes and quarters of an operator, or of the run as a whole."""
@@ -60,6 +67,7 @@ class Hours:
     checkpoint_ms: float | None = None  #: of the run as a whole
     usual_per_s: float = 0.0  #: sent records
     sent: SentFacts = SentFacts()
+    last_sent: Interval | None = None  #: the newest minute with records, or else quarter; None: none within a day
 
 
 def moments(now: datetime, sources: Collection[str]) -> Mapping[str, Any]:
@@ -67,7 +75,7 @@ def moments(now: datetime, sources: Collection[str]) -> Mapping[str, Any]:
     quarter = datetime.fromtimestamp(now.timestamp() // _QUARTER.total_seconds() * _QUARTER.total_seconds(), UTC)
     return {
         "hours": now - timedelta(hours=2),
-        "day": now - timedelta(days=1),
+        "day": now - _DAY,
         "before": [quarter - timedelta(days=days) for days in (1, 7)],
         "sources": list(sources),
         "usual": MIN_USUAL_MINUTES,
@@ -81,8 +89,11 @@ def read_hours(encoded: Any) -> Mapping[str, Hours]:
 
 
 def _hours(row: Mapping[str, Any]) -> Hours:
-    last = ((row["last_minute"], _MINUTE), (row["last_quarter"], _QUARTER))
-    ends = [datetime.fromisoformat(at) + length for at, length in last if at is not None]
+    last = (
+        (row["last_minute"], _MINUTE),
+        (row["last_quarter"], _QUARTER),
+    )  # a quarter is stored long after its minutes
+    begins = [(datetime.fromisoformat(at), length) for at, length in last if at is not None]
     return Hours(
         state_bytes=(row["oldest_state"], row["state_before"], row["state_now"]),
         lag_ms=(row["lag_before"], row["lag_now"]),
@@ -92,7 +103,7 @@ def _hours(row: Mapping[str, Any]) -> Hours:
             quarters=row["quarters"] or 0,
             with_records=row["with_records"] or 0,
             per_s=float(row["per_s"] or 0),
-            until=min(ends, default=None),
             was_silent_before=bool(row["was_silent_before"]),
         ),
+        last_sent=next((Interval(begin, begin + length) for begin, length in begins), None),
     )

@@ -1,21 +1,19 @@
 """Stores the verdict on the latest run of each job. A Celery task calls it every `WEIR_HEALTH_S` seconds."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from django.db.models import F, Q
-from django.utils.dateparse import parse_datetime
+from django.db.models import Case, F, Q, Value, When
 
-from console.health.assessment import assess
-from console.health.collection import collect
 from console.health.facts import RunFacts
-from console.health.findings import Finding, Verdict
+from console.health.findings import Verdict
 from console.health.models import JobHealth
+from console.health.verdicts import encode, judge
 from console.jobs.models import Job, Run
+from runtime.core.job.lifecycle import TERMINAL_STATES
 
 log = structlog.get_logger(__name__)
 
@@ -23,22 +21,29 @@ MAX_PASS_S: Final = 1.0
 _RUNS_AT_A_TIME: Final = 50
 _RETRY_S: Final = 60.0
 _retry_at: dict[int, float] = {}  #: by run without a verdict, by the monotonic clock
-_COLUMNS: Final = ("run_id", "level", "sentence", "since", "findings", "recovery_at", "is_final", "checked_at")
+_COLUMNS: Final = (
+    "run_id", "run_state", "token", "level", "sentence", "since", "findings", "silent_inputs", "recovery_at",
+    "checked_at",
+)  # fmt: skip
 
 
 def store_verdicts(now: datetime | None = None) -> None:
     """Stores the verdicts on all runs under way, and once on each run that has ended. `now`: the time by default.
 
-    The oldest verdicts come first, and a pass lasts about `MAX_PASS_S`: the reconciler shares its worker. A run without
-    a verdict is left out for `_RETRY_S`. It would be the oldest of each pass, whose runs are then checked one by one.
+    Void verdicts come first, which each reader makes at once until then, and after them the oldest. A pass lasts about
+    `MAX_PASS_S`: the reconciler shares its worker. A run without a verdict is left out for `_RETRY_S`. It would come
+    first in each pass, whose runs are then checked one by one.
 
     Raises:
         Exception: no verdict on any run of a group could be stored. A single run without one is logged, and stops no
             other.
     """
-    unknown = Q(health=None) | ~Q(health__run_id=F("latest_run")) | Q(health__is_final=False)
+    unknown = Q(health=None) | ~Q(health__run_id=F("latest_run")) | ~Q(health__run_state__in=TERMINAL_STATES)
     jobs = Job.objects.exclude(latest_run=None).filter(unknown)
-    oldest_first = jobs.order_by(F("health__checked_at").asc(nulls_first=True))
+    latest = {"run_id": "latest_run", "run_state": "latest_run__state", "token": "latest_run__token"}
+    is_valid = Q(**{f"health__{stored}": F(name) for stored, name in latest.items()})
+    void_first = Case(When(is_valid, then=Value(1)), default=Value(0))
+    oldest_first = jobs.order_by(void_first, F("health__checked_at").asc(nulls_first=True))
     _forget_due(time.monotonic())
     pks = [pk for pk in oldest_first.values_list("latest_run", flat=True) if pk not in _retry_at]
     deadline = time.monotonic() + MAX_PASS_S
@@ -51,7 +56,7 @@ def store_verdicts(now: datetime | None = None) -> None:
 
 def _store_verdicts_on(runs: Sequence[Run], now: datetime) -> None:
     try:
-        _store(verdicts(runs, now))
+        _store(judge(runs, now))
     except Exception:
         failed = [run.pk for run in runs if not _is_stored_alone(run, now)]
         if len(failed) == len(runs):
@@ -66,34 +71,11 @@ def _forget_due(now: float) -> None:
 
 def _is_stored_alone(run: Run, now: datetime) -> bool:
     try:
-        _store(verdicts([run], now))
+        _store(judge([run], now))
     except Exception:
         log.exception("no verdict on a run", run=run.pk)
         return False
     return True
-
-
-def verdicts(runs: Sequence[Run], now: datetime) -> list[tuple[Run, RunFacts, Verdict]]:
-    """The verdicts on `runs`, whose versions and jobs with their health are loaded.
-
-    The stored health gives hysteresis and `since`.
-    """
-    stored = [health for run in runs if (health := getattr(run.job, "health", None))]
-    before = {row.run_id: rule_times(row.findings) for row in stored}
-    facts = collect(runs, now, before)
-    return [(run, facts[run.pk], assess(facts[run.pk], before.get(run.pk))) for run in runs]
-
-
-def rule_times(findings: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
-    """Since when each rule has been found, from stored findings."""
-    pairs = [(finding["rule"], parse_datetime(finding["since"])) for finding in findings if finding.get("since")]
-    return {rule: since for rule, since in reversed(pairs) if since is not None}
-
-
-def encode(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON, for rows and for the API."""
-    times = {name: at.isoformat() if at else None for name, at in (("since", finding.since), ("as_of", finding.as_of))}
-    return {**asdict(finding), "level": finding.level.word, **times}
 
 
 def _store(results: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
@@ -101,12 +83,14 @@ def _store(results: Iterable[tuple[Run, RunFacts, Verdict]]) -> None:
         JobHealth(
             job_id=run.job_id,
             run_id=run.pk,
+            run_state=run.state,
+            token=run.token,
             level=int(verdict.level),
             sentence=verdict.sentence,
             since=verdict.since,
             findings=[encode(finding) for finding in verdict.findings],
+            silent_inputs=[(each.operator, each.name, each.since.isoformat()) for each in verdict.silent_inputs],
             recovery_at=None if run.is_terminal else facts.replays_from,
-            is_final=run.is_terminal,
             checked_at=facts.now,
         )
         for run, facts, verdict in results

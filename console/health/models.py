@@ -10,17 +10,19 @@ class JobHealth(models.Model):
     """The verdict on the latest run of a job, as `console.health.housekeeping` has last computed it.
 
     `findings` has an object per finding, the most severe first: rule, level, sentence, remedy, operator, checkpoint,
-    since, as_of. A row is final when its run has ended.
+    since, as_of, act. A later state or attempt of the run voids the row (`console.health.verdicts`).
     """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="health")
     run_id = models.BigIntegerField()
+    run_state = models.TextField()  #: of the run when it was judged
+    token = models.BigIntegerField()  #: of its attempt then
     level = models.SmallIntegerField()  #: `console.health.findings.Level`
     sentence = models.TextField(default="", db_default="", blank=True)
     since = models.DateTimeField(null=True)
     findings = models.JSONField(default=list, db_default=Value([], models.JSONField()))
+    silent_inputs = models.JSONField(default=list, db_default=Value([], models.JSONField()))  #: (uid, name, since)
     recovery_at = models.DateTimeField(null=True)  #: the time back to which a failure would go
-    is_final = models.BooleanField(default=False, db_default=False)
     checked_at = models.DateTimeField()
 
     class Meta:

@@ -72,7 +72,7 @@ def recovery_horizon(run: Run, facts: RunFacts, restarts_ms: Sequence[float]) ->
 
 
 def read_horizon(run: Run, now: datetime, restarts_ms: Sequence[float] = ()) -> RecoveryHorizon | None:
-    """As `recovery_horizon`, with facts that are read now: five queries at most, none if no records flow."""
+    """As `recovery_horizon`, with facts that are read now. Without a flow of records there is no query."""
     if run.run_state not in FLOWING_STATES or run.version.is_batch:
         return None
     return recovery_horizon(run, collect([run], now)[run.pk], restarts_ms)

@@ -1,7 +1,7 @@
 """Removal of lineage folders that are no longer needed: tables, epochs and commit logs of PySpark stages.
 
-    WEIR_INPUTS/<job>/<lineage>/<operator>           tables of `from_spark`
-    WEIR_STORAGE/<job>/streams/<lineage>/<operator>  epochs of `from_spark_stream` and `EpochStage`
+    WEIR_INPUTS/<job>/<lineage>/<operator>          tables of `from_spark`
+    WEIR_INPUTS/<job>/streams/<lineage>/<operator>  epochs of `from_spark_stream` and `EpochStage`
 
 A lineage is a chain of runs that continue each other's checkpoints. The folders of a run's operators are needed until
 the run has ended, and afterwards as long as it has a restorable checkpoint, since a restored run joins the lineage. A
@@ -31,6 +31,7 @@ from console.housekeeping.orphans import remove_failed_folders
 from console.jobs.models import Job, Run, StandingStage
 from console.jobs.services import lock_job
 from runtime.core.job.lifecycle import TERMINAL_STATES
+from runtime.errors import EnvironmentFailure
 
 RUN_END_GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet
 _REMOVED_PREFIX: Final = ".removed-"  #: prefix that no lineage or operator name has
@@ -48,7 +49,7 @@ def remove_unused_folders() -> int:
         for job in Job.objects.order_by("pk").iterator() if is_free else ():
             try:
                 count += _remove_job_folders(job) + remove_failed_folders(job)
-            except (OSError, Refused) as error:
+            except (OSError, EnvironmentFailure, Refused) as error:
                 log.warning("unused folders are not removed yet", job=job.pk, error=str(error))
     return count
 
@@ -70,7 +71,8 @@ def _remove_job_folders(job: Job) -> int:
 
 def _roots(job: Job) -> tuple[Path, Path]:
     """The folders of the job that contain a folder per lineage."""
-    return Path(settings.WEIR_INPUTS) / str(job.pk), Path(settings.WEIR_STORAGE) / str(job.pk) / "streams"
+    inputs = Path(settings.WEIR_INPUTS) / str(job.pk)
+    return inputs, inputs / "streams"
 
 
 def _lineages(job: Job) -> Iterator[Path]:

@@ -6,15 +6,12 @@ completed a later checkpoint, unless a checkpoint that can be restored needs its
 checkpoints are removed (`remove_failed_folders`); a pass removes them by and by.
 """
 
-import os
-import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -22,16 +19,18 @@ import structlog
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.checkpoints.selectors import checkpoint_table
-from console.checkpoints.storage import job_root, readable_manifest
+from console.checkpoints.storage import delete_folder, job_store, job_uri, readable_manifest
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.models import Job
 from runtime.core.checkpoint.retention_plan import folder_of_file
 from runtime.core.snapshot.manifest import parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from runtime.errors import EnvironmentFailure
+from runtime.io.store import Store, check_mounted
 
 MAX_LISTED: Final = 200  #: folders, and rows, of an answer
 MAX_ROWS: Final = 2_000  #: the newest restorable checkpoints whose files are looked for
-#: After it, sizes of folders are unknown, and no further manifest is read. Less than the limit of a read of storage.
+#: After it, changes of folders are unknown, and no further manifest is read. Less than the limit of a read of storage.
 WALK_S: Final = 1.5
 REMOVAL_S: Final = 30.0  #: limit of the reads of manifests before a removal, in seconds
 #: After the last change in the folder of a failed checkpoint. A slot that is slow to stop may still write to it.
@@ -42,11 +41,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanFolder:
-    """A folder of checkpoint files without a row. `nbytes`: of its files; None: there was no time to read them all."""
+    """A folder of checkpoint files without a row. `changed_at`: None if there was no time to read it."""
 
     name: str
-    nbytes: int | None
-    changed_at: datetime
+    nbytes: int
+    changed_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +68,21 @@ def find_orphans(job: Job) -> Orphans:
 
     At most three queries.
     """
-    root = job_root(job.pk)
+    root = job_uri(job.pk)
     try:
-        names = read_in_time(("folders", job.pk), partial(_checkpoint_folders, root))
+        names = read_in_time(("folders", job.pk), partial(_checkpoint_folders, job_store(job.pk)))
         row_folders, failed = _named(job, names)
         unnamed = [name for name in names if name not in row_folders]
         restorable = _restorable(job)
         key = ("orphans", job.pk, tuple(unnamed), tuple(row.pk for row in restorable))
-        listing = read_in_time(key, partial(_read_folders, root, unnamed, restorable, failed))
-    except OSError as error:
-        return Orphans(root=str(root), fault=f"The storage cannot be read: {error}")
+        listing = read_in_time(key, partial(_read_folders, job.pk, unnamed, restorable, failed))
+    except (EnvironmentFailure, TimeoutError) as error:
+        return Orphans(root=root, fault=f"The storage cannot be read: {error}")
     except Refused as refused:
-        return Orphans(root=str(root), fault=refused.detail)
+        return Orphans(root=root, fault=refused.detail)
     missing = _still_restorable([row for row in restorable if row.pk not in listing.stored])
     return Orphans(
-        root=str(root), folders=listing.orphans, folder_total=listing.orphan_total, missing=tuple(missing[:MAX_LISTED]),
+        root=root, folders=listing.orphans, folder_total=listing.orphan_total, missing=tuple(missing[:MAX_LISTED]),
         missing_total=len(missing),
     )  # fmt: skip
 
@@ -95,24 +94,25 @@ def remove_failed_folders(job: Job) -> int:
     file work.
 
     Raises:
-        OSError: the storage cannot be read.
+        EnvironmentFailure: the storage cannot be read.
     """
-    root = job_root(job.pk)
-    names = _checkpoint_folders(root)
+    store = job_store(job.pk)
+    names = _checkpoint_folders(store)
     _, failed = _named(job, names)
     if not failed:
         return 0
     restorable = _restorable(job)
-    stored = [row for row in restorable if (root / row.path / MANIFEST_FILE).exists()]
+    paths = set(store.list(""))
+    stored = [row for row in restorable if _manifest_of(row.path) in paths]
     if len(stored) < len(restorable) or len(restorable) == MAX_ROWS:  # a manifest that is not read may need any folder
         return 0
-    savepoints = {name for name in failed if name.startswith("savepoint-") and (root / name / MANIFEST_FILE).exists()}
+    savepoints = {name for name in failed if name.startswith("savepoint-") and _manifest_of(name) in paths}
     over = [name for name in failed if name not in savepoints and _is_over(failed[name], stored)]
     count = 0
     for name in _without_reference(over, stored, time.monotonic() + REMOVAL_S):
-        folder = _folder(root / name, time.monotonic() + WALK_S)
-        if folder is not None and datetime.now(UTC) - folder.changed_at > FAILED_GRACE:
-            shutil.rmtree(root / name, ignore_errors=True)  # a slot that is slow to stop may write another file
+        changed_s = store.newest_change(name)
+        if changed_s is not None and time.time() - changed_s > FAILED_GRACE.total_seconds():
+            delete_folder(job_uri(job.pk), name)
             log.info("removed the folder of a failed checkpoint", job=job.pk, folder=name)
             count += 1
     return count
@@ -147,20 +147,24 @@ class _Folders:
 
 
 def _read_folders(
-    root: Path, unnamed: Sequence[str], restorable: Sequence[Checkpoint], failed: Mapping[str, _Failed]
+    job_id: int, unnamed: Sequence[str], restorable: Sequence[Checkpoint], failed: Mapping[str, _Failed]
 ) -> _Folders:
     """`unnamed`: folders that no row names, with those of `failed` checkpoints.
 
     Raises:
-        OSError, Refused: the storage cannot be read, or not in time.
+        EnvironmentFailure, Refused, TimeoutError: the storage cannot be read, or not in time.
     """
-    deadline = time.monotonic() + WALK_S
+    deadline, store = time.monotonic() + WALK_S, job_store(job_id)
     if restorable:
-        root.stat()  # while it is not mounted, no file counts as missing
-    stored = [row for row in restorable if (root / row.path / MANIFEST_FILE).exists()]
+        check_mounted(job_uri(job_id))  # while it is not mounted, no file counts as missing
+    sizes = store.sizes("")
+    stored = [row for row in restorable if _manifest_of(row.path) in sizes]
     over = [name for name in unnamed if name not in failed or _is_over(failed[name], stored)]
     orphans = _without_reference(over, stored, deadline)
-    measured = (_folder(root / name, deadline) for name in orphans[:MAX_LISTED])
+    nbytes = Counter[str]()
+    for path, size in sizes.items():
+        nbytes[folder_of_file(path)] += size
+    measured = (_folder(store, name, nbytes[name], deadline) for name in orphans[:MAX_LISTED])
     return _Folders(
         stored=frozenset(row.pk for row in stored),
         orphans=tuple(folder for folder in measured if folder is not None),
@@ -168,15 +172,12 @@ def _read_folders(
     )
 
 
-def _checkpoint_folders(root: Path) -> list[str]:
-    if not root.exists():
-        return []
-    with os.scandir(root) as entries:
-        return sorted(entry.name for entry in entries if _is_checkpoint(entry))
+def _checkpoint_folders(store: Store) -> list[str]:
+    return [name for name in store.folders() if parse_folder(name) is not None]
 
 
-def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
-    return parse_folder(entry.name) is not None and entry.is_dir(follow_symlinks=False)
+def _manifest_of(folder: str) -> str:
+    return f"{folder}/{MANIFEST_FILE}"
 
 
 def _named(job: Job, names: list[str]) -> tuple[set[str], dict[str, _Failed]]:
@@ -237,23 +238,11 @@ def _without_reference(names: Sequence[str], stored: Sequence[Checkpoint], deadl
     return [name for name in names if name not in used_folders]
 
 
-def _folder(folder: Path, deadline: float) -> OrphanFolder | None:
-    """The folder; None if it is gone. Files that are deleted meanwhile do not count."""
-    try:
-        changed_s = folder.stat().st_mtime
-    except FileNotFoundError:
+def _folder(store: Store, name: str, nbytes: int, deadline: float) -> OrphanFolder | None:
+    """The folder; None if it is gone. Without time, its last change is unknown."""
+    if time.monotonic() >= deadline:
+        return OrphanFolder(name=name, nbytes=nbytes, changed_at=None)
+    changed_s = store.newest_change(name)
+    if changed_s is None:
         return None
-    nbytes, is_whole = 0, True
-    for file in _files(folder):
-        if not (is_whole := time.monotonic() < deadline):
-            break
-        with suppress(FileNotFoundError):
-            status = file.lstat()
-            nbytes, changed_s = nbytes + status.st_size, max(changed_s, status.st_mtime)
-    changed_at = datetime.fromtimestamp(changed_s, UTC)
-    return OrphanFolder(name=folder.name, nbytes=nbytes if is_whole else None, changed_at=changed_at)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent) / name for name in names)
+    return OrphanFolder(name=name, nbytes=nbytes, changed_at=datetime.fromtimestamp(changed_s, UTC))

@@ -29,6 +29,8 @@ MAX_OWNER_LENGTH: Final = 100
 MAX_TAGS: Final = 20
 MAX_TAG_LENGTH: Final = 40
 MAX_LINK_LENGTH: Final = 500
+MIN_SILENCE_S: Final = 15  #: three intervals of the history
+MAX_SILENCE_S: Final = 86_400
 
 
 def edit_job(
@@ -40,6 +42,7 @@ def edit_job(
     owner: str | None = None,
     tags: Sequence[str] | None = None,
     runbook: str | None = None,
+    max_silence_s: int | None = None,
     review_policy: str | None = None,
     reason: str = "",
     request_key: str | None = None,
@@ -67,6 +70,8 @@ def edit_job(
         changes["tags"] = checked_tags(tags)
     if runbook is not None:
         changes["runbook"] = _link(runbook)
+    if max_silence_s is not None:
+        changes["max_silence_s"] = _silence(max_silence_s)
     if review_policy is not None:
         changes["review_policy"] = ReviewPolicy(review_policy).value
     try:
@@ -154,9 +159,11 @@ def duplicate_definition(user: User, version: JobVersion, *, name: str, descript
 
 
 def take_facts(source: Job, job: Job) -> None:
-    """Gives `job` the owner, tags and runbook of `source`."""
-    job.owner, job.tags, job.runbook = source.owner, source.tags, source.runbook
-    job.save(update_fields=("owner", "tags", "runbook"))
+    """Gives `job` the owner, tags, runbook and limit of silence of `source`."""
+    facts = ("owner", "tags", "runbook", "max_silence_s")
+    for name in facts:
+        setattr(job, name, getattr(source, name))
+    job.save(update_fields=facts)
 
 
 def _values_like(version: JobVersion) -> dict[str, Any]:
@@ -219,6 +226,12 @@ def checked_tags(texts: Sequence[str]) -> list[str]:
     if len(tags) > MAX_TAGS:
         raise InvalidField("tags", f"at most {MAX_TAGS} tags")
     return tags
+
+
+def _silence(seconds: int) -> int:
+    if seconds and not MIN_SILENCE_S <= seconds <= MAX_SILENCE_S:
+        raise InvalidField("max_silence_s", f"must be 0, or between {MIN_SILENCE_S} and {MAX_SILENCE_S}")
+    return seconds
 
 
 def _link(value: str) -> str:

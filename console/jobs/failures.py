@@ -33,7 +33,10 @@ from runtime.core.job.lifecycle import RunState
 MAX_CAUSES: Final = 8  #: causes that a page shows, newest first
 NO_REASON: Final = "No reason was recorded."
 _FRAME: Final = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
-_FIELDS: Final = ("code", "message", "detail", "operator", "slot", "story", "traceback", "log", "slot_log")
+_FIELDS: Final = (
+    "code", "message", "detail", "operator", "slot", "story", "traceback", "log", "slot_log", "kept_slots",
+    "restarted_operators",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class FailureDetail:
         operator: its name, as the graph shows it.
         traceback: of the exception in the slot, else the end of the log.
         slot_log: file and host of the log of a lost slot.
+        kept_slots: the slots that ran on while the others restarted.
+        restarted_operators: names of the operators that restarted in these slots, too.
         story: the events before the failure, oldest first.
         rest: all other recorded facts.
     """
@@ -54,6 +59,8 @@ class FailureDetail:
     slot: int | None
     traceback: str
     slot_log: str
+    kept_slots: tuple[int, ...]
+    restarted_operators: tuple[str, ...]
     story: tuple[str, ...]
     rest: Any
 
@@ -96,15 +103,17 @@ def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: s
     detail = failure.get("detail")
     fields = {**failure, **detail} if isinstance(detail, dict) else failure
     facts = {key: value for key, value in fields.items() if key not in _FIELDS and value not in (None, "", [])}
-    operator = str(fields.get("operator") or "")
+    operator, names = str(fields.get("operator") or ""), operator_names(version.graph)
     slot, story, log = fields.get("slot"), fields.get("story") or (), fields.get("log") or ()
     return FailureDetail(
         code=str(failure.get("code") or "unknown"),
         message=str(failure.get("message") or reason),
-        operator=operator_names(version.graph).get(operator, operator),
+        operator=names.get(operator, operator),
         slot=slot if isinstance(slot, int) else None,
         traceback=str(fields.get("traceback") or "\n".join(map(str, log))),
         slot_log=str(fields.get("slot_log") or ""),
+        kept_slots=tuple(int(slot) for slot in fields.get("kept_slots") or ()),
+        restarted_operators=tuple(names.get(str(uid), str(uid)) for uid in fields.get("restarted_operators") or ()),
         story=tuple(map(str, story)) if isinstance(story, list | tuple) else (str(story),),
         rest=facts or (None if isinstance(detail, dict) else detail),
     )
@@ -126,8 +135,16 @@ def with_recorded_failures(attempts: QuerySet[Attempt]) -> QuerySet[Any]:
     )
 
 
-def failure_causes(job: Job, schema: Schema, operator: str = "", most: int = MAX_CAUSES) -> tuple[FailureCause, ...]:
-    """The `most` newest causes of failed and lost attempts; of an operator only, if one is given. A query.
+def failure_causes(
+    job: Job,
+    schema: Schema,
+    operator: str = "",
+    most: int = MAX_CAUSES,
+    between: tuple[datetime, datetime] | None = None,
+) -> tuple[FailureCause, ...]:
+    """The `most` newest causes of failed and lost attempts. A query.
+
+    `operator`: of this operator only. `between`: of attempts that ended between two times only.
 
     The last attempt of a failed run counts even if its end was not recorded: a job may be rejected at its start.
 
@@ -144,6 +161,8 @@ def failure_causes(job: Job, schema: Schema, operator: str = "", most: int = MAX
     )
     if operator:
         rows = rows.filter(operator=operator)
+    if between is not None:
+        rows = rows.annotate(end=Coalesce("ended_at", "run__ended_at")).filter(end__range=between)
     cause = ["code", "operator", "message"]
     grouped = rows.annotate(
         number=Window(Count("pk"), partition_by=cause),

@@ -115,6 +115,7 @@ class Job(models.Model):
     owner = models.TextField(default="", db_default="", blank=True)  #: team or person to ask
     tags = models.JSONField(default=list, db_default=Value([], models.JSONField()), blank=True)
     runbook = models.TextField(default="", db_default="", blank=True)  #: address of the instructions for operators
+    max_silence_s = models.IntegerField(default=0, db_default=0)  #: of a source without records; 0: by its history
     review_policy = models.TextField(
         choices=choices(ReviewPolicy), default=ReviewPolicy.OFF.value, db_default=ReviewPolicy.OFF.value
     )
@@ -185,6 +186,11 @@ class JobVersion(models.Model):
 
     def __str__(self) -> str:
         return f"version {self.number}"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its compilation has not ended."""
+        return self.state == VersionState.COMPILING
 
     @property
     def is_batch(self) -> bool:

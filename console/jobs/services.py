@@ -233,7 +233,7 @@ def pipeline_schema(name: str) -> dict[str, Any]:
 
 def columns_folder(version: JobVersion) -> Path:
     """Folder for the column types that the compilation of a version reads from Spark."""
-    return Path(django_settings.WEIR_STORAGE) / manifest.columns_folder(version.job_id, version.pk)
+    return Path(django_settings.WEIR_INPUTS) / manifest.columns_folder(version.job_id, version.pk)
 
 
 def _usable_pipeline(name: str) -> Pipeline:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -71,6 +71,11 @@ class WaitingLive(msgspec.Struct, frozen=True):
     there: int
     held_by: str = ""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether enough slots are available, although the run has not taken them yet."""
+        return self.there >= self.wanted
+
 
 class LaunchLive(msgspec.Struct, frozen=True, kw_only=True):
     """The step of a launch before the slots are deployed. `there` of `wanted` slots are connected."""
@@ -129,6 +134,30 @@ class BatchLive(msgspec.Struct, frozen=True, kw_only=True):
         return any(stage.tasks is None for stage in self.stages)
 
 
+#: By value of `core.attempt.failover_regions.RestartReason`.
+RESTART_REASONS: Final = {
+    "unnumbered-rows": "its rows have no numbers, as its source or a step before it may not repeat them",
+    "pre-aggregation": "it aggregates rows of many batches",
+    "partitioning": "a repeated row may reach another subtask",
+    "loop": "they are in a loop",
+}
+
+
+class RegionLive(msgspec.Struct, frozen=True, kw_only=True):
+    """Cause of a failover region of the first `slots` slots; see `core.attempt.failover_regions.RegionCause`."""
+
+    slots: int
+    source: str = ""
+    target: str = ""
+    reason: str = ""
+    kept: tuple[str, ...] = ()
+
+    @property
+    def explanation(self) -> str:
+        """Why the receivers of the rows cannot keep their state; "" if the edge explains it."""
+        return RESTART_REASONS.get(self.reason, "")
+
+
 class Live(msgspec.Struct, frozen=True, kw_only=True):
     """`at` is the time of the master's report, from its own column; `flowing` is false while no records flow."""
 
@@ -146,6 +175,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...] = ()  #: folders of retained checkpoints whose manifest cannot be read
     deploying_ms: float | None = None  #: since the attempt began to deploy its slots; None once all subtasks run
     undeployed_slots: tuple[int, ...] = ()  #: slots that have not deployed their subtasks
+    region: RegionLive | None = None  #: the widest one; None: not reported
     sources_paused: bool = False  #: too many committed epochs await delivery
     spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 

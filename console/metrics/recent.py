@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.db.models import ExpressionWrapper, F, FloatField, IntegerField, Max, QuerySet, Sum, Value
 from django.db.models.functions import Cast, Extract, Floor, NullIf
 
-from console.metrics.lag import lag_ms
+from console.metrics.lag import clock_lag
 from console.metrics.models import FINEST_STEP_S, WHOLE_RUN, Metrics
 from console.metrics.reads import MAX_AGE
 
@@ -42,7 +42,7 @@ def newest_lag(run: Any, now: datetime) -> QuerySet[Metrics, int | None]:
     """A query for the lag of `run` in ms, if its newest row is recent."""
     oldest = now - MAX_AGE - timedelta(seconds=FINEST_STEP_S)  # rows have the begin of their interval
     recent = Metrics.objects.filter(step_s=FINEST_STEP_S, run_id=run, operator=WHOLE_RUN, at__gt=oldest)
-    return recent.order_by("-at").annotate(lag=lag_ms()).values_list("lag", flat=True)[:1]
+    return recent.order_by("-at").annotate(lag=clock_lag()).values_list("lag", flat=True)[:1]
 
 
 def recent_numbers(runs: Collection[int], now: datetime) -> Mapping[int, RecentNumbers]:

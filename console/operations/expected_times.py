@@ -20,6 +20,7 @@ from runtime.core.snapshot.failure_reason import FailureReason
 
 _HISTORY: Final = 20  #: newest operations
 _RESTART: Final = "restart"  #: after a failure; it restores state, as a restore does
+_IN_APPLICATION: Final = "; a new Spark application takes longer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class ExpectedDuration:
 def expected_duration(job_id: int, kind: str, newest: Checkpoint | None = None) -> ExpectedDuration | None:
     """The durations of the job's last successful operations of `kind`, from request to end. A single query.
 
-    Without any, similar kinds stand for it. A stop and a drain take at least as long as a savepoint, and a savepoint
+    Without any, similar kinds stand for it. A start and a restore take longer than a restart, which mostly keeps its
+    Spark application. A stop and a drain take at least as long as a savepoint, and a savepoint
     at least as long as the checkpoint `newest`, which shares files with earlier ones. None: nothing is known.
     """
     return expected_durations(job_id, (kind,), newest)[0]
@@ -94,8 +96,10 @@ def _estimate(
         of_state[each["kind"]].append(each["took_s"] * 1000)
     for name in similar:
         if durations := took_ms[name]:
-            note = _note(durations, name) + _expired_note(expired_ms[name], len(durations))
-            is_least = of_savepoint and name != kind
+            is_restart = name == _RESTART
+            is_least = is_restart or (of_savepoint and name != kind)
+            note = _note(durations, name) + (_IN_APPLICATION if is_restart else "")
+            note += _expired_note(expired_ms[name], len(durations))
             return ExpectedDuration(median(durations), min(durations), max(durations), len(durations), note, is_least)
     if of_savepoint and newest is not None and newest.duration_ms is not None:
         lasted = float(newest.duration_ms)

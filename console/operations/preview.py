@@ -117,5 +117,5 @@ def cancel_numbers(run: Run, reached: RunProgress, replayed: int | None) -> Iter
         note = f"read {since}; a restore reads them again"
         yield Number("replayed_records", replayed, "Records not covered", f"about {formats.compact(replayed)}", note)
     if expected := expected_duration(run.job_id, OperationKind.RESTORE):
-        time = f"about {formats.duration(expected.median_ms)}"
-        yield Number("restore_ms", expected.median_ms, "Time of a later restore", time, expected.note)
+        time = str(expected) if expected.is_least else f"about {expected}"
+        yield Number("restore_ms", expected.shown_ms, "Time of a later restore", time, expected.note)

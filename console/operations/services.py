@@ -107,11 +107,15 @@ def _replay(row: Operation) -> AcceptedOperation | None:
     return AcceptedOperation(operation, replayed=True)
 
 
-def check_texts(context: OperationRequestContext) -> None:
-    """Raises InvalidField for an idempotency key or a reason that cannot be stored."""
-    key = context.idempotency_key
+def check_key(key: str | None) -> None:
+    """Raises InvalidField for an idempotency key that cannot be stored."""
     if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isprintable()):
         raise InvalidField("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} printable characters")
+
+
+def check_texts(context: OperationRequestContext) -> None:
+    """Raises InvalidField for an idempotency key or a reason that cannot be stored."""
+    check_key(context.idempotency_key)
     require_text(context.reason, "reason", MAX_REASON_LENGTH)
 
 

@@ -43,7 +43,7 @@ from runtime.access.redaction import Schema
 from runtime.core.job.lifecycle import FLOWING_STATES, TERMINAL_STATES, RunState
 
 _LIST_RUN_COLUMNS = (
-    "state", "parallelism", "created_at", "started_at", "ended_at", "live_at", "version__number",
+    "state", "token", "parallelism", "created_at", "started_at", "ended_at", "live_at", "version__number",
 )  # fmt: skip
 _LIST_CHECKPOINT_COLUMNS = ("kind", "number", "triggered_at", "duration_ms")
 PAGE_ROWS = 20  #: newest entries of each list on the page of a job
@@ -290,9 +290,8 @@ def _restarts(run: str) -> Greatest:
 
 
 def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
-    """Queries for the rows behind a list of `jobs`, each with its maximum number of rows."""
+    """Queries for the rows behind a list of `jobs` but their runs, each with its maximum number of rows."""
     return [
-        (Run.objects.filter(pk__in=[job.run_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Checkpoint.objects.filter(pk__in=[job.checkpoint_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Operation.objects.filter(job__in=jobs, state__in=ACTIVE_STATES).order_by("pk"), 4 * len(jobs)),
     ]

@@ -7,8 +7,11 @@ from typing import Any, Final
 
 from django.db import connection
 
+from console.jobs.models import Run
+
 #: Columns of a run that its worker and the reconciler write every second.
 MOVING_COLUMNS: Final = ("live", "live_at", "lease_beat", "observed_beat", "observed_since", "observed_at")
+REPORT_STEP_S: Final = 5  #: a list shows the newest report of each interval
 _ABOVE_ALL_NUMBERS: Final = 2**63 - 1  #: of checkpoints
 #: Part, key and mark of each row. The mark is the version of the row, or of a run that has not ended, a
 #: hash of the columns that do not move; `report` has the version of that run. The query is SQL since Django would take
@@ -40,6 +43,13 @@ UNION ALL (SELECT 'older', id::text, xmin::text || ctid::text FROM weir_checkpoi
     WHERE job_id = %(job)s AND number < %(before)s AND triggered_at >= %(begin)s AND triggered_at < %(end)s
     ORDER BY number DESC LIMIT 10)
 """
+
+
+def listed_run_marks(runs: Iterable[int]) -> list[tuple[object, ...]]:
+    """Marks of runs in a list: they change with what does not move, and once in `REPORT_STEP_S` with the report."""
+    columns = [field.attname for field in Run._meta.concrete_fields if field.name not in MOVING_COLUMNS]
+    marks = Run.objects.filter(pk__in=runs).order_by("pk").values_list("live_at", *columns)
+    return [(at and int(at.timestamp()) // REPORT_STEP_S, *values) for at, *values in marks]
 
 
 def row_marks(

@@ -30,7 +30,7 @@ def inputs_folder(run: Run) -> Path:
 
 def streams_folder(run: Run) -> Path:
     """Folder that a run shares with its standing stages for streamed input, with a subfolder per operator."""
-    return Path(django_settings.WEIR_STORAGE) / manifest.streams_folder(run.job_id, lineage_of(run))
+    return Path(django_settings.WEIR_INPUTS) / manifest.streams_folder(run.job_id, lineage_of(run))
 
 
 LEASED_STATES = (

@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Final
 
 from console.health.models import JobHealth
+from console.health.verdicts import listed_verdicts
 from console.jobs.models import Run, StandingStage
 from console.pages.cluster import MAX_RUNS, Cluster, Place
 from console.runs.standing_stages import ENDED_STATES
-from console.ui.job_health import health_line
 from console.ui.live.revision import ShownRows
 from runtime.core.job.lifecycle import TERMINAL_STATES
 
@@ -22,9 +22,9 @@ _USES: Final = {
 
 def places_with_health(cluster: Cluster, now: datetime) -> tuple[tuple[Place, str], ...]:
     """Each place, and the level of the health of its job. The jobs are loaded with their health."""
-    return tuple(
-        (place, health_line(place.run, getattr(place.run.job, "health", None), now).level) for place in cluster.places
-    )
+    runs = [(place.run, getattr(place.run.job, "health", None)) for place in cluster.places]
+    verdicts = listed_verdicts(runs, now)
+    return tuple((place, verdict.health) for place, verdict in zip(cluster.places, verdicts, strict=True))
 
 
 def queues_with_uses(cluster: Cluster) -> tuple[tuple[str, str, int, int], ...]:
@@ -38,6 +38,6 @@ def rows_of_cluster() -> list[ShownRows]:
     active = Run.objects.exclude(state__in=TERMINAL_STATES).order_by("-pk")
     return [
         (active, MAX_RUNS),
-        (JobHealth.objects.filter(is_final=False).order_by("-pk"), MAX_RUNS),
+        (JobHealth.objects.exclude(run_state__in=TERMINAL_STATES).order_by("-pk"), MAX_RUNS),
         (StandingStage.objects.exclude(state__in=ENDED_STATES).order_by("-pk"), MAX_RUNS),
     ]

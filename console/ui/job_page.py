@@ -155,7 +155,7 @@ def job_view(
         failure=failure,
         suggestion=suggestion,
         health=health,
-        last_restart=last_restart(run, page.attempts, now),
+        last_restart=last_restart(run, page.attempts, health.verdict, now) if health else None,
         restart_ahead=restart_ahead(run, page.attempts, rows.columns, numbers, page.restarts_ms, next_attempt_at, now),
         flow=flow_of(run, numbers, is_silent=silent is not None),
         behind_since=behind_since(run, numbers, now),

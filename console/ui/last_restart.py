@@ -7,6 +7,8 @@ from typing import Final
 
 from console import formats
 from console.formats import Quantity
+from console.health.findings import Verdict
+from console.health.rules.attempts import RESTART_CAUSES
 from console.jobs.models import AttemptOutcome, Run
 from console.pages.lines import AttemptLine
 from runtime.core.job.lifecycle import RunState
@@ -21,7 +23,7 @@ class LastRestart:
     Args:
         failed_at: end of the attempt before.
         resumed_at: since when records flow again; None if it is not known.
-        cause: first clause of the reason for which the attempt before ended.
+        cause: the reason for which the attempt before ended.
         restored: the checkpoint or savepoint that the attempt restored; "" if none is recorded.
         down: time from the failure to the first checkpoint of the attempt; None before that checkpoint, and for an
             attempt that began with empty state, whose first checkpoint waits for an interval.
@@ -34,14 +36,19 @@ class LastRestart:
     down: Quantity | None
 
 
-def last_restart(run: Run | None, attempts: Sequence[AttemptLine], now: datetime) -> LastRestart | None:
+def last_restart(
+    run: Run | None, attempts: Sequence[AttemptLine], verdict: Verdict, now: datetime
+) -> LastRestart | None:
     """The restart that began the present attempt: until its first checkpoint, and for `SHOWN` after records flow again.
 
     The rows of attempts know the end of the one before, which waits and the restore follow: they may take hours.
 
+    None while a finding names restarts that come again and again: their end is not known.
+
     `attempts`: the newest of the run, newest first; two are enough.
     """
-    if run is None or run.run_state is not RunState.RUNNING or len(attempts) < 2:
+    is_over = not RESTART_CAUSES & {finding.rule for finding in verdict.findings}
+    if run is None or run.run_state is not RunState.RUNNING or len(attempts) < 2 or not is_over:
         return None
     present, before = attempts[:2]
     if present.started_at is None or before.outcome not in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
@@ -55,7 +62,7 @@ def last_restart(run: Run | None, attempts: Sequence[AttemptLine], now: datetime
     return LastRestart(
         failed_at=failed_at,
         resumed_at=resumed_at,
-        cause=before.reason.partition(":")[0] or "the attempt before ended",
+        cause=before.reason.strip().rstrip(".") or "the attempt before ended",
         restored=present.restored,
         down=formats.duration((resumed_at - failed_at) / timedelta(milliseconds=1)) if resumed_at else None,
     )

@@ -8,12 +8,13 @@ from typing import Final
 
 from console import formats
 from console.checkpoints.models import Checkpoint, Kind
-from console.jobs.models import Run
+from console.jobs.models import AttemptOutcome, Run
 from console.metrics.live import Live
 from console.metrics.selectors import records_read
 from console.pages.lines import AttemptLine
 from runtime.core.job.lifecycle import RunState
 
+_MASTER_GONE: Final = (AttemptOutcome.LOST, AttemptOutcome.RELEASED)  #: ends of attempts whose job master ended too
 #: States in which no attempt runs, or an attempt is being started.
 STATES_BETWEEN_ATTEMPTS: Final = (RunState.QUEUED, RunState.STARTING, RunState.WAITING, RunState.RESTARTING)
 
@@ -26,8 +27,9 @@ class RestartAhead:
         checkpoint: None: the restart begins with the snapshot that the run restored, or with the start of the run.
         records: records of the sources since then, which are replayed; None if they are not known.
         step: the step of the launch that is under way.
-        left_ms: expected time until the run is running; None without history, and after more than `usual_ms`.
-        usual_ms: median time of the newest restarts; None without history. `restarts`: their number.
+        left_ms: expected time until the run is running; None if `usual_ms` is None or has passed.
+        usual_ms: median time of the newest restarts; None without history, and if a new Spark application starts: a
+            restart within an application is far shorter. `restarts`: their number.
     """
 
     checkpoint: Checkpoint | None
@@ -63,7 +65,7 @@ def restart_ahead(
             row for row in columns if row.run_id == run.pk and row.kind == Kind.CHECKPOINT and row.is_restorable
         )
         checkpoint = next(candidates, None)
-    usual_ms = median(restarts_ms) if restarts_ms else None
+    usual_ms = median(restarts_ms) if restarts_ms and not _starts_spark(run, attempts, present, live) else None
     left_ms = None if usual_ms is None else usual_ms - (now - ended_at) / timedelta(milliseconds=1)
     return RestartAhead(
         checkpoint=checkpoint,
@@ -73,6 +75,14 @@ def restart_ahead(
         usual_ms=usual_ms,
         restarts=len(restarts_ms),
     )
+
+
+def _starts_spark(run: Run, attempts: Sequence[AttemptLine], present: AttemptLine | None, live: Live) -> bool:
+    """Whether a new Spark application starts: for another job master, and after the loss of the application."""
+    before = next((attempt for attempt in attempts if attempt.ended_at), None)
+    has_new_master = run.run_state is RunState.QUEUED or (before is not None and before.outcome in _MASTER_GONE)
+    is_launching = live.launch is not None and live.launch.step == "spark" and _is_report_of(live, present)
+    return has_new_master or is_launching
 
 
 def _records(run: Run, checkpoint: Checkpoint | None, now: datetime) -> int | None:
@@ -88,7 +98,8 @@ def _step(run: Run, attempt: AttemptLine | None, live: Live, next_at: datetime |
     if next_at is not None and next_at > now:
         return f"the next attempt begins in {formats.duration((next_at - now) / timedelta(milliseconds=1))}"
     if run.run_state is RunState.WAITING and live.waiting is not None:
-        return f"waiting for slots: {live.waiting.there} of {live.waiting.wanted} available"
+        wait = live.waiting
+        return "slots" if wait.is_over else f"waiting for slots: {wait.there} of {wait.wanted} available"
     is_restored, is_reported = attempt is not None and attempt.restored_kind is not None, _is_report_of(live, attempt)
     if is_reported and live.launch is not None:
         launch = live.launch

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import large_columns
-from console.checkpoints.storage import job_root, load_savepoint
+from console.checkpoints.storage import job_uri, load_savepoint
 from console.checkpoints.timed_reads import read_in_time
 from console.jobs.attempts import with_numbers
 from console.jobs.code import code_of_run, other_code
@@ -21,6 +21,7 @@ from console.pages.start_phases import StartPhase, restart_phases, start_moments
 from console.runs.logs import LogFilter, LogLine, LogSecrets, SlotLog, log_file, log_tail
 from runtime.access.redaction import Schema
 from runtime.core.restore.mapping import OperatorMatch, mapping_report
+from runtime.io.store import is_absolute
 
 MAX_ATTEMPTS: Final = 50  #: newest attempts on the page
 _MAX_FOLDERS: Final = 100  #: restored folders whose operators a process remembers
@@ -138,8 +139,8 @@ def _restored_from_folder(pk: int, path: str) -> tuple[RestoredOperator, ...]:
         Refused: the folder is not allowed any more, is gone, or is damaged, or the storage does not answer in time.
     """
     run = Run.objects.select_related("version").get(pk=pk)
-    folder = str(job_root(run.job_id) / path)  # an absolute path stays as it is
-    _, manifest = read_in_time(("restored folder", pk), partial(load_savepoint, folder))
+    place = path if is_absolute(path) else f"{job_uri(run.job_id)}/{path}"
+    _, manifest = read_in_time(("restored folder", pk), partial(load_savepoint, place))
     mapping = mapping_report(manifest, restore_target(run.version, run.parallelism), str(run.job_id))
     names = operator_names(run.version.graph)
     return tuple(

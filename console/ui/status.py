@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from console.checkpoints.models import CONCERNS, QueryState
 from console.health.findings import Level
+from console.health.words import UNKNOWN, state_word
 from console.jobs.models import StageState
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.lifecycle import RunState
@@ -46,34 +47,28 @@ SHAPES: Mapping[str, str] = {
     "ring": '<circle class="hollow" cx="6" cy="6" r="4.6"/>',
 }
 
-#: Words for the health of a job, by level.
-HEALTH_WORDS: Mapping[str, str] = {
-    Level.FAILED.word: "failing",
-    Level.ATTENTION.word: "needs attention",
-    Level.OK.word: "well",
-}
 CONCERN_WORDS: Mapping[str, str] = {concern: label.lower() for concern, label in CONCERNS}
-UNKNOWN_HEALTH = "unknown"  #: of a run that was well, or not checked, when the console's worker fell silent
 NEVER_RAN = ""  #: state of a job without runs
 DISCARDED = "discarded"  #: a checkpoint whose files were removed
 NOT_STARTED = "not_started"  #: a stage whose run ended before its first process
 
+_RUN_SHAPES: Mapping[str, tuple[str, Meaning]] = {
+    NEVER_RAN: ("ring", Meaning.NEUTRAL),
+    RunState.QUEUED: ("half", Meaning.BUSY),
+    RunState.STARTING: ("half", Meaning.BUSY),
+    RunState.WAITING: ("triangle", Meaning.ATTENTION),
+    RunState.RUNNING: ("disc", Meaning.OK),
+    RunState.RESTARTING: ("triangle", Meaning.ATTENTION),
+    RunState.STOPPING: ("half", Meaning.BUSY),
+    RunState.DRAINING: ("half", Meaning.BUSY),
+    RunState.CANCELLING: ("half", Meaning.BUSY),
+    RunState.FINISHED: ("tick", Meaning.OK),
+    RunState.STOPPED: ("pause", Meaning.NEUTRAL),
+    RunState.CANCELED: ("cross", Meaning.NEUTRAL),
+    RunState.FAILED: ("square", Meaning.FAILED),
+}
 STATUSES: Mapping[str, Mapping[str, Status]] = {
-    "run": {
-        NEVER_RAN: Status("ring", "Never started", Meaning.NEUTRAL),
-        RunState.QUEUED: Status("half", "Waiting for a worker", Meaning.BUSY),
-        RunState.STARTING: Status("half", "Starting", Meaning.BUSY),
-        RunState.WAITING: Status("triangle", "Waiting for slots", Meaning.ATTENTION),
-        RunState.RUNNING: Status("disc", "Running", Meaning.OK),
-        RunState.RESTARTING: Status("triangle", "Restarting", Meaning.ATTENTION),
-        RunState.STOPPING: Status("half", "Stopping with savepoint", Meaning.BUSY),
-        RunState.DRAINING: Status("half", "Draining", Meaning.BUSY),
-        RunState.CANCELLING: Status("half", "Cancelling", Meaning.BUSY),
-        RunState.FINISHED: Status("tick", "Finished", Meaning.OK),
-        RunState.STOPPED: Status("pause", "Stopped", Meaning.NEUTRAL),
-        RunState.CANCELED: Status("cross", "Canceled", Meaning.NEUTRAL),
-        RunState.FAILED: Status("square", "Failed", Meaning.FAILED),
-    },
+    "run": {state: Status(shape, state_word(state), meaning) for state, (shape, meaning) in _RUN_SHAPES.items()},
     "checkpoint": {
         DISCARDED: Status("ring", "Discarded", Meaning.NEUTRAL),
         "in_progress": Status("half", "In progress", Meaning.BUSY),
@@ -137,16 +132,17 @@ STATUSES: Mapping[str, Mapping[str, Status]] = {
 def status(kind: str, state: str, health: str = "") -> Status:
     """The status of a `state`; a state unknown to this console is shown under its own name.
 
-    `health` is the level of a run's health (`console.health.findings.Level.word`, or `UNKNOWN_HEALTH`): a run that is
-    sick, or was not checked, never looks well.
+    `health`: of a run, as `console.health.findings.Verdict` has it. A run that is sick, or was not checked, never looks
+    well.
     """
     plain = _status(kind, state)
+    word, is_calm = state_word(state, health) if health else plain.word, plain.meaning in (Meaning.OK, Meaning.BUSY)
     if health == Level.FAILED.word and plain.meaning is not Meaning.FAILED:
-        return Status("square", f"{plain.word}, {HEALTH_WORDS[health]}", Meaning.FAILED)
-    if health == Level.ATTENTION.word and plain.meaning in (Meaning.OK, Meaning.BUSY):
-        return Status("triangle", f"{plain.word}, {HEALTH_WORDS[health]}", Meaning.ATTENTION)
-    if health == UNKNOWN_HEALTH and plain.meaning in (Meaning.OK, Meaning.BUSY):
-        return Status("ring", f"{plain.word}, health not checked", Meaning.NEUTRAL)
+        return Status("square", word, Meaning.FAILED)
+    if health == Level.ATTENTION.word and is_calm:
+        return Status("triangle", word, Meaning.ATTENTION)
+    if health == UNKNOWN and is_calm:
+        return Status("ring", word, Meaning.NEUTRAL)
     return plain
 
 

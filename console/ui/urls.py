@@ -2,7 +2,6 @@
 
 from django.contrib.auth.views import LogoutView
 from django.urls import path
-from django.views.generic import RedirectView
 
 from console.operations.kinds.job.delegated import DelegatedOperation
 from console.operations.registry import types_of
@@ -11,6 +10,7 @@ from console.ui.views import (
     bulk,
     cluster,
     definitions,
+    incidents,
     jobs,
     names,
     numbers,
@@ -38,7 +38,7 @@ from console.ui.views.checkpoints import (
 app_name = "ui"
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="ui:jobs"), name="home"),
+    path("", incidents.now, name="home"),
     path("login/", session.Login.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("tokens/", tokens.tokens, name="tokens"),
@@ -100,6 +100,9 @@ urlpatterns = [
         {"kinds": ("review", "assign", "comment")},
         name="review",
     ),
+    path("jobs/<int:pk>/incident/", incidents.job_incident, name="job_incident"),
+    path("incidents/", incidents.incident_list, name="incidents"),
+    path("incidents/<int:pk>/", incidents.incident, name="incident"),
     path("reviews/", reviews.desk, name="reviews"),
     path("cluster/", cluster.cluster, name="cluster"),
     path("operations/", operations.operation_list, name="operations"),

@@ -32,7 +32,7 @@ class Api(Console):
 
     def checkpoints(self, job_id: int) -> list[Row]:
         """Completed checkpoints and savepoints, oldest first."""
-        rows = self.rows(f"jobs/{job_id}/checkpoints/", _MAX_ROWS, status="completed")
+        rows = self.rows(f"jobs/{job_id}/checkpoints/", _MAX_ROWS, outcome="completed")
         return sorted(rows, key=lambda row: int(row["number"]))
 
     def ready_version(self, job_id: int, body: Row, timeout_s: float) -> Row:

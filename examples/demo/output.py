@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from runtime.io.store import open_store
+
 
 @dataclass
 class Output:
@@ -34,12 +36,14 @@ class Output:
         """The job's files that are not yet committed."""
         return sorted(self.folder.glob(f".weir-{self.job}-*"))
 
-    def leftovers(self, storage: Path) -> list[str]:
+    def leftovers(self, storage: str) -> list[str]:
         """Hidden files that no retained checkpoint or savepoint names, so that they can never be committed.
 
         Files that were pending at a savepoint are not leftovers: a restore of the savepoint commits them.
         """
-        manifests = "".join(path.read_text() for path in storage.glob("*/manifest.json"))
+        store = open_store(storage)
+        paths = [path for path in store.list("") if path.endswith("/manifest.json")]
+        manifests = "".join(store.get(path).decode() for path in paths)
         return [path.name for path in self.hidden_files() if path.name not in manifests]
 
     def rows(self) -> int:

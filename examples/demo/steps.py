@@ -235,7 +235,7 @@ def compare(story: Story) -> int:
     """Compares the output with the result of plain Spark, row for row. Returns the number of windows."""
     with story.phase("compare with plain Spark, row for row") as details:
         _check_foreign_files(story)
-        leftovers = story.output.leftovers(story.children.environment.storage / str(story.job["id"]))
+        leftovers = story.output.leftovers(f"{story.children.environment.storage}/{story.job['id']}")
         if leftovers:
             raise StoryFailed(f"left behind: {', '.join(leftovers)}")
         if story.late:

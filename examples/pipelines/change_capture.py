@@ -2,15 +2,18 @@
 
 changes (replication slot: initial rows, then inserts, updates, deletions) ─┬ history (Parquet)
                                                                             └ copy (upserts and deletions by key)
+
+Bounded, the job reads the rows that the table has, as inserts, and ends: a replication slot has no end.
 """
 
 from typing import Annotated
 
 import msgspec
+import pyarrow.compute as pc
 from msgspec import Meta
 
 import weir
-from examples.samples.folders import EXAMPLES_URL, Folder, sample_folder
+from examples.samples.folders import EXAMPLES_URL, Bounded, Folder, sample_folder
 
 
 class ChangeCaptureParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,14 +31,19 @@ class ChangeCaptureParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     history_dir: Annotated[
         Folder, Meta(title="Folder of the history", description="Committed Parquet files appear here.")
     ] = sample_folder("change_capture/history")
+    bounded: Bounded = False
 
 
 def build(params: ChangeCaptureParams, context: weir.PipelineContext) -> weir.Dataflow:
     flow = weir.Dataflow("change_capture")
-    source = weir.PostgresChanges(
-        params.database_url, params.publication, params.slot, params.table, initial_snapshot=True
-    )
-    changes = flow.source("changes", source, parallelism=1)  # one subtask keeps the order of the changes
+    if params.bounded:
+        table = weir.PostgresSource(params.database_url, params.table, bounded=True)
+        changes = flow.source("rows", table, parallelism=1).with_columns("changes", op=pc.scalar("insert"))
+    else:
+        source = weir.PostgresChanges(
+            params.database_url, params.publication, params.slot, params.table, initial_snapshot=True
+        )
+        changes = flow.source("changes", source, parallelism=1)  # one subtask keeps the order of the changes
     changes.sink("history", weir.ParquetSink(params.history_dir), parallelism=1)
     copy = weir.PostgresSink(params.database_url, params.copy, key=["id"], op_column="op")
     changes.sink("copy", copy, parallelism=1)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 import weir
-from examples.samples.folders import Folder, sample_folder
+from examples.samples.folders import Bounded, Folder, sample_folder
 
 CLICKS = pa.schema([("clicked_at", pa.timestamp("ms")), ("visitor", pa.string()), ("page", pa.string())])
 SESSIONS = pa.schema(
@@ -41,6 +41,7 @@ class ClickstreamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         int,
         Meta(ge=0, title="Largest disorder (s)", description="Windows and sessions wait for clicks this far behind."),
     ] = 60
+    bounded: Bounded = False
 
 
 class Sessions(weir.KeyedProcessFunction):
@@ -87,6 +88,7 @@ def build(params: ClickstreamParams, context: weir.PipelineContext) -> weir.Data
         weir.JsonLinesFormat(CLICKS),
         event_time="clicked_at",
         max_disorder_ms=params.max_disorder_s * 1000,
+        bounded=params.bounded,
     )
     clicks = flow.source("clicks", source)
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from psycopg import sql
 
 import weir
-from examples.samples.folders import EXAMPLES_URL, Folder, sample_folder
+from examples.samples.folders import EXAMPLES_URL, Bounded, Folder, sample_folder
 
 ORDERS = pa.schema(
     [
@@ -45,6 +45,7 @@ class EnrichmentParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Literal["staged", "immediate"],
         Meta(title="Commit", description="staged: exactly once, with the checkpoint. immediate: each batch at once."),
     ] = "staged"
+    bounded: Bounded = False
 
 
 class CustomerLookup:
@@ -70,12 +71,13 @@ class CustomerLookup:
 
 def build(params: EnrichmentParams, context: weir.PipelineContext) -> weir.Dataflow:
     flow = weir.Dataflow("enrichment")
-    orders = flow.source("orders", weir.DirectorySource(params.orders_dir, weir.JsonLinesFormat(ORDERS)))
+    files = weir.DirectorySource(params.orders_dir, weir.JsonLinesFormat(ORDERS), bounded=params.bounded)
+    orders = flow.source("orders", files)
     enriched = orders.key_by("customer").batches(
         "customers",
         CustomerLookup(params.database_url, params.customers),
         max_rows=params.batch_rows,
-        max_wait_ms=params.batch_wait_ms,
+        max_wait_ms=None if params.bounded else params.batch_wait_ms,  # the end of the input completes the last batch
         flush_on_barrier=True,  # the rows before a barrier are committed with its checkpoint
     )
     target = weir.PostgresSink(params.database_url, params.target, key=["order_id"], commit=params.commit)

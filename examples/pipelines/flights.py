@@ -20,9 +20,9 @@ from msgspec import Meta
 
 import weir
 from examples.pipelines import flight_tables
+from examples.samples.folders import Bounded, Folder
 from examples.schemas import AIRLINES, FLIGHT_FILES, HISTORY, WEATHER
 
-Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
 OptionalPath = Annotated[str, Meta(pattern="^(/|$)", max_length=1024)]
 HOUR_MS = 3_600_000
 _FLIGHT_COLUMNS = ["scheduled", "carrier", "origin", "year", "month", "day", "hour", "time_hour", "flight", "dep_delay"]
@@ -50,9 +50,7 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     airlines_csv: Annotated[
         OptionalPath, Meta(title="Airlines (CSV)", description="Empty: the list that comes with the demo.")
     ] = ""
-    bounded: Annotated[
-        bool, Meta(title="Bounded", description="Read the files that are there, then end; needed for BATCH.")
-    ] = False
+    bounded: Bounded = False
 
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 import weir
-from examples.samples.folders import Folder, sample_folder
+from examples.samples.folders import Bounded, Folder, sample_folder
 
 TIME = pa.timestamp("ms")
 ORDERS = pa.schema(
@@ -40,12 +40,18 @@ class OrderPaymentsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     max_disorder_s: Annotated[
         int, Meta(ge=0, title="Largest disorder (s)", description="The join waits for rows this far behind.")
     ] = 60
+    bounded: Bounded = False
 
 
 def build(params: OrderPaymentsParams, context: weir.PipelineContext) -> weir.Dataflow:
     def files(folder: str, schema: pa.Schema, time: str) -> weir.DirectorySource:
-        disorder_ms = params.max_disorder_s * 1000
-        return weir.DirectorySource(folder, weir.JsonLinesFormat(schema), event_time=time, max_disorder_ms=disorder_ms)
+        return weir.DirectorySource(
+            folder,
+            weir.JsonLinesFormat(schema),
+            event_time=time,
+            max_disorder_ms=params.max_disorder_s * 1000,
+            bounded=params.bounded,
+        )
 
     flow = weir.Dataflow("order_payments")
     orders = flow.source("orders", files(params.orders_dir, ORDERS, "ordered_at"))

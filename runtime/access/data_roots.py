@@ -54,7 +54,7 @@ class DataRoots:
         if setting is None:
             return cls()
         var = environment.get("WEIR_VAR")
-        folders = [environment[name] for name in _OWN_FOLDERS if environment.get(name)]
+        folders = [place for name in _OWN_FOLDERS if (place := environment.get(name, "")) and "://" not in place]
         folders += [str(Path(var, name)) for name in _OWN_NAMES] if var else []
         return cls(
             allowed=_resolve_all(part for part in setting.split(os.pathsep) if part),
@@ -105,22 +105,35 @@ def check_url(field: str, url: str, environment: Mapping[str, str]) -> None:
 
     Without `WEIR_DATA_ROOTS` every URL is allowed. Otherwise `WEIR_DATA_URLS` names the allowed URLs, separated by
     spaces: scheme, host and query must be equal, and the path must lie below. Credentials are not compared. A store has
-    no symbolic links, so a single check is enough.
+    no symbolic links, so a single check is enough. The storage of checkpoints (`WEIR_STORAGE`) is always refused.
     """
     if environment.get(DATA_ROOTS_VARIABLE) is None:
         return
     allowed = environment.get(DATA_URLS_VARIABLE, "").split()
-    place, steps = _url_parts(url)
-    if not {".", "..", ""}.intersection(steps) and not any("/" in step for step in steps):
-        for root in allowed:
-            root_place, root_steps = _url_parts(root)
-            if place == root_place and steps[: len(root_steps)] == root_steps:
-                return
+    steps = _url_parts(url)[1]
+    is_plain = not {".", "..", ""}.intersection(steps) and not any("/" in step for step in steps)
+    storage = environment.get("WEIR_STORAGE", "")
+    if "://" in storage and _is_same_bucket_place(url, storage):
+        raise JobRejected("path-not-allowed", field, f"{url} overlaps the storage of checkpoints, WEIR_STORAGE")
+    if is_plain and any(_is_url_below(url, root) for root in allowed):
+        return
     detail = (
         f"{url} is not a URL that jobs may use. Allowed are URLs below: {', '.join(allowed) or 'none'}. "
         f"An administrator adds URLs in {DATA_URLS_VARIABLE}"
     )
     raise JobRejected("path-not-allowed", field, detail)
+
+
+def _is_same_bucket_place(url: str, storage: str) -> bool:
+    """Whether a URL of a bucket overlaps `storage`, by whatever endpoint, user or driver (`s3a://`)."""
+    (bucket, steps), (other, other_steps) = ((urlsplit(each).hostname, _url_parts(each)[1]) for each in (url, storage))
+    length = min(len(steps), len(other_steps))
+    return bucket == other and urlsplit(url).scheme.startswith("s3") and steps[:length] == other_steps[:length]
+
+
+def _is_url_below(url: str, root: str) -> bool:
+    (place, steps), (root_place, root_steps) = _url_parts(url), _url_parts(root)
+    return place == root_place and steps[: len(root_steps)] == root_steps
 
 
 def _url_parts(url: str) -> tuple[tuple[object, ...], list[str]]:

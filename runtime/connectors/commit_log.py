@@ -53,7 +53,7 @@ class CommittedEpoch(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         log: id of the log of this sink, different in each folder.
-        token: token of the attempt that prepared the newest file.
+        token: token of the attempt that took the checkpoint.
         highest: the highest (token, checkpoint) of this and all earlier epochs.
         carried: names of files of earlier epochs that the checkpoint named as well.
     """
@@ -153,7 +153,7 @@ class CommitLog:
         """Adds the files that are in no epoch yet as a new epoch, durably and atomically. Idempotent.
 
         Args:
-            order: token of the attempt that prepared the files, and number of the checkpoint.
+            order: token of the attempt that took the checkpoint, and number of the checkpoint.
             files: all files that the checkpoint names; each is visible or was visible before.
 
         Returns:

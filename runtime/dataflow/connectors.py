@@ -11,7 +11,7 @@ from runtime.core.job.graph import Guarantee
 from runtime.dataflow.checks import with_uid_in_errors
 from runtime.errors import JobRejected
 from runtime.operators.arguments import argument_error, check_folder
-from runtime.ports import BindsUid, Sink, Source, StageFolders, UsesFolders
+from runtime.ports import BindsUid, HasParts, Sink, Source, StageFolders, UsesFolders
 
 #: Types of fields that are checked, with the words for them.
 _SCALARS: Final = {
@@ -40,6 +40,9 @@ def prepare_connector(uid: str, argument: str, connector: C) -> C:
     Raises:
         JobRejected: it is no source or sink, or a setting or folder is invalid; the error names step and field.
     """
+    for name, part in connector.parts.items() if isinstance(connector, HasParts) else ():
+        _check_instance(uid, f"{argument}.{name}", part)
+        _check_scalars(uid, part)
     _check_instance(uid, argument, connector)
     _check_scalars(uid, connector)
     folders = STAGE_FOLDERS.get()
@@ -57,9 +60,10 @@ def _check_instance(uid: str, argument: str, connector: object) -> None:
     if isinstance(connector, type):
         name = connector.__name__
         raise argument_error(uid, argument, f"must be an instance, not the class {name}: write {name}(...)")
-    missing = [name for name in _ATTRIBUTES[argument] if not hasattr(connector, name)]
+    role = argument.partition(".")[0]
+    missing = [name for name in _ATTRIBUTES[role] if not hasattr(connector, name)]
     if missing:
-        problem = f"must be a {argument}, not {type(connector).__name__}, which has no {', '.join(missing)}"
+        problem = f"must be a {role}, not {type(connector).__name__}, which has no {', '.join(missing)}"
         raise argument_error(uid, argument, problem)
 
 

@@ -61,6 +61,7 @@ class StepInput:
         use: the columns that the step reads; None: all.
         takes_encoded_texts: the step reads dictionary-encoded texts (`state.encoded_texts`).
         changelog: the use of a changelog, if the stream is one.
+        no_retraction: why the step cannot take back rows of an aggregate, and what to do instead, for the refusal.
     """
 
     stream: Stream
@@ -74,6 +75,7 @@ class StepInput:
     use: ColumnUse | None = None
     takes_encoded_texts: bool = False
     changelog: ChangelogUse = ChangelogUse.REFUSED
+    no_retraction: str = ""
 
     def check(self, flow: Dataflow, target: OperatorId) -> None:
         """Raises JobRejected unless the stream is a stream of `flow` that `target` can read."""
@@ -86,10 +88,11 @@ class StepInput:
             detail = f"its input uses {self.partitioning} partitioning: leave out the partition_custom before it"
             raise JobRejected("bad-partitioning", target, detail)
         if self.stream.changelog is not None and self.changelog is ChangelogUse.REFUSED:
+            advice = self.no_retraction if self.stream.changelog is Changelog.RETRACT else ""
             detail = (
                 f"its input {self.stream.uid!r} is a changelog: rows with op 'update_before' or 'delete' take back "
-                "earlier rows, and this step would treat them as new rows. Read the column 'op' before it, in a "
-                "filter, select, with_columns or a function"
+                f"earlier rows, and this step would treat them as new rows. {advice}Read the column 'op' before it, in "
+                "a filter, select, with_columns or a function"
             )
             raise JobRejected("changelog-input", target, detail)
         if self.stream.changelog is Changelog.UPSERT and self.changelog is ChangelogUse.SUBTRACTED:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from runtime.core.restore.declarations import LOWER_BOUND, UPPER_BOUND, window_durations
 from runtime.dataflow.checks import check_late_columns, with_uid_in_errors
@@ -23,6 +23,11 @@ from runtime.operators.output_tag import OutputTag, check_tags
 if TYPE_CHECKING:
     from runtime.dataflow.keyed_stream import KeyedStream
     from runtime.dataflow.stream import Stream
+
+_NO_RETRACTION: Final = (
+    "The pairs of a row that is taken back would have to be taken back, too, and kept rows have no row kind. Join the "
+    "rows before the aggregate, or connect the streams by a function that keeps the rows of each key. "
+)
 
 LateOutputs = tuple[OutputTag | None, OutputTag | None]
 
@@ -157,6 +162,7 @@ def _add_join(
     times: tuple[str, str],
 ) -> Stream:
     """Adds the operator of a join. Raises JobRejected: two columns of the joined rows have the same name."""
+    inputs = [replace(each, no_retraction=_NO_RETRACTION) for each in inputs]
     join = with_uid_in_errors(uid, create)
     first, second = (each.stream.columns for each in inputs)
     columns = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -41,14 +41,25 @@ from runtime.operators.retraction import OP_COLUMN, RetractableSet
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
+from runtime.operators.windows.retracting_session import RetractingSessionWindow
 from runtime.operators.windows.session import SessionWindow
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
-from runtime.operators.windows.window import LateOutput
+from runtime.operators.windows.window import RowInput
 from runtime.ports import Operator
 
 if TYPE_CHECKING:
     from runtime.dataflow.stream import BatchFunction, Stream
+
+
+_NO_RETRACTION_OF_FIRST_ROWS: Final = (
+    "If the first row of a key is taken back, a later one would have to pass, of which nothing is kept. Drop "
+    "duplicates before the aggregate, or count the rows of each key by an aggregate with changelog=True. "
+)
+_NO_RETRACTION_OF_LATEST_ROWS: Final = (
+    "If the latest row of a key is taken back, the row before it would have to come back, of which only the time is "
+    "kept. Use an aggregate with changelog=True and Max of the time. "
+)
 
 
 @dataclass(frozen=True)
@@ -71,42 +82,49 @@ class KeyedStream:
     ) -> Stream:
         """Event-time windows aligned to the epoch.
 
-        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then a column per aggregate.
+        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then a column per aggregate. Windows of
+        a changelog of `aggregate` subtract the rows that are taken back before a window fires. Their output is no
+        changelog: a window fires once, with the rows that are left, if any.
 
         Args:
             time: name of the column of event times (timestamp, date, or integer milliseconds).
             slide: distance between the starts of two consecutive windows, which may overlap; None: `size`.
             late_to: side output for late rows: rows whose last window has fired (Flink: `sideOutputLateData`). They
-                keep the columns of the input. Rows are then not aggregated before the shuffle. None: late rows are
-                counted and dropped.
+                keep the columns of the input. Rows are then not aggregated before the shuffle, nor are those of a
+                changelog. None: late rows are counted and dropped.
         """
         check_time(uid, time, self.stream.columns)
         check_aggregates(uid, aggregates)
         keys, by_name, (size_ms, slide_ms) = self.keys, dict(aggregates), check_window(uid, size, slide)
-        pane_ms = gcd(size_ms, slide_ms)
+        pane_ms, retracts = gcd(size_ms, slide_ms), self.stream.changelog is Changelog.RETRACT
         combiner = partial(WindowPreAggregator, keys, time, pane_ms, by_name)
+        in_window = retracts or late_to is not None
         pre_aggregation = PreAggregation(
-            pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=late_to is not None
+            pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms, in_window=in_window
         )
-        use = columns_of_aggregates(time, aggregates=by_name)
-        late = None if late_to is None else LateOutput(late_to, time, pane_ms, combiner)
+        use = columns_of_aggregates(time, *([OP_COLUMN] if retracts else []), aggregates=by_name)
+        rows = RowInput(time, pane_ms, late_to, None if retracts else combiner) if in_window else None
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
         make: Callable[[], Operator]
         if slide_ms == size_ms:
-            make, state = partial(TumblingWindow, keys, size_ms, by_name, late), "windows"
+            make, state = partial(TumblingWindow, keys, size_ms, by_name, rows), "windows"
         else:
-            make, state = partial(SlidingWindow, keys, size_ms, slide_ms, by_name, late), "panes"
-        return self.stream.flow._add_operator(
+            make, state = partial(SlidingWindow, keys, size_ms, slide_ms, by_name, rows), "panes"
+        factory = validate_factory(uid, make)
+        in_state = RetractableSet(by_name).by_name if retracts else by_name
+        source = self._input(pre_aggregation, (state, in_state), use if late_to is None else None, pane_ms)
+        stream = self.stream.flow._add_operator(
             uid,
-            validate_factory(uid, make),
-            [self._input(pre_aggregation, (state, by_name), use if late_to is None else None, pane_ms)],
+            factory,
+            [replace(source, changelog=ChangelogUse.SUBTRACTED)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its windows would never fire",
             durations=window_durations(size_ms, slide_ms),
             times=(time,),
         )
+        return replace(stream, forwarded_changelog=self.stream.changelog)  # late rows keep their row kind
 
     def session_window(
         self,
@@ -122,7 +140,7 @@ class KeyedStream:
 
         Output columns: the keys, `window_start` (time of the first row), `window_end` (time of the last row, plus the
         gap; both timestamp[ms]), then a column per aggregate. A session is emitted once, when the watermark has reached
-        its end.
+        its end. Sessions of a changelog of `aggregate` are those of the rows that are left.
 
         Args:
             gap: the longest pause within a session.
@@ -134,18 +152,24 @@ class KeyedStream:
         check_aggregates(uid, aggregates)
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
-        use = columns_of_aggregates(time, aggregates=aggregates)
+        by_name, retracts = dict(aggregates), self.stream.changelog is Changelog.RETRACT
+        use = columns_of_aggregates(time, *([OP_COLUMN] if retracts else []), aggregates=by_name)
         gap_ms = check_gap(uid, gap)
-        return self.stream.flow._add_operator(
+        kind = RetractingSessionWindow if retracts else SessionWindow
+        factory = validate_factory(uid, partial(kind, self.keys, gap_ms, time, by_name, late_to))
+        in_state = RetractableSet(by_name).by_name if retracts else by_name
+        source = self._input(None, ("sessions", in_state), use if late_to is None else None, gap_ms)
+        stream = self.stream.flow._add_operator(
             uid,
-            validate_factory(uid, partial(SessionWindow, self.keys, gap_ms, time, dict(aggregates), late_to)),
-            [self._input(None, ("sessions", dict(aggregates)), use if late_to is None else None, gap_ms)],
+            factory,
+            [replace(source, changelog=ChangelogUse.SUBTRACTED)],
             parallelism,
             side_outputs=() if late_to is None else (late_to,),
             without_event_time="its sessions would never end",
             durations={SESSION_GAP: gap_ms},
             times=(time,),
         )
+        return replace(stream, forwarded_changelog=self.stream.changelog)  # late rows keep their row kind
 
     def deduplicate(
         self,
@@ -172,10 +196,11 @@ class KeyedStream:
         if late_to is not None:
             check_late_columns(uid, late_to, self.stream.columns)
         keys = self.keys
+        source = self._input(use=ColumnUse(frozenset({time}), forwards=True) if late_to is None else None)
         return self.stream.flow._add_operator(
             uid,
             lambda: Deduplicate(keys, within_ms, time, late_to),
-            [self._input(use=ColumnUse(frozenset({time}), forwards=True) if late_to is None else None)],
+            [replace(source, no_retraction=_NO_RETRACTION_OF_FIRST_ROWS)],
             parallelism,
             columns=self.stream.columns,
             side_outputs=() if late_to is None else (late_to,),
@@ -198,7 +223,7 @@ class KeyedStream:
         return self.stream.flow._add_operator(
             uid,
             lambda: Latest(keys, time),
-            [self._input(use=use)],
+            [replace(self._input(use=use), no_retraction=_NO_RETRACTION_OF_LATEST_ROWS)],
             parallelism,
             columns=self.stream.columns,
             times=(time,),
@@ -230,7 +255,7 @@ class KeyedStream:
         running = validate_factory(uid, lambda: RunningAggregate(keys, by_name, changelog, retracts))
         source = self._input(None, ("aggregates", by_name), columns_of_aggregates(aggregates=by_name))
         if retracts:
-            in_state = RetractableSet(keys, by_name).by_name
+            in_state = RetractableSet(by_name).by_name
             source = self._input(None, ("aggregates", in_state), columns_of_aggregates(OP_COLUMN, aggregates=by_name))
         source = replace(source, changelog=ChangelogUse.SUBTRACTED)
         stream = self.stream.flow._add_operator(uid, running, [source], parallelism)

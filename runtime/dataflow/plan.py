@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from runtime.core.attempt.failover_regions import FailoverRules
 from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.guarantee import ConnectorGuarantee
 from runtime.core.job.ids import OperatorId
@@ -23,9 +24,13 @@ from runtime.operators.partition import Partitioner
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.windows.pre_aggregation import PreAggregator
 from runtime.ports import (
+    HasIndependentWriters,
+    HasParts,
+    HasStandingStage,
     KnowsEventTime,
     LeavesOutColumns,
     ListsInput,
+    NumbersRows,
     Operator,
     ReadsAlone,
     Sink,
@@ -45,7 +50,7 @@ class PreAggregation:
     time: str = ""  #: column of event times
     size_ms: int = 0  #: length of a window
     slide_ms: int = 0  #: distance between the starts of two consecutive windows
-    in_window: bool = False  #: the edge carries unaggregated rows; the window, which needs late rows, aggregates them
+    in_window: bool = False  #: the edge carries unaggregated rows, which the window aggregates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +111,36 @@ class CompiledJob:
     max_drifts_ms: Mapping[OperatorId, int] = field(default_factory=dict)  #: by source; see `Dataflow.source`
     refuses_late_rows: frozenset[OperatorId] = frozenset()  #: steps that fail the job rather than drop a late row
     is_isolated: bool = False  #: see `Dataflow.isolate`
+    passing: frozenset[OperatorId] = frozenset()  #: steps that pass row numbers on; see `FailoverRules`
 
     def encodes_texts(self, uid: OperatorId) -> bool:
         """Whether a reader of the operator takes dictionary-encoded texts."""
         return any(edge.is_encoded and edge.spec.source == uid for edge in self.edges)
+
+    @property
+    def failover_rules(self) -> FailoverRules:
+        """The facts that decide which subtasks restart after a failure.
+
+        Joined are sources of two parts, since the master counts the subtasks that have read the first, and sources
+        behind a standing stage, whose subtasks share the notes of what they have read. So are sinks whose writers are
+        not independent.
+        """
+        sources = {uid for uid, source in self.sources.items() if isinstance(source, HasParts | HasStandingStage)}
+        independent = {
+            uid
+            for uid, sink in self.sinks.items()
+            if isinstance(sink, HasIndependentWriters) and sink.has_independent_writers
+        }
+        numbered = {
+            uid for uid, source in self.sources.items() if isinstance(source, NumbersRows) and source.numbers_rows
+        }
+        buffered = {n for n, edge in enumerate(self.edges) if (each := edge.pre_aggregation) and not each.in_window}
+        return FailoverRules(
+            joined=frozenset(sources | (self.sinks.keys() - independent)),
+            numbered=frozenset(numbered),
+            passing=self.passing,
+            buffered=frozenset(buffered),
+        )
 
     def columns_of(self, uid: OperatorId) -> Mapping[str, pa.Schema]:
         """The columns that its outputs must have, by the name of the output."""
@@ -136,6 +167,7 @@ class DataflowPlan:
     #: Columns that an output must have, by operator and output ("": the main output), where code could emit others.
     columns: dict[tuple[OperatorId, str], pa.Schema] = field(default_factory=dict)
     is_isolated: bool = False
+    passing: set[OperatorId] = field(default_factory=set)  #: see `CompiledJob`
 
     def connectors(self) -> list[ConnectorGuarantee]:
         """The guarantees of sources and sinks, including sinks within a stream."""
@@ -186,6 +218,7 @@ class DataflowPlan:
             columns=dict(self.columns),
             refuses_late_rows=frozenset(step.uid for step in self.steps if self._reads_rows_in_order(step.uid)),
             is_isolated=self.is_isolated,
+            passing=frozenset(self.passing),
         )
 
     def _check_loops(self) -> None:
@@ -200,7 +233,7 @@ class DataflowPlan:
         silent = {
             step.uid
             for step in self.steps
-            if step.role is Role.SOURCE and not step.bounded and not _emits_watermarks(step.code)
+            if step.role is Role.SOURCE and not step.bounded and not emits_watermarks(step.code)
         }
         for step, consequence in self.needs_event_time.items():
             for uid in sorted(silent & self._upstream_of(step)):
@@ -254,7 +287,7 @@ def _without_unused_columns(source: Source, used: frozenset[str] | None) -> Sour
     return source.with_used_columns(used) if used is not None and isinstance(source, LeavesOutColumns) else source
 
 
-def _emits_watermarks(source: Source) -> bool:
+def emits_watermarks(source: Source) -> bool:
     """Whether a source has watermarks. The reader of an author's source has them if it overrides `watermark`."""
     if isinstance(source, KnowsEventTime):
         return source.has_event_time

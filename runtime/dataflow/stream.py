@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,9 +20,17 @@ from runtime.dataflow.functions import add_function, add_transform
 from runtime.dataflow.inputs import Changelog, ChangelogUse, CustomPartitioning, StepInput, rules_input
 from runtime.dataflow.keyed_stream import KeyedStream
 from runtime.dataflow.used_columns import ColumnUse, columns_of_expressions
+from runtime.dataflow.versioned_table import VersionedTable
 from runtime.errors import JobRejected
-from runtime.operators.arguments import check_column, check_columns, check_expression, check_function, check_schema
-from runtime.operators.broadcast_join import BroadcastJoin
+from runtime.operators.arguments import (
+    check_column,
+    check_columns,
+    check_expression,
+    check_function,
+    check_interval,
+    check_schema,
+)
+from runtime.operators.broadcast_join import ROWS_COLUMN, VERSION_COLUMN, BroadcastJoin
 from runtime.operators.expressions import Filter, Project, names_column
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.functions.batch import FlatMapRows, MapBatches, MapRows
@@ -32,7 +41,7 @@ from runtime.operators.partition import Partitioner
 from runtime.operators.retraction import OP_COLUMN
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.union import Union
-from runtime.ports import ChecksColumns, Operator, Sink
+from runtime.ports import BindsUid, ChecksColumns, HasParts, Operator, Sink
 
 if TYPE_CHECKING:
     from runtime.dataflow.builder import Dataflow
@@ -70,10 +79,17 @@ class Stream:
         side = Stream(self.flow, self.uid, output=tag.name, changelog=self.forwarded_changelog)
         return side.with_declared_columns(tag.schema)
 
-    def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
-        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""
+    def map_batches(
+        self, uid: str, function: BatchFunction, *, parallelism: int | None = None, repeatable: bool = False
+    ) -> Stream:
+        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded.
+
+        Args:
+            repeatable: each output row depends on its input row alone: not on other rows or earlier calls, on chance,
+                the time or an outside system. Then steps behind a shuffle can keep their state after a failure.
+        """
         check_function(uid, function)
-        return self._then(uid, lambda: MapBatches(function), parallelism)
+        return self._then_stateless(uid, lambda: MapBatches(function), parallelism, repeatable=repeatable)
 
     def filter(self, uid: str, expression: pc.Expression, *, parallelism: int | None = None) -> Stream:
         """Forwards the rows for which an Arrow expression is true, such as `pc.field("fare") > 0`. Null is not true.
@@ -100,20 +116,40 @@ class Stream:
         schema: pa.Schema,
         *,
         parallelism: int | None = None,
+        repeatable: bool = False,
     ) -> Stream:
-        """Applies a row-wise Python function that returns one row of `schema`."""
+        """Applies a row-wise Python function that returns one row of `schema`. `repeatable`: see `map_batches`."""
         check_function(uid, function)
         check_schema(uid, schema)
-        return self._then(uid, lambda: MapRows(function, schema), parallelism, schema)
+        return self._then_stateless(uid, lambda: MapRows(function, schema), parallelism, schema, repeatable=repeatable)
 
-    def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
-        """Applies a row-wise Python function that returns any number of rows of `schema`."""
+    def flat_map(
+        self,
+        uid: str,
+        function: RowFunction,
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+        repeatable: bool = False,
+    ) -> Stream:
+        """Applies a row-wise Python function that returns any number of rows of `schema`.
+
+        `repeatable`: see `map_batches`.
+        """
         check_function(uid, function, rows=True)
         check_schema(uid, schema)
-        return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
+        make = partial(FlatMapRows, function, schema)
+        return self._then_stateless(uid, make, parallelism, schema, repeatable=repeatable)
 
     def join_broadcast(
-        self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
+        self,
+        uid: str,
+        build: Stream,
+        *,
+        on: Sequence[str],
+        take: Sequence[str],
+        how: str = "inner",
+        refresh: timedelta | None = None,
     ) -> Stream:
         """Joins with a bounded stream that every subtask holds as a whole.
 
@@ -123,19 +159,44 @@ class Stream:
             on: key columns, with the same names on both sides; keys of `build` must be unique.
             take: columns of `build` to add.
             how: "inner" or "left".
+            refresh: reads the source of `build` again after this time, and so on; each version replaces the one before
+                as a whole. `build` is then the stream of a source, without steps behind it. The step that reads the
+                versions has the uid `{uid}.refresh`. The job has no end, and a version that cannot be read is left out.
+                None: `build` is read once.
         """
         check_columns(uid, "on", on)
         check_columns(uid, "take", take)
         keys, columns = tuple(on), tuple(take)
-        create = partial(BroadcastJoin, keys, columns, how)
+        create = partial(BroadcastJoin, keys, columns, how, refresh is not None)
         join = with_uid_in_errors(uid, create)
         use = ColumnUse(frozenset({*keys, *columns}))
         build_side = StepInput(stream=build, partitioning=Partitioning.BROADCAST, build=True, use=use)
         probe_use = ColumnUse(frozenset({*keys, *columns}), forwards=True)
         probe_side = StepInput(stream=self, use=probe_use, takes_encoded_texts=True, changelog=ChangelogUse.FORWARDED)
-        joined = self.flow._add_operator(uid, create, [probe_side, build_side])
+        inputs = [probe_side, build_side]
+        if refresh is not None:
+            versions = self._versions_of(uid, build, check_interval(uid, "refresh", refresh))
+            refresh_use = ColumnUse(frozenset({*keys, *columns, VERSION_COLUMN, ROWS_COLUMN}))
+            inputs.append(StepInput(stream=versions, partitioning=Partitioning.BROADCAST, use=refresh_use))
+        joined = self.flow._add_operator(uid, create, inputs)
         with_uid_in_errors(uid, lambda: join.check_columns(self.columns, build.columns))
         return joined
+
+    def _versions_of(self, uid: str, build: Stream, interval_ms: int) -> Stream:
+        """The later versions of the table `build`. Raises JobRejected: `build` is not the stream of a source."""
+        table = self.flow.sources.get(build.uid)
+        if build.flow is not self.flow or table is None:
+            detail = f"the source of its build side is read again, and {build.uid!r} is no source"
+            advice = "join with the source itself, and compute behind the join"
+            raise JobRejected("bad-refresh", uid, f"refresh: {detail}: {advice}")
+        if isinstance(table, BindsUid):
+            detail = f"{type(table).__name__} has a PySpark stage that runs once"
+            raise JobRejected("bad-refresh", uid, f"refresh: {detail}: let Spark write files, and read their folder")
+        if isinstance(table, HasParts):
+            detail = "a history and a live source are read once, one after the other"
+            raise JobRejected("bad-refresh", uid, f"refresh: {detail}: join with one of them")
+        name = f"versions of {build.uid}"
+        return self.flow.source(f"{uid}.refresh", VersionedTable(table, interval_ms), parallelism=1, name=name)
 
     def union(self, uid: str, *streams: Stream, parallelism: int | None = None) -> Stream:
         """The rows of this stream and of `streams`, which must have the same columns in the same order.
@@ -345,7 +406,24 @@ class Stream:
         columns = self.columns
         after = None if columns is None else with_uid_in_errors(uid, lambda: operator.columns_after(columns))
         source = StepInput(stream=self, use=use, takes_encoded_texts=isinstance(operator, Filter), changelog=changelog)
-        return self.flow._add_operator(uid, lambda: operator, [source], parallelism, columns=after)
+        stream = self.flow._add_operator(uid, lambda: operator, [source], parallelism, columns=after)
+        self.flow._plan.passing.add(stream.uid)
+        return stream
+
+    def _then_stateless(
+        self,
+        uid: str,
+        make: Callable[[], Operator],
+        parallelism: int | None,
+        columns: pa.Schema | None = None,
+        *,
+        repeatable: bool,
+    ) -> Stream:
+        """A step with code of the author. If it is repeatable, it passes the numbers of its rows on."""
+        stream = self._then(uid, make, parallelism, columns)
+        if repeatable:
+            self.flow._plan.passing.add(stream.uid)
+        return stream
 
     def _then(
         self,

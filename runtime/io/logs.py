@@ -16,6 +16,11 @@ MAX_TRACE_CHARACTERS: Final = 8_000
 _APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone workers make
 
 
+def escape(text: str) -> str:
+    """Escapes characters that cannot be encoded, such as undecodable bytes of a file name that an exception quotes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def traceback_text(error: BaseException) -> str:
     """End of the traceback as text, without local variables and resolved secrets.
 

@@ -13,7 +13,7 @@ import structlog
 from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.clock import SystemClock
-from runtime.io.filesystem import FileStore
+from runtime.io.store import open_store
 from runtime.ports import SnapshotStore
 
 RENEWAL_INTERVAL_MS: Final = 60_000
@@ -45,7 +45,7 @@ class PinnedCheckpoint:
         self._written_ms = now
         pin = Pin(folder=self.folder, until_ms=now + PIN_VALIDITY_MS)
         try:
-            FileStore(self.root).put(self._name, [encode_pin(pin)])
+            open_store(self.root).put(self._name, [encode_pin(pin)])
         except EnvironmentFailure as error:
             log.warning("retention may delete the checkpoint while it is read", folder=self.folder, error=str(error))
 

@@ -5,28 +5,26 @@ job's storage that its manifest names. From then on it is a savepoint of the job
 read. Each copy verifies the checksums.
 """
 
-from pathlib import PurePosixPath
-
 from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.commit import is_same_savepoint, pending_only
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder, relative_paths, self_contained_manifest
 from runtime.errors import CorruptState, JobRejected
-from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_foreign_manifest, read_manifest, write_manifest
+from runtime.io.store import is_absolute, open_store
 from runtime.ports import SnapshotStore
 
 
 def manifest_at(store: SnapshotStore, place: str) -> Manifest:
-    """Manifest of a checkpoint in the job's storage, or in a folder elsewhere if `place` is an absolute path.
+    """Manifest of a checkpoint in the job's storage, or elsewhere if `place` is an absolute path or a URI.
 
     Raises:
         CorruptState: missing, truncated, altered or not a manifest; the error names the file.
         JobRejected: the format is newer than this software, or the manifest is not signed with a known key.
     """
-    if not _is_external(place):
+    if not is_absolute(place):
         return read_manifest(store, place)
-    return read_foreign_manifest(FileStore(place), place)
+    return read_foreign_manifest(open_store(place), place)
 
 
 def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
@@ -38,12 +36,12 @@ def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
         CorruptState: a file is missing, or differs from the manifest.
         JobRejected: it is not a savepoint, or another savepoint has its folder.
     """
-    if not _is_external(place):
+    if not is_absolute(place):
         return
     files = relative_paths(manifest, place)
     if _is_imported(store, place, manifest):
         return
-    away = FileStore(place)
+    away = open_store(place)
     for segment in manifest.segments():
         name = files[segment.path]
         store.put(segment.path, verified_chunks(segment, [away.get(name)], f"{place}/{name}"))
@@ -51,7 +49,7 @@ def import_files(store: SnapshotStore, place: str, manifest: Manifest) -> None:
 
 def publish_import(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     """Writes the manifest of a savepoint that `import_files` has copied. Idempotent."""
-    if _is_external(place) and not _is_imported(store, place, manifest):
+    if is_absolute(place) and not _is_imported(store, place, manifest):
         write_manifest(store, manifest)
 
 
@@ -69,10 +67,6 @@ def make_self_contained(store: SnapshotStore, manifest: Manifest) -> tuple[Manif
     return gathered, copied_bytes
 
 
-def _is_external(place: str) -> bool:
-    return PurePosixPath(place).is_absolute()
-
-
 def drop_committed_output(store: SnapshotStore, savepoint: Manifest, later: Manifest | None = None) -> None:
     """Removes committed output from the stored manifest of a savepoint; see `pending_only`.
 
@@ -85,9 +79,10 @@ def drop_committed_output(store: SnapshotStore, savepoint: Manifest, later: Mani
 
 
 def _is_imported(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
-    """Whether the job has this savepoint with all its files. In the job's copy more output may be committed.
+    """Whether the job has this savepoint, with files of the right sizes.
 
-    A savepoint of another installation may have the same job, number and attempt.
+    The job's copy may show more committed output. A savepoint of another installation may have the same job, number
+    and attempt.
     """
     try:
         savepoint = read_manifest(store, manifest_folder(manifest))
@@ -95,5 +90,5 @@ def _is_imported(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
         return False  # missing, or damaged: the import repairs it
     if not is_same_savepoint(savepoint, manifest):
         raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {manifest_folder(manifest)}")
-    there = set(store.list(f"{manifest_folder(manifest)}/"))
-    return all(segment.path in there for segment in manifest.segments())
+    sizes = store.sizes(f"{manifest_folder(manifest)}/")
+    return all(sizes.get(segment.path) == segment.nbytes for segment in manifest.segments())

@@ -7,7 +7,6 @@ Slots are not isolated: a crash of a slot's code is an exception, not a dead pro
 """
 
 import threading
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -22,20 +21,20 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import WeirError
 from runtime.io.clock import SystemClock
-from runtime.io.filesystem import FileStore
 from runtime.io.logs import traceback_text
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import manifest_at
+from runtime.io.store import open_store, storage_uri
 from runtime.kernels.loading import native
-from runtime.launch.member import StartSlot, serve_slots
+from runtime.launch.member import RunsSlot, StartSlot, serve_slots
 from runtime.launch.slot_pool import SLOT_EXIT_TIMEOUT_S, SlotPool, SlotPoolLauncher, StartMember
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.shared_folders import check_inputs
 from runtime.operators.arguments import check_folder
-from runtime.ports import Exchange, ExchangeListener, HasStandingStage, UsesFolders
-from runtime.slot.slot import SlotConfig, run_slot
+from runtime.ports import Exchange, ExchangeListener, HasStandingStage, SnapshotStore, UsesFolders
+from runtime.slot.slot import SlotConfig, open_slot
 
 STOP_TIMEOUT_S: Final = 10.0
 
@@ -85,16 +84,16 @@ class LocalLauncher(SlotPoolLauncher):
         self._threads.clear()
 
     def run_member(self, pool: SlotPool, number: int, job: CompiledJob) -> None:
-        def run(start: StartSlot) -> None:
+        def open_in_thread(start: StartSlot) -> RunsSlot | None:
             threading.current_thread().name = f"slot-{start.slot}"
             config = SlotConfig(
                 index=start.slot, token=Token(start.token), secret=start.secret, master=start.master, job=job
             )
-            run_slot(config, self.open_exchange, FileStore)
+            return open_slot(config, self.open_exchange, open_store)
 
         error = "it ended before it connected"
         try:
-            serve_slots(pool.address, number, run)
+            serve_slots(pool.address, number, open_in_thread)
         except Exception as failure:
             error = repr(failure)
             log.error("a pool member failed", member=number, traceback=traceback_text(failure))
@@ -122,14 +121,16 @@ def run_local(
 
     Args:
         parallelism: number of slots, which are threads, and of the subtasks of each step without its own parallelism.
-        storage: local folder for checkpoints; it is created if it does not exist.
+        storage: folder for checkpoints, which is created if it does not exist, or `s3://bucket/prefix`. The environment
+            has the credentials of the bucket (`AWS_ACCESS_KEY_ID`, …). Each job needs a storage of its own.
         settings: when checkpoints are taken; None: the defaults of `CoordinatorSettings`.
         records: the records of the run: checkpoints, attempts, failure. `MemoryRunStore(restore_from=...)` continues
             from a checkpoint, which it names by its folder in `storage`. None: new records.
         restart: restarts after failures: `NoRestart`, `FixedDelay` or `ExponentialDelay`. None: `FixedDelay()`.
 
     Raises:
-        JobRejected: the job cannot run, or `storage` is a URL; no slot was started.
+        JobRejected: the job cannot run, or `storage` has another form; no slot was started.
+        EnvironmentFailure: `storage` cannot be listed; no slot was started.
         WeirError: the job failed, and the restart strategy gave up.
     """
     # The token is above those of all earlier runs, whose output the sinks' folders may hold.
@@ -156,18 +157,19 @@ def local_master(
 
     Append the request to `records.operations`, then call the master's `poke()`, from any thread.
     """
-    check_folder("run_local", "storage", storage)
+    if "://" not in storage:
+        check_folder("run_local", "storage", storage)
+    uri = storage_uri("run_local.storage", storage)
     _check_stages(job)
     if records.restore_from is None:  # a restored source holds its listing, and its input may be gone
         check_inputs(job)
-    root = Path(storage).absolute()
-    store = FileStore(str(root))
+    store = open_store(uri)
     records.reserve_ids_above(*newest_ids(store, records.restore_from))
     config = MasterConfig(
         job_id=job.name,
         token=records.token,
         job=job,
-        storage=str(root),
+        storage=uri,
         coordinator=settings or CoordinatorSettings(),
         restart=restart or FixedDelay(),
     )
@@ -181,7 +183,7 @@ def _check_stages(job: CompiledJob) -> None:
             raise no_stage_error(uid, runs_in_batch=source.bounded)
 
 
-def newest_ids(store: FileStore, restored: str | None) -> tuple[int, int]:
+def newest_ids(store: SnapshotStore, restored: str | None) -> tuple[int, int]:
     """Highest checkpoint id and token in the storage and in the savepoint to restore."""
     candidates = [parse_folder(path.split("/", 1)[0]) for path in store.list("")]
     if restored is not None:

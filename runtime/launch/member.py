@@ -1,4 +1,4 @@
-"""Pool member: a process or thread that runs slots, a slot per attempt, until the master dismisses it.
+"""Pool member: a process or thread that runs slots, one after the other, until the master dismisses it.
 
 Executors import this module, so it needs neither the job master nor a database. A member has a control connection of
 its own to the pool, fenced by the token of the attempt for which the pool was launched.
@@ -9,7 +9,7 @@ import queue
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -25,8 +25,8 @@ _MAX_DETAIL_CHARACTERS: Final = 1_000
 MemberTask = Callable[[Iterable[int]], Iterator[int]]
 
 
-class StartSlot(msgspec.Struct, frozen=True):
-    """To a pool member: run slot `slot` of attempt `token`."""
+class StartSlot(msgspec.Struct, frozen=True, tag=True):
+    """To a pool member: run slot `slot` of attempt `token`. A kept slot continues in this attempt."""
 
     slot: int
     token: int
@@ -34,8 +34,14 @@ class StartSlot(msgspec.Struct, frozen=True):
     master: str
 
 
+class EndSlot(msgspec.Struct, frozen=True, tag=True):
+    """To a pool member: end the kept slot, which no attempt continues."""
+
+
 class SlotExited(msgspec.Struct, frozen=True, tag=True):
-    """From a pool member: its slot has exited, with its connections and threads."""
+    """From a pool member: its slot has exited, with its connections and threads. `token`: of its last attempt."""
+
+    token: int
 
 
 class PoolMemberFailed(msgspec.Struct, frozen=True, tag=True):
@@ -53,12 +59,52 @@ class SlotPoolAddress:
     master: str
 
 
-def serve_slots(address: SlotPoolAddress, number: int, run: Callable[[StartSlot], None]) -> None:
-    """Runs slots until the master closes the connection. `run` runs a slot and returns when the slot has exited.
+class RunsSlot(Protocol):
+    """A slot; see `slot.Slot`."""
+
+    def run(self) -> None: ...
+    def resume(self, token: Token, secret: str, master: str) -> bool: ...
+    def end(self, reason: str) -> None: ...
+
+
+class _Member:
+    """Hands the messages of the pool to the running slot, or to the loop that runs slots."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[StartSlot | None] = queue.SimpleQueue()
+        self.token = 0  #: of the last attempt of the slot
+        self._slot: RunsSlot | None = None
+
+    def run(self, slot: RunsSlot) -> None:
+        self._slot = slot
+        try:
+            slot.run()
+        finally:
+            self._slot = None
+
+    def on_message(self, message: StartSlot | EndSlot) -> None:
+        slot = self._slot
+        if isinstance(message, EndSlot):
+            if slot is not None:
+                slot.end("no attempt continues it")
+        elif slot is not None and slot.resume(Token(message.token), message.secret, message.master):
+            self.token = message.token
+        else:
+            self.inbox.put(message)
+
+    def on_lost(self, reason: str) -> None:
+        slot = self._slot
+        if slot is not None:  # a kept slot has no other connection to the master
+            slot.end(f"the master is gone: {reason}")
+        self.inbox.put(None)
+
+
+def serve_slots(address: SlotPoolAddress, number: int, open_slot: Callable[[StartSlot], RunsSlot | None]) -> None:
+    """Runs slots until the master closes the connection. `open_slot` returns None if the attempt is over already.
 
     `number`: of the member. The master admits each number once, so a task that Spark repeats runs no slot.
     """
-    inbox: queue.SimpleQueue[StartSlot | None] = queue.SimpleQueue()
+    member = _Member()
     hello = Hello(
         token=address.token,
         secret=address.secret,
@@ -68,12 +114,15 @@ def serve_slots(address: SlotPoolAddress, number: int, run: Callable[[StartSlot]
         address="",
     )
     master = ControlClient(
-        address.master, hello, StartSlot, on_message=inbox.put, on_lost=lambda reason: inbox.put(None)
+        address.master, hello, StartSlot | EndSlot, on_message=member.on_message, on_lost=member.on_lost
     )
     try:
-        while (start := inbox.get()) is not None:
-            run(start)
-            master.send(SlotExited())
+        while (start := member.inbox.get()) is not None:
+            slot = open_slot(start)
+            member.token = start.token
+            if slot is not None:
+                member.run(slot)
+            master.send(SlotExited(member.token))
     except Exception as error:
         master.send(PoolMemberFailed(redact(repr(error))[:_MAX_DETAIL_CHARACTERS]))
         raise
@@ -107,17 +156,17 @@ def _run_member(address: SlotPoolAddress, job: bytes, number: int) -> None:
     from pyspark import cloudpickle
 
     from runtime.io import logs
-    from runtime.io.filesystem import FileStore
     from runtime.io.socket_exchange import SocketExchange
+    from runtime.io.store import open_store
     from runtime.kernels.loading import native
     from runtime.slot import process_tuning
-    from runtime.slot.slot import SlotConfig, run_slot
+    from runtime.slot.slot import SlotConfig, open_slot
 
     def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
         host = local_address(address.master.rsplit(":", 1)[0])
         return SocketExchange(slot, token, secret, listener, host=host)
 
-    def run(start: StartSlot) -> None:
+    def open_in_process(start: StartSlot) -> RunsSlot | None:
         config = SlotConfig(
             index=start.slot,
             token=Token(start.token),
@@ -127,8 +176,8 @@ def _run_member(address: SlotPoolAddress, job: bytes, number: int) -> None:
             has_own_process=True,
         )
         process_tuning.freeze_heap()
-        run_slot(config, exchange, FileStore)
+        return open_slot(config, exchange, open_store)
 
     logs.configure()
     native()  # before the slot connects: the first compilation on a machine takes longer than a heartbeat may
-    serve_slots(address, number, run)
+    serve_slots(address, number, open_in_process)

@@ -1,15 +1,16 @@
 """Slot pool: processes or threads that outlive an attempt and run a slot of each attempt.
 
-A slot belongs to a single attempt: its connections are fenced by the attempt's token and close with it. A pool member
-(a task of Spark, or a thread) stays, and keeps the number of its slot. A lost member is replaced; its siblings stay.
-The pool is independent of Spark; the master decides when an attempt is over.
+A slot belongs to an attempt, whose token fences its connections. A kept slot runs on between two attempts. A pool
+member (a task of Spark, or a thread) stays, and keeps the number of its slot. A lost member is replaced; its siblings
+stay. Spare members stand by, and the first of them takes over a lost slot. The pool is independent of Spark; the master
+decides when an attempt is over.
 """
 
 import itertools
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +20,7 @@ import structlog
 from runtime.core.job.ids import Token
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.control.endpoints import ControlServer, Hello
-from runtime.launch.member import PoolMemberFailed, SlotExited, SlotPoolAddress, StartSlot
+from runtime.launch.member import EndSlot, PoolMemberFailed, SlotExited, SlotPoolAddress, StartSlot
 from runtime.master.launcher import SlotPhase, SlotStatus, describe_loss
 
 POLL_INTERVAL_S: Final = 0.5  #: between looks at members that start
@@ -28,7 +29,7 @@ SLOT_EXIT_TIMEOUT_S: Final = 5.0  #: how long slots have to exit after `Shutdown
 
 log = structlog.get_logger()
 
-OnExit = Callable[[str | None], None]
+OnExit = Callable[[int | None, str], None]  #: with the slot, if it is known, and the reason
 StartMember = Callable[[int], None]
 
 
@@ -36,25 +37,29 @@ StartMember = Callable[[int], None]
 class _Member:
     """A member of the pool. `slot`: None until the member gets a slot, which it keeps."""
 
-    slot: int | None = None
+    slot: int | None = None  #: also of a spare
+    token: int = 0  #: of the last attempt that it was told to run a slot of
     is_connected: bool = False
     is_running: bool = False  #: its slot has not exited
+    is_kept: bool = False  #: its slot runs on between two attempts
 
 
 class SlotPool:
     """Master's view of the pool members of a run. Thread-safe.
 
     Args:
+        size: slots.
         numbers: numbers of its members; the launcher uses none twice.
+        spares: members beside those of the slots.
     """
 
-    def __init__(self, token: Token, size: int, host: str, numbers: Iterator[int]) -> None:
-        self._size, self._numbers = size, numbers
+    def __init__(self, token: Token, size: int, host: str, numbers: Iterator[int], spares: int = 0) -> None:
+        self._size, self._numbers, self._spares = size, numbers, spares
         self._changed = threading.Condition()
         self._members: dict[int, _Member] = {}
         self._lost: list[int] = []  #: members that were removed and whose process may still run
         self._attempt: StartSlot | None = None  #: assigned to members that connect; None: no slot is needed
-        self._on_exit: OnExit = lambda error: None
+        self._on_exit: OnExit = lambda slot, error: None
         self._is_dismissed = False
         self._error = ""  #: why a member did not start; the next attempt fails by it
         self._status = SlotStatus(phase=SlotPhase.OPENING, wanted=size)
@@ -117,17 +122,20 @@ class SlotPool:
             if is_retried:
                 log.warning("a process for slots was lost before it connected", member=number, error=error)
                 return
+            if len(self._members) >= self._size:
+                self._give_up_spare(number, error)
+                return
             if self._attempt is None:
                 self._error = error
             on_exit = self._end_attempt()
-        on_exit(error)
+        on_exit(None, error)
 
     # ------------------------------------------------------------ from the master
 
     def start_slots(self, attempt: StartSlot, on_exit: OnExit) -> None:
         """Makes present and future members run the slots of an attempt, one each. `on_exit`: see `Launcher.launch`.
 
-        `attempt.slot` is ignored.
+        Kept slots continue in the attempt. `attempt.slot` is ignored.
         """
         with self._changed:
             error, self._error, self._on_exit = self._error, "", on_exit
@@ -137,10 +145,10 @@ class SlotPool:
                     self._start_slot(number)
             self._changed.notify_all()
         if error:
-            on_exit(error)
+            on_exit(None, error)
 
-    def release_slots(self, lost_slot: int | None, timeout_s: float) -> None:
-        """Waits until the slots of the last attempt have exited.
+    def release_slots(self, lost_slot: int | None, timeout_s: float, kept: Collection[int] = ()) -> None:
+        """Waits until the slots of the last attempt have exited, except the slots `kept`, which run on.
 
         Removed are the member with the slot `lost_slot`, members whose slots did not exit within `timeout_s` seconds,
         and members that have not connected since the attempt began.
@@ -151,6 +159,10 @@ class SlotPool:
             lost = {number for number, member in members if is_connecting and not member.is_connected}
             if lost_slot is not None:
                 lost |= {number for number, member in members if member.slot == lost_slot}
+            for number, member in members:
+                member.is_kept = member.is_running and member.slot in kept
+                if not member.is_kept:  # a slot that was kept has no connection to an attempt
+                    self._server.send(number, EndSlot())
             self._changed.wait_for(lambda: self._running_members <= lost, timeout_s)
             lost = (lost & self._members.keys()) | self._running_members
             for number in lost:
@@ -179,15 +191,19 @@ class SlotPool:
 
     def _on_message(self, number: int, message: SlotExited | PoolMemberFailed) -> None:
         if isinstance(message, PoolMemberFailed):
+            with self._changed:
+                if (member := self._members.get(number)) is not None and member.slot is None:
+                    self._give_up_spare(number, message.detail)
             self._lose(number, message.detail)
             return
         with self._changed:
-            if (member := self._members.get(number)) is None or not member.is_running:
-                return
-            member.is_running = False
+            member = self._members.get(number)
+            if member is None or not member.is_running or message.token != member.token:
+                return  # a kept slot has exited, and the member begins the slot of the next attempt
+            member.is_running = member.is_kept = False
             on_exit = self._end_attempt()
             self._changed.notify_all()
-        on_exit(f"slot {member.slot} has exited or could not start: see its log")
+        on_exit(member.slot, f"slot {member.slot} has exited or could not start: see its log")
 
     def _on_lost(self, number: int, reason: str) -> None:
         self._lose(number, describe_loss(reason))
@@ -201,7 +217,7 @@ class SlotPool:
         if on_exit is None:
             log.warning("a process for slots was lost while it ran none", member=number, reason=reason)
         else:
-            on_exit(f"the process of slot {member.slot} is lost: {reason}")
+            on_exit(member.slot, f"the process of slot {member.slot} is lost: {reason}")
 
     # ------------------------------------------------------------ internals, with the lock held
 
@@ -211,15 +227,22 @@ class SlotPool:
         self._changed.notify_all()
 
     def _start_slot(self, number: int) -> None:
-        """Assigns to a connected member its slot, or the first slot that no member has."""
+        """Assigns to a connected member its slot, or the first slot that no member has. Without one, it stands by."""
         member = self._members[number]
-        if self._attempt is None or not member.is_connected or member.is_running:
+        if self._attempt is None or not member.is_connected or (member.is_running and not member.is_kept):
             return
         if member.slot is None:
             assigned = {other.slot for other in self._members.values()}
-            member.slot = next(slot for slot in range(self._size) if slot not in assigned)
-        member.is_running = True
+            member.slot = next((slot for slot in range(self._size) if slot not in assigned), None)
+            if member.slot is None:
+                return
+        member.is_running, member.is_kept, member.token = True, False, self._attempt.token
         self._server.send(number, msgspec.structs.replace(self._attempt, slot=member.slot))
+
+    def _give_up_spare(self, number: int, error: str) -> None:
+        """The pool has a spare less: its replacement would probably fail in the same way."""
+        log.error("a spare process failed and is not replaced", member=number, error=error)
+        self._spares = max(0, self._spares - 1)
 
     def _end_attempt(self) -> OnExit:
         """Assigns no further slots. Returns the callback of the attempt."""
@@ -228,18 +251,19 @@ class SlotPool:
 
     @property
     def _missing_members(self) -> int:
-        return 0 if self._is_dismissed or self._error else self._size - len(self._members)
+        return 0 if self._is_dismissed or self._error else max(0, self._size + self._spares - len(self._members))
 
     @property
     def _running_members(self) -> set[int]:
-        return {number for number, member in self._members.items() if member.is_running}
+        """The members whose slots have to exit."""
+        return {number for number, member in self._members.items() if member.is_running and not member.is_kept}
 
 
 class SlotPoolLauncher(ABC):
     """Base class that implements `launcher.Launcher` with a pool. Subclasses start and end its members."""
 
-    def __init__(self, exit_timeout_s: float = SLOT_EXIT_TIMEOUT_S) -> None:
-        self._exit_timeout_s = exit_timeout_s
+    def __init__(self, exit_timeout_s: float = SLOT_EXIT_TIMEOUT_S, spares: int = 0) -> None:
+        self._exit_timeout_s, self._spares = exit_timeout_s, spares
         self._pool: SlotPool | None = None
         self._filler: threading.Thread | None = None  #: of the pool
         self._numbers = itertools.count()
@@ -301,9 +325,9 @@ class SlotPoolLauncher(ABC):
     def launch(self, job: CompiledJob, token: Token, secret: str, master: str, ended: OnExit) -> None:
         self._ensure_pool(job, token).start_slots(StartSlot(0, token, secret, master), ended)
 
-    def rest(self, lost_slot: int | None) -> None:
+    def rest(self, lost_slot: int | None, kept: Collection[int] = ()) -> None:
         if self._pool is not None:
-            self._pool.release_slots(lost_slot, self._exit_timeout_s)
+            self._pool.release_slots(lost_slot, self._exit_timeout_s, kept)
 
     def stop(self) -> None:
         pool, self._pool = self._pool, None
@@ -316,7 +340,7 @@ class SlotPoolLauncher(ABC):
     def _ensure_pool(self, job: CompiledJob, token: Token) -> SlotPool:
         """The pool, which stays for the next attempts."""
         if self._pool is None:
-            self._pool = SlotPool(token, job.graph.parallelism, self.host, self._numbers)
+            self._pool = SlotPool(token, job.graph.parallelism, self.host, self._numbers, self._spares)
             arguments = (self._pool, job)
             self._filler = threading.Thread(target=self._fill, args=arguments, name="slot pool", daemon=True)
             self._filler.start()

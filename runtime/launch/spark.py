@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -27,9 +26,9 @@ from runtime.core.job.lifecycle import MasterExitCode
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
-from runtime.io.filesystem import FileStore
 from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore, RunRow
+from runtime.io.store import open_store
 from runtime.launch.driver_jvm import DriverJvm, JvmLost
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.member import MemberTask, local_address, member_task
@@ -46,12 +45,13 @@ from runtime.master.master_process import (
     records_of,
     run_master,
     settings_of,
+    storage_of,
     stream_root,
     touch_heartbeat,
 )
 
 STOP_TIMEOUT_S: Final = 15.0
-SPARE_SLOTS: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
+EXTRA_CORES: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
 LOOPBACK: Final = "127.0.0.1"
 _MAX_SUMMARY_HALF_CHARACTERS: Final = 500  #: kept of each end of an error text
 #: Error lines without information: blank, Py4J's prefix, traceback marks and locations, lists of folders.
@@ -65,9 +65,11 @@ log = structlog.get_logger()
 class SparkLauncher(SlotPoolLauncher):
     """Implements `launcher.Launcher` with a Spark job per slot, in a Spark context that lives as long as the master."""
 
-    def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, spark_master: str, settings: Mapping[str, str] | None = None, spares: int = 0
+    ) -> None:
         """`name` is the Spark application's name; `settings` are the version's."""
-        super().__init__()
+        super().__init__(spares=spares)
         self._name, self._spark_master, self._settings = name, spark_master, settings or {}
         self.context: SparkContext | None = None  #: None until it is opened
         self._jvm: DriverJvm | None = None  #: as `context`
@@ -257,13 +259,13 @@ class SparkLauncher(SlotPoolLauncher):
         settings = SparkConf().setAppName(self._name)
         settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
         settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in JOB_VARIABLES if name in os.environ])
-        settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+        settings.setMaster(self._spark_master or f"local[{slots + self._spares + EXTRA_CORES}]")
         if is_local(settings.get("spark.master", "")):
             settings.set("spark.authenticate", "true")
         if self._spark_master.startswith("spark://"):
             operators = _set_where_absent(settings, {**_CLUSTER_SETTINGS, **UI_SETTINGS, **_addresses(self.host)})
             operators.setAll(list(self._settings.items()))
-            settings.set("spark.cores.max", str(cores_for(slots, operators)))
+            settings.set("spark.cores.max", str(cores_for(slots + self._spares, operators)))
         else:
             settings.setAll(list(UI_SETTINGS.items()))
         if self.spans_hosts:
@@ -361,7 +363,7 @@ def _create_master(
     job, code = compile_job(row)
     if not row.allow_unmapped:
         reject_undelivered_epochs(stream_root(row), job.sinks)
-    storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
+    storage = storage_of(row)
     records = records_of(row, run, token, url)
     record_code(records, code)
     config = MasterConfig(
@@ -381,13 +383,13 @@ def _create_master(
         allow_unmapped=row.allow_unmapped,
         slot_memory_bytes=settings.slot_memory_bytes,
     )
-    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), touch_heartbeat)
+    master = JobMaster(config, records, open_store(storage), launcher, SystemClock(), touch_heartbeat)
     return master, records
 
 
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
-    name, settings = f"{row.job_name}, run {run}", settings_of(row).spark
-    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings)
+    name, settings = f"{row.job_name}, run {run}", settings_of(row)
+    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings.spark, settings.spare_slots)
     launcher.warm_up(row.parallelism)
     master, records = _create_master(row, run, token, launcher, url)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())

@@ -6,22 +6,31 @@
 import queue
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from runtime.core.attempt import effects, events
+from runtime.core.attempt.failover_regions import RestartScope, region_cause
 from runtime.core.attempt.machine import AttemptMachine, AttemptSettings
 from runtime.core.attempt.result import AttemptFailed, AttemptResult, Ended, Released
 from runtime.core.checkpoint.effects import LateAnswer, NotifyAborted, NotifyCompleted
 from runtime.core.checkpoint.events import IdUnavailable, Ticked, TriggerFailed
+from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import CheckpointAborted, FollowWatermark, ProbeSideOpened, TriggerSubtask
+from runtime.core.snapshot.control import (
+    CheckpointAborted,
+    FollowWatermark,
+    LiveOpened,
+    ProbeSideOpened,
+    TriggerSubtask,
+)
 from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.row_numbers import RepeatedChannel
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
 from runtime.io.logs import traceback_text
@@ -50,6 +59,9 @@ class AttemptStart:
     restored: Mapping[SubtaskId, SubtaskRestore]
     markers: Sequence[messages.Marker] = ()  #: of shared folders, for slots on other hosts; removed after deployment
     is_first: bool = False  #: first start of the run
+    checkpoint: int = 0  #: the restored checkpoint; 0: none
+    kept: Mapping[int, Token] = field(default_factory=dict)  #: slots that run on; see `AttemptFailed.kept`
+    repeats_rows: bool = True  #: False: steps have sent other rows after a restart, so no row has a number
     inputs: Mapping[OperatorId, bytes] = field(default_factory=dict)  #: listings of `ports.ListsInput`, by source
     listed_at: float  #: end of the preparation, by the monotonic clock; see `run_store.LaunchTimes`
     opened_at: float
@@ -78,6 +90,11 @@ class Attempt:
     ) -> None:
         self._config, self._start, self._token = config, start, start.token
         self._records, self._launcher, self._clock = records, launcher, clock
+        self._rules = config.job.failover_rules
+        has_later_rows = config.coordinator.mode is CheckpointMode.AT_LEAST_ONCE  # from behind the barrier
+        if has_later_rows or not start.repeats_rows:
+            self._rules = replace(self._rules, numbered=frozenset())
+        self._region_cause = region_cause(config.job.graph, self._rules)
         self._on_alive = on_alive
         self._epoch_ms = clock.now_ms() - int(clock.monotonic_ms())
         self._began_at = self._connected_at = self._now()
@@ -122,6 +139,8 @@ class Attempt:
             start_timeout_ms=config.slots.start_ms,
             heartbeat_timeout_ms=config.heartbeat_timeout_ms,
             metadata_timeout_ms=config.metadata_timeout_ms,
+            rules=self._rules,
+            kept=start.kept,
             has_backlog=DeliveryBacklog(config.job.sinks).has_sinks,
         )
 
@@ -132,6 +151,7 @@ class Attempt:
     def _progress(self) -> Mapping[str, Any]:
         machine = self._machine
         return {
+            "region": asdict(self._region_cause),
             "sources_paused": machine.are_sources_paused,
             "deploying_ms": self._now() - self._began_at if machine.running_since is None else None,
             "undeployed_slots": sorted(set(range(self._config.job.graph.parallelism)) - machine.deployed_slots),
@@ -212,10 +232,12 @@ class Attempt:
         if self._machine.result is None:
             self._fail(AttemptFailed("the master failed"))
         result = self._machine.result
-        self._broadcast(messages.Shutdown())
+        kept = result.kept if isinstance(result, AttemptFailed) else {}
+        for slot in range(self._config.job.graph.parallelism):
+            self._control.send(slot, messages.Detach() if slot in kept else messages.Shutdown())
         control.close()
         if isinstance(result, AttemptFailed) and not result.is_final:
-            self._launcher.rest(result.lost_slot)
+            self._launcher.rest(result.lost_slot, kept)
         else:
             self._launcher.stop()
         self._live_reports.write_last(self._clock.monotonic_ms(), is_end=isinstance(result, Ended))
@@ -239,12 +261,14 @@ class Attempt:
 
     # ------------------------------------------------------------ slots
 
-    def _on_slot_exit(self, error: str | None) -> None:
-        self._post(partial(self._fail, AttemptFailed(error or "the slots ended before the job did")))
+    def _on_slot_exit(self, slot: int | None, error: str) -> None:
+        self._post(partial(self._fail, AttemptFailed(error, slot=slot)))
 
     def _on_hello(self, slot: int, hello: Hello) -> None:
         self._monitor.on_hello(slot, hello, self._clock.monotonic_ms())
-        self._handle(events.SlotConnected(self._now(), slot, hello.address, self._monitor.log_of(slot)))
+        kept_since = None if hello.kept_since is None else Token(hello.kept_since)
+        log_file = self._monitor.log_of(slot)
+        self._handle(events.SlotConnected(self._now(), slot, hello.address, log_file, kept_since))
 
     def _on_message(self, slot: int, message: messages.ToMaster) -> None:
         now, at = self._clock.monotonic_ms(), self._now()
@@ -252,6 +276,10 @@ class Attempt:
         match message:
             case messages.Deployed():
                 self._handle(events.SlotDeployed(at, slot))
+            case messages.Retired(address, processed, ended):
+                self._handle(events.SlotRetired(at, slot, address, tuple(processed), ended))
+            case messages.ChannelBroken(peer, detail):
+                self._handle(events.ChannelLost(at, slot, peer, detail))
             case messages.Report(subtask, report):
                 self._handle(events.ReportReceived(at, subtask, report))
             case messages.Heartbeat():
@@ -277,14 +305,17 @@ class Attempt:
         match effect:
             case TriggerSubtask() | FollowWatermark():
                 self._control.send(effect.subtask.index, effect)
-            case ProbeSideOpened():
+            case ProbeSideOpened() | LiveOpened():
                 self._broadcast(effect)
             case NotifyCompleted(permit, subtasks):
                 self._send({subtask.index for subtask in subtasks}, messages.ConfirmCheckpoint(permit.checkpoint))
             case NotifyAborted(checkpoint, subtasks):
                 self._send({subtask.index for subtask in subtasks}, CheckpointAborted(checkpoint))
-            case effects.DeploySlots(addresses):
-                self._deploy(addresses)
+            case effects.RetireSubtasks(slots, operators):
+                self._send(slots, messages.Retire(list(operators)))
+            case effects.DeploySlots():
+                self._send(effect.kept, messages.Continue())
+                self._deploy(effect)
             case effects.StartSubtasks():
                 self._start_subtasks()
             case effects.PauseSources(paused):
@@ -303,21 +334,31 @@ class Attempt:
             case _:
                 self._metadata.perform(effect)
 
-    def _deploy(self, addresses: Mapping[int, str]) -> None:
+    def _deploy(self, effect: effects.DeploySlots) -> None:
         log.info("every slot is there", token=self._token)
         self._connected_at = self._now()
-        config, start = self._config, self._start
-        for slot in addresses:
+        config, start, addresses, graph = self._config, self._start, effect.addresses, self._config.job.graph
+        scope = effect.scope or RestartScope(graph, frozenset(addresses.keys() - effect.kept))
+        for slot in sorted(addresses.keys() - effect.kept):
             deploy = messages.Deploy(
                 config.job_id,
                 config.storage,
                 dict(addresses),
-                [restored for subtask, restored in start.restored.items() if subtask.index == slot],
+                [
+                    restored
+                    for subtask, restored in start.restored.items()
+                    if subtask.index == slot and scope.restarts(subtask)
+                ],
                 config.coordinator.mode,
                 list(start.markers),
                 start.is_first,
                 config.slot_memory_bytes,
                 dict(start.inputs),
+                [
+                    RepeatedChannel(each.channel, each.ends, each.rows_since(start.checkpoint))
+                    for each in effect.processed
+                    if each.channel.source == slot
+                ],
             )
             self._control.send(slot, deploy)
 

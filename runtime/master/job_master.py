@@ -9,8 +9,9 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -26,11 +27,11 @@ from runtime.core.attempt.result import (
     Superseded,
     master_failure,
 )
-from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.messages import CheckpointKind
-from runtime.core.job.restart_strategy import OUTAGE_CODE
-from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.job.restart_strategy import OUTAGE_CODE, ROWS_NOT_REPEATED_CODE
+from runtime.core.restore.state_assignment import SubtaskRestore, restores_apart
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.io.control.messages import Marker
@@ -48,6 +49,8 @@ from runtime.master.shared_folders import check_roots, write_markers
 from runtime.master.slot_wait import SlotWait
 from runtime.ports import Clock, ListsInput, SnapshotStore
 from runtime.run_store import RunStore, late_rows
+
+MAX_PARTIAL_RESTARTS: Final = 20  #: then all slots restart once: only then are leftovers of failed slots removed
 
 log = structlog.get_logger()
 
@@ -80,6 +83,9 @@ class JobMaster:
         self._attempt: Attempt | None = None
         self._cancel_operations: list[str] = []
         self._restarts = 0
+        self._kept: Mapping[int, Token] = {}  #: slots that run on between two attempts
+        self._partial_restarts = 0  #: since all slots restarted
+        self._repeats_rows = True  #: False once a step has sent other rows after a restart
         self._had_slots = config.has_had_slots
         self._inputs: dict[OperatorId, bytes | None] = {}  #: listings of sources, made before their first attempt
         self._failover = Failover(config.restart, config.outage_backoff)
@@ -126,7 +132,8 @@ class JobMaster:
             raise
         except Exception as error:
             log.error("an attempt raised", token=self._token, traceback=traceback_text(error))
-            return master_failure(error)
+            failed = master_failure(error)
+            return replace(failed, kept=self._kept) if failed.is_outage else failed
 
     def _prepare_and_run(self) -> AttemptResult:
         try:
@@ -138,7 +145,10 @@ class JobMaster:
         self._check_interrupt()
         check_expiry(self._config.job.sinks, self._config.coordinator)
         check_roots(self._config.job)  # a folder may have become a link since the last attempt
-        restored = self._restorer.restore(self._token)
+        manifest = self._restorer.restore_point()
+        if not restores_apart(manifest, self._config.job.graph):
+            self._keep_slots({})
+        restored = self._restorer.restore(manifest, self._token, oldest=min([self._token, *self._kept.values()]))
         inputs = self._list_inputs(restored)
         is_first = not self._had_slots
         wait = self._slot_wait()
@@ -152,6 +162,9 @@ class JobMaster:
                 restored=restored,
                 markers=markers,
                 is_first=is_first,
+                checkpoint=0 if manifest is None else manifest.checkpoint,
+                kept=self._kept,
+                repeats_rows=self._repeats_rows,
                 inputs=inputs,
                 listed_at=wait.began_at,
                 opened_at=wait.opened_at,
@@ -257,6 +270,10 @@ class JobMaster:
                 return self._on_failure(result)
 
     def _on_failure(self, failed: AttemptFailed) -> MasterExitCode | None:
+        if self._partial_restarts == MAX_PARTIAL_RESTARTS:
+            failed = replace(failed, kept={})
+        if failed.code == ROWS_NOT_REPEATED_CODE:
+            self._repeats_rows = False
         if failed.damaged_file:
             decision = self._restorer.fall_back(failed)
         else:
@@ -266,7 +283,15 @@ class JobMaster:
                 log.warning("waiting for storage or a service", **decision.failure)
         if isinstance(decision, GiveUp):
             return self._end_run(RunEvent.GAVE_UP, "failed", decision.failure)
+        self._partial_restarts = self._partial_restarts + 1 if failed.kept else 0
+        self._keep_slots(failed.kept)
         return self._begin_restart(decision)
+
+    def _keep_slots(self, kept: Mapping[int, Token]) -> None:
+        """Ends the slots that were kept and are so no longer."""
+        if self._kept.keys() - kept:
+            self._launcher.rest(None, kept)
+        self._kept = kept
 
     def _begin_restart(self, restart: Restart) -> MasterExitCode | None:
         """Takes the token of the next attempt and waits until it is due."""

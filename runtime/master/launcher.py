@@ -1,6 +1,6 @@
 """Port of the job master: the launcher of slots, and its progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -77,15 +77,16 @@ class Launcher(Protocol):
         """Progress of the last `prepare`. Never blocks for long; polled several times a second."""
 
     def launch(
-        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
+        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[int | None, str], None]
     ) -> None:
         """Starts `job.graph.parallelism` slots, in idle processes of the last launch if there are any. Returns at once.
 
-        `ended` is called with a reason when a slot exits, requested or not, and when its process is lost.
+        Slots that were kept continue. `ended` is called with slot and reason when a slot exits, requested or not, and
+        when its process is lost; with None if the slot is unknown.
         """
 
-    def rest(self, lost_slot: int | None) -> None:
-        """Keeps the processes of the last launch, whose slots were shut down, for the next launch.
+    def rest(self, lost_slot: int | None, kept: Collection[int] = ()) -> None:
+        """Keeps the processes of the last launch for the next launch. The slots `kept` run on, all others must exit.
 
         Replaced are the process of `lost_slot`, which hangs or must run no other slot, processes whose slots do not
         exit within seconds, and processes that have not connected.

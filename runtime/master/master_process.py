@@ -31,6 +31,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.manifests import set_signing_keys
 from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
+from runtime.io.store import storage_uri
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 
 EXIT_ORPHANED: Final = 7  #: exit code when the supervisor has gone
@@ -107,12 +108,11 @@ def compile_job(row: RunRow) -> tuple[CompiledJob, CodeIdentity]:
         JobRejected: the job cannot run, or a folder has become a link that leaves WEIR_DATA_ROOTS.
     """
     offered = pipeline(row.pipeline)
-    inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.lineage))
-    storage = Path(os.environ["WEIR_STORAGE"])
+    inputs = Path(os.environ["WEIR_INPUTS"])
     context = PipelineContext(
-        inputs,
+        str(inputs / str(row.job_id) / str(row.lineage)),
         DataRoots.of_environment(os.environ),
-        column_root=str(storage / columns_folder(row.job_id, row.version_id)),
+        column_root=str(inputs / columns_folder(row.job_id, row.version_id)),
         stream_root=str(stream_root(row)),
     )
     flow = offered.dataflow(row.params, context)
@@ -131,9 +131,14 @@ def record_code(records: PostgresRunStore, code: CodeIdentity) -> None:
         log.warning("the code of the run is not recorded", error=str(error))
 
 
+def storage_of(row: RunRow) -> str:
+    """The storage of the job's checkpoints."""
+    return f"{storage_uri('WEIR_STORAGE', os.environ['WEIR_STORAGE'])}/{row.job_id}"
+
+
 def stream_root(row: RunRow) -> Path:
     """Folder that the run and its standing stages share."""
-    return Path(os.environ["WEIR_STORAGE"]) / streams_folder(row.job_id, row.lineage)
+    return Path(os.environ["WEIR_INPUTS"]) / streams_folder(row.job_id, row.lineage)
 
 
 def _load_run(url: str, run: int) -> RunRow:

@@ -51,16 +51,25 @@ class Restorer:
         self._folder = folder
         return read_manifest(self._store, folder)
 
-    def restore(self, token: Token) -> Mapping[SubtaskId, SubtaskRestore]:
-        """Commits pending output of the restored checkpoint, removes leftovers, and assigns state to subtasks."""
-        graph = self._config.job.graph
+    def restore_point(self) -> Manifest | None:
+        """The checkpoint to restore; None: the job begins from nothing."""
         folder = self._folder = self._retry(partial(self._records.restore_point, self._unusable_folders))
-        manifest = None if folder is None else self._read_restorable(folder)
-        if manifest is not None:
+        return None if folder is None else self._read_restorable(folder)
+
+    def restore(self, manifest: Manifest | None, token: Token, oldest: Token) -> Mapping[SubtaskId, SubtaskRestore]:
+        """Commits pending output of the restored checkpoint, removes leftovers, and assigns state to subtasks.
+
+        Args:
+            manifest: the last `restore_point`.
+            oldest: token of the oldest attempt that a running slot was deployed in. What this slot and its later
+                siblings have written is no leftover.
+        """
+        graph, folder = self._config.job.graph, self._folder
+        if manifest is not None and folder is not None:
             import_files(self._store, folder, manifest)
             commit_pending(self._config.job.sinks, manifest, token)  # may reject the manifest's committables
             publish_import(self._store, folder, manifest)
-        self._retention.remove_leftovers(token, manifest)
+        self._retention.remove_leftovers(oldest, manifest)
         self._retry(partial(self._records.record_restore, None if manifest is None else manifest_folder(manifest)))
         if manifest is None:
             return {subtask: SubtaskRestore(subtask=subtask) for subtask in graph.subtasks}
@@ -82,9 +91,11 @@ class Restorer:
     def _find_fallback(self, failed: AttemptFailed) -> RestoreFallback:
         unusable = list(self._unusable_folders) if self._folder is None else [*self._unusable_folders, self._folder]
         damaged = checkpoint_number(unusable[-1]) if unusable else None
+        sizes = self._store.sizes("")
+        sizes.pop(failed.damaged_file, None)  # checkpoints share files: an earlier one may need it too
         previous = None
         while previous is None and (folder := self._records.restore_point(unusable)) is not None:
-            previous = self._complete_manifest(folder, failed.damaged_file)
+            previous = self._complete_manifest(folder, sizes)
             if previous is None:
                 unusable.append(folder)
         repeated = () if previous is None else tuple(self._records.checkpoints_since(previous.checkpoint))
@@ -100,17 +111,16 @@ class Restorer:
             unusable_folders=tuple(unusable),
         )
 
-    def _complete_manifest(self, folder: str, damaged: str) -> Manifest | None:
-        """The manifest, if it is readable and all its files exist; else None.
+    def _complete_manifest(self, folder: str, sizes: Mapping[str, int]) -> Manifest | None:
+        """The manifest, if it is readable and all its files exist with their sizes; else None.
 
-        Checkpoints share files, so this checkpoint may need the damaged file too. The restore verifies the other files.
+        The restore verifies the contents.
         """
         try:
             manifest = self._read_restorable(folder)
         except (CorruptState, JobRejected):
             return None
-        existing = set(self._store.list("")) - {damaged}
-        return manifest if all(segment.path in existing for segment in manifest.files()) else None
+        return manifest if all(sizes.get(segment.path) == segment.nbytes for segment in manifest.files()) else None
 
     def _read_restorable(self, folder: str) -> Manifest:
         """The manifest in `folder`. Raises JobRejected if the job cannot be restored from it."""

@@ -48,6 +48,7 @@ class Retention:
         self.unreadable_folders: list[str] = []  #: folders of retained checkpoints with an unreadable manifest
         #: by sink, output in progress of older attempts that retained manifests name
         self._older_output: dict[OperatorId, list[Any]] = {}
+        self._oldest = Token(0)  #: of the attempts in which running slots were deployed
 
     def on_completed(self, manifest: Manifest) -> None:
         """Called on the metadata thread after each completed checkpoint."""
@@ -59,14 +60,20 @@ class Retention:
         if self._discarded_folders:
             retained = self._read_retained()
             self._discarded_folders = discard_checkpoints(
-                self._store, self._discarded_folders, retained, self.unreadable_folders, self._pinned_folders
+                self._store,
+                self._discarded_folders,
+                retained,
+                self.unreadable_folders,
+                self._pinned_folders,
+                self._oldest,
             )
             if not self.unreadable_folders:
                 self._release_input(retained)
-                self._release_output(retained, Token(manifest.token))
+                self._release_output(retained, self._oldest)
 
     def remove_leftovers(self, token: Token, restored: Manifest | None) -> None:
         """Removes the leftovers of attempts older than `token`. `restored`: the checkpoint that is being restored."""
+        self._oldest = token
         retained = self._read_retained()
         if restored is not None:
             self._pending_savepoints = [
@@ -193,18 +200,21 @@ def discard_checkpoints(
     retained: Iterable[Manifest],
     unreadable: Collection[str] = (),
     pinned: Callable[[], frozenset[str]] = frozenset,
+    oldest: Token | None = None,
 ) -> list[str]:
     """Deletes files of the checkpoints in folders `discarded` that no manifest in `retained` needs.
 
     `unreadable` are folders of retained checkpoints with an unreadable manifest; files that they may need stay.
     `pinned` returns the folders that are being read. They stay with all their files, and are returned. Manifests are
     deleted first, then pins are checked again: a reader pins before it opens the manifest (`io.pins`).
+    `oldest`: token of the oldest attempt in which a running slot was deployed; None: no slot is kept.
     """
     folders = list(discarded)
     pinned_folders = pinned().intersection(folders)
     survivors = [*retained, *readable_manifests(store, pinned_folders)]
     newest = max((manifest.token for manifest in survivors), default=0)
-    doomed = {folder: _attributable_files(store, folder, newest) for folder in folders if folder not in pinned_folders}
+    running = newest if oldest is None else min(newest, oldest)
+    doomed = {folder: _attributable_files(store, folder, running) for folder in folders if folder not in pinned_folders}
     going = deletable_files((path for files in doomed.values() for path in files), survivors, unreadable)
     manifests = {
         path: data for path in going if path.endswith(f"/{MANIFEST_FILE}") for data in _read_if_present(store, path)

@@ -106,7 +106,7 @@ class Count(Aggregate):
         return count_rows(state.column(f"{name}:count"), at, signs)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        return _add_counts(state, f"{name}:count", parts, at)
+        return add_counts(state, f"{name}:count", parts, at)
 
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         return state.value_column(f"{name}:count", row_ids)
@@ -203,7 +203,7 @@ class Mean(Sum):
         return in_sequence(super().accumulate_signed(state, name, batch, at, signs), count)
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        counts = (_add_counts(state, f"{name}:{suffix}", parts, at) for suffix in ("count", "carry"))
+        counts = (add_counts(state, f"{name}:{suffix}", parts, at) for suffix in ("count", "carry"))
         return reduce(in_sequence, counts, super().merge(state, name, parts, at))
 
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
@@ -317,12 +317,17 @@ class AggregateSet:
     def results(self, state: StateColumns, row_ids: Positions) -> list[pa.Array]:
         return [aggregate.result(state, name, row_ids) for name, aggregate in self._aggregates.items()]
 
+    def have_rows(self, state: StateColumns, row_ids: Positions) -> Mask:
+        """Whether each key of the state has rows: all have, unless rows are taken back."""
+        return np.ones(len(row_ids), dtype=bool)
+
 
 def count_field(name: str) -> pa.Field:
     return pa.field(f"{name}:count", pa.int64(), nullable=False)
 
 
-def _add_counts(state: StateColumns, field: str, parts: pa.RecordBatch, at: Positions) -> Change:
+def add_counts(state: StateColumns, field: str, parts: pa.RecordBatch, at: Positions) -> Change:
+    """The change that adds the counts in column `field` of rows of state columns."""
     return partial(np.add.at, state.column(field), at, parts.column(field).to_numpy())
 
 

@@ -3,8 +3,14 @@
 Input 1 is the build side: its rows are broadcast state and are indexed when the first probe row arrives. Input 0 is the
 probe side; its rows arrive after the end of the build side (`core.subtask.build_sides`). As in SQL, a null key matches
 no row.
+
+Input 2, if the build side is refreshed, has later versions of it (`dataflow.versioned_table`). Their rows are state
+beside the version in use. The last row of a version tells how many rows it has: the version then replaces the one in
+use, before the next probe row. All subtasks receive the rows of input 2 in the same order, so each checkpoint holds the
+same version in all of them.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.errors import DataRejected, JobRejected
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.operators.column_difference import column_difference, columns_of
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.broadcast import BroadcastTable
 from runtime.state.encoded_texts import ByDictionary, encoded_columns, encoded_field, has_few_values
@@ -23,6 +30,12 @@ from runtime.state.index.key_index import NOT_FOUND, KeyIndex, RowIds
 
 PROBE_INPUT: Final = 0
 BUILD_INPUT: Final = 1
+REFRESH_INPUT: Final = 2
+VERSION_COLUMN: Final = "_weir_version"  #: of rows of input 2: the number of their version, which rises
+ROWS_COLUMN: Final = "_weir_rows"  #: null, but for the last row of a version: the number of its other rows
+_VERSION: Final = "version"  #: key in the broadcast state: the version in use, from 1 on
+_PENDING: Final = "pending"  #: key in the broadcast state: the version of the pending rows
+REFRESHES: Final = "refreshes"  #: counter: versions that a subtask has begun to use
 _MAX_ENCODED_TEXTS: Final = 1 << 12  #: distinct texts up to which an added column is dictionary-encoded
 
 
@@ -36,9 +49,10 @@ class BroadcastJoin(Operator):
         on: key columns, with the same names on both sides; unique in the build side.
         take: columns of the build side to add.
         how: "inner" drops probe rows without a match, "left" keeps them with nulls.
+        is_refreshed: input 2 has later versions of the build side.
     """
 
-    def __init__(self, on: Sequence[str], take: Sequence[str], how: str = "inner") -> None:
+    def __init__(self, on: Sequence[str], take: Sequence[str], how: str = "inner", is_refreshed: bool = False) -> None:
         if how not in ("inner", "left"):
             raise JobRejected("bad-join", "how", f"must be 'inner' or 'left', not {how!r}")
         if not on:
@@ -46,10 +60,19 @@ class BroadcastJoin(Operator):
         self._on = tuple(on)
         self._take = tuple(take)
         self._inner = how == "inner"
+        self._is_refreshed = is_refreshed
         self._lookup: _Lookup | None = None
 
     def open(self, context: OperatorContext) -> None:
+        self._context = context
         self._build: BroadcastTable = context.state.broadcast_table("build")
+        if self._is_refreshed:
+            self._pending: BroadcastTable = context.state.broadcast_table("refresh.rows")
+            self._versions = context.state.broadcast_map("refresh.versions")
+            self._versions.setdefault(_VERSION, 1)
+            self._versions.setdefault(_PENDING, 1)
+        else:
+            context.state.discard("refresh.")
 
     def check_columns(self, probe: pa.Schema | None, build: pa.Schema | None) -> None:
         """Checks the columns of each side; None: unknown.
@@ -73,15 +96,57 @@ class BroadcastJoin(Operator):
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if input == BUILD_INPUT:
-            self._add_build_rows(batch)
+            self._append(self._build, batch)
+            self._lookup = None
+        elif input == REFRESH_INPUT:
+            self._refresh(batch)
         elif batch.num_rows:
             self._probe(batch, out)
 
-    def _add_build_rows(self, batch: pa.RecordBatch) -> None:
+    def _append(self, table: BroadcastTable, batch: pa.RecordBatch) -> None:
         names = self._check_build(batch.schema)
         columns = [to_plain(batch.column(name)) for name in names]
-        self._build.append(pa.RecordBatch.from_arrays(columns, names=names))
-        self._lookup = None
+        table.append(pa.RecordBatch.from_arrays(columns, names=names))
+
+    def _refresh(self, batch: pa.RecordBatch) -> None:
+        """Adds rows of later versions. A batch may have the end of a version and the beginning of the next."""
+        if not batch.num_rows:
+            return
+        versions = batch.column(VERSION_COLUMN).to_numpy()
+        is_last = np.asarray(batch.column(ROWS_COLUMN).is_valid())
+        cuts = np.flatnonzero((np.diff(versions) != 0) | (is_last[1:] != is_last[:-1])) + 1
+        for start, stop in itertools.pairwise([0, *cuts.tolist(), batch.num_rows]):
+            rows = batch.slice(start, stop - start)
+            if is_last[start]:
+                self._switch(int(versions[start]), rows.column(ROWS_COLUMN)[0].as_py())
+            else:
+                self._add_pending(int(versions[start]), rows)
+
+    def _add_pending(self, version: int, rows: pa.RecordBatch) -> None:
+        if version != self._versions[_PENDING]:
+            self._pending.clear()  # a restore has begun a version anew, or the table could not be read to its end
+            self._versions[_PENDING] = version
+        self._append(self._pending, rows)
+
+    def _switch(self, version: int, rows: int) -> None:
+        """Replaces the version in use by the pending one.
+
+        Raises:
+            EnvironmentFailure: rows of the version are missing, or the version is not later than the one in use.
+            DataRejected: the columns differ from those of the version in use, or a key occurs twice.
+        """
+        in_use = self._versions[_VERSION]
+        if (self._versions[_PENDING], len(self._pending)) != (version, rows) or version <= in_use:
+            held = f"{len(self._pending)} rows of version {self._versions[_PENDING]}, with version {in_use} in use"
+            raise EnvironmentFailure(f"version {version} of a build side has {rows} rows, but the join has {held}")
+        before, now = self._build.table(), self._pending.table()
+        if before is not None and now is not None and not now.schema.equals(before.schema):
+            difference = column_difference(columns_of(before.schema), columns_of(now.schema))
+            raise DataRejected(f"version {version} of the build side has other columns: {difference}")
+        self._build.take_over(self._pending)
+        self._versions[_VERSION] = version
+        self._lookup = _Lookup(self._on, self._build.table())
+        self._context.count(REFRESHES)
 
     def _check_build(self, schema: pa.Schema) -> list[str]:
         """The names of the build columns to store. Raises JobRejected if a column is missing or cannot be a key."""

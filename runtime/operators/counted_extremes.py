@@ -27,6 +27,7 @@ from runtime.operators.aggregates import (
     column_type,
     valid_values,
 )
+from runtime.operators.column_names import free_name
 from runtime.ports import OperatorContext
 from runtime.state.index.growing import GrowingArray
 from runtime.state.index.key_index import NOT_FOUND
@@ -59,18 +60,18 @@ class CountedExtreme(Aggregate):
             raise JobRejected("bad-aggregate", self._column, detail)
         return [*self._extreme.state_types(schema), pa.int64()]
 
-    def open(self, context: OperatorContext, state: str, keys: Sequence[str], table: KeyedTable) -> None:
+    def open(self, context: OperatorContext, state: str, table: KeyedTable) -> None:
         """Declares the entries under the name `state`. `table`: the state columns of the keys."""
-        self._keys, self._value = tuple(keys), "value"
-        while self._value in self._keys:
-            self._value += "_"
-        columns = [*(pa.field(key, OPEN_TYPE) for key in keys), namespace_field(self._value, OPEN_TYPE)]
+        self._table, keys = table, table.schema.keys
+        self._partition_keys = {keys.names[column] for column in table.schema.partition_columns}
+        self._value = free_name("value", keys.names)
+        columns = [*(field.with_type(OPEN_TYPE) for field in keys), namespace_field(self._value, OPEN_TYPE)]
         rows = pa.schema([pa.field(_ROWS, pa.int64(), nullable=False)])
         self._entries: KeyedTable = context.state.keyed_table(state, pa.schema(columns), rows)
         self._owners = GrowingArray(np.int64, 1)  #: by entry, the row of its key in `table`
         if len(self._entries):
             entries = self._entries.row_ids()
-            owners = table.find([self._entries.key_column(key, entries) for key in keys])
+            owners = table.find([self._entries.key_column(key, entries) for key in keys.names])
             assert not (owners == NOT_FOUND).any(), f"state {state!r} has values of keys that have no row"
             self._set_owners(entries, owners)
 
@@ -84,14 +85,25 @@ class CountedExtreme(Aggregate):
         rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         if signs is None:
             signs = np.ones(batch.num_rows, dtype=np.int64)
-        batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
-        keys = [batch.column(key) for key in self._keys]
+        batch, at = (batch, at) if len(rows) == batch.num_rows else (batch.take(pa.array(rows)), at[rows])
+        keys = [
+            batch.column(key) if key in self._partition_keys else self._table.key_column(key, at)
+            for key in self._table.schema.keys.names
+        ]
         values = batch.column(self._column)
         self._entries.bind_types([each.type for each in (*keys, values)], [pa.int64()])
-        return partial(self._change, state, name, [*keys, values], at[rows], signs[rows])
+        return partial(self._change, state, name, [*keys, values], at, signs[rows])
 
     def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        raise AssertionError("a changelog is not pre-aggregated")
+        """Chooses the best value only, for totals without entries, from which no row is taken back."""
+        return self._extreme.merge(state, name, parts, at)
+
+    def delete(self, owners: Positions) -> None:
+        """Deletes the entries of keys that leave the state."""
+        entries = self._entries.row_ids()
+        due = entries[np.isin(self._owners.data[entries], owners)] if len(entries) else entries
+        if len(due):
+            self._entries.delete(due)
 
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         return self._extreme.result(state, name, row_ids)

@@ -6,7 +6,7 @@ until its last value is gone: a rest is rounding if it is small beside the value
 keep the number of rows of each value (`CountedExtreme`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from runtime.operators.aggregates import (
     StateColumns,
     Sum,
     Values,
+    add_counts,
     count_field,
     count_values,
     in_sequence,
@@ -40,6 +41,7 @@ from runtime.state.columns import DECIMAL_WORDS
 from runtime.state.keyed_table import KeyedTable
 
 OP_COLUMN: Final = "op"  #: changelog column with the row kind
+UNMATCHED_COUNTER: Final = "unmatched_retractions"  #: keys from which more rows were taken back than had arrived
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 _KINDS: Final = (INSERT, UPDATE_AFTER, UPDATE_BEFORE, DELETE)
 #: Of the sum of all magnitudes. The rounding of a sum of 100 million rows is less. A larger rest keeps its key, and is
@@ -90,6 +92,9 @@ class CountedSum(Sum):
         count = count_values(state, name, batch.column(self._column), at, signs)
         return in_sequence(super().accumulate_signed(state, name, batch, at, signs), count)
 
+    def merge(self, state: StateColumns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return in_sequence(super().merge(state, name, parts, at), add_counts(state, f"{name}:count", parts, at))
+
     def result(self, state: StateColumns, name: str, row_ids: Positions) -> pa.Array:
         sums = super().result(state, name, row_ids)
         return pc.if_else(pa.array(state.column(f"{name}:count")[row_ids] > 0), sums, pa.scalar(None, sums.type))
@@ -98,18 +103,15 @@ class CountedSum(Sum):
 class RetractableSet(AggregateSet):
     """The aggregates of a changelog by output column, and the number of rows of each key.
 
-    Args:
-        keys: key columns of the changelog.
-
     Raises:
         JobRejected: an aggregate cannot take rows back; the error names its output column.
     """
 
-    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+    def __init__(self, aggregates: Mapping[str, Aggregate]) -> None:
         retractable = {name: _retractable(name, aggregate) for name, aggregate in aggregates.items()}
         self._retractable: dict[str, Any] = {**retractable, OP_COLUMN: Count()}
         super().__init__(self._retractable)
-        self._keys = tuple(keys)
+        self._extremes = [each for each in retractable.values() if isinstance(each, CountedExtreme)]
         self._sums = {name: each for name, each in retractable.items() if isinstance(each, Sum)}
 
     @property
@@ -131,9 +133,9 @@ class RetractableSet(AggregateSet):
 
     def open(self, context: OperatorContext, table: KeyedTable) -> None:
         """Declares the further states of the aggregates. `table` holds their state columns."""
-        extremes = [each for each in self._aggregates.values() if isinstance(each, CountedExtreme)]
-        for number, extreme in enumerate(extremes):  # a restore with other aggregates is refused
-            extreme.open(context, f"values.{number}", self._keys, table)
+        self._context, self._table = context, table
+        for number, extreme in enumerate(self._extremes):  # a restore with other aggregates is refused
+            extreme.open(context, f"values.{number}", table)
 
     def accumulate(self, state: StateColumns, batch: pa.RecordBatch, at: Positions) -> None:
         """Adds and takes back the rows of a changelog. After an error, some aggregates may have changed.
@@ -153,18 +155,43 @@ class RetractableSet(AggregateSet):
     def results(self, state: StateColumns, row_ids: Positions) -> list[pa.Array]:
         return [self._aggregates[name].result(state, name, row_ids) for name in self.names]
 
-    def row_counts(self, state: StateColumns, row_ids: Positions) -> Values:
-        """The number of rows of each key. Negative: rows were taken back that have not arrived."""
-        counts: Values = state.column(f"{OP_COLUMN}:count")[row_ids]
-        return counts
+    def have_rows(self, state: StateColumns, row_ids: Positions) -> Mask:
+        """Whether each key has rows. A negative number of rows: rows were taken back that have not arrived."""
+        if not len(row_ids):  # the columns may have no types yet
+            return np.zeros(0, dtype=bool)
+        return np.asarray(state.column(f"{OP_COLUMN}:count")[row_ids] > 0)
 
-    def are_empty(self, state: StateColumns, row_ids: Positions) -> Mask:
+    def free(self, row_ids: Positions) -> Positions:
+        """Frees the state of keys without rows. It is kept while a row is awaited that was taken back before.
+
+        Returns:
+            The freed row ids.
+        """
+        if not len(row_ids):
+            return row_ids
+        empty = row_ids[self._are_empty(row_ids)]
+        if len(empty):
+            self._table.delete(empty)
+        return empty
+
+    def delete(self, row_ids: Positions) -> None:
+        """Deletes the state of keys, with or without rows. Counts keys that await rows that were taken back before."""
+        if not len(row_ids):
+            return
+        without_rows = row_ids[~self.have_rows(self._table, row_ids)]
+        if unmatched := int(np.count_nonzero(~self._are_empty(without_rows))):
+            self._context.count(UNMATCHED_COUNTER, unmatched)
+        for extreme in self._extremes:
+            extreme.delete(row_ids)
+        self._table.delete(row_ids)
+
+    def _are_empty(self, row_ids: Positions) -> Mask:
         """Whether the state of each key is that of a key without rows: also no row is awaited that was taken back."""
         empty = np.ones(len(row_ids), dtype=bool)
         sums = {f"{name}:sum" for name in self._sums}
         for field in self.fields():
             if not field.nullable or field.name in sums:  # not the minima and maxima, whose entries are counted
-                empty &= _are_zero(state.column(field.name)[row_ids])
+                empty &= _are_zero(self._table.column(field.name)[row_ids])
         return empty
 
 

@@ -17,8 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
-from runtime.operators.aggregates import Aggregate, AggregateSet, Mask
-from runtime.operators.retraction import DELETE, INSERT, OP_COLUMN, UPDATE_AFTER, UPDATE_BEFORE, RetractableSet
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.retraction import (
+    DELETE,
+    INSERT,
+    OP_COLUMN,
+    UNMATCHED_COUNTER,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    RetractableSet,
+)
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.index.factorise import factorise
 from runtime.state.index.key_codec import take_rows
@@ -26,7 +34,6 @@ from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE
 
-UNMATCHED_COUNTER: Final = "unmatched_retractions"  #: keys from which more rows were taken back than had arrived
 _MAX_ROWS_PER_BATCH: Final = 65_536
 
 
@@ -49,7 +56,7 @@ class RunningAggregate(Operator):
     ) -> None:
         assert changelog or not retracts, "only a changelog can delete a key"
         self._keys = tuple(keys)
-        self._retractable = RetractableSet(keys, aggregates) if retracts else None
+        self._retractable = RetractableSet(aggregates) if retracts else None
         self._aggregates = self._retractable or AggregateSet(aggregates)
         self._changelog = changelog
         self._names = [*self._keys, *aggregates]
@@ -90,7 +97,7 @@ class RunningAggregate(Operator):
         if not self._has_sorted_input:
             return
         row_ids = self._table.row_ids()
-        row_ids = row_ids[self._have_rows(row_ids)]
+        row_ids = row_ids[self._aggregates.have_rows(self._table, row_ids)]
         for start in range(0, len(row_ids), _MAX_ROWS_PER_BATCH):
             some = row_ids[start : start + _MAX_ROWS_PER_BATCH]
             rows = self._output_batch([self._table.key_column(key, some) for key in self._keys], some)
@@ -121,11 +128,11 @@ class RunningAggregate(Operator):
         keys = distinct.take_keys(columns)
         is_known = self._table.find(keys) != NOT_FOUND
         row_ids = self._table.upsert(keys)
-        had_rows = is_known & self._have_rows(row_ids)
+        had_rows = is_known & self._aggregates.have_rows(self._table, row_ids)
         before = self._results(row_ids, keys)
         self._aggregates.accumulate(self._table, batch, row_ids[distinct.key_numbers])
         self._table.touch(row_ids)
-        has_rows = self._have_rows(row_ids)
+        has_rows = self._aggregates.have_rows(self._table, row_ids)
         now = self._results(row_ids, keys)
         differs = _any_different(before, now, self._aggregates.names).to_numpy(zero_copy_only=False)
         updated = had_rows & has_rows & differs
@@ -135,26 +142,13 @@ class RunningAggregate(Operator):
             (before, updated, UPDATE_BEFORE),
             (now, updated, UPDATE_AFTER),
         ]
-        self._free(row_ids[~has_rows])
+        if self._retractable is not None:
+            without_rows = row_ids[~has_rows]
+            if unmatched := len(without_rows) - len(self._retractable.free(without_rows)):
+                self._context.count(UNMATCHED_COUNTER, unmatched)
         rows = pa.concat_batches([_with_op(rows.filter(pa.array(mask)), op) for rows, mask, op in kinds])
         first_rows = np.concatenate([distinct.first_rows[mask] for _, mask, _ in kinds])
         return rows.take(pa.array(np.argsort(first_rows, kind="stable")))  # changes of a key stay in their order
-
-    def _have_rows(self, row_ids: RowIds) -> Mask:
-        """Whether each key of the state has rows: all have, unless rows are taken back."""
-        if self._retractable is None:
-            return np.ones(len(row_ids), dtype=bool)
-        return np.asarray(self._retractable.row_counts(self._table, row_ids) > 0)
-
-    def _free(self, row_ids: RowIds) -> None:
-        """Frees the state of keys without rows. It is kept while a row is awaited that was taken back before."""
-        if self._retractable is None or not len(row_ids):
-            return
-        empty = row_ids[self._retractable.are_empty(self._table, row_ids)]
-        if len(empty) < len(row_ids):
-            self._context.count(UNMATCHED_COUNTER, len(row_ids) - len(empty))
-        if len(empty):
-            self._table.delete(empty)
 
     def _results(self, row_ids: RowIds, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The output rows of `keys`. Columns that the table converts (dictionaries, -0.0) are read from the table."""

@@ -1,7 +1,7 @@
 """Operators with two-phase commit between a writer and a committer, at the end of a stream or within it.
 
 The committables that the writer prepares before a barrier belong to that checkpoint. They are committed when this or
-a later checkpoint has completed, and are part of every checkpoint until then. A new attempt starts without
+a later checkpoint has completed, and are part of every checkpoint until then. A restored subtask starts without
 committables: the job master commits the committables of the restored checkpoint before it deploys the job.
 
 Some committers commit in the job master only (`SinkCommitter.commits_in_master`). The master notifies the slots of a

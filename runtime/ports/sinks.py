@@ -121,6 +121,18 @@ class WritesAtOnce(Protocol):
 
 
 @runtime_checkable
+class HasIndependentWriters(Protocol):
+    """A sink whose writers need not restart together; without it, a failure restarts all of them.
+
+    A new writer leaves the writers of its siblings alone, which may be of older attempts. What a lost writer leaves
+    behind blocks neither them nor readers until `SinkCommitter.clean`.
+    """
+
+    @property
+    def has_independent_writers(self) -> bool: ...
+
+
+@runtime_checkable
 class ChecksColumns(Protocol):
     """A sink that knows which columns it can write."""
 

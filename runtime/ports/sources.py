@@ -33,7 +33,10 @@ class SourceReader(ABC):
         """Whether a bounded source has emitted all its records."""
 
     def watermark(self) -> int | None:
-        """The watermark (ms) after the last polled batch; None while it is unknown."""
+        """The watermark (ms) after the last polled batch; None while it is unknown.
+
+        At the end of a bounded source it must not pass the last row by more: a live part may follow (`weir.then`).
+        """
         return None
 
     @property
@@ -63,6 +66,19 @@ class SourceReader(ABC):
     def has_looked(self) -> bool:
         """Whether the look that was requested last has ended. Its splits count in `discoveries`, and end `idle`."""
         return True
+
+    @property
+    def awaits_live(self) -> bool:
+        """Whether a reader of two parts has emitted all its records of the first, and waits for `begin_live`."""
+        return False
+
+    def begin_live(self) -> None:
+        """Begins the second part: every subtask has emitted its records of the first (`core.subtask.source_parts`)."""
+
+    @property
+    def split(self) -> str:
+        """The split of the last polled batch, if the source numbers its rows; see `NumbersRows`."""
+        return ""
 
     def snapshot(self, checkpoint: int) -> None:
         """Writes the positions to declared state."""
@@ -172,6 +188,15 @@ class ListsInput(Protocol):
 
 
 @runtime_checkable
+class HasParts(Protocol):
+    """A source that reads several sources, one after the other."""
+
+    @property
+    def parts(self) -> Mapping[str, Source]:
+        """Argument name -> source, in the order of reading."""
+
+
+@runtime_checkable
 class RepeatsOrder(Protocol):
     """A source whose readers emit rows as they arrive, and can emit them in the same order each time, as BATCH needs.
 
@@ -180,6 +205,18 @@ class RepeatsOrder(Protocol):
 
     def in_order(self) -> Source:
         """A copy of the source whose readers emit the rows of an input in the same order each time."""
+
+
+@runtime_checkable
+class NumbersRows(Protocol):
+    """A source whose rows the runtime numbers, so that subtasks downstream keep their state after a failure.
+
+    The rows of a split come in the same order each time, however they are divided into batches. A batch has rows of a
+    single split, which `SourceReader.split` names.
+    """
+
+    @property
+    def numbers_rows(self) -> bool: ...
 
 
 @runtime_checkable

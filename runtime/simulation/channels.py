@@ -11,7 +11,7 @@ from runtime.simulation.invariants import ChannelChecker, Violation
 from runtime.simulation.model import SCHEMA, Row, Rows, rows_of
 
 #: Some rows, so that senders often wait for credit.
-FLOW: Final = FlowControl(initial_bytes=100, max_bytes=150, min_bytes=25, in_flight_ms=3, measured_ms=2)
+FLOW: Final = FlowControl(max_bytes=150, min_bytes=25, in_flight_ms=3, measured_ms=2)
 
 
 class Channel:

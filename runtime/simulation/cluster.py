@@ -4,17 +4,21 @@ Links are FIFO per slot; the simulation loop chooses when to take a message. An 
 while.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Final, TypeVar
 
+from runtime.core.attempt.failover_regions import FailoverRules, RestartScope, restart_scope, restarted_inputs
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Message
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import Decline, FollowWatermark, SubtaskReport
+from runtime.core.snapshot.control import Decline, FollowWatermark, LogicFinished, SnapshotAnswer, SubtaskReport
 from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.row_numbers import ProcessedRows, RepeatedChannel
+from runtime.core.subtask.batch_size import MAX_BATCH_ROWS
 from runtime.core.subtask.event_log import EventLog
 from runtime.core.subtask.events import SourceAdvanced, SubtaskEvent
 from runtime.errors import CorruptState, EnvironmentFailure, OperatorFailure, is_outage
@@ -22,7 +26,7 @@ from runtime.ports import SnapshotStore
 from runtime.simulation.channels import FLOW, Channel
 from runtime.simulation.invariants import STATE_IN_FILES, check_subtask, require
 from runtime.simulation.jobs import Job
-from runtime.simulation.model import ModelReader
+from runtime.simulation.model import ModelHybridReader, ModelReader
 from runtime.simulation.slots import ReportFailed, ReportStarted, Slot
 from runtime.simulation.state import MAX_CHECKED_PARALLELISM, CapturedTables
 from runtime.simulation.world import JOB, World
@@ -35,7 +39,11 @@ MAX_IDLE_WAIT_MS: Final = 500  #: as in production
 
 
 class Attempt:
-    """The tasks, channels and slots of the attempt with fencing token `token`."""
+    """The tasks, channels and slots of the attempt with fencing token `token`.
+
+    Args:
+        last: the last attempt; its kept slots continue in this one.
+    """
 
     def __init__(
         self,
@@ -45,26 +53,45 @@ class Attempt:
         token: Token,
         assigned: Mapping[SubtaskId, SubtaskRestore],
         mode: CheckpointMode,
+        last: "Attempt | None" = None,
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
-        self.captured_tables = CapturedTables()
+        self.kept = {} if last is None else last.surviving_slots()  #: slots of earlier attempts that continue here
+        self.captured_tables: CapturedTables = CapturedTables() if last is None else last.captured_tables
         self.remaining_steps = 10**9  #: world steps until the attempt stops running; lowered by `abandon`
+        self._lingering_steps = 0  #: of the slots that are not kept, while the kept ones wait for the next attempt
+        self._keeps: Mapping[int, Token] = {}  #: slots to keep
         self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
+        self.hosts = {index: SlotHost(self, slot) for index, slot in self.slots.items()}
         self.tasks: dict[SubtaskId, SimulatedTask] = {}
+        self.readers: dict[SubtaskId, ModelReader | ModelHybridReader] = {}
+        scope = restart_scope(graph, self.failover_rules, self.slots.keys() - self.kept.keys())
+        if last is not None and self._has_ended_input(last, scope):  # production fails an attempt before that
+            self.kept, scope = {}, RestartScope(graph, frozenset(self.slots))
+        if last is not None:
+            for index in self.kept:
+                self._take_over(last, index, scope)
+        repeated = self._restart_inputs(scope)
         for index, slot in self.slots.items():
-            subtasks = [subtask for subtask in graph.subtasks if subtask.index == index]
+            subtasks = [subtask for subtask in graph.subtasks if subtask.index == index and scope.restarts(subtask)]
             restored = [assigned.get(subtask, SubtaskRestore(subtask=subtask)) for subtask in subtasks]
-            tasks = self._deployment(graph, world.storage, SlotHost(self, slot)).create_tasks(restored)
+            deployment = self._deployment(graph, world.storage, self.hosts[index], repeated)
+            surviving = {subtask: each.task for subtask, each in self.tasks.items() if subtask.index == index}
+            tasks = deployment.create_tasks(restored, surviving)
             self.tasks |= {subtask: SimulatedTask(self, slot, task) for subtask, task in tasks.items()}
         self.order = [self.tasks[subtask] for subtask in graph.subtasks]
         operators = {task.subtask: task.task.operator for task in self.order}
         sources = {subtask: each.reader for subtask, each in operators.items() if isinstance(each, SourceOperator)}
         #: of all sources that are not finished on restore
-        self.readers = {subtask: each for subtask, each in sources.items() if isinstance(each, ModelReader)}
+        self.readers = {
+            subtask: each for subtask, each in sources.items() if isinstance(each, ModelReader | ModelHybridReader)
+        }
         self._held_credits: dict[frozenset[int], list[Callable[[], None]]] = {}  #: by the slots of a partition
 
-    def _deployment(self, graph: JobGraph, store: SnapshotStore, host: "SlotHost") -> Deployment:
+    def _deployment(
+        self, graph: JobGraph, store: SnapshotStore, host: "SlotHost", repeated: Collection[RepeatedChannel] = ()
+    ) -> Deployment:
         return Deployment(
             job=self.job.compiled(graph, self.world, self.captured_tables.on_snapshot),
             job_id=JOB,
@@ -75,17 +102,90 @@ class Attempt:
             flow=FLOW,
             compaction=self.world.compaction,
             make_queue=lambda channel, is_feedback: self.channels[channel],
+            processed=repeated,
         )
+
+    @property
+    def failover_rules(self) -> FailoverRules:
+        rules = self._deployment(self.graph, self.world.storage, self.hosts[0]).job.failover_rules
+        return rules if self.mode is CheckpointMode.EXACTLY_ONCE else replace(rules, numbered=frozenset())
 
     def check_tables(self, manifest: Manifest) -> None:
         """Compares a recorded checkpoint, restored at some parallelism, with the tables at its barrier."""
         parallelism = 1 + manifest.checkpoint % MAX_CHECKED_PARALLELISM
         graph = self.job.graph({step.lane: parallelism for step in self.job.steps})
-        host = SlotHost(self, self.slots[0])
+        host = self.hosts[0]
         self.captured_tables.check(self._deployment(graph, self.world.storage.archive, host), manifest)
 
-    def abandon(self, lingers: int) -> None:
-        self.remaining_steps = lingers
+    def count_repeated_rows(self) -> None:
+        self.world.repeated_rows += sum(task.task.outputs.repeated_rows for task in self.order)
+
+    def abandon(self, lingers: int, keeps: Mapping[int, Token] = {}) -> None:
+        """The master sends nothing more; slots run on for some steps, those in `keeps` until the next attempt."""
+        self._keeps, self._lingering_steps = keeps, lingers
+        self.remaining_steps = 10**9 if keeps else lingers
+
+    def pass_step(self) -> None:
+        self.remaining_steps -= 1
+        self._lingering_steps -= 1
+        if self._keeps and self._lingering_steps == 0:
+            for index in self.slots.keys() - self._keeps.keys():
+                self.slots[index].alive = False
+
+    def surviving_slots(self) -> dict[int, Token]:
+        """The kept slots that can continue in another attempt, with the token of their deployment."""
+        return {
+            index: token
+            for index, token in self._keeps.items()
+            if self.slots[index].alive
+            and not any(task.task.machine.ended for task in self.order if task.slot is self.slots[index])
+        }
+
+    def _has_ended_input(self, last: "Attempt", scope: RestartScope) -> bool:
+        """Whether a task that is to keep its state has read the end of an input that restarts."""
+        return any(
+            task.task.machine.has_ended(channel)
+            for task in last.order
+            if task.subtask.index in self.kept and not scope.restarts(task.subtask)
+            for channel in restarted_inputs(self.graph, task.subtask, scope.everywhere)
+        )
+
+    def _take_over(self, last: "Attempt", index: int, scope: RestartScope) -> None:
+        """Moves a kept slot from the last attempt; it has a new connection to the master."""
+        self.hosts[index] = host = last.hosts[index]
+        host.move_to(self, self.slots[index])
+        for channel in last.channels:
+            ends = (self.graph.source(channel), self.graph.target(channel))
+            if channel.source == channel.target == index and not any(map(scope.restarts, ends)):
+                self.channels[channel] = last.channels[channel]
+        for task in [task for task in last.order if task.subtask.index == index]:
+            last.order.remove(task)
+            if scope.restarts(task.subtask):
+                last.slots[index].alive = False
+                task.task.close()
+            else:
+                task.move_to(self, self.slots[index])
+                self.tasks[task.subtask] = task
+        self.world.kept_slots += 1
+
+    def _restart_inputs(self, scope: RestartScope) -> list[RepeatedChannel]:
+        """Drops the messages in flight to tasks that keep their state. Returns the rows that they have processed."""
+        base = self.world.bases[self.token]
+        repeated: list[RepeatedChannel] = []
+        for task in self.tasks.values():
+            channels = restarted_inputs(self.graph, task.subtask, scope.everywhere)
+            if channels and task.subtask.index not in scope.untouched_slots:
+                self.world.kept_subtasks += 1
+                rows = task.restart_inputs(channels)
+                restored = 0 if base is None else base.checkpoint
+                repeated += [RepeatedChannel(each.channel, each.ends, each.rows_since(restored)) for each in rows]
+        return repeated
+
+    def continue_slot(self, index: int) -> None:
+        """A kept slot reports what the new master does not know."""
+        for task in self.order:
+            if task.subtask.index == index:
+                task.report_to_new_master()
 
     def crash(self, index: int) -> None:
         """Kills the slot's process; messages that it has sent may still arrive."""
@@ -133,15 +233,21 @@ class SlotHost:
         self.clock = attempt.world
         self._attempt, self._world, self._slot = attempt, attempt.world, slot
 
+    def move_to(self, attempt: Attempt, slot: Slot) -> None:
+        self._attempt, self._slot = attempt, slot
+
     def wake(self) -> None:
         for task in self._attempt.tasks.values():
             if task.slot is self._slot:
                 task.wake()
 
     def send(self, channel: ChannelId, message: Message) -> None:
+        receiver = self._attempt.tasks[self._attempt.graph.target(channel)]
+        if not receiver.belongs_to(self._attempt):
+            return
         reader = self._attempt.readers.get(self._attempt.graph.source(channel))
         self._attempt.channels[channel].check(message, None if reader is None else reader.polled)
-        self._attempt.tasks[self._attempt.graph.target(channel)].deliver(channel, message)
+        receiver.deliver(channel, message)
 
     def return_credit(self, channel: ChannelId, nbytes: int) -> None:
         sender = self._attempt.tasks[self._attempt.graph.source(channel)]
@@ -155,14 +261,14 @@ class SlotHost:
     def report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
         self._slot.send_report(subtask, report)
 
-    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
+    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SnapshotAnswer]) -> None:
         self._world.schedule(lambda: self._store(subtask, work), "slow_snapshot")
 
     def compact(self, work: Callable[[], None]) -> None:
         """Compacts state files later, perhaps after further captures. After a failure, a later snapshot compacts."""
         self._world.schedule(lambda: self._compact(work), "slow_compaction")
 
-    def _store(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
+    def _store(self, subtask: SubtaskId, work: Callable[[], SnapshotAnswer]) -> None:
         """The asynchronous part of a snapshot. A failure only declines this checkpoint."""
         lost = self._world.faults.occurs("lose_snapshot")
         if not self._slot.alive or (lost and self._world.rng.random() < 0.5):
@@ -172,8 +278,9 @@ class SlotHost:
             is_subsumed = report.checkpoint < max(self._world.ledger.recorded, default=0)  # its files may be gone
             if not is_subsumed:
                 self._check_damage(f"{subtask}: {report.detail}")
+        self._world.note(f"{self._attempt.token}:{subtask}", f"{type(report).__name__} of {report.checkpoint}")
         if not lost:
-            self._attempt.tasks[subtask].handle(report)
+            self.report(subtask, report)
 
     def _compact(self, work: Callable[[], None]) -> None:
         if not self._slot.alive:
@@ -206,6 +313,31 @@ class SimulatedTask:
         self._inputs = {channel: attempt.channels[channel] for channel in task.machine.spec.inputs}
         self._outputs = [attempt.channels[channel] for channel in attempt.graph.outputs[task.id]]
         task.machine.event_log = Journal(attempt.world, f"{attempt.token}:{task.id}")
+        task.poll_policy.batch_size.rows = MAX_BATCH_ROWS  # else a short run would end within the slow start
+
+    def belongs_to(self, attempt: Attempt) -> bool:
+        """Whether senders of `attempt` reach the task: the token fences those of older attempts."""
+        return self._attempt is attempt
+
+    def restart_inputs(self, channels: Collection[ChannelId]) -> list[ProcessedRows]:
+        """The senders of `channels` restart. Returns the rows that the task has processed."""
+        processed = self.task.processed_rows(channels)
+        queues = {channel: self._attempt.channels[channel] for channel in channels}
+        self._inputs |= queues
+        self._run(lambda: self.task.restart_inputs(channels, lambda channel, is_feedback: queues[channel]))
+        return processed
+
+    def move_to(self, attempt: Attempt, slot: Slot) -> None:
+        """The task's slot is kept: it continues in another attempt."""
+        self._attempt, self.slot = attempt, slot
+        self.task.continue_in(attempt.token)
+        self.wake()
+
+    def report_to_new_master(self) -> None:
+        if self.task.machine.is_logic_done:
+            self.slot.send_report(self.subtask, LogicFinished())
+        if self.is_started:  # else it reports its start later
+            self.slot.send_report(self.subtask, ReportStarted())
 
     def wake(self) -> None:
         """An event may give the task work."""

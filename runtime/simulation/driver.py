@@ -25,7 +25,13 @@ from runtime.core.checkpoint.events import IdIssued, IdUnavailable, ManifestFail
 from runtime.core.job.ids import CheckpointId, SubtaskId
 from runtime.core.job.lifecycle import RunEvent, RunState, next_state
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.control import CheckpointAborted, FollowWatermark, ProbeSideOpened, TriggerSubtask
+from runtime.core.snapshot.control import (
+    CheckpointAborted,
+    FollowWatermark,
+    LiveOpened,
+    ProbeSideOpened,
+    TriggerSubtask,
+)
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import manifest_folder
@@ -83,6 +89,8 @@ class Driver:
                 start_timeout_ms=START_TIMEOUT_MS,
                 heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
                 metadata_timeout_ms=METADATA_TIMEOUT_MS,
+                rules=attempt.failover_rules,
+                kept=attempt.kept,
             )
         )
         self.result: AttemptResult | None = None  #: set once the master has abandoned the attempt
@@ -167,7 +175,7 @@ class Driver:
                 require(slot not in self._connected, "a-slot-connects-once", hello)
                 require(token == self.attempt.token, "only-slots-of-the-attempt-connect", hello)
                 self._connected.add(slot)
-                self.feed(events.SlotConnected(self.now, slot, hello.address))
+                self.feed(events.SlotConnected(self.now, slot, hello.address, "", self.attempt.kept.get(slot)))
 
     def receive(self, slot: int, message: SlotMessage) -> None:
         if isinstance(message, SlotLost):
@@ -178,7 +186,8 @@ class Driver:
             case ReportStarted():
                 self._on_subtask_started(subtask)
             case ReportFailed(detail, is_outage):
-                failure = AttemptFailed(f"{subtask}: {detail}", subtask.operator, is_outage=is_outage)
+                text = f"{subtask}: {detail}"
+                failure = AttemptFailed(text, subtask.operator, is_outage=is_outage, slot=slot)
                 self.feed(events.WorkFailed(self.now, failure))
             case _:
                 self.feed(events.ReportReceived(self.now, subtask, report))
@@ -197,7 +206,7 @@ class Driver:
                 self._send([subtask], Triggered(barrier))
             case FollowWatermark():
                 self._send([effect.subtask], effect)
-            case ProbeSideOpened():
+            case ProbeSideOpened() | LiveOpened():
                 self._send(self.attempt.graph.subtasks, effect)
             case NotifyCompleted(permit, subtasks):
                 check_notification_targets(self.attempt.graph, subtasks)
@@ -215,12 +224,23 @@ class Driver:
                 self._shut_down(result)
             case effects.End(result):
                 self._end(result)
-            case effects.DeploySlots() | effects.StartSubtasks():
-                pass  # the subtasks of the simulator start by themselves
+            case effects.RetireSubtasks() | effects.DeploySlots():
+                self._on_deployment(effect)
+            case effects.StartSubtasks():
+                pass
             case effects.PauseSources() | effects.MeasureBacklog():
                 raise AssertionError("no sink of the simulator delivers committed epochs later")
             case _:
                 self._write(effect)
+
+    def _on_deployment(self, effect: effects.RetireSubtasks | effects.DeploySlots) -> None:
+        """The attempt has closed the subtasks that restart. New subtasks start by themselves."""
+        if isinstance(effect, effects.RetireSubtasks):
+            for slot in sorted(effect.slots):
+                self.feed(events.SlotRetired(self.now, slot, f"{slot} of {self.attempt.token}"))
+        else:
+            for slot in sorted(self.attempt.kept):
+                self.attempt.continue_slot(slot)
 
     def _send(self, subtasks: Iterable[SubtaskId], event: SubtaskEvent) -> None:
         for subtask in subtasks:
@@ -264,7 +284,9 @@ class Driver:
         is_living = slot is not None and self.attempt.slots[slot].has_heartbeats
         require(not is_living, "a-living-slot-is-not-blamed", f"slot {slot}")
         has_ended = isinstance(result, Ended)
-        self.attempt.abandon(0 if has_ended else self.world.rng.choice((0, 100, 600)))
+        keeps = result.kept if isinstance(result, AttemptFailed) else {}
+        self.attempt.count_repeated_rows()
+        self.attempt.abandon(0 if has_ended else self.world.rng.choice((0, 100, 600)), keeps)
         self.awaits_writes = has_ended or self.world.rng.random() < 0.5
 
     def close(self) -> bool:
@@ -414,7 +436,9 @@ class Driver:
         records, storage = self.world.records, self.world.storage
         folders = [manifest_folder(manifest) for manifest in discarded]
         try:
-            retention.discard_checkpoints(storage, folders, records.readable_manifests(), records.unreadable_folders())
+            readable, unreadable = records.readable_manifests(), records.unreadable_folders()
+            oldest = min([self.attempt.token, *self.attempt.kept.values()])
+            retention.discard_checkpoints(storage, folders, readable, unreadable, oldest=oldest)
             limit = max(
                 (m.checkpoint for m in records.retained_manifests() if m.checkpoint in records.damaged), default=0
             )

@@ -28,6 +28,7 @@ from runtime.simulation.model import (
     LoopBackOperator,
     LoopBodyOperator,
     LoopExitOperator,
+    ModelHybridSource,
     ModelOperator,
     ModelSink,
     ModelSource,
@@ -71,9 +72,14 @@ class Step:
     lane: int
     bounded: bool = False
     splits: tuple[Split, ...] = ()
+    history: int = 0  #: so many of the first splits of a source are read before the others; 0: it has a single part
     uses_list_state: bool = False  #: the splits of a source are list state instead of keyed state
     max_drift_ms: int | None = None  #: of a source: watermark alignment wherever its rows meet others
     mark: str = ""  #: in a loop: separates the key from its remaining hops
+
+
+def _ignore_snapshot(context: OperatorContext, checkpoint: int) -> None:
+    """The parts of a source are captured together."""
 
 
 @dataclass(slots=True)
@@ -165,6 +171,7 @@ class Job:
                 if step.kind != "source"
             },
             sinks={step.uid: sink for step in self.steps if step.kind in COMMITTING_OPERATORS},
+            passing=frozenset(step.uid for step in self.steps if step.kind == "map"),
             max_drifts_ms={step.uid: step.max_drift_ms for step in self.sources if step.max_drift_ms is not None},
         )
 
@@ -177,10 +184,20 @@ class Job:
             drift_ms=WAITING_DRIFT_MS if kind in EVENT_TIME_KINDS else None,
         )
 
-    def _source(self, step: Step, world: World, on_snapshot: OnSnapshot) -> ModelSource:
+    def _source(self, step: Step, world: World, on_snapshot: OnSnapshot) -> ModelSource | ModelHybridSource:
+        if not step.history:
+            return self._part(step, step.splits, world, on_snapshot, bounded=step.bounded)
+        history = self._part(step, step.splits[: step.history], world, _ignore_snapshot, bounded=True)
+        live = self._part(step, step.splits[step.history :], world, _ignore_snapshot, bounded=step.bounded)
+        return ModelHybridSource(history, live, on_snapshot=on_snapshot)
+
+    @staticmethod
+    def _part(
+        step: Step, splits: Sequence[Split], world: World, on_snapshot: OnSnapshot, *, bounded: bool
+    ) -> ModelSource:
         return ModelSource(
-            splits=step.splits,
-            bounded=step.bounded,
+            splits=splits,
+            bounded=bounded,
             uses_list_state=step.uses_list_state,
             clock=world,
             rng=world.rng,

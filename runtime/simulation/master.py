@@ -8,6 +8,7 @@ no restart: the master commits the pending committables of the final manifest an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -28,7 +29,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.mapping import check_restorable
-from runtime.core.restore.state_assignment import SubtaskRestore, assign_state
+from runtime.core.restore.state_assignment import SubtaskRestore, assign_state, restores_apart
 from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_output
 from runtime.core.snapshot.manifest import Manifest, folder_of
 from runtime.errors import CorruptState, EnvironmentFailure
@@ -69,6 +70,8 @@ class Master:
         self._failover = Failover(restart, OUTAGE_BACKOFF)
         self._failures_in_a_row = 0  #: without a completed checkpoint in between, and without outages
         self.driver: Driver | None = None
+        self.last: Attempt | None = None  #: the last attempt, while slots of it are kept for the next one
+        self._kept: Mapping[int, Token] = {}
         self.token: Token | None = None  #: of the newest attempt
         self.operations: dict[str, OperationRequest] = {}  #: requested and not completed
         self.process = MasterProcess()
@@ -90,6 +93,12 @@ class Master:
 
     def crash(self) -> None:
         self.process.is_gone = True
+
+    def release_slots(self, lingers: int) -> None:
+        """No attempt of this master continues its kept slots."""
+        if self.last is not None:
+            self.last.abandon(lingers)
+        self.last, self._kept = None, {}
 
     def step(self) -> bool:
         """Starts or ends an attempt, or receives a message of a slot; False if there is no such work."""
@@ -125,12 +134,13 @@ class Master:
     def _begin(self) -> bool:
         if self.token is not None and self.token != self.world.records.token:
             self.process.is_gone = True  # superseded
+            self.release_slots(0)
             return True
         self.token = self.world.records.take_token()
         try:
             self._begin_with_token(self.token)
         except EnvironmentFailure as error:
-            self._on_failure(master_failure(error))
+            self._on_failure(replace(master_failure(error), kept=self._kept))
         return True
 
     def _begin_with_token(self, token: Token) -> None:
@@ -146,16 +156,18 @@ class Master:
         assigned = {}
         if base is not None:
             base = self._read(base)
+            if not restores_apart(base, self.graph):
+                self.release_slots(100)
             check_restorable(base, self.graph, base.job)
             self._commit(base, token)
             assigned = dict(assign_state(base, self.graph))
         self.world.bases[token] = base
-        records = self.world.records
+        records, oldest = self.world.records, min([token, *self._kept.values()])
         retained, unreadable = records.retained_manifests(), records.unreadable_folders()
         for uid in (operator.uid for operator in self.graph.operators if operator.commits):
             if not unreadable:  # the committables of an unreadable checkpoint are unknown
-                self.world.target.clean(uid, token, retained_output(retained, uid))
-        retention.sweep_orphans(self.world.storage, token, records.readable_manifests(), unreadable)
+                self.world.target.clean(uid, oldest, retained_output(retained, uid))
+        retention.sweep_orphans(self.world.storage, oldest, records.readable_manifests(), unreadable)
         check_files(self.world.storage.paths, retained)
         check_pending_committables(self.world.target.names, retained)
         self._start(token, assigned)
@@ -163,9 +175,10 @@ class Master:
 
     def _start(self, token: Token, assigned: Mapping[SubtaskId, SubtaskRestore]) -> None:
         try:
-            attempt = Attempt(self.world, self.job, self.graph, token, assigned, self.settings.mode)
+            attempt = Attempt(self.world, self.job, self.graph, token, assigned, self.settings.mode, self.last)
         except CorruptState as missing:
             raise Violation("a-restore-finds-every-file", str(missing)) from missing
+        self.release_slots(100)
         self.driver = Driver(self.world, self.process, attempt, self.settings, self.operations)
         self.on_attempt(attempt)
 
@@ -186,6 +199,8 @@ class Master:
             return False
         assert driver.result is not None, "a completed shutdown ends the attempt"
         self.driver = None
+        if isinstance(driver.result, AttemptFailed) and driver.result.kept:
+            self.last, self._kept = driver.attempt, driver.result.kept
         self._on_result(driver.result)
         return True
 
@@ -221,6 +236,7 @@ class Master:
 
     def _end_run(self, ending: RunEnding) -> None:
         self.world.note("master", f"the run is {ending}")
+        self.release_slots(0)
         self.ending = ending
 
     # ------------------------------------------------------------ requests

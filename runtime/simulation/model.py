@@ -8,7 +8,7 @@ the guarantees of the runtime: no record after `finish`, no second `close`.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from random import Random
 from typing import Any, ClassVar, Final, Protocol
@@ -17,6 +17,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
+from runtime.connectors.sources.hybrid import HybridReader, HybridSource
 from runtime.core.job.key_groups import key_group_of
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports import (
@@ -249,6 +250,7 @@ class ModelReader(SourceReader):
         self._discoveries = 0
         self._has_looked = True
         self._rests_until = 0
+        self._last_split = ""
         self._is_open = False
         self.splits: list[Split] = []  #: to read
         self.polled: Rows = []  #: all rows so far
@@ -322,11 +324,16 @@ class ModelReader(SourceReader):
         split = source.rng.choice(unread)
         start = self.position(split)
         count = min(max_rows, source.rng.randint(1, 3))
+        self._last_split = split.name
         rows = list(split.rows[start : min(start + count, split.available_rows(self.looked_at))])
         self.move(split, start + len(rows))
         self.polled += rows
         self._rests_until = now + source.rng.randint(0, source.pace_ms)
         return _encoded_texts(batch_of(rows)) if source.is_encoded else batch_of(rows)
+
+    @property
+    def split(self) -> str:
+        return self._last_split
 
     def watermark(self) -> int | None:
         """A time just below all unread rows but stragglers. A fully read unbounded split counts with its last time."""
@@ -382,15 +389,51 @@ class ModelSource:
     pace_ms: int
     on_snapshot: OnSnapshot
     is_encoded: bool = False  #: texts are dictionary-encoded
+    numbers_rows: ClassVar[bool] = True
 
     def with_encoded_texts(self) -> "ModelSource":
         return replace(self, is_encoded=True)
+
+    def output_columns(self) -> pa.Schema:
+        return SCHEMA
 
     def reader(self) -> SourceReader:
         return ListModelReader(self) if self.uses_list_state else ModelReader(self)
 
     def check(self) -> None:
         """Accepts all settings."""
+
+
+@dataclass(frozen=True)
+class ModelHybridSource(HybridSource):
+    """Production's source of two parts, over two model sources."""
+
+    on_snapshot: OnSnapshot = field(kw_only=True)
+
+    def with_encoded_texts(self) -> "ModelHybridSource":
+        return self
+
+    def reader(self) -> "ModelHybridReader":
+        return ModelHybridReader(self, self.on_snapshot)
+
+
+class ModelHybridReader(HybridReader):
+    def __init__(self, source: HybridSource, on_snapshot: OnSnapshot) -> None:
+        super().__init__(source)
+        self._on_snapshot = on_snapshot
+
+    def snapshot(self, checkpoint: int) -> None:
+        super().snapshot(checkpoint)
+        self._on_snapshot(self._context, checkpoint)
+
+    @property
+    def polled(self) -> Rows:
+        """All rows so far."""
+        return [row for reader in self._open_readers if isinstance(reader, ModelReader) for row in reader.polled]
+
+    @property
+    def has_emitted_all(self) -> bool:
+        return isinstance(self._live, ModelReader) and self._reads_live and self._live.has_emitted_all
 
 
 class BatchingOperator(ModelOperator):
@@ -613,6 +656,7 @@ class ModelSink:
     """Implements `ports.Sink`: two-phase commit, by production's operators."""
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
 
     target: Target
 

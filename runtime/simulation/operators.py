@@ -25,7 +25,7 @@ from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.session import SessionWindow
 from runtime.operators.windows.tumbling import TumblingWindow
-from runtime.operators.windows.window import LateOutput
+from runtime.operators.windows.window import RowInput
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.simulation.model import (
     GAP_MS,
@@ -44,7 +44,7 @@ _KEYS: Final = ("key",)
 _SIDES: Final = (JoinSide(_KEYS, "time"), JoinSide(_KEYS, "time"))
 _COUNT: Final[Mapping[str, Aggregate]] = {"n": Count()}
 _PANES: Final = partial(WindowPreAggregator, _KEYS, "time", WINDOW_MS, _COUNT)
-_LATE_OUTPUT: Final = LateOutput(OutputTag("late", SCHEMA), "time", WINDOW_MS, _PANES)
+_ROW_INPUT: Final = RowInput("time", WINDOW_MS, OutputTag("late", SCHEMA), _PANES)
 #: By kind of window: rows are pre-aggregated before it, or by it if it has an output for late rows.
 PRE_AGGREGATIONS: Final[Mapping[str, PreAggregation]] = {
     "window": PreAggregation(WINDOW_MS, _PANES),
@@ -181,7 +181,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "window_pairs": Kind(_window_join, _window_pairs),
     "window": Kind(partial(TumblingWindow, _KEYS, WINDOW_MS, _COUNT), _windows),
     #: emits a row for each late straggler
-    "straggler_window": Kind(partial(TumblingWindow, _KEYS, WINDOW_MS, _COUNT, _LATE_OUTPUT), _windows),
+    "straggler_window": Kind(partial(TumblingWindow, _KEYS, WINDOW_MS, _COUNT, _ROW_INPUT), _windows),
     "session": Kind(partial(SessionWindow, _KEYS, GAP_MS, "time", _COUNT), _windows),
     "distinct": Kind(partial(Deduplicate, _KEYS, WINDOW_MS, "time"), _first_rows),
 }

@@ -11,6 +11,7 @@ from runtime.simulation.model import WINDOW_MS, Split
 KEYS = "abcde"
 DISORDERS_MS = (3, WINDOW_MS, WINDOW_MS + 5, 2 * WINDOW_MS + 5)  #: below and above half a window
 _STRICT_KINDS = frozenset(EVENT_TIME_KINDS) - {*WINDOW_KINDS}  #: have no output for late rows
+AFTER_HISTORY_MS = 2_000  #: added to the event times of a live part, far above those of a history
 AFTER_PAUSE_MS = 1_000_000  #: first event time after a pause, far above all other event times
 
 
@@ -33,6 +34,40 @@ def random_job(rng: Random, loops: Random) -> Job:
     for stream in streams:
         for _ in range(1 + (rng.random() < 0.35)):
             _add_sink(job, rng, stream)
+    return job
+
+
+def apart_job(rng: Random) -> Job:
+    """A job with chains whose subtasks exchange nothing, and perhaps a branch whose subtasks do."""
+    job = Job()
+    for lane in range(rng.randint(1, 2)):
+        stream = _source(job, rng, lane, pauses=False)
+        if rng.random() < 0.4:
+            stream = job.add("holding", lane, [(stream, Partitioning.FORWARD)])
+        job.add("sink", lane, [(stream, Partitioning.FORWARD)])
+    if rng.random() < 0.3:
+        _add_sink(job, rng, _source(job, rng, len(job.steps), pauses=False))
+    return job
+
+
+def numbered_job(rng: Random) -> Job:
+    """A job with branches behind shuffles whose subtasks keep their state after most failures.
+
+    Some branches have a step that does not pass row numbers on.
+    """
+    job = Job()
+    for _ in range(rng.randint(1, 2)):
+        lane = len(job.steps)
+        splits = [_split(rng, f"source{lane}.{number}") for number in range(rng.randint(1, 4))]
+        stream = job.add_source(lane, rng.random() < 0.2, splits)
+        for _ in range(rng.choice((0, 1, 2))):
+            kind = "batching" if rng.random() < 0.15 else "map"
+            stream = job.add(kind, lane, [(stream, Partitioning.FORWARD)])
+        for _ in range(rng.choice((1, 1, 2))):
+            last = job.add("count", len(job.steps), [(stream, Partitioning.HASH)])
+            if rng.random() < 0.3:
+                last = job.add("holding", job.step(last).lane, [(last, Partitioning.FORWARD)])
+            job.add("sink", job.step(last).lane, [(last, Partitioning.FORWARD)])
     return job
 
 
@@ -136,7 +171,11 @@ def _add_sink(job: Job, rng: Random, stream: OperatorId) -> None:
 
 
 def with_pairs(job: Job, rng: Random) -> Job:
-    """Makes random unions, except of loops, a join of their inputs in event time."""
+    """Makes random unions, except of loops, a join of their inputs in event time.
+
+    A window join is open during a pause of its input, and fires after it. If another stream advances event time in
+    between, its rows are late at the next step in event time (as in Flink), so that such a join is no window join.
+    """
     chosen = {
         step.uid for step in job.steps if step.kind == "union" and not has_loop(job, step.uid) and rng.random() < 0.6
     }
@@ -145,7 +184,22 @@ def with_pairs(job: Job, rng: Random) -> Job:
         replace(edge, partitioning=Partitioning.HASH, keys=("key",)) if edge.target in chosen else edge
         for edge in job.edges
     ]
-    return Job(steps, edges)
+    made = Job(steps, edges)
+    return Job([replace(step, kind="pairs") if _fires_late(made, step) else step for step in steps], edges)
+
+
+def _fires_late(job: Job, step: Step) -> bool:
+    """Whether `step` is a window join whose rows may be late after a pause."""
+    fed = _fed_by(job, step.uid)
+    meets_stream = any(sum(edge.target == uid and not edge.feedback for edge in job.edges) > 1 for uid in fed)
+    feeds_event_time = any(job.step(uid).kind in EVENT_TIME_KINDS for uid in fed)
+    return step.kind == "window_pairs" and meets_stream and feeds_event_time and _may_pause(job, step.uid)
+
+
+def _may_pause(job: Job, uid: OperatorId) -> bool:
+    """Whether a source upstream of `uid` pauses."""
+    before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
+    return _pauses(job.step(uid)) or any(_may_pause(job, source) for source in before)
 
 
 def with_sessions(job: Job, rng: Random) -> Job:
@@ -269,6 +323,25 @@ def _shift_times(split: Split, by_ms: int) -> Split:
     if split.pauses_at is not None:
         return split
     return replace(split, rows=tuple((key, time + by_ms) for key, time in split.rows))
+
+
+def with_histories(job: Job, rng: Random) -> Job:
+    """Makes sources of some jobs read some of their splits as a history, and then the others, whose rows are later.
+
+    An unbounded source is left out if a batching step follows: a subtask without live splits is idle, and the rows of
+    the history that the step flushes while the channel is idle would be late.
+    """
+    return Job([_with_history(job, step, rng) for step in job.steps], job.edges) if rng.random() < 0.25 else job
+
+
+def _with_history(job: Job, step: Step, rng: Random) -> Step:
+    batches = any(job.step(uid).kind == "batching" for uid in _fed_by(job, step.uid))
+    fits = step.kind == "source" and not _pauses(step) and len(step.splits) > 1 and (step.bounded or not batches)
+    if not fits or rng.random() < 0.5:
+        return step
+    count = rng.randrange(1, len(step.splits))
+    live = (_shift_times(split, AFTER_HISTORY_MS) for split in step.splits[count:])
+    return replace(step, history=count, splits=(*step.splits[:count], *live))
 
 
 def with_bursts(job: Job, rng: Random) -> Job:

@@ -28,11 +28,14 @@ from runtime.simulation.invariants import Violation, check_files, check_output, 
 from runtime.simulation.jobs import Job, Positions, count_late_rows
 from runtime.simulation.master import Master, RunEnding
 from runtime.simulation.random_jobs import (
+    apart_job,
+    numbered_job,
     random_job,
     random_parallelism,
     with_bursts,
     with_disorder,
     with_drifts,
+    with_histories,
     with_holding,
     with_list_state,
     with_pairs,
@@ -45,6 +48,8 @@ from runtime.simulation.state import source_positions
 from runtime.simulation.world import World
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 
+APART: Final = 0.1  #: share of the jobs with subtasks that exchange nothing
+NUMBERED: Final = 0.15  #: share of the other jobs with subtasks that keep their state behind a shuffle
 FAULTY_STEPS: Final = 3_000  #: faults happen only in the first steps
 STEP_LIMIT: Final = 40_000  #: every job must end within this number of steps
 RESTART_STRATEGIES: Final = (
@@ -186,7 +191,7 @@ class Simulation:
     def _drop_abandoned_attempts(self) -> None:
         """Removes abandoned attempts without remaining steps, and their masters."""
         for attempt in self.attempts:
-            attempt.remaining_steps -= 1
+            attempt.pass_step()
         if any(attempt.remaining_steps <= 0 for attempt in self.attempts):
             self.attempts[:] = [attempt for attempt in self.attempts if attempt.remaining_steps > 0]
             self.old_masters = [master for master in self.old_masters if self._is_acting(master)]
@@ -311,6 +316,7 @@ class Simulation:
         old = self.master
         if old.driver is not None and old.driver.attempt in self.attempts:
             old.driver.attempt.abandon(self.rng.choice((100, 1_000)) if zombie else self.rng.choice((0, 300)))
+        old.release_slots(100)
         self.world.note("fault", "the master is replaced" if zombie else "the master crashes")
         if zombie:
             self.old_masters.append(old)
@@ -415,12 +421,19 @@ class Simulation:
 
 def _job(shape: Random, seed: int) -> Job:
     """A random job. Each extension has its own random stream, so that jobs without the extension do not change."""
-    job = with_bursts(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} bursts"))
+    apart, job = Random(f"{seed} apart"), random_job(shape, Random(f"{seed} loops"))
+    numbered = Random(f"{seed} numbered")
+    if apart.random() < APART:
+        job = apart_job(apart)
+    elif numbered.random() < NUMBERED:
+        job = numbered_job(numbered)
+    job = with_bursts(job, Random(f"{seed} bursts"))
     job = with_pairs(job, Random(f"{seed} pairs"))
     job = with_pooling(with_sessions(job, Random(f"{seed} sessions")), Random(f"{seed} unions"))
     job = with_requests(with_holding(job, Random(f"{seed} holding")), Random(f"{seed} requests"))
     job = with_list_state(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
-    return with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
+    job = with_disorder(with_drifts(job, Random(f"{seed} drifts")), Random(f"{seed} disorder"))
+    return with_histories(job, Random(f"{seed} histories"))
 
 
 def random_policy(rng: Random) -> CompactionPolicy:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from runtime.core.job.ids import SubtaskId
-from runtime.core.snapshot.control import CheckpointAborted, FollowWatermark, ProbeSideOpened, SubtaskReport
+from runtime.core.snapshot.control import (
+    CheckpointAborted,
+    FollowWatermark,
+    LiveOpened,
+    ProbeSideOpened,
+    SubtaskReport,
+)
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent
 from runtime.simulation.world import World
 
@@ -39,7 +45,14 @@ Report = SubtaskReport | ReportStarted | ReportFailed
 SlotMessage = tuple[SubtaskId, Report] | SlotLost
 
 #: Messages that a sender repeats when it gets no answer; `ReportStarted` and `ReportFailed` are sent once.
-_REPEATABLE_MESSAGES: Final = (SubtaskReport, CheckpointCompleted, CheckpointAborted, ProbeSideOpened, FollowWatermark)
+_REPEATABLE_MESSAGES: Final = (
+    SubtaskReport,
+    CheckpointCompleted,
+    CheckpointAborted,
+    ProbeSideOpened,
+    LiveOpened,
+    FollowWatermark,
+)
 
 
 class ControlLink(Generic[T]):

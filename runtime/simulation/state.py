@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from runtime.connectors.sources.hybrid import HISTORY, LIVE
 from runtime.core.job.ids import OperatorId, SubtaskId
 from runtime.core.restore.state_assignment import SubtaskRestore, assign_state, keyed_proofs
 from runtime.core.snapshot.manifest import FinishedState, Manifest, SubtaskSnapshot
@@ -22,11 +23,12 @@ TableRows = Counter[tuple[Any, ...]]  #: name of the state, key group, tombstone
 
 
 def table_rows(context: OperatorContext) -> TableRows:
-    """The rows of all tables of an operator."""
+    """The rows of all tables of an operator. A restore drops those of a history that is over."""
     state: Any = context.state
     rows: TableRows = Counter()
+    is_live = any(name.startswith(f"{LIVE}.") for name in state.tables)
     for name, table in state.tables.items():
-        if table.is_typed and len(table):
+        if table.is_typed and len(table) and not (is_live and name.startswith(f"{HISTORY}.")):
             columns = table.copy_all().to_batch(np.arange(len(table))).to_pydict().values()
             rows.update(zip(itertools.repeat(name), *columns, strict=False))
     return rows
@@ -78,5 +80,8 @@ def source_positions(store: SnapshotStore, snapshots: Collection[SubtaskSnapshot
     state = SubtaskState(groups, MAX_PARALLELISM, store)
     proofs = keyed_proofs(snapshots, groups)
     state.restore(SubtaskRestore(subtask=SubtaskId(OperatorId(""), 0), snapshots=tuple(snapshots), proofs=proofs))
-    listed = [entry for snapshot in snapshots for entry in snapshot.lists.get(POSITIONS, ())]
-    return dict(KeyedNumbers(state.object_table(POSITIONS)).items()) | dict(listed)
+    positions: dict[str, int] = {}
+    for name in (POSITIONS, f"{HISTORY}.{POSITIONS}", f"{LIVE}.{POSITIONS}"):
+        positions |= dict(entry for snapshot in snapshots for entry in snapshot.lists.get(name, ()))
+        positions |= KeyedNumbers(state.object_table(name)).items()
+    return positions

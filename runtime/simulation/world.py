@@ -162,7 +162,7 @@ class FaultyStorage(MemorySnapshotStore):
     @property
     def paths(self) -> set[str]:
         """Of all files, whatever a listing says."""
-        return set(super().list(""))
+        return set(super().sizes(""))
 
     def put(self, path: str, data: Iterable[bytes]) -> None:
         self._check(path)
@@ -195,12 +195,12 @@ class FaultyStorage(MemorySnapshotStore):
         if failed or self._faults.occurs("lose_store_reply"):
             raise EnvironmentFailure("storage failed")
 
-    def list(self, prefix: str) -> list[str]:
-        there = super().list(prefix)
+    def sizes(self, prefix: str) -> dict[str, int]:
+        there = super().sizes(prefix)
         if not self._faults.occurs("stale_listing"):
             return there
-        stale = {path for path in self._deleted if path.startswith(prefix)}
-        return sorted(stale.union(there).difference(self._new))
+        stale = {path: 0 for path in self._deleted if path.startswith(prefix)}
+        return {path: size for path, size in (stale | there).items() if path not in self._new}
 
     def _apply_repeats(self) -> None:
         for path, content in self._repeats:
@@ -295,6 +295,9 @@ class World(Clock):
         self.storage = FaultyStorage(rng, faults)
         self.storage_is_slow_until = 0
         self.retained_checkpoints = 2
+        self.kept_slots = 0  #: number of times that a slot continued in another attempt
+        self.kept_subtasks = 0  #: number of times that a subtask kept its state while its inputs restarted
+        self.repeated_rows = 0  #: rows that were not sent again to such subtasks
         self.compaction = DEFAULT_POLICY
         self.background = Background(rng)
 

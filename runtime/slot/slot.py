@@ -9,27 +9,32 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import structlog
 
 from runtime.access.redaction import redact
-from runtime.core.job.ids import ChannelId, SubtaskId, Token
+from runtime.core.attempt.failover_regions import restarted_inputs
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
-from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY_CODE
+from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE, SLOT_OUT_OF_MEMORY_CODE
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.core.snapshot.control import (
     CheckpointAborted,
     FollowWatermark,
+    LiveOpened,
+    LogicFinished,
     ProbeSideOpened,
+    SnapshotAnswer,
     SubtaskEnded,
     SubtaskReport,
     TriggerSubtask,
 )
+from runtime.core.snapshot.row_numbers import ProcessedRows
 from runtime.core.subtask.events import CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import (
@@ -38,13 +43,14 @@ from runtime.errors import (
     EnvironmentFailure,
     JobRejected,
     OperatorFailure,
+    RowsNotRepeated,
     SlotOutOfMemory,
     is_outage,
 )
 from runtime.io.clock import SystemClock
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
-from runtime.io.logs import executor_id, log_path, traceback_text
+from runtime.io.logs import escape, executor_id, log_path, traceback_text
 from runtime.io.threads import start_thread
 from runtime.ports import Exchange, ExchangeListener, SnapshotStore
 from runtime.slot.folder_check import check_folders
@@ -77,14 +83,15 @@ class SlotConfig:
     shutdown_timeout_s: float = 5.0  #: how long a failed slot waits for `Shutdown`
 
 
-def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]) -> None:
-    """Runs a slot from its connection to its shutdown. The process may run further slots afterwards."""
+def open_slot(
+    config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]
+) -> "Slot | None":
+    """A slot that is connected to its master; None if the attempt has ended meanwhile."""
     try:
-        slot = Slot(config, exchange, open_store)
-    except EnvironmentFailure as error:  # the attempt ended before its slot began
+        return Slot(config, exchange, open_store)
+    except EnvironmentFailure as error:
         log.warning("slot not started", slot=config.index, reason=str(error))
-        return
-    slot.run()
+        return None
 
 
 class _AttemptOver(Exception):
@@ -95,8 +102,31 @@ class _FailureReported(Exception):
     """The slot has failed, and another thread has reported the failure to the master."""
 
 
+class _Listener:
+    """Listener of an exchange: its calls reach the slot by mail, until the slot opens another exchange."""
+
+    def __init__(self, put: Callable[[Callable[[], None]], None], slot: "Slot") -> None:
+        self._put, self._slot = put, slot
+
+    def on_message(self, channel: ChannelId, message: Message) -> None:
+        self._post(partial(self._slot.on_message, channel, message))
+
+    def on_credit(self, channel: ChannelId, nbytes: int) -> None:
+        self._post(partial(self._slot.on_credit, channel, nbytes))
+
+    def on_lost(self, channel: ChannelId, reason: str) -> None:
+        self._post(partial(self._slot.on_lost, channel, reason))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        self._put(partial(self._forward, call))
+
+    def _forward(self, call: Callable[[], None]) -> None:
+        if self._slot.is_current(self):
+            call()
+
+
 class Slot:
-    """Runs until a `Shutdown` or a failure. Implements `ExchangeListener` and `TaskHost`."""
+    """Runs until a `Shutdown`, a failure, or the loss of its master. Implements `TaskHost`."""
 
     def __init__(
         self, config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]
@@ -108,32 +138,46 @@ class Slot:
         self._tasks: dict[SubtaskId, Task] = {}
         self._order: list[Task] = []
         self._job_id = ""
+        self._token = config.token  #: of the attempt that the slot belongs to
         self._shutdown = False
+        self._is_started = False
+        self._life: Literal["attached", "detached", "over"] = "attached"  #: whether it has a master
+        self._life_changed = threading.Condition()
+        self._detached_from: Token | None = None  #: attempt whose master may leave
         self._snapshot_writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._compactor = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._growth_collector = GrowthCollector()
         self._heartbeat_stopped = threading.Event()
-        self._dismissed = threading.Event()  #: the master has sent `Shutdown`, or is lost
+        self._dismissed = threading.Event()  #: the master has sent `Shutdown` or `Detach`, or is lost
         self._memory_bytes: int | None = None  #: bound on the resident memory of the process
         self._memory_watch: MemoryWatch | None = None
-        self._exchange = exchange(config.index, config.token, config.secret, self)
+        self._channel_loss: messages.ChannelBroken | None = None  #: the first since the exchange was opened
+        self._reports_losses = True  #: the exchange belongs to the attempt of the master
+        self._open_exchange = exchange
+        self._secret = config.secret
+        self._listener = _Listener(self._mail.put, self)
+        self._exchange = exchange(config.index, config.token, config.secret, self._listener)
+        try:
+            self._control = self._connect(config.master, config.secret)
+        except EnvironmentFailure:
+            self._exchange.close()
+            raise
+
+    def _connect(self, master: str, secret: str) -> ControlClient:
+        """Raises EnvironmentFailure: the master of the attempt does not answer."""
         hello = Hello(
-            token=config.token,
-            secret=config.secret,
-            slot=config.index,
+            token=self._token,
+            secret=secret,
+            slot=self._config.index,
             pid=os.getpid(),
             host=socket.gethostname(),
             address=self._exchange.address,
             executor=executor_id(),
             log=log_path(),
+            kept_since=self._config.token if self._is_started else None,
         )
-        try:
-            self._control = ControlClient(
-                config.master, hello, messages.ToSlot, on_message=self._on_command, on_lost=self._on_master_lost
-            )
-        except EnvironmentFailure:
-            self._exchange.close()
-            raise
+        on_lost = partial(self._on_master_lost, self._token)
+        return ControlClient(master, hello, messages.ToSlot, on_message=self._on_command, on_lost=on_lost)
 
     # ------------------------------------------------------------ the loop
 
@@ -142,7 +186,10 @@ class Slot:
         heartbeat = threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True)
         try:
             start_thread(heartbeat)
-            self._loop()
+            try:
+                self._loop()
+            finally:
+                self._change_life("over")
         except _AttemptOver as lost:
             log.info("slot ends", slot=self._config.index, reason=str(lost))
         except _FailureReported:
@@ -182,10 +229,7 @@ class Slot:
         if self._memory_watch is not None:
             self._memory_watch.close()
         for task in self._order:
-            try:
-                task.close()
-            except OperatorFailure as error:
-                log.warning("close failed", error=str(error))
+            self._close_task(task)
         self._exchange.close()
         self._control.close()
         self._snapshot_writer.shutdown(wait=True, cancel_futures=True)
@@ -194,30 +238,115 @@ class Slot:
     # ------------------------------------------------------------ commands
 
     def _on_command(self, message: messages.ToSlot) -> None:
-        if isinstance(message, messages.Shutdown):
+        if isinstance(message, messages.Shutdown | messages.Detach):
             self._dismissed.set()
+        if isinstance(message, messages.Detach):
+            self._detached_from = self._token
+            self._change_life("detached")
         self._mail.put(partial(self._handle_command, message))
 
-    def _on_master_lost(self, reason: str) -> None:
+    def _on_master_lost(self, token: Token, reason: str) -> None:
+        if token != self._detached_from:
+            self.end(f"the master is gone: {reason}")
+
+    def end(self, reason: str) -> None:
+        """Ends the attempt for this slot. Thread-safe."""
         self._dismissed.set()
-        self._mail.put(partial(self._end_attempt, f"the master is gone: {reason}"))
+        self._mail.put(partial(self._end_attempt, reason))
 
     def _end_attempt(self, reason: str) -> None:
         raise _AttemptOver(reason)
+
+    # ------------------------------------------------------------ from attempt to attempt
+
+    def resume(self, token: Token, secret: str, master: str) -> bool:
+        """Makes a kept slot continue in another attempt. Returns False if the slot is over.
+
+        Waits until the slot is detached: the last attempt's `Detach` comes by another connection. Thread-safe.
+        """
+        with self._life_changed:
+            self._life_changed.wait_for(lambda: self._life != "attached")
+            if self._life == "over":
+                return False
+            self._life = "attached"
+        self._mail.put(partial(self._attach, token, secret, master))
+        return True
+
+    def _attach(self, token: Token, secret: str, master: str) -> None:
+        if not self._is_started or any(task.machine.ended for task in self._order):
+            raise _AttemptOver("its subtasks have not begun, or one has ended")
+        self._control.close()
+        self._dismissed.clear()
+        self._token, self._secret, self._reports_losses = token, secret, False
+        for task in self._order:
+            task.continue_in(token)
+        try:
+            self._control = self._connect(master, secret)
+        except EnvironmentFailure as error:
+            raise _AttemptOver(str(error)) from error
+
+    def _retire(self, operators: Collection[OperatorId]) -> None:
+        """Closes the subtasks of `operators`. The others keep their state; their inputs restart."""
+        log.info("slot restarts in part", slot=self._config.index, token=self._token, operators=sorted(operators))
+        for task in [task for task in self._order if task.id.operator in operators]:
+            self._order.remove(task)
+            del self._tasks[task.id]
+            self._close_task(task)
+        self._listener = _Listener(self._mail.put, self)  # drops what comes from the old exchange
+        self._exchange.close()
+        self._exchange = self._open_exchange(self._config.index, self._token, self._secret, self._listener)
+        self._channel_loss, self._reports_losses = None, True
+        processed, ended = list[ProcessedRows](), list[str]()
+        for task in self._order:
+            channels = restarted_inputs(self._config.job.graph, task.id, operators)
+            ended += [str(task.id) for channel in channels if task.machine.has_ended(channel)]
+            processed += task.processed_rows(channels)
+            if channels and not ended:
+                task.restart_inputs(channels)
+        self._control.send(messages.Retired(self._exchange.address, processed, ", ".join(ended)))
+
+    def _close_task(self, task: Task) -> None:
+        try:
+            task.close()
+        except OperatorFailure as error:
+            log.warning("close failed", error=str(error))
+
+    def _continue(self) -> None:
+        if self._channel_loss is not None:
+            raise EnvironmentFailure(self._channel_loss.detail)
+        self._reports_losses = True
+        log.info("slot continues in another attempt", slot=self._config.index, token=self._token)
+        self._report_finished_logic()
+        self._control.send(messages.Deployed())
+
+    def _report_finished_logic(self) -> None:
+        """Repeats for a new master what subtasks that keep their state have reported to the last one."""
+        for task in self._order:
+            if task.machine.is_logic_done:
+                self.report(task.id, LogicFinished())
+
+    def _change_life(self, life: Literal["detached", "over"]) -> None:
+        with self._life_changed:
+            if self._life != "over":
+                self._life = life
+            self._life_changed.notify_all()
 
     def _handle_command(self, message: messages.ToSlot) -> None:
         match message:
             case messages.Deploy():
                 self._deploy(message)
             case messages.Start():
-                for task in self._order:
-                    task.start()
+                self._start()
+            case messages.Continue():
+                self._continue()
+            case messages.Retire(operators):
+                self._retire(operators)
             case TriggerSubtask(subtask, barrier):
                 self._trigger(subtask, barrier)
             case messages.ConfirmCheckpoint(checkpoint):
-                permit = permit_from_master(self._job_id, self._config.token, checkpoint)
+                permit = permit_from_master(self._job_id, self._token, checkpoint)
                 self._notify_tasks(CheckpointCompleted(permit))
-            case CheckpointAborted() | ProbeSideOpened():
+            case CheckpointAborted() | ProbeSideOpened() | LiveOpened():
                 self._notify_tasks(message)
             case FollowWatermark(subtask):
                 self._tasks[subtask].follow(message)
@@ -226,8 +355,17 @@ class Slot:
                     task.is_paused = held
             case messages.OperationTaken(fields):
                 log.info("operation taken", slot=self._config.index, **fields)
+            case messages.Detach():
+                log.info("slot runs on without a master", slot=self._config.index, token=self._token)
             case messages.Shutdown():
                 self._shutdown = True
+
+    def _start(self) -> None:
+        """Starts the subtasks; those that keep their state run already."""
+        for task in self._order:
+            if task.machine.phase == "deploying":
+                task.start()
+        self._is_started = True
 
     def _trigger(self, subtask: SubtaskId, barrier: Barrier) -> None:
         task = self._tasks.get(subtask)
@@ -245,20 +383,25 @@ class Slot:
     def _deploy(self, deploy: messages.Deploy) -> None:
         self._job_id = deploy.job
         check_folders(deploy.markers, self._config.index, is_first_start=deploy.is_first_start)
-        self._bound_memory(deploy.memory_bytes)
+        if not self._is_started:
+            self._bound_memory(deploy.memory_bytes)
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
         deployment = Deployment(
             job=self._config.job,
             job_id=self._job_id,
-            token=self._config.token,
+            token=self._token,
             mode=deploy.mode,
             store=self._open_store(deploy.storage),
             host=self,
             inputs=deploy.inputs,
+            processed=deploy.processed,
         )
-        self._tasks = deployment.create_tasks(deploy.restored)
+        self._report_finished_logic()
+        created = deployment.create_tasks(deploy.restored, self._tasks)
+        tasks = self._tasks | created
+        self._tasks = {subtask: tasks[subtask] for subtask in self._config.job.graph.subtasks if subtask in tasks}
         self._order = list(reversed(self._tasks.values()))
-        for task in self._tasks.values():
+        for task in created.values():
             task.open()
         self._control.send(messages.Deployed())
 
@@ -298,20 +441,29 @@ class Slot:
             self._exchange.grant(channel, nbytes)
 
     def _repay(self, channel: ChannelId, nbytes: int) -> None:
-        self._tasks[self._config.job.graph.source(channel)].outputs.credits.repay(channel, nbytes)
+        sender = self._tasks.get(self._config.job.graph.source(channel))
+        if sender is not None:  # it restarts
+            sender.outputs.credits.repay(channel, nbytes)
+
+    def is_current(self, listener: "_Listener") -> bool:
+        return listener is self._listener
 
     def on_message(self, channel: ChannelId, message: Message) -> None:
-        self._mail.put(partial(self._deliver, channel, message))
+        self._deliver(channel, message)
 
     def on_credit(self, channel: ChannelId, nbytes: int) -> None:
-        self._mail.put(partial(self._repay, channel, nbytes))
+        self._repay(channel, nbytes)
 
     def on_lost(self, channel: ChannelId, reason: str) -> None:
-        self._mail.put(partial(self._fail_channel, channel, reason))
-
-    def _fail_channel(self, channel: ChannelId, reason: str) -> None:
-        way = f"from slot {channel.source} to slot {channel.target}"
-        raise EnvironmentFailure(f"channel {channel}, {way}, broke: {reason}")
+        """Reports a broken channel. The master ends the attempt, and decides which subtasks keep their state."""
+        if self._channel_loss is None:
+            way = f"from slot {channel.source} to slot {channel.target}"
+            peer = channel.source if channel.target == self._config.index else channel.target
+            detail = f"channel {channel}, {way}, broke: {reason}"
+            self._channel_loss = messages.ChannelBroken(peer, detail)
+            log.warning("a channel broke", slot=self._config.index, detail=escape(detail)[:MAX_DETAIL_CHARACTERS])
+            if self._reports_losses:
+                self._control.send(self._channel_loss)
 
     # ------------------------------------------------------------ to the master
 
@@ -327,13 +479,13 @@ class Slot:
     def compact(self, work: Callable[[], None]) -> None:
         self._compactor.submit(work).add_done_callback(_log_compaction_failure)
 
-    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
-        future = self._snapshot_writer.submit(work)
-        future.add_done_callback(partial(self._on_stored, subtask))
+    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SnapshotAnswer]) -> None:
+        future = self._snapshot_writer.submit(lambda: self.report(subtask, work()))
+        future.add_done_callback(self._on_background_end)
 
-    def _on_stored(self, subtask: SubtaskId, future: "Future[SubtaskEvent]") -> None:
-        if not future.cancelled():
-            self._mail.put(lambda: self._tasks[subtask].handle(future.result()))
+    def _on_background_end(self, future: "Future[None]") -> None:
+        if not future.cancelled() and future.exception() is not None:
+            self._mail.put(future.result)  # raises on the loop
 
     def _send_heartbeats(self) -> None:
         while not self._heartbeat_stopped.wait(HEARTBEAT_INTERVAL_S):
@@ -356,17 +508,17 @@ class Slot:
         if self._memory_bytes is not None and isinstance(_cause(error), MemoryError):
             error = allocation_failed_error(self._config.index, resident_bytes(), self._memory_bytes, problem)
             problem = str(error)
-        detail = _escape(problem)[:MAX_DETAIL_CHARACTERS]
+        detail = escape(problem)[:MAX_DETAIL_CHARACTERS]
         self._send_metrics()
         self._control.send(
             messages.SlotFailed(
                 detail=detail,
                 operator=operator,
-                traceback=_escape(traced),
+                traceback=escape(traced),
                 is_final=isinstance(_cause(error), DataRejected | JobRejected),  # a retry is no help
                 events=[line[:500] for line in story[-20:]],
                 damaged_file=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
-                fingerprint=_escape(fingerprint(error)),
+                fingerprint=escape(fingerprint(error)),
                 code=_failure_code(error),
                 is_outage=(not operator or self._is_connector(operator)) and is_outage(error),
             )
@@ -388,14 +540,11 @@ def _wake_loop() -> None:
     """Mail that only wakes the loop, which then checks every task."""
 
 
-def _escape(text: str) -> str:
-    """Escapes characters that cannot be encoded, such as undecodable bytes of a file name that an exception quotes."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 def _failure_code(error: BaseException) -> str:
     if isinstance(error, SlotOutOfMemory):
         return SLOT_OUT_OF_MEMORY_CODE
+    if isinstance(_cause(error), RowsNotRepeated):
+        return ROWS_NOT_REPEATED_CODE
     return cause.code if isinstance(cause := _cause(error), JobRejected) else ""
 
 

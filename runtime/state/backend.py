@@ -6,7 +6,7 @@ never depends on files of another lineage or on a savepoint, which a user may de
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from runtime.ports import SnapshotStore
 from runtime.state.broadcast import BROADCAST_GROUPS, BroadcastMap, BroadcastTable
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 from runtime.state.files.segment_log import PendingSegment, SegmentLog
-from runtime.state.files.segments import read_segment
+from runtime.state.files.segments import read_segment, read_segments
 from runtime.state.index.key_codec import common_declared_type
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.list_state import OperatorList
@@ -128,6 +128,7 @@ class SubtaskState:
         self._unions: dict[str, OperatorList] = {}
         self._kinds: dict[str, str] = {}  #: kind of each declared state, by name
         self._segment_logs: dict[str, SegmentLog] = {}
+        self._discarded: tuple[str, ...] = ()  #: prefixes of restored states that are over
 
     # ------------------------------------------------------------ declaring
 
@@ -194,6 +195,11 @@ class SubtaskState:
             self._segment_logs[name].restore(segments, table.proof(), len(table), len(table) * table.row_bytes)
         return self._maps.setdefault(name, BroadcastMap(table))
 
+    def discard(self, prefix: str) -> None:
+        """Drops restored states whose names begin with `prefix`: later snapshots are without them."""
+        assert not any(name.startswith(prefix) for name in self._kinds), "a declared state is not over"
+        self._discarded = (*self._discarded, prefix)
+
     @property
     def kinds(self) -> Mapping[str, str]:
         """The kind of every declared state, by name."""
@@ -221,6 +227,8 @@ class SubtaskState:
             return
         operator = str(self._restored.subtask.operator)
         for name, kind in self._restored_states():
+            if name.startswith(self._discarded):
+                continue
             if name not in self._kinds:
                 detail = f"the checkpoint holds state {name!r}, which this version of the operator does not declare"
                 raise JobRejected("state-not-declared", operator, detail)
@@ -283,7 +291,7 @@ class SubtaskState:
         log, proof = self._segment_logs[name], complete_proof(name, table.proof(), len(table))
         if full:
             return _as_tuple(self._broadcast_segment(log, table.batches, proof, proof, 0)), proof
-        if log.needs_base:
+        if log.needs_base or table.needs_base:
             rows = table.capture_all()
             log.start_from(self._broadcast_segment(log, rows, proof, proof, log.base_inline_bytes))
         else:
@@ -351,14 +359,20 @@ class SubtaskState:
         ]
         return [(name, kind) for kind, states in by_kind for name, content in states.items() if content]
 
-    def _read(self, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
+    @property
+    def _snapshot_store(self) -> SnapshotStore:
         assert self._store is not None, "a restore needs a store"
-        return read_segment(self._store, segment, groups)
+        return self._store
+
+    def _read(self, segment: Segment) -> pa.RecordBatch:
+        return read_segment(self._snapshot_store, segment)
 
     def _restore_table(self, name: str, table: Table) -> Table:
         segments = [segment for snapshot in self._snapshots() for segment in snapshot.keyed.get(name, ())]
-        for segment in segments:
-            self._apply(table, segment)
+        if segments:
+            for segment, groups, batch in read_segments(self._snapshot_store, self._parts_to_apply(table, segments)):
+                self._check_columns(table, batch, segment)
+                table.apply_segment(batch, groups)
         if isinstance(table, KeyedTable) and table.is_typed:
             table.bind_types(*self._common_graph_types(table.schema))
         expected = self._restored.proofs.get(name, {}) if self._restored is not None else {}
@@ -396,14 +410,17 @@ class SubtaskState:
         ]
         return keys, values
 
-    def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
-        """Applies the rows of a segment whose key groups this subtask owns."""
-        groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
-        if not groups and table.is_typed:
-            return
-        batch = self._read(segment, groups)
-        self._check_columns(table, batch, segment)
-        table.apply_segment(batch, groups)
+    def _parts_to_apply(
+        self, table: KeyedTable | ObjectTable, segments: Iterable[Segment]
+    ) -> Iterator[tuple[Segment, range]]:
+        """The segments with key groups of this subtask, and these key groups.
+
+        Segments without such groups are read too until the table is typed: their columns have the types.
+        """
+        for segment in segments:
+            groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
+            if groups or not table.is_typed:
+                yield segment, groups
 
     def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
         declared = [*table.schema.keys.names, *table.schema.values.names]

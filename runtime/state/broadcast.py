@@ -1,7 +1,8 @@
 """Broadcast state: identical on every subtask of an operator.
 
-`BroadcastTable` holds rows that are only added, such as the build side of a join. `BroadcastMap` holds entries that are
-added, changed and deleted, such as rules. After a restore every subtask holds the copy of a single running subtask.
+`BroadcastTable` holds rows that are added, or replaced as a whole, such as the build side of a join. `BroadcastMap`
+holds entries that are added, changed and deleted, such as rules. After a restore every subtask holds the copy of a
+single running subtask.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -33,6 +34,7 @@ class BroadcastTable:
         self._name = name
         self._batches = list(batches)
         self._captured = 0  #: number of leading batches that were captured
+        self.needs_base = False  #: the captured batches were replaced: the next capture must copy all rows
         self._proof = ProofSums()
         for batch in self._batches:
             add_broadcast_rows(self._proof, batch)
@@ -55,6 +57,15 @@ class BroadcastTable:
         add_broadcast_rows(self._proof, batch)
         self._batches.append(with_own_memory(batch))
 
+    def take_over(self, other: "BroadcastTable") -> None:
+        """Replaces all rows by those of `other`, which is empty afterwards."""
+        self._batches, self._proof, self.needs_base = other._batches, other._proof, True
+        other.clear()
+
+    def clear(self) -> None:
+        """Removes all rows."""
+        self._batches, self._captured, self._proof, self.needs_base = [], 0, ProofSums(), True
+
     def table(self) -> pa.Table | None:
         """All rows; None before the first batch, when the columns are unknown."""
         return pa.Table.from_batches(self._batches) if self._batches else None
@@ -71,7 +82,7 @@ class BroadcastTable:
         return sums.proof
 
     def capture_all(self) -> list[pa.RecordBatch]:
-        self._captured = len(self._batches)
+        self._captured, self.needs_base = len(self._batches), False
         return list(self._batches)
 
     def capture_changes(self) -> list[pa.RecordBatch]:

@@ -11,32 +11,31 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from runtime.core.job.ids import SubtaskId, Token
-from runtime.core.snapshot.control import Acknowledgement, Decline
+from runtime.core.job.ids import SubtaskId
+from runtime.core.snapshot.control import Acknowledgement, Decline, SnapshotAnswer
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import folder_of
 from runtime.errors import WeirError
-from runtime.ports import Clock, SnapshotStore
+from runtime.ports import Clock, OperatorContext, SnapshotStore
 from runtime.task.feedback_log import CapturedSnapshot, FeedbackLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncSnapshot:
     subtask: SubtaskId
-    token: Token
-    max_parallelism: int
+    context: OperatorContext  #: its token changes when a kept slot continues in another attempt
     store: SnapshotStore
     clock: Clock
     submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
 
-    def write(self, copied: CapturedSnapshot, log: FeedbackLog) -> Acknowledgement | Decline:
+    def write(self, copied: CapturedSnapshot, log: FeedbackLog) -> SnapshotAnswer:
         """Stores captured state and feedback log. A failure fails only the checkpoint of `copied`."""
         started = self.clock.monotonic_ms()
         barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
-        folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.token)}/{place}"
+        folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.context.token)}/{place}"
         try:
             stored, written = copied.capture.write(self.store, folder)
-            feedback = log.write(self.store, f"{folder}.loop", self.max_parallelism)
+            feedback = log.write(self.store, f"{folder}.loop", self.context.max_parallelism)
         except (WeirError, OSError, pa.ArrowException) as error:
             return Decline(barrier.checkpoint, FailureReason.ASYNC_FAILED, f"{type(error).__name__}: {error}")
         snapshot = msgspec.structs.replace(

@@ -3,18 +3,19 @@
 A slot of production and a slot of the simulator deploy alike; they differ in their `TaskHost`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
+from runtime.core.attempt.failover_regions import numbered_senders
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Message
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import SubtaskReport
+from runtime.core.snapshot.control import SnapshotAnswer, SubtaskReport
+from runtime.core.snapshot.row_numbers import RepeatedChannel, RepeatedRows, SplitNumbers
 from runtime.core.subtask.credits import FlowControl
-from runtime.core.subtask.events import SubtaskEvent
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
@@ -31,6 +32,8 @@ from runtime.task.output import Outputs
 from runtime.task.source_operator import SourceOperator
 from runtime.task.task import Task
 
+RestoredNumbers = Mapping[SubtaskId, Mapping[str, int]]  #: by subtask and split, see `SubtaskSnapshot.row_numbers`
+
 
 class TaskHost(Protocol):
     """The surroundings of tasks: a slot."""
@@ -45,8 +48,8 @@ class TaskHost(Protocol):
     def report(self, subtask: SubtaskId, report: SubtaskReport) -> None:
         """Sends a report to the master."""
 
-    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
-        """Runs the asynchronous part of a snapshot off the loop; the task handles its event on the loop."""
+    def run_in_background(self, subtask: SubtaskId, work: Callable[[], SnapshotAnswer]) -> None:
+        """Runs the asynchronous part of a snapshot off the loop, and sends its report to the master."""
 
     def compact(self, work: Callable[[], None]) -> None:
         """Runs the compaction of state files off the loop."""
@@ -58,6 +61,7 @@ class Deployment:
 
     Args:
         inputs: listings of sources, see `ports.ListsInput`.
+        processed: rows that surviving receivers have processed.
         flow: the windows of flow control.
         compaction: when state files are merged.
         make_queue: makes the queue of an input channel.
@@ -70,19 +74,24 @@ class Deployment:
     store: SnapshotStore
     host: TaskHost
     inputs: Mapping[OperatorId, bytes] = field(default_factory=dict)
+    processed: Collection[RepeatedChannel] = ()
     flow: FlowControl = FlowControl()
     compaction: CompactionPolicy = DEFAULT_POLICY
     make_queue: QueueFactory = message_queue
 
-    def create_tasks(self, assigned: Iterable[SubtaskRestore]) -> dict[SubtaskId, Task]:
-        """The tasks, not opened yet, in the order of `assigned`.
+    def create_tasks(
+        self, assigned: Iterable[SubtaskRestore], surviving: Mapping[SubtaskId, Task] = {}
+    ) -> dict[SubtaskId, Task]:
+        """The tasks, not opened yet, in the order of `assigned`. `surviving`: further tasks of the slot.
 
         Raises:
             OperatorFailure: an author's code raised where an operator is made.
             EnvironmentFailure: the state cannot be read; `CorruptState` if a file is damaged.
         """
-        tasks = {restored.subtask: self._create_task(restored) for restored in assigned}
-        machines = {subtask: task.machine for subtask, task in tasks.items()}
+        assigned = list(assigned)
+        numbers = {restored.subtask: _row_numbers(restored) for restored in assigned}
+        tasks = {restored.subtask: self._create_task(restored, numbers) for restored in assigned}
+        machines = {subtask: task.machine for subtask, task in (*surviving.items(), *tasks.items())}
         for subtask, task in tasks.items():
             if task.machine.is_source:
                 task.poll_policy = self._poll_policy(subtask, machines)
@@ -128,7 +137,7 @@ class Deployment:
         except Exception as error:
             raise OperatorFailure(uid, subtask.index, "its making", error) from error
 
-    def _create_task(self, restored: SubtaskRestore) -> Task:
+    def _create_task(self, restored: SubtaskRestore, numbers: RestoredNumbers) -> Task:
         job, host, subtask = self.job, self.host, restored.subtask
         context = self.context_of(restored)
         state: Any = context.state
@@ -139,6 +148,7 @@ class Deployment:
             job.edges,
             job.columns_of(subtask.operator),
             self.flow,
+            self._repeated_rows(subtask, numbers),
         )
         has_log = bool(restored.feedback)
         return Task(
@@ -157,7 +167,37 @@ class Deployment:
             key_types=KeyTypes(subtask.operator, restored.snapshots),
             flow=self.flow,
             make_queue=self.make_queue,
+            numbers=self._split_numbers(subtask, numbers),
+            passes_numbers=subtask.operator in self._numbered_senders,
         )
+
+    @cached_property
+    def _numbered_senders(self) -> Mapping[OperatorId, OperatorId]:
+        return numbered_senders(self.job.graph, self.job.failover_rules)
+
+    def _source_of(self, subtask: SubtaskId) -> SubtaskId | None:
+        """The source subtask that numbers the rows of `subtask`, in the same slot; None: they have no numbers."""
+        source = self._numbered_senders.get(subtask.operator)
+        return None if source is None else SubtaskId(source, subtask.index)
+
+    def _repeated_rows(self, sender: SubtaskId, numbers: RestoredNumbers) -> dict[ChannelId, RepeatedRows]:
+        """By channel of the sender, the rows that it repeats: those after the restored numbers of its source."""
+        source = self._source_of(sender)
+        restored = numbers.get(source, {}) if source is not None else {}
+        return {
+            each.channel: RepeatedRows(
+                {split: end for split, end in each.ends.items() if end > restored.get(split, 0)}, each.rows
+            )
+            for each in self.processed
+            if self.job.graph.source(each.channel) == sender
+        }
+
+    def _split_numbers(self, subtask: SubtaskId, numbers: RestoredNumbers) -> SplitNumbers | None:
+        """The numbers of a source: its batches are cut where receivers of its rows have processed them."""
+        if self._source_of(subtask) != subtask:
+            return None
+        repeated = [each for each in self.processed if self._source_of(self.job.graph.source(each.channel)) == subtask]
+        return SplitNumbers(numbers[subtask], [end for each in repeated for end in each.ends.items()])
 
     def _poll_policy(self, source: SubtaskId, machines: Mapping[SubtaskId, Subtask]) -> PollPolicy:
         job = self.job
@@ -170,3 +210,7 @@ class Deployment:
             channel_drifts(job.graph, source, waiting, machines, pre_aggregated),
             channel_drifts(job.graph, source, waiting_edges(job.graph, source.operator, panes_ms), machines),
         )
+
+
+def _row_numbers(restored: SubtaskRestore) -> dict[str, int]:
+    return {split: end for snapshot in restored.snapshots for split, end in snapshot.row_numbers.items()}

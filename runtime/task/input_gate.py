@@ -6,7 +6,7 @@ The machine decides which channels are readable. The task decides whether the ne
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal, Protocol
 
 from runtime.core.job.ids import ChannelId
@@ -54,11 +54,16 @@ class InputGate:
         self._queues = {channel: make_queue(channel, False) for channel in self._regular}
         self._queues |= {channel: make_queue(channel, True) for channel in self._feedback}
         self._feedback_in_a_row = 0  #: consecutive messages taken from back-edges
-        self.queued_bytes = 0  #: of the batches in all queues
+        self._queued_bytes = dict.fromkeys(self._queues, 0)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the batches in all queues."""
+        return sum(self._queued_bytes.values())
 
     def push(self, channel: ChannelId, message: Message) -> None:
         if isinstance(message, Records):
-            self.queued_bytes += message.nbytes
+            self._queued_bytes[channel] += message.nbytes
         self._queues[channel].append(message)
 
     def poll(self) -> tuple[ChannelId, Message] | None:
@@ -69,6 +74,11 @@ class InputGate:
                 return taken
         self._feedback_in_a_row = 0
         return self._next_message(self._regular) or self._next_message(self._feedback)
+
+    def restart(self, channels: Iterable[ChannelId], make_queue: QueueFactory) -> None:
+        """Drops the messages of regular channels whose senders have restarted."""
+        for channel in channels:
+            self._queues[channel], self._queued_bytes[channel] = make_queue(channel, False), 0
 
     @property
     def is_starved(self) -> bool:
@@ -89,6 +99,6 @@ class InputGate:
             if queue and self._machine.is_readable(channel) and self._may_handle(channel, queue[0]):
                 message = queue.popleft()
                 if isinstance(message, Records):
-                    self.queued_bytes -= message.nbytes
+                    self._queued_bytes[channel] -= message.nbytes
                 return channel, message
         return None

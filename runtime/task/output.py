@@ -5,6 +5,9 @@ pre-aggregated rows has a pre-aggregator, whose rows are sent before every contr
 only sinks follow such a receiver (a window), the edge forwards a watermark only when it closes a pane; no other
 watermark makes the window fire.
 
+Rows with numbers (`core.snapshot.row_numbers`) are sent as a single batch per channel and number. A receiver that has
+processed them does not get them again.
+
 The slot's `send` routes a message by its channel. Credits decide when a subtask may run.
 """
 
@@ -17,11 +20,12 @@ import pyarrow as pa
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
-from runtime.core.job.messages import Control, Idle, Message, Records, Watermark
+from runtime.core.job.messages import Barrier, Control, Idle, Message, Records, Watermark
+from runtime.core.snapshot.row_numbers import RepeatedRows
 from runtime.core.subtask.credits import Credits, FlowControl
 from runtime.core.subtask.watermark_valve import PaneEndWatermarks
 from runtime.dataflow.plan import Edge
-from runtime.errors import JobRejected, OperatorFailure, WeirError
+from runtime.errors import JobRejected, OperatorFailure, RowsNotRepeated, WeirError
 from runtime.operators.column_difference import check_distinct_columns, column_difference, columns_of
 from runtime.operators.partition import partition_by_function, partition_by_key_group
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
@@ -57,9 +61,14 @@ class Outputs:
     edges: Sequence[Edge]  #: of the job, by number
     columns: Mapping[str, pa.Schema] = field(default_factory=dict)  #: declared columns by output; "": the main output
     flow: FlowControl = FlowControl()
+    repeated: Mapping[ChannelId, RepeatedRows] = field(default_factory=dict)  #: channels to surviving receivers
     credits: Credits = field(init=False)
     records: int = 0
     bytes: int = 0  #: over all channels: a broadcast batch counts once per receiver
+    repeated_rows: int = 0  #: rows that were not sent again
+    _split: str = ""  #: of the rows that are being emitted
+    _end: int = 0  #: number of the last of these rows; 0: they have no numbers
+    _numbered: dict[ChannelId, list[pa.RecordBatch]] = field(default_factory=dict)  #: the rows with this number
     #: By output, the schema of the last batch without views, and the form in which it was sent.
     _schemas: dict[str, tuple[pa.Schema, NullableRows]] = field(default_factory=dict)
     _is_idle: bool = False  #: idle: the watermark advances without this subtask
@@ -67,7 +76,7 @@ class Outputs:
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
         charged = [channel for channel in channels if not self.graph.is_feedback(channel)]
-        self.credits = Credits(charged, self.flow.initial_bytes)
+        self.credits = Credits(charged, self.flow.min_bytes)
         numbers = dict.fromkeys(channel.edge for channel in channels)
         self._edges = [
             self._edge(number, tuple(channel for channel in channels if channel.edge == number)) for number in numbers
@@ -105,8 +114,34 @@ class Outputs:
                 if self._is_idle:  # receivers do not wait for an idle subtask: a watermark would overtake buffered rows
                     self._send_pre_aggregates(edge, edge.pre_aggregator.flush)
 
+    @contextmanager
+    def numbering(self, split: str, end: int) -> Iterator[None]:
+        """The rows that are emitted meanwhile have the number `end` in `split`."""
+        self._split, self._end = split, end
+        try:
+            yield
+            self._send_numbered()
+        finally:
+            self._split, self._end = "", 0
+            self._numbered.clear()
+
+    def _send_numbered(self) -> None:
+        for channel, batches in self._numbered.items():
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            repeated = self.repeated.get(channel)
+            if repeated is not None and repeated.drops(self._split, self._end, batch.num_rows):
+                self.repeated_rows += batch.num_rows
+            else:
+                self._send(channel, batch, batch.num_rows, self._split, self._end)
+
     def broadcast(self, message: Control) -> None:
-        """Sends a control message on every channel. Control messages cost no credit."""
+        """Sends a control message on every channel. Control messages cost no credit.
+
+        Raises:
+            RowsNotRepeated: before a barrier, rows that a receiver has processed were not repeated.
+        """
+        if isinstance(message, Barrier):
+            self._check_repeated_rows()
         if isinstance(message, Watermark | Idle):
             self._is_idle = isinstance(message, Idle)
         for edge in self._edges:
@@ -118,6 +153,15 @@ class Outputs:
             if forwarded is not None:
                 for channel in edge.channels:
                     self.send(channel, forwarded)
+
+    def _check_repeated_rows(self) -> None:
+        for channel, repeated in self.repeated.items():
+            try:
+                repeated.check()
+            except ValueError as error:
+                receiver = self.graph.label(self.graph.target(channel))
+                detail = f"{self.graph.label(self.subtask)} sends other rows to {receiver} after a restart: {error}"
+                raise RowsNotRepeated(detail) from error
 
     def _convert(self, batch: pa.RecordBatch, output: str) -> pa.RecordBatch:
         """Removes views and run ends from the types, and makes all columns nullable.
@@ -208,19 +252,25 @@ class Outputs:
             partitioned = partition_by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
             for channel, part in zip(edge.channels, partitioned, strict=True):
                 if part is not None:
-                    self._send_batch(channel, part, input_row_count(part))
+                    self._send(channel, part, input_row_count(part))
 
     def _send_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None]) -> None:
         for channel, part in zip(edge.channels, parts, strict=True):
             if part is not None:
                 self._send_batch(channel, part)
 
-    def _send_batch(self, channel: ChannelId, batch: pa.RecordBatch, rows: int | None = None) -> None:
+    def _send_batch(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
+        if self._end:
+            self._numbered.setdefault(channel, []).append(batch)
+        else:
+            self._send(channel, batch, batch.num_rows)
+
+    def _send(self, channel: ChannelId, batch: pa.RecordBatch, rows: int, split: str = "", end: int = 0) -> None:
         nbytes = batch.nbytes
         self.bytes += nbytes
         if not self.graph.is_feedback(channel):
             self.credits.spend(channel, nbytes)
-        self.send(channel, Records(batch, batch.num_rows if rows is None else rows, nbytes))
+        self.send(channel, Records(batch, rows, nbytes, split, end))
 
 
 class GuardedCollector:

@@ -5,25 +5,30 @@ measurements, and wraps each exception of user code in an `OperatorFailure`. Eve
 the writing of captured state (`AsyncSnapshot`) and `metrics`, which the heartbeat's thread calls.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
-from runtime.core.job.ids import ChannelId, SubtaskId
-from runtime.core.job.messages import EndOfData, Message, Records, TerminationMarker, Watermark
-from runtime.core.snapshot.control import ControlMessage, FollowWatermark, SubtaskReport
+from runtime.core.job.ids import ChannelId, SubtaskId, Token
+from runtime.core.job.messages import Barrier, EndOfData, Idle, Message, Records, TerminationMarker, Watermark
+from runtime.core.snapshot.control import ControlMessage, FollowWatermark, SnapshotAnswer, SubtaskReport
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.row_numbers import ProcessedRows, Receipts, SplitNumbers
 from runtime.core.subtask import effects
 from runtime.core.subtask.batch_size import is_more_wanted
 from runtime.core.subtask.credits import FlowControl, ReceiverWindow
 from runtime.core.subtask.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
+    HistoryEnded,
     HoldReleased,
+    InputsRestarted,
     MessageArrived,
     MessageHeld,
     SourceAdvanced,
@@ -37,7 +42,8 @@ from runtime.core.subtask.events import (
 from runtime.core.subtask.idle_sources import WatermarkFollower
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
-from runtime.errors import OperatorFailure
+from runtime.core.subtask.watermark_alignment import WAITED_COUNTER
+from runtime.errors import OperatorFailure, RowsNotRepeated
 from runtime.io.control.messages import SubtaskMetrics, SubtaskStatus
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.backend import SubtaskState
@@ -51,9 +57,9 @@ from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
 MAX_EXTRA_STEP_MS: Final = 10.0  #: of a step in which a subtask takes more than a batch per input channel
-WAITED_COUNTER: Final = "waited_for_slower_sources_ms"
+REPEATED_COUNTER: Final = "repeated_rows"  #: read again after a restart, and not sent to receivers that have them
 FAILED_MERGES_COUNTER: Final = "failed_merges"  #: of state files; each file stays until the next base
-Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
+Background = Callable[[Callable[[], SnapshotAnswer]], None]  #: runs work off the loop and sends its report
 
 
 @dataclass(kw_only=True)
@@ -80,9 +86,12 @@ class Task:
     flow: FlowControl = FlowControl()
     make_queue: QueueFactory = message_queue
     is_paused: bool = False  #: the master has paused this source: a sink's backlog is too large
+    numbers: SplitNumbers | None = None  #: of a source that numbers its rows
+    passes_numbers: bool = False  #: the output has the numbers of the input
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
+    _has_passed_barrier: bool = False  #: in this turn
     _is_open: bool = False
     _is_closed: bool = False
 
@@ -90,11 +99,12 @@ class Task:
         spec = self.machine.spec
         self._input_gate = InputGate(self.machine, self._may_handle, self.make_queue)
         self._receiver_window = ReceiverWindow(spec.regular_channels, self.flow)
+        self._receipts = Receipts()
+        self._held_triggers: list[Triggered] = []  #: until the source has repeated its rows
         self._logs = FeedbackLogs()
         self._async_snapshot = AsyncSnapshot(
             subtask=self.id,
-            token=self.context.token,
-            max_parallelism=self.context.max_parallelism,
+            context=self.context,
             store=self.store,
             clock=self.clock,
             submit_compaction=lambda merge: self.submit_compaction(partial(self._merge, merge)),
@@ -123,6 +133,25 @@ class Task:
             self._hook("start", self._collector)
         self.handle(SubtaskStarted())
 
+    def continue_in(self, token: Token) -> None:
+        """The subtask belongs to another attempt from now on. Its totals begin anew."""
+        self.context.token = token
+        self.context.counters.clear()
+        self.records_in = self.bytes_in = self.outputs.records = self.outputs.bytes = 0
+        self.busy_ms = 0.0
+        self._blocked, self._throttled = Stopwatch(), Stopwatch()
+        self.is_paused = False
+        self._follower.on_attempt()
+
+    def processed_rows(self, channels: Collection[ChannelId]) -> list[ProcessedRows]:
+        return self._receipts.processed(channels)
+
+    def restart_inputs(self, channels: Collection[ChannelId], make_queue: QueueFactory | None = None) -> None:
+        """The senders of `channels` restart: their messages in flight are dropped."""
+        self._input_gate.restart(channels, make_queue or self.make_queue)
+        self._receiver_window.restart(channels)
+        self.handle(InputsRestarted(frozenset(channels)))
+
     def close(self) -> None:
         """Releases resources, however the subtask ends. The operator's `close` is called once."""
         self._logs.close()
@@ -140,6 +169,9 @@ class Task:
 
     def on_master_event(self, event: SubtaskEvent) -> None:
         """Handles events of the master in order. An active source may delay a trigger (`BarrierDelay`)."""
+        if isinstance(event, Triggered) and self._repeats_rows:
+            self._held_triggers.append(event)
+            return
         self._release_held_barrier()
         delay, now = self.poll_policy.barrier_delay, self.clock.monotonic_ms()
         if not (isinstance(event, Triggered) and self._is_active and delay.hold(event.barrier, now)):
@@ -148,6 +180,16 @@ class Task:
     def follow(self, message: FollowWatermark) -> None:
         """The master sends an idle source the watermark of its siblings."""
         self._call("look_for_splits", self._follower.on_message, message)
+
+    @property
+    def _repeats_rows(self) -> bool:
+        """Whether the source still reads rows that surviving receivers have processed: barriers wait."""
+        return self.numbers is not None and self.numbers.repeats
+
+    def _release_triggers(self) -> None:
+        held, self._held_triggers = self._held_triggers, []
+        for event in held:
+            self.on_master_event(event)
 
     def _release_held_barrier(self) -> None:
         if (barrier := self.poll_policy.barrier_delay.release()) is not None:
@@ -205,7 +247,7 @@ class Task:
             return False
         if self.poll_policy.rests(now):
             return False
-        batches, polled = self._poll_batches(reader, max_rows)
+        batches, polled, splits = self._poll_batches(reader, max_rows)
         rows = sum(polled)
         if not batches:
             self.poll_policy.on_empty()
@@ -214,8 +256,11 @@ class Task:
             self._follower.on_rows()
             if self.machine.is_idle:
                 self.handle(SourceResumed())
-            for batch in concat_alike(batches):
-                self._call("poll", self._collector.emit, batch)
+            if self.numbers is None:
+                for batch in concat_alike(batches):
+                    self._call("poll", self._collector.emit, batch)
+            else:
+                self._emit_numbered(self.numbers, batches, splits)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             disorder_ms = self._call("max_disorder_ms", lambda: reader.max_disorder_ms)
@@ -223,13 +268,26 @@ class Task:
             self.handle(SourceAdvanced(watermark))
             if batches and self.barrier_in_ms == 0:  # siblings receive it with a watermark that ends a pane
                 self._release_held_barrier()
+        if self._held_triggers and not self._repeats_rows:
+            self._release_triggers()
         did = bool(batches) or self._check_source_end(reader)
         self._report_event_time()
         return did
 
-    def _poll_batches(self, reader: SourceReader, max_rows: int) -> tuple[list[pa.RecordBatch], list[int]]:
-        """A batch, or small batches that the source has at hand: about `max_rows` rows; and the rows of each poll."""
-        batches, polled, rows, nbytes = list[pa.RecordBatch](), list[int](), 0, 0
+    def _emit_numbered(self, numbers: SplitNumbers, batches: Sequence[pa.RecordBatch], splits: Sequence[str]) -> None:
+        """Emits batches, those of a split in a row as one, cut at the ends that surviving receivers have processed."""
+        for split, run in groupby(zip(splits, batches, strict=True), key=itemgetter(0)):
+            for batch in concat_alike([each for _, each in run]):
+                for offset, rows, end in numbers.pieces(split, batch.num_rows):
+                    with self.outputs.numbering(split, end):
+                        self._call("poll", self._collector.emit, batch.slice(offset, rows))
+
+    def _poll_batches(self, reader: SourceReader, max_rows: int) -> tuple[list[pa.RecordBatch], list[int], list[str]]:
+        """A batch, or small batches that the source has at hand: about `max_rows` rows; and the rows of each poll.
+
+        The last list has the split of each batch.
+        """
+        batches, polled, splits, rows, nbytes = list[pa.RecordBatch](), list[int](), list[str](), 0, 0
         began = self.clock.monotonic_ms()
         coalesces = self.poll_policy.coalesces(began)
         while rows < max_rows:
@@ -238,20 +296,26 @@ class Task:
             if batch is None:
                 break
             batches.append(batch)
+            splits.append(self._call("split", lambda: reader.split))
             rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
             if len(polled) == 1 and self.poll_policy.has_few_rows:
                 continue  # the second poll shows whether the source has run out again
             if not coalesces or not is_more_wanted(polled[-1], rows, nbytes, self.clock.monotonic_ms() - began):
                 break
-        return batches, polled
+        return batches, polled, splits
 
     def _check_source_end(self, reader: SourceReader) -> bool:
         if self._call("exhausted", lambda: reader.exhausted):
+            if self._repeats_rows:
+                raise RowsNotRepeated(f"{self.id} has ended before it had repeated the rows of the last attempt")
             self.handle(SourceExhausted())
             return True
-        if not self._call("idle", lambda: reader.idle):
+        if self._call("awaits_live", lambda: reader.awaits_live):
+            if not self.machine.awaits_live:
+                self.handle(HistoryEnded())
+        elif not self._call("idle", lambda: reader.idle):
             return False
-        if not self.machine.is_idle:
+        elif not self.machine.is_idle:
             self.handle(SourceIdle())
         if (message := self._call("has_looked", self._follower.take_due)) is not None:
             self.handle(message)
@@ -272,7 +336,8 @@ class Task:
         """Takes a batch per input channel, more within `MAX_EXTRA_STEP_MS`, and all control messages in between.
 
         An upstream subtask may emit several batches in its turn. A cheap subtask takes all of them in its own turn, so
-        that only queues before busy subtasks grow. Triggers wait for the turns of all subtasks of the slot.
+        that only queues before busy subtasks grow. Triggers wait for the turns of all subtasks of the slot. In a turn
+        only control messages follow a barrier, so that its receivers do not wait for the next batch.
         """
         if self.machine.loop.replaying:
             return self._replay()
@@ -280,6 +345,10 @@ class Task:
         did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
         while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
+            self._has_passed_barrier |= isinstance(taken, Barrier) and self.machine.aligning_checkpoint is None
+        self._has_passed_barrier = False
+        if not did and self.outputs.credits.runnable and self._input_gate.is_starved:
+            self._receiver_window.on_starved()
         return did or released
 
     def _release_held_messages(self) -> bool:
@@ -293,8 +362,6 @@ class Task:
         self._receiver_window.on_busy(self.clock.monotonic_ms())
         taken = self._input_gate.poll()
         if taken is None:
-            if self._input_gate.is_starved:
-                self._receiver_window.on_starved()
             return None
         self._handle_message(*taken)
         return taken[1]
@@ -303,6 +370,8 @@ class Task:
         if isinstance(message, EndOfData | TerminationMarker) and self._must_hold(channel, message):
             self.handle(MessageHeld(channel, message))
         else:
+            if isinstance(message, Barrier):
+                self._receipts.on_barrier(channel, message.checkpoint)
             self.handle(MessageArrived(channel, message))
         if isinstance(message, Records) and channel not in self.machine.spec.feedback_channels:
             for granted, nbytes in self._receiver_window.on_consumed(
@@ -314,9 +383,8 @@ class Task:
         """Whether to take a message now. Messages that cause output wait for credit, unlike barriers and ends."""
         if self.machine.held and not self.machine.passes_held(channel, message):
             return False
-        if not self.outputs.credits.runnable and isinstance(
-            message, Records | Watermark | EndOfData | TerminationMarker
-        ):
+        waits = self._has_passed_barrier or not self.outputs.credits.runnable
+        if waits and isinstance(message, Records | Watermark | Idle | EndOfData | TerminationMarker):
             return False
         if self.machine.phase == "stopped":  # no timer frees capacity any more; the savepoint contains buffered rows
             return True
@@ -368,7 +436,7 @@ class Task:
                 self.records_in += records.rows
                 self.bytes_in += records.nbytes
                 self._check_keys(channel, records)
-                self._hook("process", self.machine.spec.inputs[channel], records.payload, self._collector)
+                self._process(channel, records)
             case effects.AdvanceWatermark(time):
                 self._hook("on_watermark", time, self._collector)
             case effects.Broadcast(message):
@@ -386,14 +454,28 @@ class Task:
             case effects.Finish():
                 self._hook("finish", self._collector)
                 self._collector.reject_output("after finish")
+            case effects.BeginLive():
+                assert isinstance(self.operator, SourceOperator), "only sources have a live part"
+                self._call("begin_live", self.operator.reader.begin_live)
             case effects.CommitOutput(permit):
+                self._receipts.on_completed(permit.checkpoint)
                 self._hook("checkpoint_completed", permit)
             case effects.ForgetCheckpoint(checkpoint):
+                self._receipts.on_aborted(checkpoint)
                 self._hook("checkpoint_aborted", checkpoint)
             case effects.Close():
                 self.close()
             case ControlMessage():
                 self.report(self.id, effect)
+
+    def _process(self, channel: ChannelId, records: Records) -> None:
+        number = self.machine.spec.inputs[channel]
+        if records.end and self.passes_numbers:
+            with self.outputs.numbering(records.split, records.end):
+                self._hook("process", number, records.payload, self._collector)
+        else:
+            self._hook("process", number, records.payload, self._collector)
+        self._receipts.on_records(channel, records)
 
     def _apply_in_iteration(self, effect: effects.LoopEffect) -> None:
         match effect:
@@ -421,6 +503,7 @@ class Task:
             watermark=effect.watermark,
             committables=committables,
             key_types=self.key_types.by_column(),
+            row_numbers={} if self.numbers is None else dict(self.numbers.by_split),
         )
         timings = SnapshotTimings(
             start_delay_ms=max(0.0, since_trigger_ms - aligned_ms - self._pre_barrier_ms),
@@ -511,4 +594,5 @@ class Task:
 
     def _counters(self) -> dict[str, int]:
         waited = {WAITED_COUNTER: int(self._throttled.total_ms)} if self._throttled.total_ms else {}
-        return self.context.counters | waited
+        repeated = {REPEATED_COUNTER: self.outputs.repeated_rows} if self.outputs.repeated_rows else {}
+        return self.context.counters | waited | repeated

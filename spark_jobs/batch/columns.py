@@ -7,8 +7,9 @@ preceding steps. A later batch with other columns is an error that names the ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -33,6 +34,7 @@ from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
 from runtime.state.index.hashing import hash_columns
+from spark_jobs.batch.failures import call_hook
 from spark_jobs.batch.subtask import JobFacts, Subtask, context_of, wall_clock_ms
 from spark_jobs.sources.frames import CheckedFrame
 
@@ -106,7 +108,9 @@ class StepColumns:
         declared = source.output_columns() if isinstance(source, DescribesColumns) else None
         return self._infer_from_sample(uid) if declared is None else declared
 
-    def _infer_from_nulls(self, uid: OperatorId, operator: Operator) -> pa.Schema:
+    def _infer_from_nulls(
+        self, uid: OperatorId, operator: TumblingWindow | SlidingWindow | RunningAggregate
+    ) -> pa.Schema:
         """The output schema of a built-in operator, taken from its output for a row of nulls."""
         edge = self._edges(uid)[0]
         pre_aggregation = edge.pre_aggregation
@@ -115,7 +119,7 @@ class StepColumns:
         else:
             time = None if pre_aggregation is None else pre_aggregation.time
             rows = [_row_of_nulls(self._input_schema(uid), time)]
-        if isinstance(operator, RunningAggregate) and operator.retracts:
+        if operator.retracts:
             rows = [_as_inserts(batch) for batch in rows]
         collector = _BatchList()
         subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), collector)
@@ -150,7 +154,7 @@ class StepColumns:
             if uid in self._job.sinks:  # only the run itself writes
                 self._samples[uid] = {"": self._sample_of(self._edges(uid)[0])}
             elif uid in self._frames:
-                self._samples[uid] = {"": [self._frames[uid].first_rows(SAMPLE_ROWS)]}
+                self._samples[uid] = {"": [call_hook(uid, 0, "poll", self._frames[uid].first_rows, SAMPLE_ROWS)]}
             elif source is not None:
                 self._samples[uid] = {"": list(_first_rows(self._facts, uid, source))}
             else:
@@ -168,7 +172,7 @@ class StepColumns:
 
     def _run_operator(self, uid: OperatorId) -> Mapping[str, list[pa.RecordBatch]]:
         """The operator's output for the sample of its inputs; an empty batch if a `map_batches` emits no rows."""
-        operator, collector = self._job.operators[uid](), _BatchList()
+        operator, collector = _copy(uid, self._job.operators[uid])(), _BatchList()
         if isinstance(operator, AsyncMap):  # only the run itself makes requests
             return {}
         edges = self._edges(uid)
@@ -203,22 +207,39 @@ class StepColumns:
         return self.schema_of(spec.source, spec.output)
 
 
+def _copy(uid: OperatorId, make: Callable[[], Operator]) -> Callable[[], Operator]:
+    """The code of an operator as a task gets it: what it opens for the sample, such as a connection, cannot travel.
+
+    Raises:
+        JobRejected: the code cannot be pickled.
+    """
+    from pyspark import cloudpickle
+
+    try:
+        copy: Callable[[], Operator] = cloudpickle.loads(cloudpickle.dumps(make))  # type: ignore[no-untyped-call]
+    except Exception as error:
+        detail = f"its code cannot be sent to Spark's tasks, since it holds an object that cannot be pickled: {error}"
+        raise JobRejected("not-pickled", uid, detail) from error
+    return copy
+
+
 def _first_rows(job: JobFacts, uid: OperatorId, source: Source) -> Iterator[pa.RecordBatch]:
     """The first rows of a source; an empty batch if it has no rows and declares its columns."""
     if isinstance(source, DirectorySource) and source.on_malformed == "dead_letter":
         source = replace(source, on_malformed="skip", dead_letter_path=None)  # only the run itself writes dead letters
-    reader = source.reader()
+    hook = partial(call_hook, uid, 0)
+    reader = hook("reader", source.reader)
     try:
-        reader.open(context_of(job, uid, 0, 1, wall_clock_ms))
+        hook("open", reader.open, context_of(job, uid, 0, 1, wall_clock_ms))
         for _ in range(_MAX_SAMPLE_POLLS):
-            batch = reader.poll(SAMPLE_ROWS)
+            batch = hook("poll", reader.poll, SAMPLE_ROWS)
             if batch is not None and batch.num_rows:
                 yield batch.slice(0, SAMPLE_ROWS)
                 return
             if reader.exhausted:
                 break
     finally:
-        reader.close()
+        hook("close", reader.close)
     declared = source.output_columns() if isinstance(source, DescribesColumns) else None
     if declared is not None:
         yield pa.RecordBatch.from_pylist([], declared)

@@ -5,7 +5,6 @@ Spark retries failed tasks. A collect takes exactly one result per partition, so
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,9 +18,10 @@ import structlog
 
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.plan import source_with_input
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
+from runtime.errors import EnvironmentFailure, WeirError
 from runtime.ports import ListsInput, RepeatsOrder
 from spark_jobs.batch.counts import Reports, RowSum
+from spark_jobs.batch.failures import typed_task_errors
 from spark_jobs.batch.late_rows import late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, WriteSink
 from spark_jobs.batch.progress import BatchProgress
@@ -30,7 +30,6 @@ from spark_jobs.batch.tails import SINK_RESULT_SCHEMA
 from spark_jobs.batch.tasks import CHUNK_ROWS, task_of
 from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, STREAM_SHIFT, TIME_COLUMN, to_stream
 from spark_jobs.column_types import quote_name, spark_schema
-from spark_jobs.session import first_line
 from spark_jobs.sources.frames import CheckedFrame
 
 if TYPE_CHECKING:
@@ -38,23 +37,7 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL_S: Final = 0.5  #: between two checks for late rows
 
-_REFUSED_PATTERN: Final = re.compile(r"TaskRefused: (\[.*\])")
-_FAILED_PATTERN: Final = re.compile(r"TaskRaised: (\[.*\])")
-_RAISED_PATTERN: Final = re.compile(r"^(?:runtime\.errors\.(\w+)): (.*)$", re.MULTILINE)
-_ERROR_TYPES: Final[dict[str, Callable[[str], WeirError]]] = {
-    "DataRejected": DataRejected,
-    "EnvironmentFailure": EnvironmentFailure,
-}
-
 log = structlog.get_logger()
-
-
-class TaskFailure(WeirError):
-    """User code raised in a task, in every attempt. The message gives the place in the code."""
-
-    def __init__(self, operator: str, message: str) -> None:
-        super().__init__(message)
-        self.operator = operator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,30 +306,3 @@ def _with_input(stage: BatchStage) -> BatchStage:
 def _sink_result(partition: int, row: Any) -> SinkResult:
     committables = tuple(msgspec.json.decode(row["committables"]))
     return SinkResult(sink=OperatorId(row["sink"]), partition=partition, rows=row["rows"], committables=committables)
-
-
-@contextmanager
-def typed_task_errors() -> Iterator[None]:
-    """Turns Spark's exception into the typed error of the task. Raises WeirError."""
-    try:
-        yield
-    except WeirError:
-        raise
-    except Exception as error:
-        raise task_error(error) from error
-
-
-def task_error(error: Exception) -> WeirError:
-    """The typed error of a task, parsed from the text of Spark's exception."""
-    text = str(error)
-    refusals = _REFUSED_PATTERN.findall(text)
-    if refusals:
-        return JobRejected(*msgspec.json.decode(refusals[-1], type=tuple[str, str, str]))
-    failed = _FAILED_PATTERN.findall(text)
-    if failed:
-        return TaskFailure(*msgspec.json.decode(failed[-1], type=tuple[str, str]))
-    raised = _RAISED_PATTERN.findall(text)
-    if raised:
-        name, message = raised[-1]
-        return _ERROR_TYPES.get(name, WeirError)(message)
-    return WeirError(first_line(error))

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runtime.dataflow.plan import CompiledJob, PreAggregation
-from runtime.errors import JobRejected
 from runtime.operators.event_time import Times, event_times_ms
 from runtime.operators.joins.interval import IntervalJoin
 from runtime.operators.joins.window import WindowJoin
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.session import SessionWindow
 from runtime.ports import Operator
+from spark_jobs.batch.failures import StepRefused
 from spark_jobs.sources.table import SparkTable
 
 
@@ -75,5 +75,5 @@ def may_refuse_frame(job: CompiledJob) -> bool:
     )
 
 
-def late_rows_error(target: str, detail: str) -> JobRejected:
-    return JobRejected("late-rows-in-batch", target, detail)
+def late_rows_error(target: str, detail: str) -> StepRefused:
+    return StepRefused("late-rows-in-batch", target, detail)

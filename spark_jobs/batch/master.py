@@ -7,7 +7,6 @@ the run was recorded. The process ends when its stdin ends, so no master outlive
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -24,10 +22,10 @@ from runtime.access.spark_settings import check_spark_settings
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.dataflow.plan import CompiledJob
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.io import logs
-from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import RunRow
+from runtime.io.store import open_store
 from runtime.launch.driver_jvm import DriverJvm
 from runtime.launch.spark import UI_SETTINGS
 from runtime.master.master_process import (
@@ -36,12 +34,13 @@ from runtime.master.master_process import (
     records_of,
     run_master,
     settings_of,
+    storage_of,
     touch_heartbeat,
 )
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
 from runtime.ports import SnapshotStore
 from runtime.run_store import RunStore
-from spark_jobs.batch.execute import TaskFailure
+from spark_jobs.batch.failures import StepRefused, TaskFailure
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.run import BatchRun, Superseded, plan_with_session
 from spark_jobs.session import SparkSettings, first_line, spark_session
@@ -90,7 +89,7 @@ class BatchMaster:
         self._spark: SparkSession | None = None
         self._jvm: DriverJvm | None = None  #: as `_spark`
         self._ui_address = ""  #: of Spark's UI; read once, because a context that stops gives none
-        self._error: Exception | None = None
+        self._error: Exception | SystemExit | None = None
         self._end_lock = threading.Lock()  #: orders the recorded end, a cancel and a release of the run
         self._has_ended = False
         self._cancelled_by: list[str] = []
@@ -100,7 +99,7 @@ class BatchMaster:
         """Stops the run, on SIGTERM. The next master begins anew, or commits if the end was recorded."""
         with self._end_lock:
             self._released = self._released or not self._has_ended
-        self._stop_spark()
+        self._stop_work()
 
     def run(self) -> MasterExitCode:
         """Runs the job. Blocks until the run has ended or was released, or until this master is superseded."""
@@ -112,10 +111,10 @@ class BatchMaster:
             self._alive()
             turn += 1
             if turn % POLLS_PER_REPORT == 0 and not self._handle_operations():
-                self._stop_spark()
+                self._stop_work()
                 return MasterExitCode.SUPERSEDED
             if self._cancelled_by or self._released:
-                self._stop_spark()  # repeated: cancelling a group does not affect jobs submitted later
+                self._stop_work()  # repeated: cancelling a group does not affect jobs submitted later
             work.join(POLL_S)
         return self._finish()
 
@@ -123,6 +122,9 @@ class BatchMaster:
 
     def _execute(self) -> None:
         try:
+            if self._retry(self._records.final_savepoint) is not None:
+                with self._end_lock:
+                    self._has_ended = True  # recorded by another master
             with plan_with_session(self._run.job, self._session) as (plan, spark):
                 progress = BatchProgress(spark.sparkContext, plan.stages, self._run.group)
                 self._ui_address = str(spark.sparkContext.uiWebUrl or "")
@@ -131,7 +133,7 @@ class BatchMaster:
                 self._retry(lambda: self._records.change_state(RunEvent.DEPLOYED))
                 self._run.run(plan, spark, progress)
                 self._report()
-        except Exception as error:  # noqa: BLE001 - thread boundary: `_end` reports the error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - thread boundary: `_finish` reports the error
             self._error = error
 
     def _try_end(self) -> bool:
@@ -167,9 +169,10 @@ class BatchMaster:
                 return
             self._cancelled_by.append(operation)
         self._records.change_state(RunEvent.CANCEL_REQUESTED)
-        self._stop_spark()
+        self._stop_work()
 
-    def _stop_spark(self) -> None:
+    def _stop_work(self) -> None:
+        self._run.stopping.set()
         if self._spark is not None and self._jvm is not None:
             cancel = partial(self._spark.sparkContext.cancelJobGroup, self._run.group)
             with suppress(Exception):  # a stopped context has no jobs to cancel
@@ -196,7 +199,8 @@ class BatchMaster:
         if error is None:
             return self._record_end("ended", RunEvent.ENDED)
         log.error("the batch run failed", error=str(error), traceback=logs.traceback_text(error))
-        if self._has_ended:
+        if self._has_ended and not isinstance(error, JobRejected | DataRejected):
+            self._retry(lambda: self._records.end_attempt("failed", first_line(error)))
             return MasterExitCode.BROKEN  # the end is recorded: the next master commits it
         if self._cancelled_by:
             self._retry(lambda: self._records.change_state(RunEvent.CANCEL_REQUESTED))
@@ -212,7 +216,8 @@ class BatchMaster:
             self._retry(lambda: self._records.end_attempt("failed", reason))
             return MasterExitCode.BROKEN
         code = error.code if isinstance(error, JobRejected) else "batch-failed"
-        operator = error.operator if isinstance(error, TaskFailure) else ""
+        operator = error.operator if isinstance(error, TaskFailure | OperatorFailure) else ""
+        operator = error.field if isinstance(error, StepRefused) else operator
         return self._record_end("failed", RunEvent.GAVE_UP, {"code": code, "message": str(error), "operator": operator})
 
     def _record_end(self, outcome: str, event: RunEvent, failure: dict[str, Any] | None = None) -> MasterExitCode:
@@ -268,7 +273,7 @@ def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
         job_id=str(row.job_id),
         token=token,
         records=records,
-        store=FileStore(str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))),
+        store=open_store(storage_of(row)),
         session=lambda: spark_session(settings),
         alive=touch_heartbeat,
     )

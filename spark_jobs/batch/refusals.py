@@ -15,7 +15,7 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.operators.functions.function import FunctionHooks, FunctionOperator
 from runtime.operators.functions.micro_batches import Batches
-from runtime.ports import DeliversEpochs, Operator, WritesAtOnce
+from runtime.ports import HasParts, Operator, WritesAtOnce
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
 _CLOCK_METHODS: Final = ("register_processing_timer", "now_ms")
@@ -35,12 +35,10 @@ def check_batch(job: CompiledJob) -> None:
             detail = "BATCH does not keep custom partitioning through write_through: use partition_custom behind it"
             raise JobRejected("custom-write-through-in-batch", edge.target, detail)
     for uid, source in job.sources.items():
-        if isinstance(source, SequenceSource) and source.duration_ms is not None:
+        parts = source.parts.values() if isinstance(source, HasParts) else (source,)
+        if any(isinstance(part, SequenceSource) and part.duration_ms is not None for part in parts):
             raise JobRejected(PROCESSING_TIME, uid, "it ends by the clock (duration_ms): give it a number of rows")
     for uid, sink in job.sinks.items():
-        if isinstance(sink, DeliversEpochs):
-            detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
-            raise JobRejected("epochs-in-batch", uid, detail)
         if isinstance(sink, WritesAtOnce) and sink.is_immediate:
             detail = "it shows rows before the end of the run, also those of a run that fails"
             advice = "choose another `commit` of the sink, or run this job in STREAMING"

@@ -6,19 +6,22 @@
 The end of a run is recorded like a drain: a single manifest names the committables of all sinks. It is durable and
 recorded before the first commit. A run that fails before its end is recorded leaves no visible output. If a run crashes
 later, the next attempt commits from the recorded manifest and executes no stage again.
+
+The rows of an `EpochStage` are a single epoch. The driver calls its function behind the commit, with the same session.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.commit import pending_committables, permit_for_manifest, retained_output
@@ -27,20 +30,22 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.io.clock import SystemClock
-from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import drop_committed_output
+from runtime.io.store import open_store, storage_uri
 from runtime.launch.local import newest_ids
 from runtime.master.finalize import NotRecorded, Recorded, finalize_checkpoint
 from runtime.ports import SnapshotStore
 from runtime.run_store import RunStore
 from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.execute import SinkResult, execute
+from spark_jobs.batch.failures import call_hook
 from spark_jobs.batch.plan import BatchStage, stages_of
 from spark_jobs.batch.progress import BatchProgress
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.batch.subtask import JobFacts
+from spark_jobs.sinks.delivery import Delivery
 from spark_jobs.sources.frames import CheckedFrame, open_frame
 from spark_jobs.sources.table import SparkTable
 
@@ -105,7 +110,7 @@ def run_batch(flow: Dataflow, *, parallelism: int, spark: SparkSession, storage:
     Args:
         parallelism: subtasks of each operator, as in STREAMING.
         spark: a session of `SparkSettings.for_batch`, which retries failed tasks.
-        storage: folder for the manifest of the run's end.
+        storage: folder or URI for the manifest of the run's end.
 
     Raises:
         JobRejected: the job cannot run in BATCH; no Spark job was started.
@@ -117,7 +122,7 @@ def run_batch(flow: Dataflow, *, parallelism: int, spark: SparkSession, storage:
 
 def run_plan(job: CompiledJob, plan: BatchPlan, *, spark: SparkSession, storage: str) -> BatchResult:
     """As `run_batch`, for a job that is planned already."""
-    store = FileStore(str(Path(storage).absolute()))
+    store = open_store(storage_uri("storage", storage))
     records = MemoryRunStore(token=Token(SystemClock().now_ms()))
     records.reserve_ids_above(*newest_ids(store, None))
     return BatchRun(job=job, job_id=job.name, token=records.token, records=records, store=store).run(plan, spark)
@@ -134,6 +139,7 @@ class BatchRun:
     store: SnapshotStore
     retry: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: retries if `records` is unavailable
     may_end: Callable[[], bool] = lambda: True  #: called immediately before the end is recorded
+    stopping: threading.Event = field(default_factory=threading.Event)  #: set: wait no longer for the target of a sink
 
     def run(self, plan: BatchPlan, spark: SparkSession, progress: BatchProgress | None = None) -> BatchResult:
         """Executes the plan and commits its output. Only commits if an earlier attempt has recorded the end.
@@ -142,16 +148,24 @@ class BatchRun:
             progress: progress of the stages of `plan`, updated while they run.
 
         Raises:
-            WeirError: a task failed in all attempts, or the attempt was superseded; no output is visible.
+            WeirError: a task failed in all attempts, or the attempt was superseded; no output is visible. Or an error
+                of the commit, which another attempt repeats; the sink is named.
         """
         recorded = self.retry(self.records.final_savepoint)
+        deliveries = {
+            uid: Delivery(sink, spark, lambda _: None)
+            for uid, sink in self.job.sinks.items()
+            if isinstance(sink, EpochStage)
+        }
         try:
             if recorded is not None:
-                self._commit(read_manifest(self.store, recorded))
+                self._commit(read_manifest(self.store, recorded), deliveries)
                 return BatchResult(rows={})
+            for uid, delivery in deliveries.items():
+                call_hook(uid, None, "prepare", delivery.prepare, self.stopping)
             prepared = execute(spark, plan.stages, self.job_facts, self.group, frames=plan.frames, progress=progress)
             self._check_visible(prepared)
-            self._commit(self._record_end(prepared))
+            self._commit(self._record_end(prepared), deliveries)
         finally:
             self._delete_uncommitted_files()
         rows = {uid: sum(each.rows for each in prepared if each.sink == uid) for uid in self.job.sinks}
@@ -167,13 +181,16 @@ class BatchRun:
         """The Spark job group."""
         return f"{self.job_id}-{self.token}"
 
-    def _commit(self, manifest: Manifest) -> None:
-        """Commits the output of a recorded manifest. Idempotent."""
+    def _commit(self, manifest: Manifest, deliveries: Mapping[OperatorId, Delivery]) -> None:
+        """Commits the output of a recorded manifest, and delivers epochs. Idempotent."""
         permit = permit_for_manifest(manifest, self.token)
         for uid, committables in pending_committables(manifest).items():
             committer = self.job.sinks[uid].committer()
-            committer.commit(permit, committables)
-            committer.commit_epoch(permit, committables)
+            call_hook(uid, None, "commit", committer.commit, permit, committables)
+            call_hook(uid, None, "commit", committer.commit_epoch, permit, committables)
+        for uid, delivery in deliveries.items():
+            if not call_hook(uid, None, "delivery", delivery.run_to_end, self.stopping):
+                raise WeirError(f"operator {uid!r}: the run was released before its epoch was delivered")
         drop_committed_output(self.store, manifest, None)
 
     def _check_visible(self, prepared: Sequence[SinkResult]) -> None:

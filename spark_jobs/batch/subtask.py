@@ -18,11 +18,11 @@ from runtime.core.job.ids import Token
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.dataflow.plan import CompiledJob
-from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.operators.functions.async_map import AsyncMap
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from spark_jobs.batch.counts import RowCounter
+from spark_jobs.batch.failures import StepRefused, TaskFailure, call_hook
 from spark_jobs.batch.refusals import PROCESSING_TIME
 from spark_jobs.batch.wire import Inputs
 
@@ -70,16 +70,6 @@ def context_of(
 
 def wall_clock_ms() -> int:
     return time.time_ns() // (_MS_PER_S * _MS_PER_S)
-
-
-def call_hook(uid: str, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a hook of an operator or source. Raises OperatorFailure: the hook raised."""
-    try:
-        return function(*args)
-    except WeirError:
-        raise
-    except Exception as error:
-        raise OperatorFailure(uid, index, hook, error) from error
 
 
 class Subtask:
@@ -168,8 +158,8 @@ class Subtask:
     def _refuse_clock(self) -> int:
         raise self._processing_time("it reads the clock")
 
-    def _processing_time(self, reason: str) -> JobRejected:
-        return JobRejected(PROCESSING_TIME, self._uid, f"{reason}: its answer would differ from run to run in BATCH")
+    def _processing_time(self, reason: str) -> StepRefused:
+        return StepRefused(PROCESSING_TIME, self._uid, f"{reason}: its answer would differ from run to run in BATCH")
 
     def _call_hook(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         return call_hook(self._uid, self._index, hook, function, *args)
@@ -201,12 +191,13 @@ class _CheckedCollector:
 
 
 def check_columns(uid: str, expected: pa.Schema, schema: pa.Schema) -> None:
-    """Raises WeirError: columns differ in name, order or type from the planned columns of step `uid`."""
+    """Raises TaskFailure: columns differ in name, order or type from the planned columns of step `uid`."""
     if expected.names != schema.names:
-        raise WeirError(f"operator {uid!r}: its rows have the columns {schema.names}, planned were {expected.names}")
+        detail = f"its rows have the columns {schema.names}, planned were {expected.names}"
+        raise TaskFailure(uid, f"operator {uid!r}: {detail}")
     for before, now in zip(expected, schema, strict=True):
         if before.type != now.type:
-            raise WeirError(f"operator {uid!r}: column {now.name!r} was {before.type} and is {now.type}")
+            raise TaskFailure(uid, f"operator {uid!r}: column {now.name!r} was {before.type} and is {now.type}")
 
 
 class OperatorChain:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from runtime.core.job.messages import MIN_WATERMARK
-from runtime.errors import DataRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import owners_of_groups, partition_by_function
 from runtime.state.encodings import nullable_schema, with_schema
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from spark_jobs.batch.counts import RowCounter
+from spark_jobs.batch.failures import call_hook
 from spark_jobs.batch.late_rows import LateRule, late_rows_error
 from spark_jobs.batch.plan import EmitRows, ExchangeKind, WriteSink
 from spark_jobs.batch.subtask import JobFacts, context_of, wall_clock_ms
@@ -30,7 +29,6 @@ _ROW_COLUMN: Final = ":row"
 SINK_RESULT_SCHEMA: Final = pa.schema(
     [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
 )
-T = TypeVar("T")
 
 
 class Tail(ABC):
@@ -83,29 +81,27 @@ class Emitter(Tail):
         if self._pre_aggregator is None:
             self._add(stream, batch)
             return
-        for part in self._name_target(partial(self._pre_aggregator.add, batch)):
+        for part in self._call("process", self._pre_aggregator.add, batch):
             self._add(stream, part)
-        for part in self._name_target(partial(self._pre_aggregator.advance, self.watermark)):
+        for part in self._call("process", self._pre_aggregator.advance, self.watermark):
             self._add(stream, part)
 
     def finish(self) -> None:
         if self._pre_aggregator is not None:
             (stream,) = self._streams.values()
-            for part in self._name_target(self._pre_aggregator.flush):
+            for part in self._call("process", self._pre_aggregator.flush):
                 self._add(stream, part)
 
-    def _name_target(self, function: Callable[[], T]) -> T:
-        """Calls `function`. Raises DataRejected with the name of the operator that gets the rows."""
-        try:
-            return function()
-        except DataRejected as error:
-            raise DataRejected(f"operator {self._emit.target!r}: {error}") from error
+    def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls `function`. Its errors name the operator that gets the rows."""
+        return call_hook(self._emit.target, self._index, hook, function, *args)
 
     def _add(self, stream: WireSchema, batch: pa.RecordBatch) -> None:
         owners, hashes = self._owners_and_hashes(batch)
         times: Any = self.watermark
         if self._emit.exchange is ExchangeKind.HASH:
-            times = 0 if self._emit.time is None else event_times_ms(batch, self._emit.time)
+            time = self._emit.time
+            times = 0 if time is None else self._call("process", event_times_ms, batch, time)
         rows = stream.encode(batch, owners, hashes, times, self._index, self._emitted_rows, self._emit.branch)
         self._ready.append(self._emit.frame.with_all_columns(rows))
         self._emitted_rows += batch.num_rows
@@ -123,7 +119,7 @@ class Emitter(Tail):
             case ExchangeKind.REBALANCE:
                 return (self._index + self._emitted_rows + np.arange(batch.num_rows)) % emit.owners, 0
             case ExchangeKind.CUSTOM:
-                return self._custom_owners(batch), 0
+                return self._call("partition", self._custom_owners, batch), 0
 
     def _custom_owners(self, batch: pa.RecordBatch) -> Any:
         assert self._emit.partitioner is not None, "a custom edge has a partitioner"
@@ -143,7 +139,7 @@ class Emitter(Tail):
         """Raises JobRejected if a row is late: STREAMING would drop such a row."""
         if not batch.num_rows:
             return
-        late_from = self._name_target(partial(rule.late_from, batch))
+        late_from = self._call("process", rule.late_from, batch)
         self._tally.count_late_from(int(late_from.min()))
         late = np.count_nonzero(late_from <= self.watermark)
         if late:
@@ -164,19 +160,22 @@ class SinkWriter(Tail):
         self._rows, self._tally = 0, tally
         context = context_of(job, write.uid, 0, 1, wall_clock_ms)
         context.index = self._attempt  # part of file names: no two attempts share a file
-        self._writer = write.sink.writer()
-        self._writer.open(context)
+        self._writer = self._call("writer", write.sink.writer)
+        self._call("open", self._writer.open, context)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
         self._tally.count_sink_rows(batch.num_rows, self._uid)
-        self._writer.write(with_schema(batch, nullable_schema(batch.schema)))  # as in STREAMING
+        self._call("write", self._writer.write, with_schema(batch, nullable_schema(batch.schema)))  # as in STREAMING
 
     def finish(self) -> None:
-        self._writer.finish()
-        committables = msgspec.json.encode(self._writer.prepare(1)).decode()
+        self._call("finish", self._writer.finish)
+        committables = msgspec.json.encode(self._call("prepare", self._writer.prepare, 1)).decode()
         columns = [[self._uid], [self._attempt], [self._rows], [committables]]
         self._ready.append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=SINK_RESULT_SCHEMA))
 
     def close(self) -> None:
-        self._writer.close()
+        self._call("close", self._writer.close)
+
+    def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        return call_hook(self._uid, self._attempt, hook, function, *args)

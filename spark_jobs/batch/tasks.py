@@ -13,16 +13,14 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness
 from runtime.core.job.messages import MIN_WATERMARK
-from runtime.errors import JobRejected, OperatorFailure
 from runtime.ports import Collector
-from runtime.slot.programming_errors import describe_error
 from spark_jobs.batch.counts import RowCounter, TaskReport
+from spark_jobs.batch.failures import call_hook, errors_for_spark
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, ReadSource, Step
 from spark_jobs.batch.subtask import JobFacts, OperatorChain, Subtask, check_columns, context_of, wall_clock_ms
 from spark_jobs.batch.tails import Emitter, SinkWriter, Tail
@@ -38,20 +36,6 @@ Batches = Iterator[pa.RecordBatch]
 Builds = Mapping[int, Any]  #: stage number -> Spark broadcast of the stage's rows as Arrow IPC streams
 
 
-class TaskRefused(Exception):
-    """A `JobRejected` in a task, as JSON: Spark passes on the text of an error only."""
-
-    def __init__(self, error: JobRejected) -> None:
-        super().__init__(msgspec.json.encode([error.code, error.field, error.detail]).decode())
-
-
-class TaskRaised(Exception):
-    """An `OperatorFailure` in a task, as JSON: the operator, and the error with its place in the code."""
-
-    def __init__(self, error: OperatorFailure) -> None:
-        super().__init__(msgspec.json.encode([error.operator, describe_error(error)]).decode())
-
-
 def task_of(
     stage: BatchStage,
     job: JobFacts,
@@ -62,14 +46,10 @@ def task_of(
     """The function for `mapInArrow`. It calls `report` after its last row."""
 
     def run(batches: Batches) -> Batches:
-        try:
+        with errors_for_spark():
             task = _Task(stage, job, builds, chunk_rows)
             yield from task.run(batches)
             report(task.tally.report(stage.number))
-        except JobRejected as error:
-            raise TaskRefused(error) from error
-        except OperatorFailure as error:
-            raise TaskRaised(error) from error
 
     return run
 
@@ -101,23 +81,27 @@ class _Task:
                     yield from run.finish()
 
     def _poll(self, head: ReadSource, index: int, run: _SubtaskRun) -> Batches:
-        reader = head.source.reader()
+        hook = partial(call_hook, head.uid, index)
+        reader = hook("reader", head.source.reader)
         try:
-            reader.open(context_of(self._job, head.uid, index, head.parallelism, wall_clock_ms))
+            hook("open", reader.open, context_of(self._job, head.uid, index, head.parallelism, wall_clock_ms))
             while True:
                 watermark = reader.watermark()
-                batch = reader.poll(POLL_ROWS)
+                batch = hook("poll", reader.poll, POLL_ROWS)
                 if batch is not None:
                     self.tally.count_source_rows(batch.num_rows, head.uid)
                     run.tail.watermark = MIN_WATERMARK if watermark is None else watermark
                     yield from run.push(batch)
+                elif reader.awaits_live:
+                    # Order by event time is restored later: subtasks need not wait for each other.
+                    hook("begin_live", reader.begin_live)
                 elif reader.exhausted:
-                    reader.snapshot(1)  # makes dead letters durable
+                    hook("snapshot", reader.snapshot, 1)  # makes dead letters durable
                     return
                 else:
                     time.sleep(_EMPTY_POLL_PAUSE_S)
         finally:
-            reader.close()
+            hook("close", reader.close)
 
     def _read_frame(self, head: ReadSource, shape: FrameShape, batches: Batches) -> Batches:
         """Processes a partition of a DataFrame, which is a subtask of its own.
@@ -133,10 +117,10 @@ class _Task:
         self.tally.begin(partition)
         with _SubtaskRun(self, partition, self._stage.steps) as run:
             for batch in chain([first], filled):
-                rows = shape.to_source_schema(batch)
+                rows = call_hook(head.uid, partition, "poll", shape.to_source_schema, batch)
                 self.tally.count_source_rows(rows.num_rows, head.uid)
                 run.tail.watermark = MIN_WATERMARK if clock.watermark is None else clock.watermark
-                clock.on_batch(rows)
+                call_hook(head.uid, partition, "poll", clock.on_batch, rows)
                 yield from run.push(rows)
             yield from run.finish()
         self.tally.watermark = clock.watermark

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.job.messages import MIN_WATERMARK
-from runtime.errors import DataRejected, JobRejected
+from runtime.errors import JobRejected
 from runtime.state.index.hashing import hash_values
 from spark_jobs.batch.counts import RowSum
+from spark_jobs.batch.failures import RowsRejected
 from spark_jobs.column_types import carrier_of, spark_schema
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ class WireSchema:
             return column.cast(carrier)
         except pa.ArrowException as error:
             name = self.schema.names[number]
-            raise DataRejected(f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}") from error
+            detail = f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}"
+            raise RowsRejected(self.uid, detail) from error
 
 
 @dataclass(frozen=True)

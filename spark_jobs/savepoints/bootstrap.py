@@ -26,7 +26,8 @@ from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator, SnapshotStore
 from runtime.state.index.key_types import KeyTypes
-from spark_jobs.batch.subtask import JobFacts, call_hook, context_of, empty_state
+from spark_jobs.batch.failures import call_hook
+from spark_jobs.batch.subtask import JobFacts, context_of, empty_state
 from spark_jobs.savepoints.declared import role_of, state_of
 
 _FIRST_CHECKPOINT: Final = 1

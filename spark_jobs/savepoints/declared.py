@@ -8,7 +8,8 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.ports import Operator, SourceReader
 from runtime.state.backend import SubtaskState
-from spark_jobs.batch.subtask import JobFacts, call_hook, context_of, empty_state
+from spark_jobs.batch.failures import call_hook
+from spark_jobs.batch.subtask import JobFacts, context_of, empty_state
 
 
 def role_of(job: CompiledJob, uid: str) -> Role:

@@ -16,7 +16,7 @@ from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, 
 from runtime.core.snapshot.proofs import total_proof
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
-from spark_jobs.batch.execute import typed_task_errors
+from spark_jobs.batch.failures import typed_task_errors
 from spark_jobs.column_types import quote_name, spark_schema
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redistribution import WATERMARK_STATES, Redistribution

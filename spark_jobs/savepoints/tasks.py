@@ -24,8 +24,8 @@ from runtime.operators.partition import owners_of_groups
 from runtime.ports import SnapshotStore
 from runtime.state.files.segment_log import COPY_CHUNK_BYTES
 from runtime.state.index.hashing import key_groups
+from spark_jobs.batch.failures import errors_for_spark
 from spark_jobs.batch.subtask import wall_clock_ms
-from spark_jobs.batch.tasks import TaskRefused
 from spark_jobs.batch.wire import from_stream, to_stream
 from spark_jobs.savepoints.redistribution import Assembly, Part, PartKind, Redistribution
 from spark_jobs.session import current_task
@@ -51,14 +51,12 @@ PARTS_SCHEMA: Final = pa.schema(
 COPIED_SCHEMA: Final = pa.schema([("number", pa.int32())])
 
 
-def _with_refusals(run: Task) -> Task:
-    """Turns a `JobRejected` of `run` into a `TaskRefused`, whose text the driver can parse."""
+def _with_typed_errors(run: Task) -> Task:
+    """The task with errors whose text the driver can parse."""
 
     def task(batches: Batches) -> Batches:
-        try:
+        with errors_for_spark():
             yield from run(batches)
-        except JobRejected as error:
-            raise TaskRefused(error) from error
 
     return task
 
@@ -131,7 +129,7 @@ def partition_rows(rows: RowColumns, maker: StateMaker) -> Task:
                 [pa.array(owners), *spark_batch.columns], names=[PLACE_COLUMN, *spark_batch.schema.names]
             )
 
-    return _with_refusals(run)
+    return _with_typed_errors(run)
 
 
 def bootstrap_state(rows: RowColumns, maker: StateMaker, folder: str) -> Task:
@@ -143,7 +141,7 @@ def bootstrap_state(rows: RowColumns, maker: StateMaker, folder: str) -> Task:
             prefix = f"{maker.uid}/{_attempt_prefix(owner)}"
             yield _snapshot_row(owner, maker.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
 
-    return _with_refusals(run)
+    return _with_typed_errors(run)
 
 
 def _group_by_place(batches: Batches) -> Iterator[tuple[int, Batches]]:
@@ -173,7 +171,7 @@ def read_parts(units: Sequence[tuple[Redistribution, int, range]]) -> Task:
                     columns = [pa.array([value], kind) for value, kind in zip(row, PARTS_SCHEMA.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(columns, schema=PARTS_SCHEMA)
 
-    return _with_refusals(run)
+    return _with_typed_errors(run)
 
 
 def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Task:
@@ -191,7 +189,7 @@ def store_parts(places: Sequence[tuple[Redistribution, int]], folder: str) -> Ta
             prefix = f"{redistribution.uid}/{_attempt_prefix(index)}"
             yield _snapshot_row(place, assembly.snapshot(FileStore(folder), prefix))
 
-    return _with_refusals(run)
+    return _with_typed_errors(run)
 
 
 def copy_files(opened: OpenedCheckpoint, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
@@ -205,10 +203,10 @@ def copy_files(opened: OpenedCheckpoint, files: Sequence[tuple[Segment, str]], f
                 FileStore(folder).put(path, verified_chunks(segment, _file_chunks(opened.store, segment)))
                 yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], schema=COPIED_SCHEMA)
 
-    return _with_refusals(run)
+    return _with_typed_errors(run)
 
 
-def _file_chunks(store: FileStore, segment: Segment) -> Iterator[bytes]:
+def _file_chunks(store: SnapshotStore, segment: Segment) -> Iterator[bytes]:
     if segment.is_inline:
         yield segment.content
         return

@@ -54,7 +54,11 @@ class DeliveryProgress:
 
 
 class Delivery:
-    """Delivery for a sink. Only a single process may run it: two would deliver epochs twice."""
+    """Delivery for a sink. Only a single process may run it: two would deliver epochs twice.
+
+    In STREAMING a standing stage calls `run`. In BATCH the driver calls `prepare` before its stages, and `run_to_end`
+    behind its commit.
+    """
 
     def __init__(self, stage: EpochStage, spark: SparkSession, report: Callable[[DeliveryProgress], None]) -> None:
         assert stage.function is not None, "only slots have a sink without its function"
@@ -70,11 +74,23 @@ class Delivery:
         """
         self.delete_delivered_epochs()
         self._update_progress()
-        if (prepare := getattr(self._function, "prepare", None)) is not None:
-            self._retry_until_reachable(prepare, stopping)
+        self.prepare(stopping)
         while not stopping.is_set():
             if not self.deliver_next(stopping):
                 stopping.wait(POLL_S)
+
+    def prepare(self, stopping: threading.Event) -> None:
+        """Prepares the target. Raises JobRejected: it cannot take rows."""
+        if (prepare := getattr(self._function, "prepare", None)) is not None:
+            self._retry_until_reachable(prepare, stopping)
+
+    def run_to_end(self, stopping: threading.Event) -> bool:
+        """Delivers all committed epochs. Returns False if `stopping` was set first. Raises as `run`."""
+        self.delete_delivered_epochs()
+        while not stopping.is_set():
+            if not self.deliver_next(stopping):
+                return not stopping.is_set()
+        return False
 
     def deliver_next(self, stopping: threading.Event) -> bool:
         """Delivers the oldest undelivered epoch. Returns False if there is none or the stage was asked to stop."""
@@ -111,7 +127,7 @@ class Delivery:
             return self._retry_until_reachable(call, stopping)
         except JobRejected:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an author's `sys.exit` must be reported
             raise FunctionFailed(f"epoch {epoch.number}: {error_summary(error)}") from error
 
     def _retry_until_reachable(self, act: Callable[[], None], stopping: threading.Event) -> bool:

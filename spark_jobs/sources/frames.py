@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class FrameShape:
     """The columns of a DataFrame, and the schema of the rows that its source emits."""
 
-    uid: str
     columns: pa.Schema
     schema: pa.Schema
 
@@ -40,11 +39,11 @@ class FrameShape:
 
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         if column.null_count and not field.nullable:
-            raise DataRejected(f"source {self.uid!r}, column {field.name!r}: a value is missing")
+            raise DataRejected(f"column {field.name!r}: a value is missing")
         try:
             return column.cast(field.type)
         except pa.ArrowException as error:
-            raise DataRejected(f"source {self.uid!r}, column {field.name!r}: {error}") from error
+            raise DataRejected(f"column {field.name!r}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def open_frame(uid: str, source: SparkTable, spark: SparkSession) -> CheckedFram
     if source.event_time is not None and source.event_time not in columns.names:
         detail = f"there is no column {source.event_time!r}; there are {', '.join(columns.names)}"
         raise JobRejected("unknown-column", uid, f"event_time: {detail}")
-    return CheckedFrame(frame, FrameShape(uid, columns, source.schema or columns))
+    return CheckedFrame(frame, FrameShape(columns, source.schema or columns))
 
 
 def _check_schema(uid: str, schema: pa.Schema, columns: pa.Schema) -> None:

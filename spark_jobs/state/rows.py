@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -29,8 +28,9 @@ from runtime.core.snapshot.manifest_codec import (
 )
 from runtime.core.snapshot.proofs import StateProof, add_proofs
 from runtime.errors import CorruptState, JobRejected
-from runtime.io.filesystem import FileStore
 from runtime.io.pins import PinnedCheckpoint
+from runtime.io.store import open_store, storage_uri
+from runtime.ports import SnapshotStore
 from runtime.state.broadcast import BROADCAST_GROUPS
 from runtime.state.files.segments import read_segment
 from runtime.state.index.key_codec import common_declared_type
@@ -71,8 +71,8 @@ class OpenedCheckpoint:
     pin: PinnedCheckpoint | None = None  #: None: retention does not delete this checkpoint
 
     @property
-    def store(self) -> FileStore:
-        return FileStore(self.root)
+    def store(self) -> SnapshotStore:
+        return open_store(self.root)
 
     def renew_pin(self) -> None:
         """Renews the pin, so that retention keeps the files. Call it repeatedly while reading."""
@@ -81,7 +81,7 @@ class OpenedCheckpoint:
 
 
 def open_checkpoint(path: str, keys: SigningKeys = ()) -> OpenedCheckpoint:
-    """Opens the checkpoint in the folder `path`, where a job wrote it, or a savepoint that was copied there.
+    """Opens the checkpoint in the folder or URI `path`, where a job wrote it, or a savepoint that was copied there.
 
     A periodic checkpoint is pinned first, so that retention keeps it while it is read (`io.pins`).
 
@@ -93,23 +93,24 @@ def open_checkpoint(path: str, keys: SigningKeys = ()) -> OpenedCheckpoint:
         JobRejected: the manifest's format is newer than this software, its signature is missing or of another key, or
             the checkpoint was moved and shares files with other checkpoints.
     """
-    folder = Path(path).absolute()
-    pin = _pin(folder)
-    data = FileStore(str(folder)).get(MANIFEST_FILE)
-    manifest = decode_manifest(data, f"{folder}/{MANIFEST_FILE}", keys, signed=bool(keys))
-    if folder.name == manifest_folder(manifest):
-        return OpenedCheckpoint(str(folder.parent), manifest, pin)
+    place = storage_uri("path", path)
+    parent, _, folder = place.rpartition("/")
+    root = parent or "/"
+    pin = _pin(root, folder)
+    data = open_store(place).get(MANIFEST_FILE)
+    manifest = decode_manifest(data, f"{place}/{MANIFEST_FILE}", keys, signed=bool(keys))
+    if folder == manifest_folder(manifest) and not manifest.kind.is_savepoint:
+        return OpenedCheckpoint(root, manifest, pin)
     files = relative_paths(manifest, path)
-    return OpenedCheckpoint(
-        str(folder), manifest.with_segments(lambda s: msgspec.structs.replace(s, path=files[s.path]))
-    )
+    return OpenedCheckpoint(place, manifest.with_segments(lambda s: msgspec.structs.replace(s, path=files[s.path])))
 
 
-def _pin(folder: Path) -> PinnedCheckpoint | None:
+def _pin(root: str, folder: str) -> PinnedCheckpoint | None:
     """Pins a periodic checkpoint before its manifest is read. Savepoints stay until a user discards them."""
-    if not folder.name.startswith("chk-") or not (folder / MANIFEST_FILE).is_file():
+    manifest = f"{folder}/{MANIFEST_FILE}"
+    if not folder.startswith("chk-") or manifest not in open_store(root).list(f"{folder}/"):
         return None
-    pin = PinnedCheckpoint(str(folder.parent), folder.name)
+    pin = PinnedCheckpoint(root, folder)
     pin.renew()
     return pin
 

@@ -64,7 +64,7 @@ class Tables(WordCount):
     @cached_property
     def log(self) -> CommitLog:
         """The commit log between run and stage; looked up once, since a poll of a short moment must not ask the API."""
-        (lineage,) = (self.checkout.var / "storage" / str(self.run["job"]) / "streams").iterdir()
+        (lineage,) = (self.checkout.var / "inputs" / str(self.run["job"]) / "streams").iterdir()
         return CommitLog(lineage / "tables")
 
     @property

@@ -81,7 +81,7 @@ class Example:
         return dict(self.api.run(int(self.api.latest_run(self.job)["id"])))
 
     def checkpoints(self) -> int:
-        newest = self.api.get(f"jobs/{self.job}/checkpoints/", status="completed", limit=1)["results"]
+        newest = self.api.get(f"jobs/{self.job}/checkpoints/", outcome="completed", limit=1)["results"]
         return int(newest[0]["number"]) if newest else 0
 
     def rows_read(self) -> int:

@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
 from tests.waiting import until
+from weir.control.console import Refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -41,3 +42,27 @@ def test_a_drill_proves_a_checkpoint_and_leaves_job_and_output_alone(checkout: C
     until(words.is_exact, PATIENCE_S)
     assert words.run["id"] == run
     print(result)  # noqa: T201 - the times of this machine, for a reader of the log
+
+
+def test_a_checkpoint_is_restored_under_refuse_once_it_has_been_reviewed(checkout: Checkout, tmp_path: Path) -> None:
+    """A real savepoint: refused before its review, restored on Spark after it, and the words are exact."""
+    words = WordCount(checkout, tmp_path, "reviewed words", parallelism=1)
+    until(words.is_exact, PATIENCE_S)
+    words.api.operate(words.job, "stop", {}, PATIENCE_S)
+    words.api.patch(f"jobs/{words.job}/", {"review_policy": "refuse"})
+    savepoint = words.api.checkpoints(words.job)[-1]
+    params = {"checkpoint": savepoint["id"], "parallelism": 2}
+    stopped = words.run["id"]
+    with pytest.raises(Refused, match="review"):
+        words.api.operate(words.job, "restore", params, PATIENCE_S)
+    assert words.run["id"] == stopped, "nothing was started"
+    outcome = {"checkpoint": savepoint["id"], "state": "reviewed", "note": "counted by hand"}
+    words.api.operate(words.job, "review", outcome, PATIENCE_S)
+    reviewed = words.api.checkpoints(words.job)[-1]
+    assert (reviewed["number"], reviewed["review_state"]) == (savepoint["number"], "reviewed")
+    words.feed(5)
+    words.api.operate(words.job, "restore", params, PATIENCE_S)
+    until(words.is_exact, PATIENCE_S)
+    assert words.restored_number() == savepoint["number"]
+    words.api.operate(words.job, "drain", {}, PATIENCE_S)
+    assert words.is_exact()

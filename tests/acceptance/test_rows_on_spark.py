@@ -64,7 +64,7 @@ def alive_in(run: Run, restarts: int) -> None:
 def test_two_overlapping_checkpoints_complete_although_one_input_is_held(
     launcher: SparkLauncher, tmp_path: Path
 ) -> None:
-    """S2-10, S3-49, S4-24, S4-25, S3-51: coordinator and alignment. One subtask stands still between two barriers.
+    """S3-49, S4-24, S4-25, S3-51: coordinator and alignment. One subtask stands still between two barriers.
 
     Both checkpoints are pending at once; the counts have the barrier of one input and wait for the other's, blocked.
     """

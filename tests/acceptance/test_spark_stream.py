@@ -31,7 +31,7 @@ def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordC
 
 
 def folder(words: WordCount) -> Path:
-    (streams,) = (words.checkout.var / "storage" / str(words.run["job"]) / "streams").iterdir()
+    (streams,) = (words.checkout.var / "inputs" / str(words.run["job"]) / "streams").iterdir()
     return streams / "lines"
 
 
@@ -56,12 +56,14 @@ def survive(words: WordCount) -> None:
 
 
 def test_the_stage_stands_beside_the_run_and_reports(words: WordCount) -> None:
-    def figures() -> dict[str, float]:
-        return {figure["label"]: figure["value"] for figure in (stage(words)["live"] or {}).get("figures", [])}
+    def figure(label: str) -> float:
+        """0 if the stage does not know it yet."""
+        figures = (stage(words)["live"] or {}).get("figures", [])
+        return next((figure["value"] or 0 for figure in figures if figure["label"] == label), 0)
 
-    until(lambda: stage(words)["state"] == "running" and figures().get("Epochs written", 0) > 0, PATIENCE_S)
-    assert figures()["Batch duration"] > 0
-    until(lambda: figures()["Epochs to read"] == 0, PATIENCE_S)
+    until(lambda: stage(words)["state"] == "running", PATIENCE_S)
+    until(lambda: figure("Epochs written") > 0 and figure("Batch duration") > 0, PATIENCE_S)
+    until(lambda: figure("Epochs to read") == 0, PATIENCE_S)
 
 
 def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:

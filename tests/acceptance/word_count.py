@@ -87,7 +87,7 @@ class WordCount:
         return self.committed == self.fed
 
     def newest_checkpoint(self) -> int:
-        newest = self.api.get(f"jobs/{self.job}/checkpoints/", status="completed", limit=1)["results"]
+        newest = self.api.get(f"jobs/{self.job}/checkpoints/", outcome="completed", limit=1)["results"]
         return int(newest[0]["number"]) if newest else 0
 
     def restored_number(self) -> int:

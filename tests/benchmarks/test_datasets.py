@@ -168,7 +168,7 @@ def test_a_small_run_has_no_rows_that_are_too_late(name: str, tmp_path: Path) ->
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "system"), [("R1", "weir"), ("R1-json", "pathway")])
 def test_a_job_is_right_also_after_a_sigkill(name: str, system: str, tmp_path: Path) -> None:
-    """S1-25: all processes are killed in the second round; a new process goes on from the last checkpoint."""
+    """S1-06: all processes are killed in the second round; a new process goes on from the last checkpoint."""
     if python_of(SYSTEMS[system], PEERS, sys.executable) is None:
         pytest.skip(f"{system} is not installed")
     workload = replace(WORKLOADS[name], rows={system: 3_000_000}, check_rows=300_000)

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.profile import LOOPS, MASTER, SAMPLING, SLOTS, kind_of, profile_of, render
 
-LOOP = 'process 7:"python -m runtime.launch.spark_daemon";<module> (a.py:1);run_slot (runtime/slot/slot.py:90)'
+LOOP = 'process 7:"python -m runtime.launch.spark_daemon";<module> (a.py:1);_loop (runtime/slot/slot.py:90)'
 STACKS = [
     (
         f"{LOOP};Task.step (runtime/task/task.py:9);Window.process (runtime/operators/windows/base.py:5);"

@@ -19,6 +19,7 @@ from rest_framework.test import APIClient
 
 from console.accounts import tokens
 from console.accounts.models import Scope, User
+from console.alerts import failing
 from console.checkpoints.models import Checkpoint
 from console.health import passes
 from console.jobs.models import Job, JobVersion, Pipeline, Run
@@ -62,6 +63,7 @@ def _own_caches() -> None:
     job_rows.forget_rows()
     cache.set(maintenance.CACHE_KEY, (), timeout=None)
     cache.set(passes.CACHE_KEY, None, timeout=None)
+    cache.set(failing.CACHE_KEY, (), timeout=None)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,24 @@
 """Checkpoints in storage as their rows describe them: a manifest, and a file of the right length for each state."""
 
 import functools
+from pathlib import Path
 from typing import Any, Final
 
+from django.conf import settings
+
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
+from console.checkpoints.storage import job_store, job_uri
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.checksums import Checksum
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
+from runtime.io.store import is_bucket
+
+
+def job_root(job_id: int) -> Path:
+    """The storage of a job, as a folder."""
+    return Path(job_uri(job_id))
+
 
 ROW_BYTES: Final = 112
 MAX_VERIFIED_BYTES: Final = 1 << 20
@@ -19,14 +29,12 @@ def store(row: Checkpoint, base: Checkpoint | None = None, **changes: Any) -> No
 
     With a `base`, which may be `row` itself, state that `row` did not write is in files of `base`.
     """
-    folder = job_root(row.job_id) / row.path
-    folder.mkdir(parents=True, exist_ok=True)
     operators = {entry["uid"]: _operator(row, entry, base) for entry in row.operators}
     manifest = Manifest(**{
         "job": str(row.job_id), "checkpoint": row.number, "kind": CheckpointKind(row.kind), "token": row.token,
         "triggered_at": 0, "max_parallelism": row.max_parallelism, "operators": operators, **changes,
     })  # fmt: skip
-    (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    job_store(row.job_id).put(f"{row.path}/{MANIFEST_FILE}", [encode_manifest(manifest)])
 
 
 def _operator(row: Checkpoint, entry: dict[str, Any], base: Checkpoint | None) -> OperatorSnapshot:
@@ -52,10 +60,13 @@ def _operator(row: Checkpoint, entry: dict[str, Any], base: Checkpoint | None) -
 
 def _segment(row: Checkpoint, name: str, nbytes: int) -> Segment:
     path = f"{row.path}/{name}.arrow"
-    file = job_root(row.job_id) / path
-    file.parent.mkdir(exist_ok=True)
-    with file.open("wb") as stream:
-        stream.truncate(nbytes)
+    if is_bucket(str(settings.WEIR_STORAGE)):
+        job_store(row.job_id).put(path, [bytes(nbytes)])
+    else:
+        file = job_root(row.job_id) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as stream:
+            stream.truncate(nbytes)  # states of gigabytes take no space
     rows, checksum = -(-nbytes // ROW_BYTES), _checksum_of_zeroes(nbytes)
     return Segment(path=path, rows=rows, nbytes=nbytes, checksum=checksum, first_group=0, last_group=127)
 

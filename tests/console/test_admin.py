@@ -97,19 +97,25 @@ def test_a_search_finds_reasons_names_and_reviews_among_the_filtered_rows(
     assert numbers(browser.get(LIST, {"q": "expired"})) == [8]
     assert numbers(browser.get(LIST, {"q": "before 5"})) == [8]
     assert numbers(browser.get(LIST, {"q": "GREW"})) == [7]
-    assert numbers(browser.get(LIST, {"q": "GREW", "status": "failed"})) == []
+    assert numbers(browser.get(LIST, {"q": "GREW", "outcome": "failed"})) == []
     assert numbers(browser.get(LIST, {"q": "9" * 30})) == []
 
 
 def test_checkpoints_are_found_by_job_number_status_and_day(
     browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint
 ) -> None:
-    make_checkpoint(checkpoint.run, 8, status="failed")
+    make_checkpoint(checkpoint.run, 8, status="failed", reason="declined_task_not_ready")
     assert numbers(browser.get(LIST)) == [8, 7]
     assert numbers(browser.get(LIST, {"q": "7"})) == [7]
     assert numbers(browser.get(LIST, {"q": "daily"})) == [8, 7]
     assert numbers(browser.get(LIST, {"q": "weekly"})) == []
-    assert numbers(browser.get(LIST, {"status__exact": "failed"})) == [8]
+    assert numbers(browser.get(LIST, {"outcome": "failed"})) == [8]
+    aborted = make_checkpoint(checkpoint.run, 9, status="failed", reason="suspended")
+    assert numbers(browser.get(LIST, {"outcome": "aborted"})) == [9], "it was aborted on its page, and failed here"
+    assert numbers(browser.get(LIST, {"outcome": "failed"})) == [8]
+    assert ">aborted</td>" in browser.get(LIST).content.decode()
+    assert "aborted" in browser.get(f"{LIST}{aborted.pk}/change/").content.decode()
+    aborted.delete()
     assert numbers(browser.get(LIST, {"reason": "expired"})) == [7]
     assert numbers(browser.get(LIST, {"reason": "subsumed"})) == []
     assert numbers(browser.get(LIST, {"review_state__exact": "reviewed"})) == []
@@ -136,12 +142,12 @@ def test_a_million_checkpoints_are_estimated_and_filtered_ones_counted(
     with connection.cursor() as cursor:
         make_checkpoint(checkpoint.run, 6)
         cursor.execute("ANALYZE weir_checkpoint")
-    make_checkpoint(checkpoint.run, 8, status="failed")
+    make_checkpoint(checkpoint.run, 8, status="failed", reason="declined_task_not_ready")
     assert browser.get(LIST).context["cl"].result_count == 3, "a small table is counted"
     monkeypatch.setattr(estimated_count, "MIN_ESTIMATED", 2)
     page = browser.get(LIST)
     assert (page.context["cl"].result_count, set(numbers(page))) == (2, {6, 7, 8})
-    assert browser.get(LIST, {"status__exact": "failed"}).context["cl"].result_count == 1
+    assert browser.get(LIST, {"outcome": "failed"}).context["cl"].result_count == 1
     assert browser.get(LIST, {"q": "daily"}).context["cl"].result_count == 3
 
 

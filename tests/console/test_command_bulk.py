@@ -65,7 +65,10 @@ def test_tags_of_jobs(weir: Commands, job: Job) -> None:
     weir("untag", "eu", "daily sums")
     job.refresh_from_db()
     assert job.tags == ["nightly"]
-    assert "must have 40 characters at most" in weir("tag", "x" * 41, "daily sums", code=3).stderr
+    assert (
+        "tags.0: Ensure this field has no more than 40 characters."
+        in weir("tag", "x" * 41, "daily sums", code=3).stderr
+    )
 
 
 def test_a_bulk_cancels(weir: Commands, make_run: MakeRun) -> None:

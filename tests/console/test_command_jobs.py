@@ -21,12 +21,12 @@ def test_jobs_checkpoints_and_the_state_of_a_job(
     run = make_run(RunState.RUNNING)
     for number in range(1, 4):
         make_checkpoint(run, number, kind="savepoint" if number == 2 else "checkpoint")
-    assert "daily sums  running" in weir("jobs").stdout
+    assert "daily sums  Running" in weir("jobs").stdout
     assert [row["name"] for row in weir.json("jobs")] == ["daily sums"]
     sums = {"state": "running", "records_in": 20, "records_out": 3, "rate_in": 1.5, "rate_out": 0.2}
     Run.objects.filter(pk=run.pk).update(live={"restarts": 2, "operators": {"sums": sums}})
     lines = weir("status", "daily sums").stdout.splitlines()
-    assert lines[0] == f"daily sums: run {run.pk}, version 1, running, parallelism 2, restarts 2"
+    assert lines[0] == f"daily sums: Running, run {run.pk}, version 1, parallelism 2, restarts 2"
     assert ["sums", "running", "20", "1.5", "3", "0.2"] in [line.split() for line in lines]
     possible = weir("status", "daily sums").stdout.splitlines()[-1]
     assert possible == "possible: rescale, restore --end-run, savepoint, stop, drain, cancel"

@@ -57,7 +57,8 @@ def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
         ({"DATABASE_URL": "postgresql://host"}, "DATABASE_URL names no database"),
         ({"DJANGO_DEBUG": "yes please"}, "DJANGO_DEBUG must be 0 or 1"),
         ({"WEIR_NUM_PROXIES": "-1"}, "WEIR_NUM_PROXIES must be a whole number"),
-        ({"WEIR_SAVEPOINT_ROOTS": "/a:b"}, "WEIR_SAVEPOINT_ROOTS must hold absolute paths, not 'b'"),
+        ({"WEIR_STORAGE": "ftp://host/state"}, "WEIR_STORAGE: ftp://host/state is no storage for checkpoints"),
+        ({"WEIR_SAVEPOINT_ROOTS": "/a:b"}, "WEIR_SAVEPOINT_ROOTS must hold absolute paths and URIs, not 'b'"),
     ],
 )
 def test_a_malformed_variable_is_named(changes: dict[str, str], message: str) -> None:
@@ -114,7 +115,8 @@ def test_sockets_and_tcp_are_read_from_one_url(url: str, expected: dict[str, str
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"), [({}, ["/nowhere/storage"]), ({"WEIR_SAVEPOINT_ROOTS": "/a:/b c"}, ["/a", "/b c"])]
+    ("changes", "expected"),
+    [({}, ["/nowhere/storage"]), ({"WEIR_SAVEPOINT_ROOTS": "/a:s3://bucket/b:/c d"}, ["/a", "s3://bucket/b", "/c d"])],
 )
 def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(
     changes: dict[str, str], expected: list[str]

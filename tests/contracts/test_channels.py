@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -87,12 +88,22 @@ def test_control_messages_keep_their_place_before_between_and_after_batches(netw
         numbers(3, 3),
         CancelBarrier(CheckpointId(3)),
         EndOfData(drain=False),
+        EndOfData(drain=True, job_drains=True),
         Barrier(CheckpointId(4), CheckpointKind.DRAIN, 1_700_000_000_002),
         EndOfPartition(),
     ]
     pair.send(*script)
     assert pair.received(len(script)) == script
     assert not pair.losses
+
+
+def test_the_numbers_of_rows_arrive_with_them(network: Network) -> None:
+    """S4-45."""
+    pair = Pair(network)
+    sent = [replace(numbers(0, 2), split="topic/ä", end=2**40), replace(numbers(2, 1), end=3), numbers(3, 1)]
+    pair.send(*sent)
+    received = [each for each in pair.received(3) if isinstance(each, Records)]
+    assert [(each.split, each.end) for each in received] == [("topic/ä", 2**40), ("", 3), ("", 0)]
 
 
 def test_a_channel_that_never_carries_records_carries_control(network: Network) -> None:

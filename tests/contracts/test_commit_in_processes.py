@@ -28,7 +28,7 @@ from runtime.core.job.ids import CheckpointId, Token
 owed = msgspec.json.decode(Path(sys.argv[2]).read_bytes())
 committer = ParquetSink(sys.argv[1]).committer()
 for each in owed:
-    committer.commit(CommitPermit("7", Token(1), CheckpointId(1)), [each])
+    committer.commit(CommitPermit("7", Token(1), CheckpointId(1), Token(1)), [each])
     time.sleep(0.002)
 """
 

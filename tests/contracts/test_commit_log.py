@@ -28,7 +28,7 @@ CUTS: dict[str, tuple[Any, str, int]] = {
 
 
 def epoch(folder: Path, committables: Any, *, checkpoint: int, token: int = 1, job: str = "7") -> None:
-    permit = CommitPermit(job, Token(token), CheckpointId(checkpoint))
+    permit = CommitPermit(job, Token(token), CheckpointId(checkpoint), Token(token))
     ParquetSink(str(folder)).committer().commit_epoch(permit, committables)
 
 
@@ -52,6 +52,16 @@ def test_an_epoch_holds_the_files_of_all_subtasks(tmp_path: Path) -> None:
     (entry,) = CommitLog(tmp_path).epochs("7", "out", [1])
     assert entry.rows == 3
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == entry.file_names
+
+
+def test_files_of_an_older_writer_follow_those_of_a_newer_one(tmp_path: Path) -> None:
+    """A kept slot writes beside a slot of a newer attempt: the order is that of the checkpoints, and no restore."""
+    epoch(tmp_path, prepared(tmp_path, 6, 1, token=2), checkpoint=6, token=2)
+    older = prepared(tmp_path, 7, 2, token=1, index=1)
+    epoch(tmp_path, older, checkpoint=7, token=2)
+    (entry,) = CommitLog(tmp_path).epochs("7", "out", [2])
+    assert entry.highest == (2, 7)
+    assert visible(tmp_path) == [1, 2]
 
 
 def test_repeats_by_anybody_add_nothing(tmp_path: Path) -> None:

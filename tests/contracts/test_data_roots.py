@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.access.data_roots import DataRoots
+from runtime.access.data_roots import DataRoots, check_url
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.errors import DataRejected, JobRejected
@@ -91,3 +91,14 @@ def test_a_file_that_links_to_another_one_below_the_roots_is_read(
     (folder / "orders.jsonl").symlink_to(elsewhere)
     monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path))
     assert Reading(DirectorySource(str(folder), JsonLinesFormat(SCHEMA))).rows() == [{"id": 1, "at": 2}]
+
+
+def test_the_storage_of_checkpoints_is_no_url_for_jobs() -> None:
+    """A job that writes there could replace the state of every job."""
+    urls = "s3://lake s3a://lake s3://lake?endpoint_override=other:1"
+    environment = {"WEIR_DATA_ROOTS": "", "WEIR_DATA_URLS": urls, "WEIR_STORAGE": "s3://lake/weir"}
+    check_url("folder", "s3://lake/weir-output", environment)
+    paths = ("s3://lake/weir", "s3://lake/weir/7/chk-1-1", "s3://lake", "s3a://lake/weir/7")
+    for url in (*paths, "s3://lake/weir/7?endpoint_override=other:1", "s3://user@lake/weir"):
+        with pytest.raises(JobRejected, match="overlaps the storage of checkpoints"):
+            check_url("folder", url, environment)

@@ -135,18 +135,18 @@ def test_a_committer_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_pat
     zombie.write(batch(2))
     disowned = zombie.prepare(2)
     restored = ParquetSink(str(tmp_path)).committer()
-    restored.commit(CommitPermit("7", Token(2), CheckpointId(1)), recorded)
+    restored.commit(CommitPermit("7", Token(2), CheckpointId(1), Token(2)), recorded)
     assert clean(tmp_path, 2) == 1
     successor = writer(tmp_path, token=2)
     successor.write(batch(3))
     pending = successor.prepare(3)
     before = names(tmp_path)
     late = ParquetSink(str(tmp_path)).committer()
-    assert late.commit(CommitPermit("7", Token(1), CheckpointId(1)), recorded) == 0
+    assert late.commit(CommitPermit("7", Token(1), CheckpointId(1), Token(1)), recorded) == 0
     with pytest.raises(EnvironmentFailure, match="neither pending nor committed"):
-        late.commit(CommitPermit("7", Token(1), CheckpointId(2)), disowned)
+        late.commit(CommitPermit("7", Token(1), CheckpointId(2), Token(1)), disowned)
     assert late.clean("7", "out", Token(1), []) == 0
     assert names(tmp_path) == before
     assert visible(tmp_path) == [1]
-    assert restored.commit(CommitPermit("7", Token(2), CheckpointId(3)), pending) == 1
+    assert restored.commit(CommitPermit("7", Token(2), CheckpointId(3), Token(2)), pending) == 1
     assert visible(tmp_path) == [1, 3]

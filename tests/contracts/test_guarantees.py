@@ -12,6 +12,8 @@ from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.connectors.sinks.webhook import Webhook
 from runtime.connectors.sinks.write_ahead import WriteAheadSink
+from runtime.connectors.sources.hybrid import HybridSource, then
+from runtime.connectors.sources.sequence import SequenceSource
 
 PREFIX = "runtime.connectors."
 #: connectors whose settings decide the guarantee
@@ -25,6 +27,7 @@ BY_SETTINGS: dict[type, list[Any]] = {
         PostgresSink("postgresql://h/d", "t", commit="prepared"),
         PostgresSink("postgresql://h/d", "t", key=["id"], commit="immediate"),
     ],
+    HybridSource: [then(SequenceSource(rows=1), SequenceSource())],
     WriteAheadSink: [WriteAheadSink(Webhook("http://h/"), folder="/held")],
 }
 
@@ -33,7 +36,8 @@ def shipped() -> list[type]:
     """Every source and sink class below `runtime.connectors`: those that make readers or writers."""
     modules = [importlib.import_module(info.name) for info in pkgutil.walk_packages(connectors.__path__, PREFIX)]
     classes = {name: value for module in modules for name, value in vars(module).items() if isinstance(value, type)}
-    return [kind for _, kind in sorted(classes.items()) if hasattr(kind, "reader") or hasattr(kind, "writer")]
+    own = [kind for _, kind in sorted(classes.items()) if kind.__module__.startswith(PREFIX)]
+    return [kind for kind in own if hasattr(kind, "reader") or hasattr(kind, "writer")]
 
 
 def test_they_are_found() -> None:

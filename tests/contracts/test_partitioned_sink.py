@@ -27,7 +27,7 @@ from runtime.ports import OperatorContext
 from runtime.state.backend import SubtaskState
 from tests.example_counts import examples
 
-PERMIT = CommitPermit("7", Token(1), CheckpointId(1))
+PERMIT = CommitPermit("7", Token(1), CheckpointId(1), Token(1))
 
 
 class Clock:
@@ -163,7 +163,7 @@ def test_a_partition_that_is_a_link_out_of_the_data_roots_gets_no_file(tmp_path:
 
 
 def test_a_consumer_may_take_a_whole_partition(tmp_path: Path) -> None:
-    """S1-05: the mark in the output folder proves the commit."""
+    """S1-06: the mark in the output folder proves the commit."""
     sink = opened(tmp_path, "day")
     sink.write(rows(["a", "b"]))
     prepared = sink.prepare(1)
@@ -211,7 +211,7 @@ def test_the_commit_log_names_files_by_their_path(tmp_path: Path) -> None:
 
 
 def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-41: partitions beyond the bound are rolled; no row is lost and the least recently written file goes first."""
+    """Partitions beyond the bound are rolled; no row is lost and the least recently written file goes first."""
     monkeypatch.setattr(parquet, "MAX_OPEN_FILES", 3)
     sink = opened(tmp_path, "day")
     for start in range(0, 40, 10):

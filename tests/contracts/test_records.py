@@ -500,12 +500,17 @@ def test_a_token_is_taken_even_if_the_answer_was_lost() -> None:
     records.close()
 
 
-def test_a_nul_in_a_failure_does_not_hide_the_failure() -> None:
+def test_what_postgres_cannot_store_does_not_hide_a_failure() -> None:
+    """A NUL in a row; a byte of a file name that is no UTF-8, which Python has as half of a surrogate pair."""
     run = make_run()
+    attempt = Attempt.objects.create(run=run, token=run.token)
     records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
-    records.change_state(RunEvent.GAVE_UP, {"code": "final", "message": "row 3: '1\x002'"})
+    records.change_state(RunEvent.GAVE_UP, {"code": "final", "message": "row 3: '1\x002', é😀, a\udce9.csv"})
     run.refresh_from_db()
-    assert run.failure == {"code": "final", "message": "row 3: '1\ufffd2'"}
+    assert run.failure == {"code": "final", "message": "row 3: '1\ufffd2', é😀, a?.csv"}
+    records.end_attempt("failed", "a\udce9.csv")
+    attempt.refresh_from_db()
+    assert attempt.reason == "a?.csv"
     records.close()
 
 

@@ -208,7 +208,6 @@ def test_a_duration_ends_each_subtask_and_counts_from_the_first_start() -> None:
     ],
 )
 def test_bad_settings_are_refused_by_name(field: str, source: SequenceSource) -> None:
-    """S3-01."""
     with pytest.raises(JobRejected) as error:
         source.check()
     assert error.value.field == field

@@ -47,7 +47,7 @@ def batch(*numbers: int) -> pa.RecordBatch:
 
 
 def commit(folder: Path, committables: Any, *, job: str = "7", token: int = 1, checkpoint: int = 1) -> int:
-    permit = CommitPermit(job, Token(token), CheckpointId(checkpoint))
+    permit = CommitPermit(job, Token(token), CheckpointId(checkpoint), Token(token))
     return ParquetSink(str(folder)).committer().commit(permit, committables)
 
 
@@ -102,7 +102,7 @@ def test_a_committable_is_plain_json_and_counts_its_rows(tmp_path: Path) -> None
 
 
 def test_committing_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
-    """S1-05, S1-06."""
+    """S1-06."""
     sink = writer(tmp_path)
     sink.write(batch(1))
     committables = sink.prepare(1)
@@ -343,7 +343,7 @@ def test_marks_are_few_and_go_with_the_last_manifest_that_may_ask_for_them(tmp_p
     for checkpoint in range(1, 5):
         sink.write(batch(checkpoint))
         prepared += sink.prepare(checkpoint)
-        committer.commit(CommitPermit("7", Token(1), CheckpointId(checkpoint)), prepared[-1:])
+        committer.commit(CommitPermit("7", Token(1), CheckpointId(checkpoint), Token(1)), prepared[-1:])
     other.write(batch(5))
     commit(tmp_path, other.prepare(5))
     assert marks(tmp_path) == [".committed-7-1-other-0-1", ".committed-7-1-out-0-4"]

@@ -328,11 +328,12 @@ def test_a_job_that_would_read_its_own_output_is_refused(tmp_path: Path) -> None
     assert error.value.code == "same-folder"
 
 
-def test_a_url_as_storage_of_a_local_run_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["s3://bucket", "s3:bucket", "gs://bucket/job", "~/job"])
+def test_a_storage_of_another_form_is_refused(tmp_path: Path, storage: str) -> None:
     flow = weir.Dataflow("mistakes")
     flow.source("numbers", Numbers(total=1)).sink("out", weir.ParquetSink(str(tmp_path)))
-    with pytest.raises(weir.JobRejected, match=r"storage.*s3://bucket is a URL"):
-        weir.run_local(flow, storage="s3://bucket")
+    with pytest.raises(weir.JobRejected, match=r"run_local.*storage.*" + storage):
+        weir.run_local(flow, storage=storage)
 
 
 def test_a_window_on_an_authors_own_source_without_watermarks_is_refused(tmp_path: Path) -> None:

@@ -68,9 +68,6 @@ Step = Callable[[weir.Stream], Any]
 
 REFUSED: dict[str, Step] = {
     "aggregate": lambda s: s.key_by("key").aggregate("step", COUNT),
-    "tumbling": lambda s: s.key_by("key").window("step", MINUTE, "n", COUNT),
-    "sliding": lambda s: s.key_by("key").window("step", MINUTE, "n", COUNT, slide=MINUTE / 2),
-    "session": lambda s: s.key_by("key").session_window("step", MINUTE, "n", COUNT),
     "deduplicate": lambda s: s.key_by("key").deduplicate("step", MINUTE, "n"),
     "latest": lambda s: s.key_by("key").latest("step", "n"),
     "interval join": lambda s: (
@@ -134,6 +131,24 @@ def test_a_step_that_would_count_retractions_as_rows_is_refused(step: Step, fact
     assert (error.value.code, error.value.field) == ("changelog-input", "step")
 
 
+#: By step, why it cannot take rows back and what to do instead.
+ADVICE: dict[str, str] = {
+    "deduplicate": r"a later one would have to pass.* Drop duplicates before the aggregate",
+    "latest": r"the row before it would have to come back.* Max of the time",
+    "interval join": r"pairs of a row that is taken back.* Join the rows before the aggregate",
+    "window join": r"pairs of a row that is taken back.* Join the rows before the aggregate",
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_refusal_gives_the_reason_and_another_way(name: str) -> None:
+    """Not behind a table, whose rows no aggregate can subtract."""
+    with pytest.raises(weir.JobRejected, match=ADVICE[name]):
+        REFUSED[name](changes(weir.Dataflow("counts")))
+    with pytest.raises(weir.JobRejected, match=r"as new rows\. Read the column 'op'"):
+        REFUSED[name](table_changes(weir.Dataflow("counts")))
+
+
 @pytest.mark.parametrize("step", FORWARDING.values(), ids=FORWARDING)
 def test_rows_stay_a_changelog_behind_steps_that_pass_op_on(step: Step) -> None:
     with pytest.raises(weir.JobRejected, match="is a changelog"):
@@ -159,19 +174,46 @@ def test_an_aggregate_subtracts_behind_steps_that_pass_op_on(step: Step) -> None
     ],
     ids=["source", "filter", "union", "side output"],
 )
-def test_an_aggregate_refuses_a_changelog_whose_deletions_may_lack_values(step: Step) -> None:
+def test_aggregates_and_windows_refuse_a_changelog_whose_deletions_may_lack_values(step: Step) -> None:
     """Without REPLICA IDENTITY FULL a deletion has its key only, and an update comes without the row before it."""
     source = weir.PostgresChanges("postgresql://weir@db/shop", "orders", "orders", "orders")
     stream = step(weir.Dataflow("counts").source("orders", source))
-    with pytest.raises(weir.JobRejected, match=r"is a changelog: its rows with op 'delete'.* keyed function") as error:
-        stream.key_by("key").aggregate("step", COUNT, changelog=True)
-    assert (error.value.code, error.value.field) == ("changelog-input", "step")
+    keyed = stream.key_by("key")
+    consumers: list[Callable[[], weir.Stream]] = [
+        lambda: keyed.aggregate("step", COUNT, changelog=True),
+        lambda: keyed.window("step", MINUTE, "key", COUNT),
+        lambda: keyed.window("step", MINUTE, "key", COUNT, slide=MINUTE / 2),
+        lambda: keyed.session_window("step", MINUTE, "key", COUNT),
+    ]
+    for consumer in consumers:
+        with pytest.raises(weir.JobRejected, match=r"a changelog: its rows with op 'delete'.* keyed function") as error:
+            consumer()
+        assert (error.value.code, error.value.field) == ("changelog-input", "step")
 
 
 def test_an_aggregate_without_a_changelog_of_its_own_cannot_show_deletions() -> None:
     with pytest.raises(weir.JobRejected, match="add changelog=True") as error:
         changes(weir.Dataflow("counts")).key_by("key").aggregate("step", COUNT)
     assert (error.value.code, error.value.field) == ("changelog-input", "step")
+
+
+LATE = weir.OutputTag("late", pa.schema([("key", pa.int64()), ("n", pa.int64()), ("op", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    "windowed",
+    [
+        lambda s: s.key_by("key").window("windows", MINUTE, "n", COUNT, late_to=LATE),
+        lambda s: s.key_by("key").window("windows", MINUTE, "n", COUNT, slide=MINUTE / 2, late_to=LATE),
+        lambda s: s.key_by("key").session_window("windows", MINUTE, "n", COUNT, late_to=LATE),
+    ],
+    ids=["tumbling", "sliding", "session"],
+)
+def test_the_output_of_a_window_is_no_changelog_and_its_late_rows_are(windowed: Step) -> None:
+    windows = windowed(changes(weir.Dataflow("counts")))
+    windows.key_by("key").latest("latest", "window_start")
+    with pytest.raises(weir.JobRejected, match="is a changelog"):
+        windows.side_output(LATE).key_by("key").latest("late_latest", "n")
 
 
 def test_an_aggregate_of_a_changelog_may_not_have_the_name_of_its_column() -> None:

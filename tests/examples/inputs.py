@@ -1,17 +1,51 @@
-"""Inputs of the flights job as a stage would have written them, without Spark."""
+"""Inputs and parameters of the example pipelines. Tables are as a stage would have written them, without Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+from psycopg import sql
 
 from examples import nycflights
 from examples.schemas import AIRLINES, HISTORY, WEATHER, WEATHER_FILE
 from spark_jobs.sources.splits import InputFolder
+from tests.postgres import address_without_password
+
+#: The outputs of each example, as `Sample.tables` names them.
+OUTPUTS: Final = {
+    "change_capture": ["accounts_copy", "history"],
+    "clickstream": ["sessions", "late_clicks", "views", "late_views"],
+    "enrichment": ["enriched_orders"],
+    "order_payments": ["paid", "late_orders", "late_payments"],
+}
+
+
+def example_params(example: str, folder: Path, database: str) -> dict[str, str]:
+    if example == "clickstream":
+        return {"clicks_dir": str(folder / "clicks"), "output_dir": str(folder)}
+    if example == "order_payments":
+        inputs = {f"{name}_dir": str(folder / name) for name in ("orders", "payments")}
+        return {**inputs, "output_dir": str(folder)}
+    if example == "change_capture":
+        return {"history_dir": str(folder / "history"), "database_url": address_without_password(database)}
+    return {"orders_dir": str(folder / "orders"), "database_url": address_without_password(database)}
+
+
+def drop_example_tables(database: str) -> None:
+    """Removes the tables of all examples, with the replication slot."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'accounts'"
+        )
+        connection.execute("DROP PUBLICATION IF EXISTS accounts")
+        for schema in ("enrichment", "change_capture"):
+            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
 
 def write_input(folder: Path, *splits: pa.Table) -> None:

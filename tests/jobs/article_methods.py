@@ -36,6 +36,16 @@ class Watch(Shared):
         self.flushed.append(values)
 
 
+class Located(weir.spi.Operator):
+    """Adds the subtask that a row has come to."""
+
+    def open(self, context: weir.spi.OperatorContext) -> None:
+        self._index = context.index
+
+    def process(self, input: int, batch: pa.RecordBatch, out: weir.spi.Collector) -> None:
+        out.emit(batch.append_column("subtask", pa.array([self._index] * batch.num_rows, pa.int64())))
+
+
 # ---------------------------------------------------------------- method 1
 
 

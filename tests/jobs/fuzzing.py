@@ -475,7 +475,7 @@ def _disks(faults: Faults) -> Iterator[None]:
     """Slots keep small states, on a disk that fails."""
     with (
         patch(DEPLOYMENT_OF_SLOTS, small_deployment),
-        patch("runtime.launch.local.FileStore", lambda root: SlotDisk(root, faults)),
+        patch("runtime.launch.local.open_store", lambda root: SlotDisk(root, faults)),
     ):
         yield
 

@@ -33,6 +33,7 @@ class Gated(Shared):
     keys: int = 7
     note: Callable[[], Any] = lambda: None  #: called at each opening, in the test's process
     opened: list[Opening] = field(default_factory=list)
+    numbers_rows: bool = False
     bounded = False
     guarantee = "exactly-once"
 

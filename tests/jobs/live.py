@@ -21,13 +21,14 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
+from runtime.io.store import open_store
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.running_aggregate import RunningAggregate
-from runtime.ports import Operator, OperatorContext
+from runtime.ports import Operator, OperatorContext, SnapshotStore
 from runtime.state.backend import SubtaskState
 from tests.waiting import until
 
@@ -92,13 +93,13 @@ class Run:
 @contextmanager
 def running(
     job: CompiledJob,
-    storage: Path,
+    storage: Path | str,
     records: MemoryRunStore | None = None,
     settings: CoordinatorSettings = FAST,
     restart: RestartStrategy | None = None,
     launcher: Launcher | None = None,
     retained: int = 1_000,
-    store: FileStore | None = None,
+    store: SnapshotStore | None = None,
     **options: Any,
 ) -> Iterator[Run]:
     """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `options` goes to the master.
@@ -110,7 +111,7 @@ def running(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
         restart=restart or FixedDelay(attempts=0), retention=RetentionPolicy(retained), **options,
     )  # fmt: skip
-    store = store or FileStore(str(storage))
+    store = store or open_store(str(storage))
     master = JobMaster(config, records, store, launcher or LocalLauncher(), SystemClock())
     exit_codes: list[MasterExitCode] = []
     run = Run(
@@ -126,7 +127,7 @@ def running(
 
 
 def run_to_end(
-    job: CompiledJob, storage: Path, records: MemoryRunStore | None = None, **options: Any
+    job: CompiledJob, storage: Path | str, records: MemoryRunStore | None = None, **options: Any
 ) -> MemoryRunStore:
     """A job that ends by itself. Arguments as of `running`."""
     with running(job, storage, records, **options) as run:

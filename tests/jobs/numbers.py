@@ -64,6 +64,7 @@ class NumbersReader(weir.spi.SourceReader):
         numbers = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
         self._mine = numbers
         self._turn = self._polls = 0
+        self._split = ""
         self._slots = self._table.upsert([pa.array(numbers, pa.int64())]) if numbers else []
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
@@ -82,12 +83,17 @@ class NumbersReader(weir.spi.SourceReader):
                 stop = min(start + count, self._source.total)
                 column[slot] = stop
                 self._table.touch(slot)
+                self._split = str(self._mine[self._turn])
                 values = range(start, stop)
                 keys = [(v * 31 + self._mine[self._turn]) % self._source.keys for v in values]
                 return pa.RecordBatch.from_arrays(
                     [pa.array(keys, pa.int64()), pa.array(values, pa.int64())], schema=SCHEMA
                 )
         return None
+
+    @property
+    def split(self) -> str:
+        return self._split
 
     @property
     def exhausted(self) -> bool:

@@ -19,6 +19,7 @@ from tests.jobs.article_methods import (
     CANDIDATES,
     EmptiedInSnapshot,
     ListBatches,
+    Located,
     VirtualBatches,
     VirtualKeySelector,
     Watch,
@@ -90,16 +91,6 @@ def test_a_subtask_without_a_virtual_key_is_an_error_before_the_start() -> None:
         virtual_keys(64, default_max_parallelism(64), candidates=1)
 
 
-class Located(weir.spi.Operator):
-    """Adds the subtask that a row has come to."""
-
-    def open(self, context: weir.spi.OperatorContext) -> None:
-        self._index = context.index
-
-    def process(self, input: int, batch: pa.RecordBatch, out: weir.spi.Collector) -> None:
-        out.emit(batch.append_column("subtask", pa.array([self._index] * batch.num_rows, pa.int64())))
-
-
 @pytest.mark.parametrize(("default", "groups"), [(3, 128), (100, 256)])
 def test_the_engine_sends_a_virtual_key_to_its_subtask(default: int, groups: int, jobs: Jobs, tmp_path: Path) -> None:
     """S3-08, S3-09, S3-10, S3-11: by the key groups that derive from the parallelism of the job, here 1.5 times."""
@@ -140,7 +131,7 @@ def ours(numbers: Gated, output: Path, watch: Watch, parallelism: int) -> Compil
 def test_virtual_keys_break_the_order_of_a_key_at_a_rescale(
     build: Any, breaks: bool, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """S3-18, S3-25: 20 rows wait at the stop; behind a rescale, rows of their keys form full batches elsewhere.
+    """S3-18: 20 rows wait at the stop; behind a rescale, rows of their keys form full batches elsewhere.
 
     The old virtual keys get no more rows, so their rows still wait when later rows of the same keys are out.
     """
@@ -252,7 +243,7 @@ def test_rows_that_leave_in_the_snapshot_are_lost_with_their_receiver(
 
 @pytest.mark.parametrize("flush_on_barrier", [False, True])
 def test_batches_keep_order_and_rows_from_2_to_3_to_1(flush_on_barrier: bool, tmp_path: Path, jobs: Jobs) -> None:
-    """S3-17, S3-19, S3-25, S3-41, S3-42: a slot ends between buffer and flush at each parallelism."""
+    """S3-17, S3-19, S3-41, S3-42: a slot ends between buffer and flush at each parallelism."""
     numbers, output, storage, sizes = source(200), tmp_path / "out", tmp_path / "state", Notes()
     savepoint: str | None = None
     for number, parallelism in enumerate((2, 3, 1)):

@@ -72,6 +72,18 @@ def summed_changes(stream: weir.Stream) -> weir.Stream:
     return first.key_by("key").aggregate("step", SUM_ID, changelog=True)
 
 
+def windows_of_changes(slide: timedelta | None) -> Step:
+    """Sums of a changelog by window; None: by session."""
+
+    def step(stream: weir.Stream) -> weir.Stream:
+        first = stream.key_by("key", "id", "ts").aggregate("first", {"n": weir.Count()}, changelog=True)
+        if slide is None:
+            return first.key_by("key").session_window("step", HOUR, "ts", SUM_ID)
+        return first.key_by("key").window("step", HOUR, "ts", SUM_ID, slide=slide)
+
+    return step
+
+
 def windowed(**aggregates: Any) -> Step:
     return lambda s: s.key_by("key").window("step", HOUR, "ts", aggregates)
 
@@ -142,6 +154,9 @@ CHANGES: dict[str, tuple[Step, Step, str, str]] = {
     ),
     "now of a changelog": (summed(**SUM_ID), summed_changes, AGGREGATES, "in the checkpoint and CountedSum(id)"),
     "window": (windowed(**SUM_ID), windowed(**SUM_TS), AGGREGATES, OTHER_SUM),
+    "window of a changelog": (
+        windowed(**SUM_ID), windows_of_changes(HOUR), AGGREGATES, "in the checkpoint and CountedSum(id)"
+    ),
     "sliding": (sliding(**SUM_ID), sliding(**SUM_ID, n=weir.Count()), AGGREGATES, "'n', Count(), is not in the"),
     "sessions": (sessions(**SUM_ID), sessions(**SUM_TS), AGGREGATES, OTHER_SUM),
     "time of the latest row": (newest("ts"), newest("ts2"), TIMES, OTHER_TIME),
@@ -195,7 +210,17 @@ def test_a_changed_step_is_refused_in_the_report_and_before_any_slot_starts(tmp_
 
 
 @pytest.mark.parametrize(
-    "step", [counted("key"), connected("key", "key"), summed(**SUM_ID), summed_changes, sliding(**SUM_ID)]
+    "step",
+    [
+        counted("key"),
+        connected("key", "key"),
+        summed(**SUM_ID),
+        summed_changes,
+        sliding(**SUM_ID),
+        windows_of_changes(HOUR),
+        windows_of_changes(HOUR / 2),
+        windows_of_changes(None),
+    ],
 )
 def test_an_unchanged_step_goes_on(tmp_path: Path, step: Step) -> None:
     savepoint, manifest = stopped(tmp_path, step)

@@ -1,6 +1,8 @@
 """A whole job that writes a changelog: what was committed, folded, is the table of results, crashes or not."""
 
 from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from runtime.dataflow.builder import Dataflow
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Max, Min, Sum
+from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb, Gated
 from tests.jobs.live import FAST, running
 from tests.jobs.numbers import Numbers, committed, expected_counts
+
+WINDOW_MS, GAP_MS, LAST_MS = 20, 6, 63
 
 
 def changes(source: Any, output: Path, bomb: Any = None) -> Dataflow:
@@ -46,15 +51,57 @@ def chained(source: Any, output: Path, bomb: Any = None) -> Dataflow:
 
 def expected_groups(source: Numbers) -> dict[int, tuple[int, int, int, int]]:
     """By group: number of keys, sum of their totals, the smallest count, the largest value."""
+    groups: dict[int, list[tuple[int, int, int]]] = {}
+    for n, total, high in _numbers_of_keys(source).values():
+        groups.setdefault(n & 3, []).append((n, total, high))
+    return {group: _summary(keys) for group, keys in groups.items()}
+
+
+def _numbers_of_keys(source: Numbers) -> dict[int, tuple[int, int, int]]:
+    """By key: the number of rows, their sum, the largest."""
     rows = [((v * 31 + split) % source.keys, v) for split in range(source.splits) for v in range(source.total)]
     high = {key: max(v for k, v in rows if k == key) for key, _ in rows}
-    groups: dict[int, list[tuple[int, int, int]]] = {}
-    for key, (n, total) in expected_counts(source).items():
-        groups.setdefault(n & 3, []).append((n, total, high[key]))
-    return {
-        group: (len(keys), sum(total for _, total, _ in keys), min(n for n, _, _ in keys), max(h for _, _, h in keys))
-        for group, keys in groups.items()
-    }
+    return {key: (n, total, high[key]) for key, (n, total) in expected_counts(source).items()}
+
+
+def _summary(keys: Sequence[tuple[int, int, int]]) -> tuple[int, int, int, int]:
+    return len(keys), sum(total for _, total, _ in keys), min(n for n, _, _ in keys), max(high for _, _, high in keys)
+
+
+def windowed(source: Any, output: Path, slide_ms: int | None, bomb: Any = None) -> Dataflow:
+    """Keys in windows of their sums (modulo 64), which change with every row. `slide_ms` None: sessions."""
+    flow = Dataflow("windowed")
+    counted = flow.source("numbers", source).key_by("key").aggregate(
+        "counts", {"n": Count(), "total": Sum("value"), "high": Max("value")}, changelog=True
+    )  # fmt: skip
+    stream = counted if bomb is None else counted.map_batches("bomb", bomb)
+    key, at = (pc.bit_wise_and(pc.field("total"), bits) for bits in (1, LAST_MS))
+    groups = stream.with_columns("grouped", key=key, at=at).key_by("key")
+    aggregates = {"keys": Count(), "total": Sum("total"), "least": Min("n"), "most": Max("high")}
+    size, gap = timedelta(milliseconds=WINDOW_MS), timedelta(milliseconds=GAP_MS)
+    if slide_ms is None:
+        windows = groups.session_window("windows", gap, "at", aggregates)
+    else:
+        windows = groups.window("windows", size, "at", aggregates, slide=timedelta(milliseconds=slide_ms))
+    windows.sink("out", ParquetSink(str(output)))
+    return flow
+
+
+def expected_windows(source: Numbers, slide_ms: int | None) -> dict[tuple[int, int], tuple[int, int, int, int]]:
+    """By group and start of the window, as `expected_groups`."""
+    groups: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    sessions: dict[int, tuple[int, int]] = {}  # by group, the first and last time of its last session
+    for n, total, high in sorted(_numbers_of_keys(source).values(), key=lambda row: row[1] & LAST_MS):
+        group, at = total & 1, total & LAST_MS
+        if slide_ms is not None:
+            starts = range((at - WINDOW_MS) // slide_ms * slide_ms + slide_ms, at + 1, slide_ms)
+        else:
+            first, last = sessions.get(group, (at, at))
+            sessions[group] = (first if at - last <= GAP_MS else at), at
+            starts = range(sessions[group][0], sessions[group][0] + 1)
+        for start in starts:
+            groups.setdefault((group, start), []).append((n, total, high))
+    return {group: _summary(keys) for group, keys in groups.items()}
 
 
 def left_of(output: Path) -> dict[int, tuple[int, ...]]:
@@ -134,3 +181,32 @@ def test_an_aggregate_of_a_changelog_is_exact_after_a_crash_and_a_rescale(
     assert records.state is RunState.FINISHED
     assert left_of(output) == expected_groups(numbers)
     assert {row["op"] for row in committed(output)} == {"insert", "update_before", "update_after", "delete"}
+
+
+@pytest.mark.parametrize("slide_ms", [WINDOW_MS, WINDOW_MS // 4, None], ids=["tumbling", "sliding", "session"])
+def test_windows_of_a_changelog_are_exact_after_a_crash_and_a_rescale(
+    tmp_path: Path, slide_ms: int | None, jobs: Jobs
+) -> None:
+    """S0-07: keys move between windows and groups with every row; the windows fire at the end of the input."""
+    output, storage, bomb, source = tmp_path / "out", tmp_path / "state", Bomb(), Gated(total=50)
+    job = windowed(source, output, slide_ms, bomb).compile(2)
+    with jobs.running(job, storage, restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+        run.wait_for(lambda: run.operator("counts").get("records_in", 0) == 4 * 50)
+        run.checkpoints(1)
+        bomb.arm()
+        source.total = 101
+        run.wait_for(lambda: [outcome for _, outcome, _ in run.records.attempts].count("failed") == 1)
+        run.checkpoints(1)
+        savepoint = run.end("stop")
+    assert committed(output) == []
+    records = MemoryRunStore(token=Token(9), restore_from=savepoint)
+    numbers = Numbers(total=203)
+    jobs.run_to_end(windowed(numbers, output, slide_ms).compile(3), storage, records)
+    fired = {
+        (row["key"], round(row["window_start"].replace(tzinfo=UTC).timestamp() * 1_000)): (
+            row["keys"], row["total"], row["least"], row["most"]
+        )
+        for row in committed(output)
+    }  # fmt: skip
+    assert len(fired) == len(committed(output))
+    assert fired == expected_windows(numbers, slide_ms)

@@ -96,7 +96,7 @@ def test_an_operator_is_closed_once_at_every_end(end: str, tmp_path: Path, jobs:
 
 @pytest.mark.parametrize("place", ["open", "process", "snapshot", "finish"])
 def test_an_operator_that_fails_is_closed_and_so_is_its_neighbour(place: str, tmp_path: Path, jobs: Jobs) -> None:
-    """S0-43: also one whose `open` or `finish` raised."""
+    """S0-43, S2-36: also one whose `open` or `finish` raised; the error names subtask and hook."""
     resources = Resources()
     with jobs.running(job(resources, tmp_path, True, place), tmp_path / "state") as run:
         assert run.join() is MasterExitCode.DONE

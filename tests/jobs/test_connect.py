@@ -83,7 +83,7 @@ def rows_by_bucket(total: int) -> dict[tuple[int, int], list[int]]:
 
 
 def test_two_streams_share_state_and_timers(tmp_path: Path, jobs: Jobs) -> None:
-    """S1-02, S3-20: keys of both sides meet in one subtask; a timer waits for the event time of the slower stream."""
+    """Keys of both sides meet in one subtask; a timer waits for the event time of the slower stream."""
     left, right, bomb, storage = Clocked(total=100), Clocked(total=40), Bomb(), tmp_path / "state"
     restart = weir.FixedDelay(attempts=9, delay_ms=20)
     savepoint: str | None = None

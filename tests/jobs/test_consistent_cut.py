@@ -44,7 +44,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, jobs: Jobs) -> tuple[P
 
 
 def test_state_and_position_are_of_one_instant(checkpoints: tuple[Path, list[Manifest]]) -> None:
-    """S1-20, S3-46, S4-16: in every checkpoint the counts are those of exactly the rows before its barriers."""
+    """S1-20, S3-46, S3-54, S4-01, S4-15, S4-16: one instant in every checkpoint.
+
+    The counts are those of exactly the rows before its barriers.
+    """
     root, manifests = checkpoints
     cuts = [positions_in(manifest, root, SOURCE.splits) for manifest in manifests]
     assert len({tuple(positions) for positions in cuts}) > 2, "taken while records flowed"

@@ -13,7 +13,7 @@ from tests.jobs.test_kafka import PHASES, MortalSink
 
 
 def test_a_job_whose_slots_end_at_each_phase_appends_every_row_once(jobs: Jobs, tmp_path: Path) -> None:
-    """S1-05, S1-43: each end is followed by a restart from the newest checkpoint."""
+    """S1-06: each end is followed by a restart from the newest checkpoint."""
     table, go = tmp_path / "table", tmp_path / "go"
     deaths = Deaths(*(f"out: {phase}" for phase in PHASES))
     source = Numbers(total=400, unbounded=True, batch=5, slow_until=str(go))

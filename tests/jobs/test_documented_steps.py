@@ -21,7 +21,7 @@ PAYMENTS = [
 
 
 def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
-    """Union, both joins, sessions, a function with two streams, side outputs and late rows. Shows S3-20."""
+    """Union, both joins, sessions, a function with two streams, side outputs and late rows."""
     inputs = {"orders": ORDERS[::2], "web_orders": ORDERS[1::2], "payments": PAYMENTS}
     for name, rows in inputs.items():
         (tmp_path / "in" / name).mkdir(parents=True)

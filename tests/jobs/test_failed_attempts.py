@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -52,7 +53,7 @@ def exact(source: Gated, output: Path) -> bool:
 def test_recovery_starts_from_the_newest_checkpoint_after_a_bounded_source_has_ended(
     tmp_path: Path, jobs: Jobs
 ) -> None:
-    """S0-12, S3-50: checkpoints go on, and nothing is read again from before the newest of them."""
+    """S0-12, S3-50, S4-47: checkpoints go on, and nothing is read again from before the newest of them."""
     source, bomb, storage, output = Gated(total=100), Bomb(), tmp_path / "state", tmp_path / "out"
     compiled_job = job(source, bomb, 2, out=ParquetSink(str(output)), table=ParquetSink(str(tmp_path / "table")))
     with jobs.running(compiled_job, storage, restart=AGAIN) as run:
@@ -175,7 +176,7 @@ def test_a_commit_that_fails_in_one_subtask_is_repeated_after_a_restart(tmp_path
 def test_the_output_of_a_checkpoint_becomes_visible_with_its_completion(tmp_path: Path, jobs: Jobs) -> None:
     """S1-29: files of several subtasks are one unit, which no file enters later and none leaves.
 
-    While they are renamed, one after the other, a reader of the folder sees some: it has no transaction (S1-30).
+    While they are renamed, one after the other, a reader of the folder sees some: it has no transaction.
     """
     source, output = Gated(total=0), tmp_path / "out"
 
@@ -220,7 +221,7 @@ class FailsInSnapshot(Operator):
 
     def snapshot(self, checkpoint: int) -> None:
         if self._fails and not self._failures.values:
-            until(lambda: any(self._output.glob(".*.pending")))
+            until(lambda: any(self._output.glob(".weir-passing-1-out-*.pending")))
             self._failures.add(checkpoint)
             raise RuntimeError("no snapshot")
 
@@ -231,13 +232,22 @@ def listing(folder: Path) -> set[str]:
 
 
 def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path, jobs: Jobs) -> None:
-    """S1-50, S1-39: before the next attempt opens anything, what no manifest names is gone and the rest is visible."""
+    """S1-13, S1-39, S1-50, S1-54: before the next attempt opens anything.
+
+    What no manifest names is gone, the rest is visible, and files of others stay.
+    """
     output = tmp_path / "out"
     source = Gated(total=200, note=lambda: listing(output))
     flow = Dataflow("passing")
-    passed = flow.source("numbers", source).map_batches("passes", lambda batch: batch)
+    numbers = flow.source("numbers", source)
+    dealt = numbers.partition_custom(lambda batch, slots: np.asarray(batch["key"]) % slots, "key")
+    passed = dealt.map_batches("passes", lambda batch: batch)  # slots that exchange nothing would restart apart
     passed.sink("out", ParquetSink(str(output)))
     failures = Notes()
+    output.mkdir()
+    foreign = {".weir-other-1-out-0-1.pending", ".weir-passing-1-other-0-1.pending", "notes.txt"}
+    for name in foreign:
+        (output / name).touch()
     compiled_job = with_operator(flow.compile(2), "passes", lambda: FailsInSnapshot(output, failures))
     with jobs.running(compiled_job, tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
         run.wait_for(lambda: run.operator("out").get("records_in") == 4 * 200)
@@ -247,7 +257,7 @@ def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path, jobs: Jobs) -
         run.wait_for(lambda: run.records.live["restarts"] == 1 and run.operator("out").get("records_in") == 4 * 200)
         run.end("drain")
     openings = [opening for opening in source.opened if opening.token == 2]
-    assert [opening.noted for opening in openings] == [set()] * 2
+    assert [opening.noted for opening in openings] == [foreign] * 2, "of other jobs and sinks, and of people"
     assert sorted(row["value"] for row in committed(output)) == sorted(list(range(200)) * 4)
 
 

@@ -46,7 +46,7 @@ def fail_once(run: Run, source: Gated, bomb: Bomb) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "compacted"])
 def test_files_in_progress_survive_failures_stops_and_rescales(tmp_path: Path, jobs: Jobs, kind: str) -> None:
-    """S1-41, S1-44, S1-52, S1-53: nothing is visible before the end, and then each row once; old copies are removed."""
+    """S1-52, S1-53: nothing is visible before the end, and then each row once; old copies are removed."""
     out = tmp_path / "out"
     sinks: dict[str, Any] = {
         "json": weir.JsonLinesSink(str(out), **NO_LIMITS),

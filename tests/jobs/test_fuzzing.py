@@ -30,14 +30,14 @@ def check_cases() -> None:
 
 @pytest.mark.parametrize("share", range(3))
 def test_a_random_job_is_exact(share: int) -> None:
-    """S1-02, S3-20, S4-02: over deaths, failed writes, rescales, takeovers and restored savepoints."""
+    """S3-20: over deaths, failed writes, rescales, takeovers and restored savepoints."""
     check_cases()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(16))
 def test_more_random_jobs_are_exact(share: int) -> None:
-    """S1-02, S3-20, S4-02."""
+    """S3-20."""
     check_cases()
 
 

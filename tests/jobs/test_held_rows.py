@@ -1,6 +1,7 @@
 """Whole jobs in which an operator holds rows for a while, open requests and micro-batches: ended, stopped, crashed."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -13,6 +14,7 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
+from runtime.core.job.key_groups import default_max_parallelism, key_group_owner
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.snapshot.manifest import FinishedState, Manifest
@@ -22,6 +24,8 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.ports import Collector, Operator
+from runtime.state.index.hashing import key_groups
+from tests.jobs.article_methods import Located
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb, Gated
 from tests.jobs.live import FAST, running, with_operator
@@ -29,6 +33,8 @@ from tests.jobs.numbers import SCHEMA, Numbers, committed
 from tests.shared import Notes
 
 SPLITS = 4
+GROUPS = default_max_parallelism(3)
+MAX_LATENCY_S = 8.0  #: with checkpoints every 200 ms, on a busy machine
 
 
 @dataclass
@@ -62,7 +68,7 @@ def batched(source: Any, output: Path, sizes: Notes, **limits: Any) -> Dataflow:
 
     flow = Dataflow("batched")
     numbers = flow.source("numbers", source).key_by("key")
-    numbers.batches("bulk", bulk, **limits).sink("out", ParquetSink(str(output)))
+    numbers.batches("bulk", bulk, **limits).transform("located", Located).sink("out", ParquetSink(str(output)))
     return flow
 
 
@@ -234,11 +240,11 @@ def test_open_requests_survive_a_crash(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- micro-batches
 
 
-def test_batches_leave_full_and_the_last_ones_at_the_end(tmp_path: Path) -> None:
-    """S3-14, S3-16."""
+def test_batches_leave_full_and_the_last_ones_at_the_end(tmp_path: Path, jobs: Jobs) -> None:
+    """S3-14, S3-15, S3-16, S3-43: no batch is larger, although their time is far away."""
     source, sizes = Numbers(total=500, splits=SPLITS), Notes()
     flow = batched(source, tmp_path / "out", sizes, max_rows=64, max_wait_ms=60_000)
-    run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST)
+    jobs.run_to_end(flow.compile(2), tmp_path / "state")
     assert found(tmp_path / "out") == rows_of(source)
     assert [size for size in sizes.values if size != 64] == [size for size in sizes.values if size < 64]
     assert sum(size < 64 for size in sizes.values) <= 2
@@ -262,17 +268,21 @@ def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bou
 
 
 def test_a_trickle_leaves_although_nothing_more_comes(tmp_path: Path, jobs: Jobs) -> None:
-    """S3-14, S3-37: after the time, by the slot's own clock."""
+    """S3-04, S3-14, S3-37: after the time, by the slot's own clock; rows are visible within seconds."""
     output, sizes = tmp_path / "out", Notes()
-    flow = batched(Gated(total=3), output, sizes, max_rows=1_000, max_wait_ms=20)
+    source = Gated(total=0)
+    flow = batched(source, output, sizes, max_rows=1_000, max_wait_ms=20)
     with jobs.running(flow.compile(2), tmp_path / "state") as run:
+        run.checkpoints(1)
+        source.total, began = 3, time.monotonic()
         run.wait_for(lambda: len(found(output)) == 12)
+        assert time.monotonic() - began < MAX_LATENCY_S
         run.end("stop")
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 1)])
 def test_rows_that_wait_move_with_their_keys_over_a_rescale(tmp_path: Path, old: int, new: int, jobs: Jobs) -> None:
-    """S3-17, S3-25, S3-39: none is lost, and the order of a key holds."""
+    """S3-17, S3-25, S3-39: none is lost, the order of a key holds, and its rows leave where its new rows come."""
     output, sizes = tmp_path / "out", Notes()
     halted = batched(Gated(total=30, splits=1), output, sizes, max_rows=1_000, max_wait_ms=60_000)
     with jobs.running(halted.compile(old), tmp_path / "state") as run:
@@ -282,8 +292,12 @@ def test_rows_that_wait_move_with_their_keys_over_a_rescale(tmp_path: Path, old:
     records = MemoryRunStore(token=Token(2), restore_from=savepoint)
     flow = batched(Numbers(total=60, splits=1), output, sizes, max_rows=8, max_wait_ms=60_000)
     jobs.run_to_end(flow.compile(new), tmp_path / "state", records)
+    rows = committed(output)
     assert found(output) == rows_of(Numbers(total=60, splits=1))
-    assert keys_rise(committed(output))
+    assert keys_rise(rows)
+    keys = pa.record_batch({"key": pa.array([row["key"] for row in rows], pa.int64())})
+    homes = [key_group_owner(group, GROUPS, new) for group in key_groups(keys, ["key"], GROUPS).tolist()]
+    assert [row["subtask"] for row in rows] == homes
 
 
 def test_rows_that_wait_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Container
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.operators.aggregates import Count
 from tests.jobs import live
+from tests.small_states import DEPLOYMENT_OF_SLOTS, small_deployment
+from tests.task.tasks import CREDIT
 
 SCHEMA: Final = pa.schema([("key", pa.int64()), ("at", pa.int64())])
 KEYS: Final = 10
@@ -57,6 +60,8 @@ class SlowListings:
 
 @pytest.fixture
 def slow_listings(monkeypatch: pytest.MonkeyPatch) -> SlowListings:
+    """With credit for all rows: slot 0 would not list while slot 1, which hangs, returns none."""
+    monkeypatch.setattr(DEPLOYMENT_OF_SLOTS, partial(small_deployment, flow=CREDIT))
     gate, files = SlowListings(), LocalFolder.files
 
     def listed(folder: LocalFolder, known: Container[str] = ()) -> list[ListedFile]:

@@ -48,7 +48,7 @@ def read_rows(manifest: Manifest, root: Path) -> int:
 
 @pytest.mark.parametrize("join", [interval_join, window_join])
 def test_each_checkpoint_of_a_join_holds_every_row_that_was_read(tmp_path: Path, jobs: Jobs, join: Join) -> None:
-    """S4-02, S3-31: also after a SIGKILL, from whose newest checkpoint the pairs are exact."""
+    """S4-15: also after a SIGKILL, from whose newest checkpoint the pairs are exact."""
     left, right, deaths, storage = Clocked(0, keys=KEYS), Clocked(0, keys=KEYS), Deaths(), tmp_path / "state"
     flow = weir.Dataflow("joins")
     first = flow.source("left", left).map_batches("dies", Dies(deaths)).key_by("key")

@@ -107,7 +107,7 @@ def pairs_of(left: Multiset[Record], right: Multiset[Record]) -> Multiset[tuple[
 
 
 def test_an_interval_join_is_exact(tmp_path: Path, jobs: Jobs) -> None:
-    """S1-02, S3-20: through a SIGKILL on Spark at each parallelism; 3 → 7 → 1 with state (on Spark 3 → 4 → 1)."""
+    """S3-20: through a SIGKILL on Spark at each parallelism; 3 → 7 → 1 with state (on Spark 3 → 4 → 1)."""
     left, right, deaths, storage = Clocked(total=200), Clocked(total=120), Deaths(), tmp_path / "state"
     restart = weir.FixedDelay(attempts=9, delay_ms=20)
     savepoint: str | None = None

@@ -4,7 +4,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +106,7 @@ class Played:
         return SlotStatus(phase=SlotPhase.READY)
 
     def launch(
-        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
+        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[int | None, str], None]
     ) -> None:
         slots = range(job.graph.parallelism)
         self.attempts.append([PlayedSlot(index, token, secret, master) for index in slots])
@@ -115,7 +115,7 @@ class Played:
         for slot in self.attempts[-1]:
             slot.close()
 
-    def rest(self, lost_slot: int | None) -> None:
+    def rest(self, lost_slot: int | None, kept: Collection[int] = ()) -> None:
         self.stop()
 
 

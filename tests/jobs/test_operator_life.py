@@ -187,7 +187,7 @@ def test_reports_of_checkpoints_hold_what_the_page_shows(tmp_path: Path, jobs: J
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_any_number_of_subtasks_gives_the_same_answer(tmp_path: Path, jobs: Jobs, parallelism: int) -> None:
-    """S4-05, S4-08: one graph, so many instances of each operator over partitions of the stream."""
+    """S4-08: one graph, so many instances of each operator over partitions of the stream."""
     source = Numbers(total=1_000, batch=20, keys=50)
     compiled = counts(source, tmp_path / "out").compile(parallelism)
     records = jobs.run_to_end(compiled, tmp_path / "state")

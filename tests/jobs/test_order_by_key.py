@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
@@ -16,6 +17,7 @@ from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, key_group_owner
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
 from runtime.io.memory.run_store import MemoryRunStore
+from runtime.operators.functions.keyed_process import KeyedProcessFunction
 from runtime.state.index.hashing import key_groups
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb
@@ -117,3 +119,37 @@ def test_a_subtask_batches_the_rows_of_many_keys(tmp_path: Path, jobs: Jobs) -> 
     full = [batch for stream in streams.values() for batch in stream[:-1]]
     assert {batch.num_rows for batch in full} == {200}
     assert min(len(batch["key"].unique()) for batch in full) > 50
+
+
+class Home(KeyedProcessFunction):
+    """Notes which keys come to which subtask."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def process(self, row: dict[str, Any], context: Any, out: Any) -> None:
+        self._notes.add((context.index, row["key"]))
+
+
+#: By parallelism, the keys 0 to 19 of each subtask, for 8 key groups. A checkpoint of any age relies on them.
+HOMES = {
+    2: {0: {0, 6, 19}, 1: set(range(20)) - {0, 6, 19}},
+    3: {0: {0, 19}, 1: {1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18}, 2: {2, 3, 8, 17}},
+}
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_key_group_lies_with_one_subtask_by_a_hash_that_never_changes(
+    tmp_path: Path, jobs: Jobs, parallelism: int
+) -> None:
+    """S3-12, S3-22: keys of a group are never apart, and each group is where it has always been."""
+    notes, flow = Notes(), Dataflow("homes", max_parallelism=8)
+    rows = flow.source("numbers", Numbers(total=40, keys=20)).key_by("key")
+    rows.batches("same", lambda batch: batch, max_rows=1, max_wait_ms=0).key_by("key").process(
+        "homes", lambda: Home(notes), SCHEMA
+    ).sink("out", ParquetSink(str(tmp_path / "out")))
+    jobs.run_to_end(flow.compile(parallelism), tmp_path / "state")
+    homes = defaultdict[int, set[int]](set)
+    for index, key in notes.values:
+        homes[index].add(key)
+    assert homes == HOMES[parallelism]

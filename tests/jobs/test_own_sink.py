@@ -1,17 +1,19 @@
 """A sink that somebody writes for a target of their own, in two classes: what the ports ask of it is enough."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import weir
-from tests.jobs.gated import Bomb, Gated
-from tests.jobs.live import positions_in, running
-from tests.jobs.numbers import expected_counts
+from tests.jobs.conftest import Jobs
+from tests.jobs.gated import Gated
+from tests.jobs.live import positions_in
+from tests.jobs.mortal import Deaths, Mortal
 
 
 @dataclass(frozen=True)
@@ -74,23 +76,41 @@ def visible(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
-def test_a_sink_of_ones_own_is_exact_over_crashes_and_a_drain(tmp_path: Path) -> None:
-    """S1-35, S1-21, S1-24: thirty lines of file handling, and nothing about barriers in them."""
-    source, bomb, folder = Gated(total=100), Bomb(), tmp_path / "lines"
+@dataclass(frozen=True)
+class MortalLines(LinesSink):
+    """Ends the process of a subtask that is about to commit."""
+
+    deaths: Deaths = field(default_factory=Deaths)
+
+    def committer(self) -> LinesCommitter:
+        return _MortalCommitter(self.folder, Mortal(self.deaths, "out"))
+
+
+class _MortalCommitter(LinesCommitter):
+    def __init__(self, folder: Path, mortal: Mortal) -> None:
+        super().__init__(folder)
+        self._mortal = mortal
+
+    def commit(self, permit: weir.spi.CommitPermit, committables: Sequence[Any]) -> int:
+        self._mortal.at("commit")
+        return super().commit(permit, committables)
+
+
+def test_a_sink_of_ones_own_is_exact_over_crashes_and_a_drain(tmp_path: Path, jobs: Jobs) -> None:
+    """S1-21, S1-24, S1-35: thirty lines of file handling, and nothing about barriers in them.
+
+    A slot ends between the record of a checkpoint and its commit: what was prepared is named in the checkpoint.
+    """
+    source, deaths, folder = Gated(total=100), Deaths(), tmp_path / "lines"
     flow = weir.Dataflow("lines")
-    keyed = flow.source("numbers", source).map_batches("bomb", bomb).key_by("key")
-    counted = keyed.aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")})
-    counted.sink("out", LinesSink(folder))
-    with running(flow.compile(2), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=20)) as run:
+    flow.source("numbers", source).sink("out", MortalLines(folder, deaths))
+    with jobs.running(flow.compile(2), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=20)) as run:
         for token in (2, 3):
             run.checkpoints(2)
-            bomb.arm()
+            deaths.add("out: commit")
             source.total += 60
             run.wait_for(lambda token=token: run.records.token == token)  # type: ignore[misc]
         run.wait_for(lambda: positions_in(run.manifests[-1], tmp_path / "state", 4) == [source.total] * 4)
         run.end("drain")
-    rows = visible(folder)
-    assert len({(row["key"], row["n"]) for row in rows}) == len(rows), "an update was written twice"
-    last = {row["key"]: (row["n"], row["total"]) for row in sorted(rows, key=lambda row: int(row["n"]))}
-    assert last == expected_counts(source.numbers)
+    assert Counter(row["value"] for row in visible(folder)) == dict.fromkeys(range(source.total), source.splits)
     assert not list(folder.glob("_*")), "nothing is left half-way"

@@ -113,7 +113,7 @@ def is_complete(output: Path, accounts: Accounts) -> bool:
 
 
 def test_changes_arrive_once_though_slots_end_at_each_phase(jobs: Jobs, accounts: Accounts, tmp_path: Path) -> None:
-    """S1-22, S1-43, S4-50: then the job goes on from savepoints at other parallelisms."""
+    """S1-06, S1-22, S4-50: then the job goes on from savepoints at other parallelisms."""
     output, storage, restart, deaths = (
         tmp_path / "out",
         tmp_path / "state",
@@ -168,7 +168,7 @@ class Writer:
 def test_a_copy_of_the_table_is_exact_with_a_concurrent_writer(
     jobs: Jobs, accounts: Accounts, database_url: str, tmp_path: Path
 ) -> None:
-    """S1-22, S1-25, S1-43: slots end within the initial rows and at each phase; parallelism 2 -> 3."""
+    """S1-06, S1-22: slots end within the initial rows and at each phase; parallelism 2 -> 3."""
     storage, restart, deaths = tmp_path / "state", FixedDelay(attempts=100, delay_ms=30), Deaths()
     accounts.run(f"CREATE TABLE {accounts.name}_copy (LIKE {accounts.name} INCLUDING ALL)")
     accounts.run(f"INSERT INTO {accounts.name} SELECT n, 0 FROM generate_series(2000000, 2003000) AS n")

@@ -54,10 +54,10 @@ def ended(flow: Dataflow, storage: Path, jobs: Jobs = THREADS) -> Path:
 
 
 def restored(
-    flow: Dataflow, place: Path, storage: Path, *, allow_unmapped: bool = False, jobs: Jobs = THREADS
+    flow: Dataflow, place: Path | str, storage: Path, *, allow_unmapped: bool = False, jobs: Jobs = THREADS
 ) -> MemoryRunStore:
     """The job, run to its end from the savepoint in `place`, at another parallelism."""
-    name = place.name if place.parent == storage else str(place)
+    name = place.name if isinstance(place, Path) and place.parent == storage else str(place)
     records = MemoryRunStore(token=Token(9), restore_from=name)
     with jobs.running(flow.compile(3), storage, records, allow_unmapped=allow_unmapped) as run:
         exit_code = run.join()
@@ -133,6 +133,17 @@ def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_
     assert restored(flow(before=False), last, tmp_path / "state", jobs=jobs).state is RunState.FINISHED
 
 
+def test_another_number_of_key_groups_is_refused_before_anything_starts(tmp_path: Path, jobs: Jobs) -> None:
+    """S3-23: state of a key would be looked for elsewhere."""
+    savepoint = taken(counts(HALF, tmp_path / "out"), tmp_path / "state", jobs=jobs)
+    flow = counts(WHOLE, tmp_path / "out")
+    flow.max_parallelism = 64
+    with pytest.raises(WeirError, match="the checkpoint has 128 key groups, the job 64"):
+        restored(flow, savepoint, tmp_path / "state", jobs=jobs)
+    restored(counts(WHOLE, tmp_path / "out"), savepoint, tmp_path / "state", jobs=jobs)
+    assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
+
+
 def with_two_sinks(source: Any, output: Path, bomb: Bomb, copies: str = "copies") -> Dataflow:
     """The counts, written twice into one folder."""
     flow = Dataflow("counts")
@@ -193,9 +204,10 @@ def moved(original: Path, tmp_path: Path) -> Path:
     return shutil.copytree(original / "savepoint", tmp_path / "backups" / "before the upgrade")
 
 
-def test_a_savepoint_that_was_moved_restores_and_is_only_read(moved: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_uri", [True, False])
+def test_a_savepoint_that_was_moved_restores_and_is_only_read(moved: Path, tmp_path: Path, is_uri: bool) -> None:
     before = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
-    restored(counts(WHOLE, tmp_path / "out"), moved, tmp_path / "elsewhere")
+    restored(counts(WHOLE, tmp_path / "out"), moved.as_uri() if is_uri else moved, tmp_path / "elsewhere")
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
     assert {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()} == before
 
@@ -226,6 +238,18 @@ def test_it_is_a_savepoint_of_the_job_from_then_on(moved: Path, tmp_path: Path) 
     shutil.rmtree(moved)
     (home,) = storage.glob("savepoint-*")
     restored(counts(WHOLE, tmp_path / "again"), home, storage)
+
+
+def test_a_copy_that_is_damaged_is_made_again(moved: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "elsewhere"
+    restored(counts(WHOLE, tmp_path / "out"), moved, storage)
+    (home,) = storage.glob("savepoint-*")
+    file = max(home.rglob("*.arrow"), key=lambda path: path.stat().st_size)
+    data = file.read_bytes()
+    file.write_bytes(data[:-10])
+    restored(counts(WHOLE, tmp_path / "again"), moved, storage)
+    assert file.read_bytes() == data
+    assert final_counts(tmp_path / "again") == expected_counts(WHOLE)
 
 
 def test_a_savepoint_of_another_job_is_refused(moved: Path, tmp_path: Path) -> None:

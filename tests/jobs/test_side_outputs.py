@@ -81,7 +81,7 @@ def job(source: Clocked, bomb: Bomb, folder: Path, slide_ms: int, parallelism: i
 def test_each_row_comes_once_in_its_output(
     slide_ms: int, parallelisms: tuple[int, ...], tmp_path: Path, jobs: Jobs
 ) -> None:
-    """S3-20, S1-02: through a crash at each parallelism, and rescales. Spark has four cores here, so 4 stands for 7."""
+    """S3-20: through a crash at each parallelism, and rescales. Spark has four cores here, so 4 stands for 7."""
     most = 7 if jobs.launcher is None else 4
     source, bomb, storage = Clocked(total=400), Bomb(), tmp_path / "state"
     savepoint: str | None = None

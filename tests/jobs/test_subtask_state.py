@@ -81,6 +81,7 @@ class Tally(Shared):
     """Makes functions that pass rows on, count them in a list, tell of themselves in a union, and keep the rules."""
 
     union: bool = True
+    stamps: bool = False  #: each subtask adds its index to the rules, so that the copies differ
     opened: list[Opened] = field(default_factory=list)
     told: list[int] = field(default_factory=list)  #: every rule that a subtask heard of
 
@@ -108,6 +109,8 @@ class _Tally(BroadcastProcessFunction):
             context.index, context.parallelism, context.restored, self._seen.get(), parts, dict(self._rules.items())
         )
         self._tally.on_open(opening)
+        if self._tally.stamps:
+            self._rules[STAMP] = self._index
 
     def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
         self._rows += 1
@@ -124,6 +127,7 @@ class _Tally(BroadcastProcessFunction):
 
 
 RULES = Numbers(total=5, splits=1)
+STAMP = -1
 KNOWN = {value: value * 31 % 7 for value in range(5)}
 
 
@@ -152,7 +156,7 @@ def given_up(run: Run) -> int:
 
 
 def test_a_plain_rescale_loses_nothing_of_any_kind(tmp_path: Path, jobs: Jobs) -> None:
-    """S0-61, S3-27, S3-33, S3-34: 2 subtasks, then 3, then 1, with lists, unions, rules; no checkpoint is given up."""
+    """S0-61, S1-16, S3-27, S3-33, S3-34, S4-49: 2 subtasks, then 3, then 1, with lists, unions and rules."""
     output, storage, savepoint = tmp_path / "out", tmp_path / "state", ""
     before: list[Any] = []
     for number, parallelism in enumerate((2, 3, 1), start=1):
@@ -243,11 +247,12 @@ def test_what_a_person_asks_for_while_a_union_is_partly_finished(
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_rules_and_lists_of_what_still_runs_are_assigned_anew(tmp_path: Path, parallelism: int, jobs: Jobs) -> None:
-    """S0-51, S0-55, S0-56, S0-57, S0-58: subtask 0 has finished, and yet every new one holds the rules."""
+    """S0-17, S0-51, S0-55, S0-56, S0-57, S0-58: subtask 0 has finished; all hold the rules of the other."""
     source, output, storage = Uneven(total=20), tmp_path / "out", tmp_path / "state"
-    compiled = job(source, RULES, Tally(union=False), output).compile(2)
+    compiled = job(source, RULES, Tally(union=False, stamps=True), output).compile(2)
     with jobs.running(compiled, storage) as run:
         run.wait_for(lambda: written(output) == 80 and _partly(run))
+        run.checkpoints(2)
         partly = next(c for c in reversed(run.records.completed) if _is_partly(c.manifest))
     first, second = snapshots_of(partly.manifest)
     assert (first.finished, second.finished) == (True, False)
@@ -255,7 +260,7 @@ def test_rules_and_lists_of_what_still_runs_are_assigned_anew(tmp_path: Path, pa
     source.gate.open()
     jobs.run_to_end(job(source, RULES, tally, output).compile(parallelism), storage, records)
     assert records.state is RunState.FINISHED
-    assert all(o.rules == KNOWN for o in tally.opened)
+    assert all(o.rules == KNOWN | {STAMP: 1} for o in tally.opened)
     assert len(tally.opened) == parallelism
     assert [value for o in tally.opened for value in o.seen] == list(second.lists["seen"])
     assert written(output) == 80

@@ -27,7 +27,7 @@ def rows_counted(manifest: Manifest, root: Path) -> int:
 
 
 def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4-02, S3-31."""
+    """S4-02."""
     monkeypatch.setattr(KeyedTable, "is_mostly_changed", False)
     flow = Dataflow("tidying")
     numbers = flow.source("numbers", SequenceSource(keys=KEYS, rows_per_second=ROWS_PER_SECOND))

@@ -96,7 +96,7 @@ def sessions(gap_ms: int) -> tuple[Windows, str]:
     ids=["tumbling", "sliding", "uneven", "session"],
 )
 def test_every_window_comes_once_and_is_right(tmp_path: Path, window: Windows, answer: str) -> None:
-    """S0-34, S3-20: over a crash, and a rescale from two slots to three; nothing is added to the graph."""
+    """S3-20: over a crash, and a rescale from two slots to three; nothing is added to the graph."""
     output, source, bomb = tmp_path / "out", Clocked(total=400), Bomb()
     job = Dataflow("windows")
     rows = job.source("numbers", source).map_batches("spread", spread).map_batches("bomb", bomb)

@@ -91,7 +91,7 @@ def nothing_pending(folder: Path) -> bool:
 
 
 def test_three_cascaded_sinks_end_with_one_checkpoint_that_restores(tmp_path: Path, jobs: Jobs) -> None:
-    """S0-36, S1-48: nothing is visible before its record; a new run commits all three from it, and again."""
+    """S0-31, S0-36: nothing is visible before its record; a new run commits all three from it, and again."""
     deaths = Deaths("first: commit epoch")
     cascade_job = cascade(SOURCE, tmp_path, deaths)
     with jobs.running(cascade_job, tmp_path / "state", settings=ASKED) as run:
@@ -123,7 +123,7 @@ BY_THE_MASTER = [
 
 
 def test_an_end_between_any_two_phases_of_the_last_checkpoint(tmp_path: Path, jobs: Jobs) -> None:
-    """S0-36, S1-05, S1-31: on Spark by SIGKILL of the slot. The master commits again at each restore."""
+    """S0-21, S0-31, S0-36, S1-05, S1-31, S1-51: on Spark by SIGKILL of the slot. The master commits at each restore."""
     deaths = Deaths(*BEFORE_THE_RECORD, *BY_THE_MASTER)
     cascade_job = cascade(SOURCE, tmp_path, deaths)
     records = jobs.run_to_end(cascade_job, tmp_path / "state", settings=ASKED, restart=AGAIN)
@@ -135,7 +135,7 @@ def test_an_end_between_any_two_phases_of_the_last_checkpoint(tmp_path: Path, jo
 
 @pytest.mark.parametrize("uid", SINKS)
 def test_a_slot_ends_while_it_commits_in_mid_stream(uid: str, tmp_path: Path, jobs: Jobs) -> None:
-    """S0-31, S0-36: checkpoints of a stream that goes on; the slot of one sink ends before and after its commit."""
+    """Checkpoints of a stream that goes on; the slot of one sink ends before and after its commit."""
     source, bomb = Gated(total=50), Bomb()
     deaths = Deaths()
     with jobs.running(cascade(source, tmp_path, deaths, bomb), tmp_path / "state", restart=AGAIN) as run:

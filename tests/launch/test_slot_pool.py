@@ -20,7 +20,7 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
-from runtime.launch.member import StartSlot, serve_slots
+from runtime.launch.member import PoolMemberFailed, StartSlot, serve_slots
 from runtime.launch.slot_pool import SlotPool
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
@@ -31,6 +31,7 @@ from tests.waiting import until
 
 PATIENCE_S = 60.0
 FIRST, SECOND = StartSlot(0, 7, "one", "here"), StartSlot(0, 8, "two", "there")
+Reports = list[tuple[int | None, str]]
 
 
 def of_slot(attempt: StartSlot, slot: int) -> StartSlot:
@@ -46,13 +47,17 @@ class Death(Exception):
 
 @dataclass
 class Member:
-    """A thread that stands by, and runs a slot until it may go on. `fails`: the slot raises then."""
+    """A thread that stands by, and runs a slot until it may go on. `fails`: the slot raises then.
+
+    `starts`: of slots, and of the attempts that a slot continues in.
+    """
 
     pool: SlotPool
     number: int
     fails: bool = False
     starts: list[StartSlot] = field(default_factory=list)
     goes_on: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    ends: list[str] = field(default_factory=list)  #: why the slot is to end
 
     def __post_init__(self) -> None:
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -61,13 +66,23 @@ class Member:
     def _serve(self) -> None:
         error = ""
         try:
-            serve_slots(self.pool.address, self.number, self._run)
+            serve_slots(self.pool.address, self.number, self._open)
         except Death as death:
             error = repr(death)
         self.pool.on_end(self.number, error)
 
-    def _run(self, start: StartSlot) -> None:
+    def _open(self, start: StartSlot) -> "Member":
         self.starts.append(start)
+        return self
+
+    def resume(self, token: Token, secret: str, master: str) -> bool:
+        self.starts.append(StartSlot(self.slot, token, secret, master))
+        return True
+
+    def end(self, reason: str) -> None:
+        self.ends.append(reason)
+
+    def run(self) -> None:
         self.goes_on.acquire(timeout=PATIENCE_S)
         if self.fails:
             raise Death
@@ -87,6 +102,14 @@ def pool() -> Iterator[SlotPool]:
     pool.dismiss_members()
 
 
+@pytest.fixture
+def spared() -> Iterator[SlotPool]:
+    """With a spare."""
+    pool = SlotPool(Token(7), 2, "127.0.0.1", itertools.count(), 1)
+    yield pool
+    pool.dismiss_members()
+
+
 def started(pool: SlotPool) -> list[int]:
     """The numbers of the members that are to be started."""
     return pool.replace_members(0)[1]
@@ -99,10 +122,10 @@ def members_of(pool: SlotPool) -> list[Member]:
     return members
 
 
-def run_attempt(pool: SlotPool, members: list[Member], attempt: StartSlot = FIRST) -> list[str | None]:
+def run_attempt(pool: SlotPool, members: list[Member], attempt: StartSlot = FIRST) -> Reports:
     """Starts an attempt on all members. Returns its reports."""
-    reports: list[str | None] = []
-    pool.start_slots(attempt, reports.append)
+    reports: Reports = []
+    pool.start_slots(attempt, lambda slot, error: reports.append((slot, error)))
     until(lambda: all(member.runs(attempt) for member in members))
     return reports
 
@@ -112,7 +135,7 @@ def test_members_run_one_slot_after_the_other_and_leave_when_dismissed(pool: Slo
     numbers = started(pool)
     assert len(numbers) == 2
     early = Member(pool, numbers[0])
-    pool.start_slots(FIRST, lambda error: None)
+    pool.start_slots(FIRST, lambda slot, error: None)
     late = Member(pool, numbers[1])
     until(lambda: early.runs(FIRST) and late.runs(FIRST))
     assert {early.slot, late.slot} == {0, 1}
@@ -121,7 +144,7 @@ def test_members_run_one_slot_after_the_other_and_leave_when_dismissed(pool: Slo
     late.goes_on.release()
     pool.release_slots(None, PATIENCE_S)
     assert pool.replace_members(0) == ([], [])
-    pool.start_slots(SECOND, lambda error: None)
+    pool.start_slots(SECOND, lambda slot, error: None)
     until(lambda: early.runs(SECOND) and late.runs(SECOND))
     assert (early.slot, late.slot) == slots
     pool.dismiss_members()
@@ -139,7 +162,7 @@ def test_a_lost_member_is_replaced_and_the_other_keeps_its_slot(pool: SlotPool) 
     lost.fails = True
     lost.goes_on.release()
     until(lambda: reports != [])
-    assert reports == [f"the process of slot {lost.slot} is lost: Death()"], "with the cause"
+    assert reports == [(lost.slot, f"the process of slot {lost.slot} is lost: Death()")], "with the cause"
     killed, (number,) = pool.replace_members(0)
     assert killed == [lost.number]
     replacement = Member(pool, number)
@@ -151,6 +174,54 @@ def test_a_lost_member_is_replaced_and_the_other_keeps_its_slot(pool: SlotPool) 
     run_attempt(pool, [other, replacement], SECOND)
     assert replacement.slot == lost.slot
     assert other.slot == other.starts[0].slot
+
+
+def test_a_spare_takes_over_a_lost_slot(spared: SlotPool) -> None:
+    """Without a start of a process: its replacement stands by next."""
+    members = [Member(spared, number) for number in started(spared)]
+    until(lambda: spared.status.connected == 3)
+    reports: Reports = []
+    spared.start_slots(FIRST, lambda slot, error: reports.append((slot, error)))
+    until(lambda: sum(member.runs(FIRST) for member in members) == 2)
+    (spare,) = [member for member in members if not member.starts]
+    lost, other = [member for member in members if member.starts]
+    lost.fails = True
+    for member in (lost, other):
+        member.goes_on.release()
+    until(lambda: reports != [])
+    spared.release_slots(None, PATIENCE_S)
+    spared.start_slots(SECOND, lambda slot, error: None)
+    until(lambda: spare.runs(SECOND) and other.runs(SECOND))
+    assert (spare.slot, other.slot) == (lost.slot, other.starts[0].slot)
+    killed, (number,) = spared.replace_members(0)
+    assert killed == [lost.number]
+    next_spare = Member(spared, number)
+    until(lambda: spared.status.connected == 3)
+    assert next_spare.starts == []
+
+
+@pytest.mark.parametrize("spares", [1, 3])
+def test_a_spare_that_cannot_start_costs_no_attempt(spares: int) -> None:
+    pool = SlotPool(Token(7), 2, "127.0.0.1", itertools.count(), spares)
+    first, second, *others = started(pool)
+    members = [Member(pool, number) for number in (first, second)]
+    until(lambda: pool.status.phase is SlotPhase.READY)
+    reports = run_attempt(pool, members)
+    for number in others:
+        pool.on_end(number, "no core is free")
+        assert started(pool) == [], "the job runs with a spare less"
+    assert (reports, pool.status.phase) == ([], SlotPhase.READY)
+    pool.dismiss_members()
+
+
+def test_a_spare_that_fails_is_not_replaced(spared: SlotPool) -> None:
+    members = [Member(spared, number) for number in started(spared)]
+    until(lambda: spared.status.connected == 3)
+    spared.start_slots(FIRST, lambda slot, error: None)
+    until(lambda: sum(member.runs(FIRST) for member in members) == 2)
+    (spare,) = [member for member in members if not member.starts]
+    spared._on_message(spare.number, PoolMemberFailed("out of memory"))
+    assert spared.replace_members(0) == ([spare.number], [])
 
 
 def test_a_member_that_does_not_exit_is_given_up(pool: SlotPool) -> None:
@@ -186,8 +257,8 @@ def test_a_member_that_is_lost_before_an_attempt_costs_no_attempt(pool: SlotPool
     (first, _) = started(pool)
     pool.on_end(first, "the executor is gone", is_retried=True)
     assert len(started(pool)) == 1
-    reports: list[str | None] = []
-    pool.start_slots(FIRST, reports.append)
+    reports: Reports = []
+    pool.start_slots(FIRST, lambda slot, error: reports.append((slot, error)))
     assert reports == []
 
 
@@ -197,9 +268,9 @@ def test_an_attempt_reports_a_member_that_cannot_start_and_its_siblings_stay(poo
     pool.on_end(first, "no module named weir")
     assert pool.status.phase is SlotPhase.READY, "a wait for slots ends"
     assert started(pool) == [], "no member starts before the error is reported"
-    reports: list[str | None] = []
-    pool.start_slots(FIRST, reports.append)
-    assert reports == ["no module named weir"]
+    reports: Reports = []
+    pool.start_slots(FIRST, lambda slot, error: reports.append((slot, error)))
+    assert reports == [(None, "no module named weir")]
     (replacement,) = members_of(pool)
     run_attempt(pool, [sibling, replacement], SECOND)
 
@@ -207,7 +278,7 @@ def test_an_attempt_reports_a_member_that_cannot_start_and_its_siblings_stay(poo
 def test_a_member_that_does_not_connect_is_replaced_after_the_attempt(pool: SlotPool) -> None:
     (early, late) = started(pool)
     member = Member(pool, early)
-    pool.start_slots(FIRST, lambda error: None)
+    pool.start_slots(FIRST, lambda slot, error: None)
     until(lambda: member.runs(FIRST))
     member.goes_on.release()
     pool.release_slots(None, PATIENCE_S)
@@ -219,12 +290,62 @@ def test_a_member_that_does_not_connect_is_replaced_after_the_attempt(pool: Slot
     assert given_up == [], "it connects too late, and leaves"
 
 
+def test_a_kept_slot_runs_on_and_continues_in_the_next_attempt(pool: SlotPool) -> None:
+    """It is not waited for; its sibling exits and begins anew."""
+    members = members_of(pool)
+    run_attempt(pool, members)
+    kept, other = members
+    other.goes_on.release()
+    pool.release_slots(other.slot, PATIENCE_S, kept={kept.slot})
+    (number,) = pool.replace_members(0)[1]
+    reports = run_attempt(pool, [kept, Member(pool, number)], SECOND)
+    assert (len(kept.starts), kept.ends, reports) == (2, [], [])
+    kept.goes_on.release()
+    until(lambda: reports != [])
+    assert reports[0][0] == kept.slot, "the second attempt hears of its end"
+
+
+def test_the_exit_of_a_kept_slot_does_not_end_the_next_attempt(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is over before it can continue: its member runs the slot of the next attempt instead."""
+    members = members_of(pool)
+    run_attempt(pool, members)
+    kept, other = members
+    other.goes_on.release()
+    pool.release_slots(None, PATIENCE_S, kept={kept.slot})
+    monkeypatch.setattr(kept, "resume", lambda token, secret, master: False)
+    reports: Reports = []
+    pool.start_slots(SECOND, lambda slot, error: reports.append((slot, error)))
+    until(lambda: other.runs(SECOND))
+    kept.goes_on.release()
+    until(lambda: kept.runs(SECOND))
+    assert reports == []
+
+
+def test_a_kept_slot_that_no_attempt_continues_is_ended(pool: SlotPool) -> None:
+    """It has no other connection to the master: also when the pool is dismissed."""
+    members = members_of(pool)
+    run_attempt(pool, members)
+    kept, other = members
+    other.goes_on.release()
+    pool.release_slots(None, PATIENCE_S, kept={kept.slot})
+    assert kept.ends == []
+    threading.Timer(0.2, kept.goes_on.release).start()
+    pool.release_slots(None, PATIENCE_S)
+    assert kept.ends == ["no attempt continues it"]
+    run_attempt(pool, members, SECOND)
+    pool.release_slots(None, 0.0, kept={0, 1})
+    pool.dismiss_members()
+    until(lambda: all("the master is gone" in member.ends[-1] for member in members))
+    for member in members:
+        member.goes_on.release()
+
+
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
 def test_a_member_of_another_pool_is_refused(pool: SlotPool, wrong: dict[str, object]) -> None:
     """S1-11, S1-12: it gets no slot and is not counted."""
     starts: list[StartSlot] = []
     (number, _) = started(pool)
-    pool.start_slots(FIRST, lambda error: None)
+    pool.start_slots(FIRST, lambda slot, error: None)
     serve_slots(replace(pool.address, **wrong), number, starts.append)  # type: ignore[arg-type]
     assert starts == []
     assert pool.status.connected == 0
@@ -241,13 +362,13 @@ def test_a_repeated_task_is_refused(pool: SlotPool) -> None:
 
 
 def test_a_slot_that_exits_while_its_attempt_runs_is_reported(pool: SlotPool) -> None:
-    """S1-04: a slot that cannot begin has no connection that could be lost."""
+    """A slot that cannot begin has no connection that could be lost."""
     members = members_of(pool)
     reports = run_attempt(pool, members)
     assert reports == []
     members[0].goes_on.release()
     until(lambda: reports != [])
-    assert reports == [f"slot {members[0].slot} has exited or could not start: see its log"]
+    assert reports == [(members[0].slot, f"slot {members[0].slot} has exited or could not start: see its log")]
 
 
 # ---------------------------------------------------------------- whole jobs
@@ -338,7 +459,7 @@ class NoExchange(LocalLauncher):
 
 
 def test_a_slot_that_raises_before_it_connects_is_not_waited_for(tmp_path: Path) -> None:
-    """S1-04: no connection of it can be lost, so its member reports the error."""
+    """No connection of it can be lost, so its member reports the error."""
     records, storage = MemoryRunStore(), str(tmp_path / "state")
     job = counts(Numbers(total=100), tmp_path / "out").compile(2)
     config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())

@@ -152,6 +152,28 @@ def test_an_exception_replaces_no_process_and_a_kill_replaces_one(launcher: Spar
     assert final_counts(job.output) == expected_counts(source)
 
 
+def test_a_process_that_stands_by_takes_over_a_killed_slot(launcher: SparkLauncher, tmp_path: Path) -> None:
+    hurry = tmp_path / "hurry"
+    source = Numbers(total=20_000, batch=50, unbounded=True, slow_until=str(hurry))
+    launcher._spares = 1
+    try:
+        job = Running(launcher, tmp_path, source, 2)
+        job.wait_for(lambda: job.checkpoints(1) >= 1 and job.shows(restarts=0) and len(spark_jobs(launcher)) == 3)
+        pids, jobs = (job.pid(0), job.pid(1)), spark_jobs(launcher)
+        os.kill(job.pid(1), signal.SIGKILL)
+        job.wait_for(lambda: job.checkpoints(2) >= 1 and job.shows(restarts=1))
+        assert job.pid(0) == pids[0]
+        assert job.pid(1) not in pids
+        assert len(spark_jobs(launcher) & jobs) == 2, "the slot runs in a process that was there"
+        hurry.touch()
+        job.wait_for(lambda: job.everything_read(source))
+        job.ask("drain")
+        assert job.join() is MasterExitCode.DONE
+    finally:
+        launcher._spares = 0
+    assert final_counts(job.output) == expected_counts(source)
+
+
 def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
     launcher: SparkLauncher, tmp_path: Path
 ) -> None:

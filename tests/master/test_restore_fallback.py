@@ -270,6 +270,15 @@ def test_a_file_that_the_checkpoint_before_needs_too_rules_it_out(shared_files: 
     assert records.failure["previous"] == max(numbers, default=None)
 
 
+def test_a_checkpoint_with_a_file_of_another_size_is_not_offered(scene: Scene) -> None:
+    altered(scene.path(scene.own_segments(-1, "counts")[0]))
+    truncated(scene.path(scene.own_segments(-2, "counts")[0]))
+    records, master = again(scene, "fail")
+    master.run()
+    assert records.failure is not None
+    assert records.failure["previous"] == scene.manifests[-3].checkpoint
+
+
 @pytest.mark.parametrize("policy", ["fail", "previous"])
 def test_with_nothing_left_to_restore_the_run_fails_and_does_not_begin_from_nothing(scene: Scene, policy: str) -> None:
     files = [scene.path(scene.manifest_file(index)) for index in range(len(scene.manifests))]

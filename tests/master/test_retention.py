@@ -96,6 +96,18 @@ def test_a_damaged_checkpoint_of_this_attempt_takes_no_file_that_the_next_may_na
     assert store.list("chk-4-2") == [delta]
 
 
+def test_a_damaged_checkpoint_takes_no_file_that_a_kept_slot_may_name(tmp_path: Path) -> None:
+    """The slot writes into folders of the attempt that deployed it, while a newer attempt takes the checkpoints."""
+    store = FileStore(tmp_path)
+    merged = "chk-4-2/a-0/state-000002.arrow"
+    for path in (merged, f"chk-4-2/{MANIFEST_FILE}"):
+        store.put(path, [b"x"])
+    newest = manifest({"a": [SubtaskSnapshot()]}, checkpoint=5, token=3)
+    write_manifest(store, newest)
+    discard_checkpoints(store, ["chk-4-2"], [newest], oldest=Token(2))
+    assert store.list("chk-4-2") == [merged]
+
+
 def test_what_an_unreadable_checkpoint_may_need_stays_and_the_rest_goes(tmp_path: Path) -> None:
     """It names files that were there when it was taken: none in the folder of a newer checkpoint.
 

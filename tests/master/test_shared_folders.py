@@ -1,6 +1,9 @@
 """Folders that must be the same ones on every host: proven before a start, and looked at before each record."""
 
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +18,16 @@ from runtime.core.job.lifecycle import MasterExitCode, RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
+from runtime.errors import JobRejected
+from runtime.io.control.messages import Marker
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.shared_folders import folders_of, remove_markers, write_markers
 from runtime.ports import Exchange, ExchangeListener
-from runtime.slot.folder_check import find_unshared_folder
+from runtime.slot.folder_check import check_folders, find_unshared_folder
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, committed, counts, expected_counts, final_counts
+from tests.s3 import S3Server
 
 SOON_S = 0.05
 
@@ -72,6 +78,54 @@ def test_a_folder_that_cannot_be_marked_is_compared_by_its_files(
     assert find_unshared_folder(markers, SOON_S) is None
     shutil.move(tmp_path / "in" / "a.txt", tmp_path / "b.txt")
     assert find_unshared_folder(markers, SOON_S) == str(tmp_path / "in")
+
+
+def test_a_bucket_is_marked_by_an_object(bucket_uri: str, s3_server: S3Server, tmp_path: Path) -> None:
+    job = copying(tmp_path)
+    write_markers(job, "1", Token(1), bucket_uri)
+    markers = [each for each in write_markers(job, "1", Token(2), bucket_uri) if each.folder == bucket_uri]
+    assert s3_server.keys(bucket_uri.split("/", 3)[3]) == [f"{bucket_uri.split('/', 3)[3]}/markers/2"]
+    assert find_unshared_folder(markers, SOON_S) is None
+    elsewhere = [Marker(marker.folder.replace(bucket_uri, f"{bucket_uri}-2"), marker.files) for marker in markers]
+    assert find_unshared_folder(elsewhere, SOON_S) == f"{bucket_uri}-2"
+    remove_markers(markers, "1", Token(2))
+    assert find_unshared_folder(markers, SOON_S) == bucket_uri
+
+
+@pytest.mark.parametrize("is_bucket", [True, False])
+def test_a_superseded_master_leaves_the_markers_of_its_successor(
+    request: pytest.FixtureRequest, is_bucket: bool, tmp_path: Path
+) -> None:
+    """It may still run. A slot that finds no marker refuses the start of the job for good."""
+    job = copying(tmp_path)
+    storage = request.getfixturevalue("bucket_uri") if is_bucket else str(tmp_path / "state")
+    markers = write_markers(job, "1", Token(10), storage)
+    write_markers(job, "1", Token(9), storage)
+    assert find_unshared_folder(markers, SOON_S) is None
+
+
+CHECK = """
+import sys
+from runtime.io.control.messages import Marker
+from runtime.slot.folder_check import check_folders
+check_folders([Marker(sys.argv[1], ["markers/1"])], 3, is_first_start=True)
+"""
+
+
+def test_a_host_whose_credentials_are_refused_is_named(bucket_uri: str, tmp_path: Path) -> None:
+    write_markers(copying(tmp_path), "1", Token(1), bucket_uri)
+    for secret, problem in ((os.environ["AWS_SECRET_ACCESS_KEY"], ""), ("of-another", "SignatureDoesNotMatch")):
+        environment = {**os.environ, "AWS_SECRET_ACCESS_KEY": secret}
+        command = [sys.executable, "-c", CHECK, bucket_uri]
+        host = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (host.returncode == 0) is (problem == "")
+        assert problem in host.stderr
+        assert ("JobRejected: storage: host" in host.stderr and "(slot 3)" in host.stderr) is (problem != "")
+
+
+def test_a_bucket_of_another_server_names_the_endpoint(bucket_uri: str) -> None:
+    with pytest.raises(JobRejected, match=r"does not see the object .*does AWS_ENDPOINT_URL name the same server\?"):
+        check_folders([Marker(bucket_uri, ["markers/1"])], 3, is_first_start=True)
 
 
 class Hosts(LocalLauncher):

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.operators import broadcast_join, latest, running_aggregate
+from runtime.operators import broadcast_join, counted_extremes, latest, running_aggregate
 from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
 from runtime.operators.broadcast_join import BroadcastJoin
 from runtime.operators.functions import function, keyed_process, micro_batches
@@ -37,14 +37,17 @@ from runtime.operators.joins.window import WINDOW_COLUMNS, WindowJoin
 from runtime.operators.latest import Latest
 from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import owners_of_groups
+from runtime.operators.retraction import DELETE, INSERT
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.operators.windows import deduplicate, fired_watermarks, session, window
 from runtime.operators.windows.deduplicate import Deduplicate
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
+from runtime.operators.windows.retracting_session import RetractingSessionWindow
 from runtime.operators.windows.session import SessionWindow
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
-from runtime.ports import Operator
+from runtime.operators.windows.window import RowInput
+from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.index.hashing import key_groups
 from tests.operators.combined import Combined
@@ -60,6 +63,7 @@ RESTORED_PARALLELISM: Final = 7
 ROWS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
 TEXTS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("text", pa.string())])
 LATE = OutputTag("late", ROWS)
+LATE_CHANGES = OutputTag("late", ROWS.append(pa.field("op", pa.string())))
 AGGREGATES = {"n": Count(), "total": Sum("v"), "low": Min("v"), "high": Max("v"), "mean": Mean("v")}
 SIDES = (JoinSide(("k",), "t", LATE), JoinSide(("k",), "t", LATE))
 
@@ -92,6 +96,26 @@ class Totals(KeyedProcessFunction):
     def _row(self, context: Any, at: int) -> dict[str, Any]:
         text = f"{self._total.get()} {self._seen.get()} {sorted(dict(self._by_parity).items())}"
         return {"k": context.current_key, "t": at, "text": text}
+
+
+class Signed(Operator):
+    """A window of a changelog. A third of the rows are taken back, more than have arrived: the state keeps both."""
+
+    def __init__(self, window: Operator) -> None:
+        self._window = window
+
+    def open(self, context: OperatorContext) -> None:
+        self._window.open(context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        ops = [DELETE if value % 3 == 0 else INSERT for value in batch.column("v").to_pylist()]
+        self._window.process(input, batch.append_column("op", pa.array(ops)), out)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._window.on_watermark(watermark, out)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._window.snapshot(checkpoint)
 
 
 def _panes(pane_ms: int) -> WindowPreAggregator:
@@ -131,6 +155,18 @@ KINDS: Final[Mapping[str, Kind]] = {
         lambda: Combined(_panes(PANE_MS), SlidingWindow(["k"], SIZE_MS, PANE_MS, AGGREGATES)),
         (window, fired_watermarks),
     ),
+    "tumbling window of a changelog": Kind(
+        lambda: Signed(TumblingWindow(["k"], SIZE_MS, AGGREGATES, RowInput("t", SIZE_MS, None, None))),
+        (window, fired_watermarks, counted_extremes),
+    ),
+    "sliding window of a changelog": Kind(
+        lambda: Signed(SlidingWindow(["k"], SIZE_MS, PANE_MS, AGGREGATES, RowInput("t", PANE_MS, None, None))),
+        (window, fired_watermarks, counted_extremes),
+    ),
+    "session window of a changelog": Kind(
+        lambda: Signed(RetractingSessionWindow(["k"], GAP_MS, "t", AGGREGATES, LATE_CHANGES)),
+        (session, counted_extremes),
+    ),
     "session window": Kind(lambda: SessionWindow(["k"], GAP_MS, "t", AGGREGATES, LATE), (session,)),
     "deduplicate": Kind(lambda: Deduplicate(["k"], SIZE_MS, "t", LATE), (deduplicate, fired_watermarks)),
     "running aggregate": Kind(lambda: RunningAggregate(["k"], AGGREGATES), (running_aggregate,)),
@@ -144,7 +180,6 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 #: modules of operators with state that no kind has, and why
 LEFT_OUT: Final = {
-    "runtime.operators.counted_extremes": "its rows are a changelog; tests/operators/test_retraction.py",
     "runtime.operators.functions.async_map": "rows come in the order of answers; tests/jobs/test_held_rows.py",
     "runtime.operators.functions.process": "lists are in the manifest; tests/jobs/test_subtask_state.py",
     function.__name__: "rules of a broadcast function; tests/jobs/test_subtask_state.py",

@@ -1,5 +1,6 @@
 """The broadcast join against a dictionary."""
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -7,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import DataRejected, JobRejected
-from runtime.operators.broadcast_join import BUILD_INPUT, PROBE_INPUT, BroadcastJoin
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.operators.broadcast_join import (
+    BUILD_INPUT,
+    PROBE_INPUT,
+    REFRESH_INPUT,
+    REFRESHES,
+    ROWS_COLUMN,
+    VERSION_COLUMN,
+    BroadcastJoin,
+)
 from tests.operators.harness import Harness
 
 AIRLINES = pa.RecordBatch.from_pydict(
@@ -134,3 +143,90 @@ def test_keys_of_types_that_do_not_go_together_are_refused_and_not_equal(build: 
 def test_a_key_that_cannot_be_is_refused_by_name(kind: pa.DataType) -> None:
     with pytest.raises(JobRejected, match=r"k: a column of type .* cannot be a key"):
         Harness(BroadcastJoin(["k"], ["v"])).process(pa.record_batch({"k": pa.nulls(1, kind), "v": [1]}), input=1)
+
+
+# ---------------------------------------------------------------- a build side that is refreshed
+
+
+def version_rows(version: int, rows: dict[int, str], count: int | None) -> pa.RecordBatch:
+    """Rows of a version as `VersionedTable` emits them; `count`: of the last row, None: it is not among them."""
+    last = [] if count is None else [None]
+    return pa.record_batch(
+        {
+            "id": pa.array([*rows, *last], pa.int64()),
+            "label": pa.array([*rows.values(), *last], pa.string()),
+            VERSION_COLUMN: pa.array([version] * (len(rows) + len(last)), pa.int64()),
+            ROWS_COLUMN: pa.array([None] * len(rows) + ([] if count is None else [count]), pa.int64()),
+        }
+    )
+
+
+def refreshed() -> BroadcastJoin:
+    return BroadcastJoin(["id"], ["label"], "left", is_refreshed=True)
+
+
+IDS = pa.record_batch({"id": pa.array(range(6), pa.int64())})
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_version_replaces_the_one_before_as_a_whole_across_snapshots_and_restores(seed: int) -> None:
+    """Against a dictionary. A restore in the midst of a version is followed by the next, under the next number."""
+    random_ = random.Random(seed)
+    labels = dict.fromkeys(range(4), "1")
+    harness = Harness(refreshed())
+    first = pa.record_batch({"id": pa.array(labels, pa.int64()), "label": pa.array(labels.values(), pa.string())})
+    harness.process(first, BUILD_INPUT)
+    snapshot, stored = harness.snapshot("chk-0"), labels
+    for version in range(2, 12):
+        rows = {number: str(version) for number in random_.sample(range(6), random_.randrange(1, 7))}
+        parts = [version_rows(version, {number: label}, None) for number, label in rows.items()]
+        parts.append(version_rows(version, {}, len(rows)))
+        if random_.random() < 0.5:  # as a host joins small batches
+            parts = [pa.concat_batches(parts)]
+        crashes_after = random_.choice([None, None, random_.randrange(len(parts))])
+        for number, part in enumerate(parts):
+            harness.process(part, REFRESH_INPUT)
+            labels = rows if number == len(parts) - 1 else labels
+            assert [row["label"] for row in harness.process(IDS)] == [labels.get(n) for n in range(6)]
+            if random_.random() < 0.4:
+                full = random_.random() < 0.2
+                snapshot, stored = harness.snapshot(f"chk-{version}-{number}", full=full), labels
+            if number == crashes_after:
+                harness, labels = Harness(refreshed(), store=harness.store, broadcast=snapshot), stored
+                assert [row["label"] for row in harness.process(IDS)] == [labels.get(n) for n in range(6)]
+                break
+
+
+def test_a_version_that_lacks_rows_replaces_nothing() -> None:
+    harness = Harness(refreshed())
+    harness.process(version_rows(2, {1: "a"}, None), REFRESH_INPUT)
+    with pytest.raises(EnvironmentFailure, match="version 2 of a build side has 2 rows, but the join has 1 rows"):
+        harness.process(version_rows(2, {}, 2), REFRESH_INPUT)
+    assert [row["label"] for row in harness.process(IDS)] == [None] * 6
+
+
+def test_a_version_is_used_once() -> None:
+    harness = Harness(refreshed())
+    harness.process(version_rows(2, {1: "a"}, 1), REFRESH_INPUT)
+    assert harness.context.counters == {REFRESHES: 1}
+    with pytest.raises(EnvironmentFailure, match=r"version 2 .* with version 2 in use"):
+        harness.process(version_rows(2, {1: "a"}, 1), REFRESH_INPUT)
+
+
+def test_a_version_of_other_columns_or_with_a_key_twice_is_refused() -> None:
+    harness = Harness(refreshed())
+    first = pa.record_batch({"id": pa.array([1], pa.int64()), "label": pa.array([7], pa.int64())})
+    harness.process(first, BUILD_INPUT)
+    with pytest.raises(DataRejected, match="version 2 of the build side has other columns: 'label' was int64"):
+        harness.process(version_rows(2, {1: "a"}, 1), REFRESH_INPUT)
+    twice = pa.concat_batches([version_rows(2, {1: "a"}, None), version_rows(2, {1: "b"}, 2)])
+    with pytest.raises(DataRejected, match=r"has the key {'id': 1} twice"):
+        Harness(refreshed()).process(twice, REFRESH_INPUT)
+
+
+def test_a_join_that_is_no_longer_refreshed_keeps_the_version_in_use() -> None:
+    first = Harness(refreshed())
+    first.process(version_rows(2, {1: "a"}, 1), REFRESH_INPUT)
+    join = BroadcastJoin(["id"], ["label"], "left")
+    second = Harness(join, store=first.store, broadcast=first.snapshot("chk-1"))
+    assert [row["label"] for row in second.process(IDS)] == [None, "a", None, None, None, None]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from math import gcd
 from typing import Any
 
 import duckdb
@@ -14,13 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
+from runtime.operators.output_tag import OutputTag
 from runtime.operators.partition import partition_by_key_group
-from runtime.operators.retraction import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-from runtime.operators.running_aggregate import UNMATCHED_COUNTER, RunningAggregate
+from runtime.operators.retraction import DELETE, INSERT, UNMATCHED_COUNTER, UPDATE_AFTER, UPDATE_BEFORE
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.retracting_session import RetractingSessionWindow
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
+from runtime.operators.windows.window import RowInput
+from runtime.ports import Operator
 from tests.operators.harness import Harness
 
 MAX_PARALLELISM = 16
@@ -55,8 +63,9 @@ TYPES: Mapping[str, tuple[Any, list[Any], Mapping[str, Aggregate]]] = {
 class Stage:
     """The subtasks of a step, with the rows that all of them have emitted."""
 
-    def __init__(self, keys: Sequence[str], make: Callable[[], RunningAggregate], parallelism: int) -> None:
+    def __init__(self, keys: Sequence[str], make: Callable[[], Operator], parallelism: int) -> None:
         self._keys, self._make, self._store = keys, make, MemorySnapshotStore()
+        self.counters: Counter[str] = Counter()  #: of subtasks that were replaced by a restore
         self.subtasks = [self._subtask(index, parallelism, []) for index in range(parallelism)]
         self._number = 0
 
@@ -76,6 +85,14 @@ class Stage:
                 outputs += subtask.out.batches[before:]
         return outputs
 
+    def watermark(self, time: int) -> list[Row]:
+        """The rows of the windows that fire."""
+        return [row for subtask in self.subtasks for row in subtask.watermark(time)]
+
+    def count(self, name: str) -> int:
+        """A counter of all subtasks, since the start."""
+        return self.counters[name] + sum(subtask.context.counters.get(name, 0) for subtask in self.subtasks)
+
     def snapshot(self, *, full: bool = False) -> list[SubtaskSnapshot]:
         """A complete state, or the changes since the last snapshot: tombstones too."""
         self._number += 1
@@ -84,11 +101,14 @@ class Stage:
     def restore(self, parallelism: int, *, full: bool) -> None:
         """Continues at another parallelism. Each restore compares the state with its proofs."""
         snapshots = self.snapshot(full=full)
+        for subtask in self.subtasks:
+            self.counters.update(subtask.context.counters)
         self.subtasks = [self._subtask(index, parallelism, snapshots) for index in range(parallelism)]
 
 
 def changelog(rows: Sequence[Row], kind: Any) -> pa.RecordBatch:
-    schema = pa.schema([("k", pa.string()), ("b", pa.bool_()), ("v", kind), ("op", pa.string())])
+    columns = [("k", pa.string()), ("b", pa.bool_()), ("v", kind), ("t", pa.int64()), ("op", pa.string())]
+    schema = pa.schema(columns)
     return pa.RecordBatch.from_pylist(list(rows), schema=schema)
 
 
@@ -134,14 +154,14 @@ def comparable(rows: Sequence[Row]) -> list[str]:
 
 @st.composite
 def changes(draw: st.DrawFn, values: Sequence[Any]) -> list[list[Row]]:
-    """Batches of a changelog: rows come, are replaced and go; none goes that is not there."""
+    """Batches of a changelog: rows come, are replaced and go; none goes that is not there. `t`: an event time."""
     present: list[Row] = []
     batches = []
     for _ in range(draw(st.integers(1, 5))):
         batch: list[Row] = []
         for _ in range(draw(st.integers(0, 8))):
             row = {"k": draw(st.sampled_from(["a", "b", None])), "b": draw(st.sampled_from([True, False, None])),
-                   "v": draw(st.sampled_from(values))}  # fmt: skip
+                   "v": draw(st.sampled_from(values)), "t": draw(st.integers(-20, 60))}  # fmt: skip
             action = draw(st.sampled_from(["insert", "insert", "update", "delete", "delete"]))
             if action != "insert" and present:
                 old = present.pop(draw(st.integers(0, len(present) - 1)))
@@ -177,6 +197,240 @@ def test_a_changelog_aggregates_to_what_its_rows_leave(name: str, data: st.DataO
         else:
             stage.restore(data.draw(st.integers(1, 3)), full=data.draw(st.booleans()))
     assert not any(subtask.context.counters for subtask in stage.subtasks)
+
+
+# ---------------------------------------------------------------- windows
+
+
+WINDOWS: Mapping[str, tuple[int, int]] = {"tumbling": (20, 20), "sliding": (20, 5), "uneven": (25, 10)}
+
+
+def window(size: int, slide: int, aggregates: Mapping[str, Aggregate], key: str = "k", time: str = "t") -> Operator:
+    rows = RowInput(time, gcd(size, slide), None, None)
+    if size == slide:
+        return TumblingWindow([key], size, aggregates, rows)
+    return SlidingWindow([key], size, slide, aggregates, rows)
+
+
+def starts_of(time: int, size: int, slide: int) -> list[int]:
+    """The starts of the windows that contain `time`."""
+    first = (time - size) // slide * slide + slide
+    return list(range(first, time + 1, slide))
+
+
+class Windows:
+    """Rows by window. A row is late once its last window has fired; others count for the windows that are open."""
+
+    def __init__(self, size: int, slide: int) -> None:
+        self.size, self.slide = size, slide
+        self.watermark = -(1 << 40)
+        self.late = 0
+        self._rows: dict[int, Counter[tuple[tuple[str, Any], ...]]] = {}
+
+    def add(self, row: Row, time: str = "t") -> None:
+        starts = [s for s in starts_of(row[time], self.size, self.slide) if s + self.size - 1 > self.watermark]
+        self.late += not starts
+        values = tuple((name, value) for name, value in row.items() if name != "op")
+        for start in starts:
+            self._rows.setdefault(start, Counter())[values] += 1 if row["op"] in (INSERT, UPDATE_AFTER) else -1
+
+    def fire(self, watermark: int) -> list[Row]:
+        """The rows of the windows that fire, each with the start of its window."""
+        self.watermark = max(self.watermark, watermark)
+        due = sorted(start for start in self._rows if start + self.size - 1 <= self.watermark)
+        return [{**dict(values), "start": start} for start in due for values in self._rows.pop(start).elements()]
+
+
+def comparable_windows(fired: Sequence[Row], size: int | None = None) -> list[str]:
+    """As `comparable`, with the start of each window as an integer; and its end, unless windows have a size."""
+    epoch = datetime.fromisoformat("1970-01-01")
+    plain = []
+    for row in fired:
+        start, end = ((row[name] - epoch) // timedelta(milliseconds=1) for name in ("window_start", "window_end"))
+        assert size in (None, end - start)
+        values = {name: value for name, value in row.items() if name not in ("window_start", "window_end")}
+        plain.append({**values, "start": start} | ({"end": end} if size is None else {}))
+    return comparable([dict(sorted(row.items())) for row in plain])
+
+
+@pytest.mark.parametrize("kind_of_windows", WINDOWS)
+@pytest.mark.parametrize("name", TYPES)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_windows_of_a_changelog_hold_what_its_rows_leave(name: str, kind_of_windows: str, data: st.DataObject) -> None:
+    """S0-07, S3-20: also windows that have lost all rows, rows taken back too late, and after every restore."""
+    kind, values, aggregates = TYPES[name]
+    size, slide = WINDOWS[kind_of_windows]
+    stage = Stage(["k"], lambda: window(size, slide, aggregates), 2)
+    oracle = Windows(size, slide)
+    columns = ", ".join(part for part in ALL_SQL.split(", ") if part.split(" AS ")[1] in aggregates)
+    schema = pa.schema([("k", pa.string()), ("b", pa.bool_()), ("v", kind), ("t", pa.int64()), ("start", pa.int64())])
+    for rows in data.draw(changes(values)):
+        stage.process(changelog(rows, kind))
+        for row in rows:
+            oracle.add(row)
+        if data.draw(st.booleans()):
+            stage.snapshot()
+        else:
+            stage.restore(data.draw(st.integers(1, 3)), full=data.draw(st.booleans()))
+        watermark = data.draw(st.integers(-20, 100))
+        fired, left = stage.watermark(watermark), pa.Table.from_pylist(oracle.fire(watermark), schema=schema)
+        expected = queried(left, f"SELECT k, start, {columns} FROM rows GROUP BY k, start")
+        assert comparable_windows(fired, size) == comparable([dict(sorted(row.items())) for row in expected])
+        assert stage.count("late_records") == oracle.late
+    stage.watermark(MAX_WATERMARK)
+    tables = [(state, table) for each in stage.subtasks for state, table in each.state.tables.items()]
+    assert not [state for state, table in tables if state != "fired" and len(table)]
+    assert stage.count(UNMATCHED_COUNTER) == 0
+
+
+GAP, SESSIONS = 10, "sessions"
+
+
+def fire_sessions(rows: list[Row], watermark: int) -> list[Row]:
+    """Removes the rows of sessions that have ended, and returns them with the bounds of their session."""
+    fired: list[Row] = []
+    sessions: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: (str(row["k"]), row["t"])):
+        before = sessions[-1][-1] if sessions else None
+        if before is not None and before["k"] == row["k"] and row["t"] - before["t"] <= GAP:
+            sessions[-1].append(row)
+        else:
+            sessions.append([row])
+    for session in sessions:
+        start, end = session[0]["t"], session[-1]["t"] + GAP
+        if end <= watermark:
+            fired += [{**row, "start": start, "end": end} for row in session]
+            for row in session:
+                rows.remove(row)
+    return fired
+
+
+@pytest.mark.parametrize("name", TYPES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_sessions_of_a_changelog_are_those_of_the_rows_that_are_left(name: str, data: st.DataObject) -> None:
+    """S0-07, S3-20: also sessions that were split, shortened, or lost all rows, and after every restore."""
+    kind, values, aggregates = TYPES[name]
+    stage = Stage(["k"], lambda: RetractingSessionWindow(["k"], GAP, "t", aggregates), 2)
+    columns = ", ".join(part for part in ALL_SQL.split(", ") if part.split(" AS ")[1] in aggregates)
+    names = [("k", pa.string()), ("b", pa.bool_()), ("v", kind), ("start", pa.int64()), ("end", pa.int64())]
+    left: list[Row] = []
+    watermark = -100
+    for last in [*[False] * data.draw(st.integers(1, 5)), True]:
+        batch: list[Row] = []
+        for _ in range(data.draw(st.integers(0, 8))):
+            row = {"k": data.draw(st.sampled_from(["a", None])), "b": data.draw(st.sampled_from([True, False, None])),
+                   "v": data.draw(st.sampled_from(values)),
+                   "t": watermark - GAP + 1 + data.draw(st.integers(0, 50))}  # fmt: skip
+            action = data.draw(st.sampled_from(["insert", "insert", "update", "delete", "delete"]))
+            if action != "insert" and left:
+                old = left.pop(data.draw(st.integers(0, len(left) - 1)))
+                batch.append({**old, "op": UPDATE_BEFORE if action == "update" else DELETE})
+            if action != "delete":
+                left.append(row)
+                batch.append({**row, "op": UPDATE_AFTER if action == "update" else INSERT})
+        stage.process(changelog(batch, kind))
+        if data.draw(st.booleans()):
+            stage.snapshot()
+        else:
+            stage.restore(data.draw(st.integers(1, 3)), full=data.draw(st.booleans()))
+        watermark = MAX_WATERMARK if last else watermark + data.draw(st.integers(0, 30))
+        fired = stage.watermark(watermark)
+        ended = pa.Table.from_pylist(fire_sessions(left, watermark), schema=pa.schema(names))
+        query = f'SELECT k, start, "end", {columns} FROM rows GROUP BY k, start, "end"'
+        expected = [dict(sorted(row.items())) for row in queried(ended, query)]
+        assert comparable_windows(fired) == comparable(expected)
+    tables = [(state, table) for each in stage.subtasks for state, table in each.state.tables.items()]
+    assert not [state for state, table in tables if state != "fired" and len(table)]
+    assert not any(stage.count(counter) for counter in ("late_records", UNMATCHED_COUNTER))
+
+
+def sessions() -> Harness:
+    return Harness(RetractingSessionWindow(["k"], GAP, "t", {"rows": Count(), "low": Min("v")}))
+
+
+def times(*changes: tuple[int, str]) -> pa.RecordBatch:
+    """Rows of a key whose values are their times."""
+    return changelog([{"k": "a", "v": t, "t": t, "op": op} for t, op in changes], pa.int64())
+
+
+def test_a_row_that_is_taken_back_splits_a_session_and_may_end_it() -> None:
+    harness = sessions()
+    harness.process(times((1, INSERT), (8, INSERT), (15, INSERT)))
+    harness.process(times((8, DELETE)))
+    (row,) = harness.watermark(11)
+    assert (row["window_end"] - row["window_start"], row["rows"], row["low"]) == (timedelta(milliseconds=GAP), 1, 1)
+    harness.process(times((15, DELETE)))
+    assert harness.watermark(100) == []
+    assert not harness.context.counters
+    assert {len(table) for name, table in harness.state.tables.items() if name != "fired"} == {0}
+
+
+def test_a_session_that_a_row_ended_by_leaving_is_emitted_at_the_next_watermark() -> None:
+    harness = sessions()
+    harness.process(times((5, INSERT), (15, INSERT)))
+    assert harness.watermark(20) == []
+    harness.process(times((15, DELETE)))
+    assert [row["low"] for row in harness.watermark(21)] == [5]
+
+
+def test_rows_of_ended_sessions_are_late_whether_they_come_or_are_taken_back() -> None:
+    harness = sessions()
+    harness.process(times((1, INSERT)))
+    assert [row["rows"] for row in harness.watermark(20)] == [1]
+    harness.process(times((5, INSERT), (1, DELETE)))
+    assert harness.context.counters == {"late_records": 2}
+    harness.process(times((5, INSERT), (14, INSERT), (5, DELETE)))
+    assert harness.context.counters == {"late_records": 2}, "a row in an open session is not late, nor its retraction"
+    assert [(row["rows"], row["low"]) for row in harness.watermark(100)] == [(1, 14)]
+
+
+def test_a_row_that_is_taken_back_before_it_arrives_is_counted_when_its_time_has_passed() -> None:
+    harness = sessions()
+    harness.process(times((5, DELETE), (6, INSERT)))
+    assert [(row["rows"], row["low"]) for row in harness.watermark(16)] == [(1, 6)]
+    assert harness.context.counters == {UNMATCHED_COUNTER: 1}
+
+
+@pytest.mark.parametrize("slide", [10, 5])
+def test_rows_of_a_window_that_were_taken_back_before_they_arrive_are_counted_as_it_fires(slide: int) -> None:
+    """A window whose rows were all taken back is no result, and one that awaits rows is counted."""
+    harness = Harness(window(10, slide, {"rows": Count(), "low": Min("v"), "total": Sum("v")}))
+    kept, gone, awaited = (("a", 5, 1), ("b", 6, 2), ("c", 7, 3))
+    events = [(kept, INSERT), (gone, INSERT), (awaited, DELETE), (gone, DELETE), (kept, DELETE), (kept, INSERT)]
+    batch = changelog([{"k": k, "v": v, "t": t, "op": op} for (k, v, t), op in events], pa.int64())
+    assert harness.process(batch) == []
+    fired = harness.watermark(100)
+    assert {(row["k"], row["rows"], row["low"], row["total"]) for row in fired} == {("a", 1, 5, 5)}
+    assert len(fired) == 10 // slide
+    assert harness.context.counters == {UNMATCHED_COUNTER: 1}
+    assert {name: len(table) for name, table in harness.state.tables.items() if name != "fired"} == {
+        "windows" if slide == 10 else "panes": 0,
+        "values.0": 0,
+    }
+
+
+@pytest.mark.parametrize("slide", [10, 5])
+@pytest.mark.parametrize("name", ["window_start", "pane_5_ms", "value"])
+def test_a_window_of_a_changelog_may_read_a_column_of_any_name(name: str, slide: int) -> None:
+    harness = Harness(window(10, slide, {"low": Min(name), "high": Max(name)}, time=name))
+    columns = {"k": ["a", "a", "b", "b"], name: [1, 4, 3, 3], "op": [INSERT, INSERT, INSERT, DELETE]}
+    harness.process(pa.record_batch(columns))
+    harness.process(pa.record_batch({"k": ["a"], name: [4], "op": [DELETE]}))
+    fired = harness.watermark(100)
+    assert {(row["k"], row["low"], row["high"]) for row in fired} == {("a", 1, 1)}
+
+
+def test_late_rows_of_a_changelog_keep_their_kind() -> None:
+    late = OutputTag("late", pa.schema([("k", pa.string()), ("t", pa.int64()), ("op", pa.string())]))
+    harness = Harness(TumblingWindow(["k"], 10, {"rows": Count()}, RowInput("t", 10, late, None)))
+    harness.process(pa.record_batch({"k": ["a", "a"], "t": [1, 11], "op": [INSERT] * 2}))
+    assert [row["rows"] for row in harness.watermark(9)] == [1]
+    harness.process(pa.record_batch({"k": ["a", "a"], "t": [1, 11], "op": [UPDATE_BEFORE] * 2}))
+    ((tag, rows),) = harness.out.side
+    assert (tag, rows.to_pylist()) == ("late", [{"k": "a", "t": 1, "op": UPDATE_BEFORE}])
+    assert harness.watermark(100) == []
 
 
 # ---------------------------------------------------------------- chains
@@ -241,6 +495,78 @@ def test_a_chain_of_aggregates_folds_to_the_query(
         assert comparable(list(table.values())) == comparable(expected)
         stages[number].restore(parallelism, full=full)
         stages[number - 1].snapshot()
+
+
+def windows_query(group: str, kind_of_windows: str) -> str:
+    first = (
+        "SELECT k, count(*) AS n, sum(v)::BIGINT AS total, min(v) AS low, max(v) AS high, max(t) AS seen "
+        "FROM rows GROUP BY k"
+    )
+    second = (
+        f"SELECT {group}, count(*) AS keys, sum(total)::BIGINT AS sum, min(low) AS least, max(high) AS most, "
+        f"max(seen) AS seen FROM ({first}) GROUP BY {group}"
+    )
+    third = "count(*) AS groups, sum(sum)::BIGINT AS sum, min(least) AS least, max(most) AS most"
+    if kind_of_windows == SESSIONS:
+        over = "OVER (PARTITION BY keys ORDER BY seen)"
+        marked = f"SELECT *, seen - lag(seen) {over} <= {GAP} AS goes_on FROM ({second})"
+        numbered = f"SELECT *, count(*) FILTER (goes_on IS NOT TRUE) {over} AS session FROM ({marked})"
+        bounds = f'min(seen) AS start, max(seen) + {GAP} AS "end"'
+        return f"SELECT keys, {bounds}, {third} FROM ({numbered}) GROUP BY keys, session"
+    size, slide = WINDOWS[kind_of_windows]
+    starts = f"SELECT unnest(range({-20 * slide}, {20 * slide}, {slide})) AS start"
+    return (
+        f'SELECT keys, start, start + {size} AS "end", {third} FROM ({second}), ({starts}) '
+        f"WHERE seen >= start AND seen < start + {size} GROUP BY keys, start"
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(-3, 3), st.integers(-20, 60)), max_size=12),
+        min_size=1,
+        max_size=5,
+    ),
+    group=st.sampled_from(GROUPS),
+    kind_of_windows=st.sampled_from([*WINDOWS, SESSIONS]),
+    restores=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.booleans()), min_size=5, max_size=5),
+)
+def test_windows_at_the_end_of_a_chain_are_those_of_the_query(
+    batches: list[list[tuple[int, int | None, int]]],
+    group: str,
+    kind_of_windows: str,
+    restores: list[tuple[int, int, bool]],
+) -> None:
+    """S0-07, S3-20: rows of groups move to later windows, and come back where a group loses its latest row."""
+
+    def windows() -> Operator:
+        if kind_of_windows == SESSIONS:
+            return RetractingSessionWindow(["keys"], GAP, "seen", THIRD)
+        return window(*WINDOWS[kind_of_windows], THIRD, "keys", "seen")
+
+    of_keys = {name: each for name, each in FIRST.items() if name != "mean"} | {"seen": Max("t")}
+    of_groups = {name: SECOND[name] for name in ("keys", "sum", "least", "most")} | {"seen": Max("seen")}
+    stages = [
+        Stage(["k"], lambda: RunningAggregate(["k"], of_keys, changelog=True), 2),
+        Stage([group], lambda: RunningAggregate([group], of_groups, changelog=True, retracts=True), 2),
+        Stage(["keys"], windows, 2),
+    ]
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.int64())])
+    rows: list[Row] = []
+    for batch, (number, parallelism, full) in zip(batches, restores, strict=False):
+        new = [{"k": k, "v": v, "t": t} for k, v, t in batch]
+        rows += new
+        flowing = [pa.RecordBatch.from_pylist(new, schema=schema)]
+        for stage in stages:
+            flowing = [output for each in flowing for output in stage.process(each)]
+        assert not flowing
+        stages[number].restore(parallelism, full=full)
+        stages[number - 1].snapshot()
+    expected = queried(pa.Table.from_pylist(rows, schema=schema), windows_query(group, kind_of_windows))
+    fired = stages[-1].watermark(MAX_WATERMARK)
+    assert comparable_windows(fired) == comparable([dict(sorted(row.items())) for row in expected])
+    assert not any(stage.count(name) for stage in stages for name in ("late_records", UNMATCHED_COUNTER))
 
 
 def test_the_state_of_a_chain_is_that_of_its_present_groups() -> None:

@@ -24,7 +24,7 @@ def rows(number: int) -> pa.RecordBatch:
 
 
 def permit(checkpoint: int) -> CommitPermit:
-    return CommitPermit("job", Token(7), CheckpointId(checkpoint))
+    return CommitPermit("job", Token(7), CheckpointId(checkpoint), Token(7))
 
 
 def visible(folder: Path) -> list[int]:

@@ -114,10 +114,10 @@ class Case:
 
 CASES = [
     Case("foreign_slot", 0.5, admit_slots_of_older_attempts, 0),
-    Case("torn_write", 0.05, take_a_manifest_that_exists_for_written, 14),
+    Case("torn_write", 0.05, take_a_manifest_that_exists_for_written, 6),
     Case("stale_listing", 1.0, trust_a_listing_about_manifests, 1),
     Case("lose_metadata_reply", 0.1, wait_for_ever_for_an_id, 1, crashes=False),
-    Case("lose_store_reply", 0.1, without_proofs(forget_the_rows_of_a_failed_write), 4),
+    Case("lose_store_reply", 0.1, without_proofs(forget_the_rows_of_a_failed_write), 3),
     Case("slow_storage", 0.02, without_proofs(mark_rows_as_captured_when_the_write_ends), 3),
     Case("partition", 0.02, leave_idle_channels_out_of_the_minimum, 1, burst_plan, crashes=False),
     Case("change_retention", 0.02, delete_a_file_that_a_retained_manifest_names, 0, plan_that_keeps_all, crashes=False),

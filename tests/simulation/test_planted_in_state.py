@@ -210,12 +210,12 @@ PLANTED = [
     Planted(merge_without_the_newest_file, 2),
     Planted(restore_deltas_in_reverse_order, 2),
     Planted(mark_rows_as_captured_when_the_write_ends, 6),
-    Planted(forget_the_rows_of_a_failed_write, 27),
-    Planted(mark_rows_as_captured_by_a_savepoint, 19),
+    Planted(forget_the_rows_of_a_failed_write, 14),
+    Planted(mark_rows_as_captured_by_a_savepoint, 60),
     Planted(restore_the_first_snapshot_alone, 2),
     Planted(read_one_block_too_few, 0),
-    Planted(keep_the_rows_of_other_subtasks_in_a_merge, 2),
-    Planted(forget_the_watermarks_of_key_groups, 94, proofs=True),
+    Planted(keep_the_rows_of_other_subtasks_in_a_merge, 120),
+    Planted(forget_the_watermarks_of_key_groups, 73, proofs=True),
     Planted(delete_kept_rows_of_a_join_too_early, 22, proofs=True),
 ]
 

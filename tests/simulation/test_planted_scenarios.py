@@ -127,7 +127,7 @@ CASES = [
     Case(forget_the_back_edge_log, looping, 1, "nothing-lost"),
     Case(keep_pre_aggregated_rows_at_a_barrier, pre_aggregating, 0, "nothing"),
     Case(send_the_barrier_before_pre_aggregated_rows, pre_aggregating, 1, "nothing"),
-    Case(keep_all_files_while_a_manifest_is_unreadable, damaging, 1, "deletion-goes-on"),
+    Case(keep_all_files_while_a_manifest_is_unreadable, damaging, 0, "deletion-goes-on"),
     Case(coalesce_in_reverse_order, reading_fast, 0, "rows-of-a-source-keep-their-order"),
     Case(rest_until_there_are_many_rows, counting_plan, 0, "liveness"),
     Case(rest_as_long_as_there_were_no_rows, pausing, 1, "no-source-rests-for-longer-than-a-slot"),

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psycopg
 import pytest
 
 from spark_jobs import __main__ as command_line
+from tests.postgres import address_without_password
 from tests.spark_jobs.conftest import environment_of
 
 Command = Callable[..., Any]  # the fixture of conftest.py
@@ -88,6 +90,30 @@ def test_a_missing_input_folder_is_refused_before_spark_starts(command: Command,
     answer = command("batch", *arguments, params=params)
     error = {"code": "missing-folder", "field": "lines.path", "detail": "there is no folder /in/nowhere"}
     assert (answer.code, answer.json) == (3, {"error": error})
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_batch_delivers_the_epoch_of_a_sink(process: Command, database_url: str, tmp_path: Path) -> None:
+    """S0-10: the command is the whole run, with no stage beside it, and leaves only the manifest of its end."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/lines.txt").write_text("to be or not to be\n")
+    params = {
+        "lines_dir": str(tmp_path / "in"), "output_dir": str(tmp_path / "table"), "bounded": True,
+        "database_url": address_without_password(database_url),
+    }  # fmt: skip
+    storage = tmp_path / "storage"
+    arguments = ["--pipeline", "word_table", "--parallelism", "1", "--storage", str(storage)]
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE words (word text, count bigint)")
+        try:
+            answer = process("batch", *arguments, params=params)
+            rows = connection.execute("SELECT word, count FROM words ORDER BY word").fetchall()
+        finally:
+            connection.execute("DROP TABLE IF EXISTS words, weir_epochs")
+    assert (answer.code, answer.json) == (0, {"rows": {"tables": 6}})
+    assert rows == [("be", 2), ("not", 1), ("or", 1), ("to", 2)]
+    assert [path.name.split("-")[0] for path in storage.iterdir()] == ["savepoint"]
 
 
 def test_flights_compile_to_their_graph(command: Command) -> None:
@@ -277,6 +303,26 @@ def test_batch_with_an_unbounded_source_is_refused_by_name(command: Command) -> 
     answer = compile_flights(command, PARAMS, "--mode", "batch")
     assert answer.code == 3
     assert (answer.json["error"]["code"], answer.json["error"]["field"]) == ("unbounded-in-batch", "flights")
+
+
+def test_batch_with_a_bucket_as_storage_is_refused_by_name(command: Command) -> None:
+    """Epochs of its sinks are folders of the storage."""
+    answer = command(
+        "batch", "--pipeline", "wordcount", "--parallelism", "1", "--storage", "s3://bucket/batch", params={}
+    )
+    assert answer.code == 3
+    assert answer.json["error"]["detail"].startswith("s3://bucket/batch: a bucket is not supported here")
+
+
+@pytest.mark.parametrize("storage", ["S3://bucket/batch", "gs://bucket/batch"])
+def test_batch_refuses_a_storage_before_it_makes_a_folder(
+    command: Command, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    answer = command("batch", "--pipeline", "wordcount", "--parallelism", "1", "--storage", storage, params={})
+    assert (answer.code, answer.json["error"]["code"]) == (3, "bad-storage")
+    assert list((tmp_path / "here").iterdir()) == []
 
 
 class Answers(io.StringIO):

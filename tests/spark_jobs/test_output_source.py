@@ -35,7 +35,7 @@ def read(folder: Path, schema: StructType | None = None, **options: Any) -> list
 def write_epoch(folder: Path, checkpoint: int, batch: dict[str, Any], *, token: int = 1) -> None:
     sink = writer(folder, token=token)
     sink.write(pa.RecordBatch.from_pydict(batch))
-    permit = CommitPermit("7", Token(token), CheckpointId(checkpoint))
+    permit = CommitPermit("7", Token(token), CheckpointId(checkpoint), Token(token))
     ParquetSink(str(folder)).committer().commit_epoch(permit, sink.prepare(checkpoint))
 
 
@@ -144,7 +144,9 @@ def test_spark_finds_the_source_by_name_and_reads_whole_epochs(spark: SparkSessi
         files += prepared(tmp_path, checkpoint, -checkpoint, token=checkpoint, index=1)
         epoch(tmp_path, files, checkpoint=checkpoint)
     committables = prepared(tmp_path, 6, 6, token=6) + prepared(tmp_path, 6, -6, token=6, index=1)
-    ParquetSink(str(tmp_path)).committer().commit(CommitPermit("7", Token(6), CheckpointId(6)), committables[:1])
+    ParquetSink(str(tmp_path)).committer().commit(
+        CommitPermit("7", Token(6), CheckpointId(6), Token(6)), committables[:1]
+    )
     frame = spark.read.format("weir-output").load(str(tmp_path))
     assert frame.dtypes == [("n", "bigint")]
     assert sorted(row.n for row in frame.collect()) == [*range(-5, 0), *range(1, 6)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stack.launch import venv
+from tests.s3 import S3_LOCK
 
 ROOT = Path(__file__).parent.parent.parent
 PIN = re.compile(r"^([\w.-]+)==([^\s;\\]+)")
@@ -23,7 +24,7 @@ def pins(path: Path) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in matches if pin}
 
 
-@pytest.mark.parametrize("name", ["all", "build", "demo", "image"])
+@pytest.mark.parametrize("name", ["all", "build", "demo", "image", "s3"])
 def test_every_locked_package_has_the_pinned_version_and_hashes(name: str) -> None:
     text = (ROOT / f"locks/{name}.txt").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -36,16 +37,15 @@ def test_every_locked_package_has_the_pinned_version_and_hashes(name: str) -> No
 
 
 def test_every_pin_is_locked() -> None:
-    assert (
-        pins(ROOT / "constraints.txt").keys() <= pins(ROOT / venv.DEV_LOCK).keys() | pins(ROOT / venv.BUILD_LOCK).keys()
-    )
+    locks = (venv.DEV_LOCK, venv.BUILD_LOCK, S3_LOCK)
+    assert pins(ROOT / "constraints.txt").keys() <= {name for lock in locks for name in pins(ROOT / lock)}
 
 
 def test_each_installation_has_the_libraries_of_its_extras_only() -> None:
     """The image has all but the embedded servers; the demo uses no connector but Postgres."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {extra: {re.split(r"[\[>=]", each)[0] for each in extras[extra]} for extra in extras.keys() - {"all"}}
-    for lock, left_out in (("image", {"embedded"}), ("demo", {"avro", "delta", "kafka"})):
+    for lock, left_out in (("image", {"embedded"}), ("demo", {"avro", "cloud", "delta", "kafka"})):
         locked = pins(ROOT / f"locks/{lock}.txt").keys()
         assert {extra for extra in names if not names[extra] & locked} == left_out, lock
 

@@ -12,6 +12,7 @@ from stack.settings import (
     changed_variables,
     make_folders,
     read_env_file,
+    require_free_space,
     stack_variables,
     write_env_file,
 )
@@ -74,3 +75,9 @@ def test_variables_that_a_running_stack_has_otherwise_are_named() -> None:
     assert changed_variables(running, {"LANG": "de", "WEIR_MAX_SLOTS": ""}) == []
     variables = {"WEIR_STORAGE": "/b", "SPARK_MASTER": "spark://head:7077", "DATABASE_URL": "postgresql://db/weir"}
     assert changed_variables(running, variables) == ["DATABASE_URL", "WEIR_STORAGE"]
+
+
+def test_a_bucket_has_no_free_space_to_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_STORAGE", "s3://bucket/state")
+    require_free_space(Settings.read(tmp_path / "var", {"WEIR_MIN_FREE_MB": "1"}))
+    assert not list(tmp_path.iterdir())

@@ -21,6 +21,7 @@ from runtime.errors import CorruptState, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
 from runtime.state.columns import ValueColumn
+from runtime.state.files import segments
 from runtime.state.files.compaction import CompactionPolicy
 from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
@@ -198,7 +199,7 @@ def test_a_checkpoint_or_savepoint_that_lacks_a_row_is_declined(kind: Kind, full
 def test_a_restore_that_lacks_a_row_names_operator_state_file_and_key_group(kind: Kind, monkeypatch: Patch) -> None:
     store, state, _ = fresh(kind)
     snapshot, _ = state.capture(False).write(store, "chk-2-1/sums-0")
-    monkeypatch.setattr("runtime.state.backend.read_segment", lambda *arguments: read_segment(*arguments).slice(1))
+    monkeypatch.setattr(segments, "read_segment", lambda *arguments: read_segment(*arguments).slice(1))
     message = rf"state '{kind.name}' of operator 'sums' \(chk-1-1/sums-0/.*\)"
     with pytest.raises(CorruptState, match=rf"{message}: .*key group 0 has \d+ entries instead of \d+"):
         kind.open(restored(store, [snapshot], range(GROUPS)))

@@ -1,10 +1,13 @@
 """One live subtask without a slot: what it sends, and the credit that it gives back, go where a test wants them."""
 
 from collections.abc import Callable
+from typing import Final
 
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Message
+from runtime.core.subtask.credits import FlowControl
+from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.dataflow.plan import Edge
@@ -14,6 +17,14 @@ from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
 from runtime.task.task import Task
 from tests.manual_clock import ManualClock
+
+CREDIT: Final = FlowControl(min_bytes=16 * 1024)  #: of receivers whose speed need not be measured first
+
+
+def grow_batches(policy: PollPolicy) -> PollPolicy:
+    """As after the slow start of a fast job."""
+    policy.batch_size.rows = 8_192
+    return policy
 
 
 def plain_edges(graph: JobGraph) -> list[Edge]:
@@ -47,7 +58,7 @@ def opened(
         operator=operator,
         state=state,
         context=context,
-        outputs=Outputs(graph, subtask, send, plain_edges(graph)),
+        outputs=Outputs(graph, subtask, send, plain_edges(graph), flow=CREDIT),
         clock=clock,
         store=store,
         report=lambda subtask, report: None,
@@ -55,5 +66,6 @@ def opened(
         background=lambda work: None,
         submit_compaction=lambda work: None,
     )
+    grow_batches(task.poll_policy)
     task.open()
     return task

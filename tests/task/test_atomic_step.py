@@ -22,8 +22,8 @@ from runtime.core.job.messages import (
 )
 from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted
-from runtime.core.subtask.events import CheckpointCompleted, MessageArrived, SubtaskEvent
+from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted, SnapshotAnswer
+from runtime.core.subtask.events import CheckpointCompleted, MessageArrived
 from runtime.core.subtask.spec import spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
@@ -34,7 +34,7 @@ from runtime.task.output import Outputs
 from runtime.task.task import Task
 from tests.core.builders import chain, subtask
 from tests.manual_clock import ManualClock
-from tests.task.tasks import plain_edges
+from tests.task.tasks import CREDIT, plain_edges
 
 GRAPH, ME = chain(parallelism=2), subtask("b/0")
 (FROM, OTHER) = GRAPH.inputs[ME]
@@ -117,7 +117,7 @@ class Live:
     log: list[str] = field(default_factory=list)  #: hooks and sent messages in one order
     sent: list[tuple[ChannelId, Message]] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
-    works: list[Callable[[], SubtaskEvent]] = field(default_factory=list)
+    works: list[Callable[[], SnapshotAnswer]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = ManualClock(1_000)
@@ -132,7 +132,7 @@ class Live:
         state.restore(restored)
         self.task = Task(
             machine=Subtask(spec_of(GRAPH, ME, restored.watermark)), operator=self.operator, state=state,
-            context=context, outputs=Outputs(GRAPH, ME, self._send, plain_edges(GRAPH)), clock=self.clock,
+            context=context, outputs=Outputs(GRAPH, ME, self._send, plain_edges(GRAPH), flow=CREDIT), clock=self.clock,
             store=self.store,
             report=lambda _, report: self.said.append(report),
             return_credit=lambda channel, nbytes: None, background=self.works.append,
@@ -160,7 +160,7 @@ class Live:
         works = list(self.works)
         self.works.clear()
         for work in works:
-            self.task.handle(work())
+            self.said.append(work())
         return [word for word in self.said if isinstance(word, Acknowledgement)]
 
 
@@ -174,7 +174,7 @@ def barrier(checkpoint: int, at: int = 0) -> Barrier:
 
 
 def permit(checkpoint: int) -> CheckpointCompleted:
-    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint)))
+    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint), Token(1)))
 
 
 # ---------------------------------------------------------------- one step

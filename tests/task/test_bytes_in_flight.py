@@ -27,7 +27,7 @@ class Slow(Operator):
 
 def credit_after(batches: int, takes_ms: int) -> int:
     """What the sender may have on its way, once so many batches have been consumed."""
-    clock, credit = ManualClock(1_000), FlowControl().initial_bytes
+    clock, credit = ManualClock(1_000), FlowControl().min_bytes
 
     def repay(channel: ChannelId, nbytes: int) -> None:
         nonlocal credit
@@ -48,4 +48,4 @@ def test_a_slow_operator_has_less_on_its_way_and_a_fast_one_more() -> None:
     """What a barrier waits behind is worth a fixed time, not a fixed number of bytes."""
     slow, fast = credit_after(batches=100, takes_ms=200), credit_after(batches=100, takes_ms=1)
     assert slow == BATCH.nbytes
-    assert FlowControl().min_bytes < slow < FlowControl().initial_bytes < fast
+    assert FlowControl().min_bytes < slow < fast

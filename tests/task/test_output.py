@@ -32,14 +32,18 @@ from runtime.state.encoded_texts import encoded_columns
 from runtime.task.output import GuardedCollector, Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
 from tests.encoded_texts import encoded, plain
-from tests.task.tasks import plain_edges
+from tests.task.tasks import CREDIT, plain_edges
 
 FIRST = pa.record_batch({"key": [1], "value": [2]})
 
 
 def outputs(sent: list[tuple[ChannelId, Message]]) -> Outputs:
     return Outputs(
-        chain(), subtask("b/0"), lambda channel, message: sent.append((channel, message)), plain_edges(chain())
+        chain(),
+        subtask("b/0"),
+        lambda channel, message: sent.append((channel, message)),
+        plain_edges(chain()),
+        flow=CREDIT,
     )
 
 
@@ -91,7 +95,7 @@ def combining(sent: list[tuple[ChannelId, Message]], *behind: str) -> Outputs:
     graph = JobGraph((source("a", 2), *operators, sink("c", 2)), edges, max_parallelism=8)
     folding = PreAggregation(10, partial(WindowPreAggregator, ["key"], "time", 10, {"n": Count()}))
     compiled = [replace(each, pre_aggregation=folding if n == 1 else None) for n, each in enumerate(plain_edges(graph))]
-    return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), compiled)
+    return Outputs(graph, subtask("b/0"), lambda *message: sent.append(message), compiled, flow=CREDIT)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Message, Records, Watermark
-from runtime.core.subtask.batch_size import FAST_BATCH_MS, MAX_COALESCED_ROWS
+from runtime.core.subtask.batch_size import COALESCED_BATCH_MS, MAX_COALESCED_ROWS
 from runtime.core.subtask.events import Triggered
 from runtime.core.subtask.poll_policy import POLL_INTERVAL_MS
 from runtime.ports import OperatorContext, SourceReader
@@ -127,8 +127,8 @@ def test_a_source_that_runs_out_of_rows_rests() -> None:
 
 def test_batches_that_take_long_are_not_made_longer() -> None:
     """A barrier would wait behind them. Nor are batches after a gap, whose duration is unknown."""
-    assert batch_rows([Poll(100)] * 3, send_ms=int(FAST_BATCH_MS)) == [100, 100, 100]
-    assert batch_rows([Poll(100)] * 3, send_ms=int(FAST_BATCH_MS) - 1) == [300]
+    assert batch_rows([Poll(100)] * 3, send_ms=int(COALESCED_BATCH_MS)) == [100, 100, 100]
+    assert batch_rows([Poll(100)] * 3, send_ms=int(COALESCED_BATCH_MS) - 1) == [300]
     assert batch_rows([Poll(0), *[Poll(100)] * 3]) == [100, 200]
 
 

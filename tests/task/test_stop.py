@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from runtime.core.job.ids import CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Message, Records
-from runtime.core.snapshot.control import Acknowledgement
-from runtime.core.subtask.events import SubtaskEvent
+from runtime.core.snapshot.control import Acknowledgement, SnapshotAnswer
 from runtime.operators.functions.async_map import AsyncMap, RequestLimits
 from runtime.operators.functions.kept_rows import BufferedRows
 from runtime.state.object_table import ObjectTable
@@ -37,7 +36,7 @@ def test_an_operator_without_capacity_takes_the_rows_before_the_barrier_of_a_sto
 
     operator = AsyncMap(ask, pa.schema([("n", pa.int64())]), RequestLimits(capacity=1, timeout_ms=60_000))
     task = opened(GRAPH, ME, operator, ManualClock(1_000), lambda channel, message: sent.append(message))
-    snapshots = list[SubtaskEvent]()
+    snapshots = list[SnapshotAnswer]()
     task.background = lambda work: snapshots.append(work())
     task.start()
     for message in (records(1), EndOfData(drain=False), records(2), BARRIER):

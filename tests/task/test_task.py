@@ -9,20 +9,20 @@ import pytest
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.core.snapshot.control import CheckpointAborted
+from runtime.core.snapshot.control import CheckpointAborted, LiveOpened
 from runtime.core.subtask.barrier_delay import MAX_HOLD_MS
 from runtime.core.subtask.events import Triggered
 from runtime.core.subtask.poll_policy import PollPolicy
-from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, ChannelDrift
+from runtime.core.subtask.watermark_alignment import MIN_DRIFT_BATCHES, WAITED_COUNTER, ChannelDrift
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.errors import DataRejected, OperatorFailure
 from runtime.ports import OperatorContext, SourceReader
 from runtime.task.source_operator import SourceOperator
-from runtime.task.task import WAITED_COUNTER, Task
+from runtime.task.task import Task
 from tests.core.builders import chain, subtask
 from tests.core.subtask.drift import WindowStub
 from tests.manual_clock import ManualClock
-from tests.task.tasks import opened
+from tests.task.tasks import grow_batches, opened
 
 GRAPH, SOURCE = chain(), subtask("a/0")
 BATCH = pa.record_batch({"value": [1, 2]})
@@ -38,6 +38,8 @@ class Reader(SourceReader):
         self.quiet = False
         self.over = False
         self.disorder_ms = 0
+        self.waits = False  #: for the live part
+        self.waited_at_snapshot: list[bool] = []
         self._raises, self._error = raises, error
 
     def _at(self, place: str) -> None:
@@ -61,6 +63,13 @@ class Reader(SourceReader):
         self._at("idle")
         return self.quiet
 
+    @property
+    def awaits_live(self) -> bool:
+        return self.waits
+
+    def begin_live(self) -> None:
+        self.waits = False
+
     def watermark(self) -> int | None:
         self._at("watermark")
         return self.time
@@ -71,6 +80,7 @@ class Reader(SourceReader):
 
     def snapshot(self, checkpoint: int) -> None:
         self._at("snapshot")
+        self.waited_at_snapshot.append(self.waits)
         if self._raises == "capture":
             self._lists.replace([threading.Lock()])
 
@@ -90,7 +100,7 @@ def far_ahead() -> tuple[PollPolicy, WatermarkValve]:
     channel, other = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
     valve = WatermarkValve([channel, other])
     valve.advance(channel, 1_000)
-    reading = PollPolicy([ChannelDrift(WindowStub(valve), channel, 10)])
+    reading = grow_batches(PollPolicy([ChannelDrift(WindowStub(valve), channel, 10)]))
     for _ in range(MIN_DRIFT_BATCHES):
         reading.on_batch([1], reading.max_rows, 0.0, 0.0)
     valve.advance(other, 50)
@@ -102,7 +112,8 @@ def before_an_end(sent: list[Message], clock: ManualClock) -> tuple[Task, Reader
     reader = Reader()
     source = task(reader, sent, clock)
     channel = ChannelId(0, 0, 0)
-    source.poll_policy = PollPolicy(pane_drifts=[ChannelDrift(WindowStub(WatermarkValve([channel])), channel, 10)])
+    drift = ChannelDrift(WindowStub(WatermarkValve([channel])), channel, 10)
+    source.poll_policy = grow_batches(PollPolicy(pane_drifts=[drift]))
     for time in (9, 19):
         bring(source, reader, time)
     sent.clear()
@@ -128,6 +139,21 @@ def test_a_barrier_waits_for_the_end_of_a_pane_and_goes_with_the_word_of_it() ->
     bring(source, reader, 29)
     assert of(sent[2:]) == ["Records", "Watermark", "Barrier"]
     assert source.barrier_in_ms is None
+
+
+def test_a_barrier_that_a_source_delays_precedes_the_switch_to_its_live_part() -> None:
+    """Or the snapshot of this subtask would hold the switch, and that of a sibling would not."""
+    sent: list[Message] = []
+    source, reader = before_an_end(sent, ManualClock(1_000))
+    source.on_master_event(Triggered(BARRIER))
+    reader.waits = True
+    source.step()
+    assert (source.machine.awaits_live, of(sent)) == (True, [])
+    assert source.barrier_in_ms is not None, "it is held"
+    source.on_master_event(LiveOpened(SOURCE.operator))
+    assert of(sent) == ["Barrier"]
+    assert reader.waited_at_snapshot == [True]
+    assert not reader.waits
 
 
 def test_a_barrier_waits_for_the_pane_of_the_newest_rows() -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Records, Watermark
+from runtime.core.job.messages import Idle, Message, Records, Watermark
+from runtime.core.subtask.credits import FlowControl
 from runtime.operators.functions.batch import MapBatches
 from runtime.task.task import Task
 from tests.core.builders import edge, operator, sink, source, subtask
@@ -72,6 +73,18 @@ def test_words_alone_take_no_turn_each(task: Task) -> None:
     for time in range(50):
         task.deliver(ChannelId(0, 0, 0), Watermark(time))
     assert turns(task) == [0]
+
+
+@pytest.mark.parametrize("message", [Watermark(5), Idle(5)], ids=["watermark", "idle"])
+def test_what_may_cause_output_waits_for_credit(task: Task, message: Message) -> None:
+    """Idle too: the sender's pre-aggregated rows precede it, as they precede a watermark."""
+    (channel,) = task.outputs.graph.outputs[task.id]
+    task.outputs.credits.spend(channel, FlowControl().max_bytes)
+    for number in range(2):
+        task.deliver(ChannelId(0, number, 0), message)
+    assert (turns(task), task.machine.watermark < 5) == ([], True)
+    task.outputs.credits.repay(channel, FlowControl().max_bytes)
+    assert (turns(task), task.machine.watermark) == ([0], 5)
 
 
 def test_a_function_that_does_not_return_is_busy_while_it_runs() -> None:

@@ -33,6 +33,7 @@ from weir.control.console import Console, ConsoleError, Refused, Row, SignedOut
 from weir.control.login import credentials_path, read_credentials, store_credentials
 from weir.control.output import write_json, write_rows
 
+_JOB_COLUMNS: Final = ("name", "state", "pipeline", "owner", "tags", "cause")
 _COMMANDS_OF_ACTS: Final = {"rollback": "restore --end-run"}  #: acts of a run whose commands have another name
 
 
@@ -106,12 +107,16 @@ def logout() -> None:
 @json_option
 @with_console
 def jobs(console: Console, /, tag: str | None, owner: str | None, limit: int, as_json: bool) -> None:
-    """Lists jobs with the state of their latest run."""
+    """Lists jobs with the state and the health of their latest run, and the cause if it is not well."""
     rows = console.rows("jobs/", limit, tag=tag, owner=owner)
-    flat = (
-        {**row, "health": row["health"]["level"] if row["health"] and not as_json else row["health"]} for row in rows
-    )
-    write_rows(flat, ("name", "latest_state", "health", "pipeline", "owner", "tags"), as_json=as_json)
+    write_rows(rows if as_json else map(_with_health, rows), _JOB_COLUMNS, as_json=as_json)
+
+
+def _with_health(job: Row) -> Row:
+    health = job["health"]
+    if health is None:
+        return {**job, "state": "Never started", "cause": ""}
+    return {**job, "state": health["word"], "cause": health["sentence"] if health["findings"] else ""}
 
 
 @main.command()
@@ -119,7 +124,7 @@ def jobs(console: Console, /, tag: str | None, owner: str | None, limit: int, as
 @json_option
 @with_console
 def status(console: Console, /, job: str, as_json: bool) -> None:
-    """Shows the latest run of JOB: state, health, rows by step, and the operations that are possible now.
+    """Shows the latest run of JOB: state, cause and remedy, rows by step, and the operations that are possible now.
 
     Rows are those of the present attempt; rates are per second.
     """
@@ -131,13 +136,13 @@ def status(console: Console, /, job: str, as_json: bool) -> None:
     if run is None:
         click.echo(f"{job} has not run yet.")
         return
-    live = run["live"] or {}
+    live, health = run["live"] or {}, run["health"]
     click.echo(
-        f"{job}: run {run['id']}, version {run['version_number']}, {run['state']}, parallelism {run['parallelism']},"
-        f" restarts {live.get('restarts', 0)}"
+        f"{job}: {health['word']}, run {run['id']}, version {run['version_number']},"
+        f" parallelism {run['parallelism']}, restarts {live.get('restarts', 0)}"
     )
-    for finding in run["health"]["findings"]:
-        click.echo(f"{finding['level']}: {finding['sentence']}")
+    for finding in health["findings"]:
+        click.echo(f"{finding['level']}: {finding['sentence']} {finding['remedy']}")
     if steps := live.get("operators"):
         rows = ({"step": uid, **numbers} for uid, numbers in steps.items())
         write_rows(rows, ("step", "state", "records_in", "rate_in", "records_out", "rate_out"), as_json=False)

@@ -61,7 +61,7 @@ def batch(pipeline: str, parallelism: int, storage: str) -> None:
 
 @click.command()
 @pipeline_options
-@click.option("--storage", help="Folder for checkpoints [a temporary one].")
+@click.option("--storage", help="Folder or s3://bucket/prefix for checkpoints [a temporary folder].")
 @json_option
 def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> None:
     """Runs a job to its end in this process, without Spark, and shows the rows of each step.

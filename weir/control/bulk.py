@@ -6,7 +6,6 @@ A wait replaces `state` and `detail` by those of the operation: its outcome, or 
 import time
 from collections.abc import Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 import click
 
@@ -75,7 +74,7 @@ def _request(console: Console, jobs: Sequence[Row], request: Row) -> list[Row]:
     if not jobs:
         return []
     body = {**request, "jobs": [job["id"] for job in jobs]}
-    results: list[Row] = console.post("jobs/bulk/", body, {"Idempotency-Key": str(uuid4())})["results"]
+    results: list[Row] = console.post("jobs/bulk/", body)["results"]
     return results
 
 

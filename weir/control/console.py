@@ -1,7 +1,7 @@
 """A client of the console's REST API.
 
 Rows stay dictionaries: a missing field raises a KeyError that names it. A request is repeated when the connection
-fails. An operation is requested once all the same: each repetition carries the same `Idempotency-Key`.
+fails. A POST takes effect once all the same: each repetition carries the same `Idempotency-Key`.
 """
 
 import time
@@ -56,17 +56,22 @@ class Console:
         """Raises Refused, Unreachable."""
         return self._send("GET", path, params={name: value for name, value in query.items() if value is not None})
 
-    def post(self, path: str, body: Row, headers: Mapping[str, str] | None = None) -> Any:
-        """Raises Refused, Unreachable."""
-        return self._send("POST", path, json=body, headers=headers)
+    def get_with_tag(self, path: str) -> tuple[Row, str]:
+        """A row and its entity tag, for `patch`. Raises Refused, Unreachable."""
+        response = self._respond("GET", path)
+        return _answer(self.url, response), response.headers["ETag"]
+
+    def post(self, path: str, body: Row) -> Any:
+        """A request with a key of its own: when it is repeated, it takes effect once. Raises Refused, Unreachable."""
+        return self._send("POST", path, json=body, headers={"Idempotency-Key": str(uuid4())})
 
     def post_document(self, path: str, document: bytes) -> Any:
         """Posts a JSON document as it is, so that only the console reads it. Raises Refused, Unreachable."""
         return self._send("POST", path, content=document, headers={"Content-Type": "application/json"})
 
-    def patch(self, path: str, body: Row) -> Any:
-        """Raises Refused, Unreachable."""
-        return self._send("PATCH", path, json=body)
+    def patch(self, path: str, body: Row, if_match: str = "*") -> Any:
+        """Edits the row if it still has the entity tag `if_match`; "*": in any state. Raises Refused, Unreachable."""
+        return self._send("PATCH", path, json=body, headers={"If-Match": if_match})
 
     def delete(self, path: str) -> Any:
         """Raises Refused, Unreachable."""
@@ -115,22 +120,19 @@ class Console:
 
     def newest_version(self, job: Row, timeout_s: float) -> Row | None:
         """The newest version of a job, once it is compiled. Raises Refused: it still is not after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while job["newest_version"]:
-            version: Row = self.get(f"versions/{job['newest_version']}/")
+        if not job["newest_version"]:
+            return None
+        for version in self._until_deadline(f"versions/{job['newest_version']}/", timeout_s):
             if version["state"] != "compiling":
                 return version
-            if time.monotonic() >= deadline:
-                raise Refused(f"version {version['number']} of {job['name']} is not compiled yet; see --version")
-            time.sleep(_RETRY_AFTER_S)
-        return None
+        raise Refused(f"version {version['number']} of {job['name']} is not compiled yet; see --version")
 
     # ------------------------------------------------------------ operations
 
     def request(self, job: Row, kind: str, params: Row, reason: str) -> Row:
         """Requests an operation. Raises Refused, Unreachable."""
         body = {"kind": kind, "params": params, "reason": reason}
-        accepted: Row = self.post(f"jobs/{job['id']}/operations/", body, {"Idempotency-Key": str(uuid4())})
+        accepted: Row = self.post(f"jobs/{job['id']}/operations/", body)
         return accepted
 
     def withdraw(self, operation: str) -> Row:
@@ -140,34 +142,42 @@ class Console:
 
     def wait_for_end(self, operation: Row, timeout_s: float, on_change: Callable[[Row], None]) -> Row:
         """The operation once it has ended, or as it is after `timeout_s`. `on_change` is called for each phase."""
+        on_change(operation)
+        if operation["state"] not in ACTIVE_STATES:
+            return operation
+        for now in self._until_deadline(f"operations/{operation['id']}/", timeout_s):
+            if (now["state"], now["phase"]) != (operation["state"], operation["phase"]):
+                on_change(now)
+            operation = now
+            if operation["state"] not in ACTIVE_STATES:
+                break
+        return operation
+
+    def _until_deadline(self, path: str, timeout_s: float) -> Iterator[Row]:
+        """The row at `path`, at least once, read by requests that wait for its end."""
         deadline = time.monotonic() + timeout_s
-        previous = None
         while True:
-            if (now := (operation["state"], operation["phase"])) != previous:
-                on_change(operation)
-                previous = now
-            left_s = deadline - time.monotonic()
-            if operation["state"] not in ACTIVE_STATES or left_s <= 0:
-                return operation
             asked_at = time.monotonic()
-            operation = self.get(f"operations/{operation['id']}/", wait=min(_WAIT_S, max(1, int(left_s))))
-            if operation["state"] in ACTIVE_STATES:  # a busy console answers at once
-                time.sleep(max(0.0, asked_at + _RETRY_AFTER_S - time.monotonic()))
+            yield self.get(path, wait=min(_WAIT_S, max(0, int(deadline - asked_at))))
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(max(0.0, asked_at + _RETRY_AFTER_S - time.monotonic()))  # a busy console answers at once
 
     # ------------------------------------------------------------ requests
 
     def _send(self, method: str, path: str, **request: Any) -> Any:
+        return _answer(self.url, self._respond(method, path, **request))
+
+    def _respond(self, method: str, path: str, **request: Any) -> httpx.Response:
         for is_last in (*[False] * _RETRIES, True):
             try:
-                response = self._client.request(method, path, **request)
+                return self._client.request(method, path, **request)
             except httpx.InvalidURL as error:
                 raise Unreachable(f"{self.url!r} is no address of a console: {error}") from error
             except httpx.TransportError as error:
                 if is_last or isinstance(error, httpx.UnsupportedProtocol):
                     raise Unreachable(f"no console answers at {self.url}: {error}") from error
                 time.sleep(_RETRY_AFTER_S)
-                continue
-            return _answer(self.url, response)
         raise AssertionError("unreachable")
 
 
@@ -197,4 +207,4 @@ def _field_text(error: Row, detail: str, is_operation: bool) -> str:
     if is_operation and name.startswith("params/"):
         name = name.removeprefix("params/")
         name = "--" + _OPTIONS.get(name, name).replace("_", "-")
-    return name if error["detail"] == detail else f"{name}: {error['detail']}"
+    return name if error["detail"] == detail else f"{name.replace('/', '.')}: {error['detail']}"

@@ -14,12 +14,20 @@ import yaml
 from runtime.yaml_text import load_yaml
 from weir.control.console import Console, Refused, Row
 
-_FACTS: Final = ("description", "owner", "tags", "runbook")  #: about the job, without versions
+_FACTS: Final = ("description", "owner", "tags", "runbook", "max_silence_s")  #: about the job, without versions
 _VALUES: Final = ("parallelism", "max_parallelism", "params", "settings")  #: of a version
 _REQUIRED: Final = ("name", "pipeline", "parallelism", "params")
 _FIELDS: Final = ("name", "pipeline", *_FACTS, *_VALUES)
 _WORDS: Final = {dict: "a mapping", list: "a list", int: "a whole number", str: "a text"}
-_KINDS: Final = {"params": dict, "settings": dict, "tags": list, "parallelism": int, "name": str, "pipeline": str}
+_KINDS: Final = {
+    "params": dict,
+    "settings": dict,
+    "tags": list,
+    "parallelism": int,
+    "max_silence_s": int,
+    "name": str,
+    "pipeline": str,
+}
 
 
 def export(job: Row, version: Row) -> str:
@@ -88,8 +96,9 @@ def apply(console: Console, document: Mapping[str, Any], message: str) -> list[s
         if new_version["id"] != job["newest_version"]:
             cause = f": {new_version['message']}" if new_version["message"] != message.strip() else ""
             lines.append(f"{name}: version {new_version['number']} created{cause}")
-    if changed := _changed(job, document):
-        console.patch(f"jobs/{job['id']}/", changed)
+    present, tag = console.get_with_tag(f"jobs/{job['id']}/")
+    if changed := _changed(present, document):
+        console.patch(f"jobs/{job['id']}/", changed, tag)
         lines.append(f"{name}: {', '.join(changed)} changed")
     return lines
 

@@ -137,6 +137,35 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="IdempotentRequest",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("key", models.TextField()),
+                ("digest", models.TextField()),
+                ("scopes", models.JSONField(null=True)),
+                ("status", models.IntegerField(default=0)),
+                ("headers", models.JSONField(default=dict)),
+                ("answer", models.TextField(default="")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), db_index=True),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "weir_idempotent_request",
+                "constraints": [models.UniqueConstraint(fields=("user", "key"), name="weir_idempotent_request_key")],
+            },
+        ),
+        migrations.CreateModel(
             name="SavedView",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView
+from console.api.json_schemas import integer_from
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
 from console.checkpoints.comparison import MEASURES, OperatorChange
@@ -60,7 +61,7 @@ class CheckpointComparison(ScopedView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter(name, int, required=True, description="Number of a checkpoint within the job")
+            OpenApiParameter(name, integer_from(0), required=True, description="Number of a checkpoint within the job")
             for name in FIELDS
         ],
         responses={200: ComparisonSerializer, 400: Problem, 404: Problem, 422: Problem},

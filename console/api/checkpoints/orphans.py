@@ -14,8 +14,8 @@ from console.housekeeping.orphans import MAX_LISTED, find_orphans
 
 class OrphanFolderSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
-    nbytes = serializers.IntegerField(allow_null=True, help_text="Null: there was no time to read all sizes.")
-    changed_at = serializers.DateTimeField()
+    nbytes = serializers.IntegerField()
+    changed_at = serializers.DateTimeField(allow_null=True, help_text="Null: there was no time to read it.")
 
 
 class MissingCheckpointSerializer(serializers.Serializer[Any]):

@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView
+from console.api.json_schemas import integer_from
 from console.api.parsing import number_between
 from console.api.serializers.base import Problem
 from console.pages.retention import MAX_HOURS, MAX_KEEP, preview_retention
@@ -51,9 +52,11 @@ class Retention(ScopedView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("keep", int, description=f"Newest checkpoints to keep, 1 to {MAX_KEEP}"),
+            OpenApiParameter("keep", integer_from(1, MAX_KEEP), description="Newest checkpoints to keep"),
             OpenApiParameter(
-                "hours", int, description=f"Keep those of these last hours too, 1 to {MAX_HOURS}; only with `keep`"
+                "hours",
+                integer_from(1, MAX_HOURS),
+                description="Keep those of these last hours too; only with `keep`",
             ),
         ],
         responses={200: RetentionSerializer, 404: Problem, 422: Problem},

@@ -49,6 +49,13 @@ class CursorSerializer(StrictSerializer):
 class StateQueryRequest(StrictSerializer):
     """Either `query`, the name of SQL saved with the pipeline, or `operator` and `state` for a page of rows."""
 
+    conditions = {
+        "oneOf": [
+            {"required": ["query"], "maxProperties": 1},
+            {"required": ["operator", "state"], "not": {"required": ["query"]}},
+        ]
+    }
+
     query = serializers.CharField(required=False)
     operator = serializers.CharField(required=False)
     state = serializers.CharField(required=False)

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView
+from console.api.json_schemas import integer_from
 from console.api.parsing import whole_number
 from console.api.serializers.base import Problem
 from console.api.serializers.checkpoints import CheckpointSerializer
@@ -85,7 +86,7 @@ class CheckpointStatistics(ScopedView):
     query = frozenset({"run"})
 
     @extend_schema(
-        parameters=[OpenApiParameter("run", int, description="Of this run only")],
+        parameters=[OpenApiParameter("run", integer_from(0), description="Of this run only")],
         responses={200: StatisticsSerializer, 404: Problem},
     )
     def get(self, request: Request, job: int) -> Response:

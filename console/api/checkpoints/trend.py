@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.api.base import ScopedView
+from console.api.json_schemas import integer_from
 from console.api.parsing import number_between
 from console.api.serializers.base import Problem
 from console.checkpoints.models import Checkpoint
@@ -40,7 +41,9 @@ class CheckpointTrend(ScopedView):
     pagination_class = None
 
     @extend_schema(
-        parameters=[OpenApiParameter("days", int, description=f"Days including today, 1 to {MAX_DAYS}; default 30")],
+        parameters=[
+            OpenApiParameter("days", integer_from(1, MAX_DAYS), description="Days including today; default 30")
+        ],
         responses={200: DayTrendSerializer(many=True), 404: Problem, 422: Problem},
     )
     def get(self, request: Request, job: int) -> Response:

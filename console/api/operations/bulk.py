@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,9 +12,13 @@ from rest_framework.response import Response
 from console.accounts.middleware import request_id_of
 from console.accounts.refusals import InvalidField
 from console.api.base import StrictView, location_response
+from console.api.idempotency import KEY_HEADER
 from console.api.serializers.base import Problem, StrictSerializer
+from console.api.serializers.definitions import TagField
+from console.checkpoints.filters import MAX_BIGINT
 from console.jobs.changes import MAX_REASON_LENGTH
-from console.operations.bulk import BULK_ACTS, BULK_STATES, BulkAct, bulk_lines, carry_out, result_lines
+from console.jobs.editing import MAX_TAG_LENGTH, MAX_TAGS
+from console.operations.bulk import BULK_ACTS, BULK_STATES, MAX_JOBS, BulkAct, bulk_lines, carry_out, result_lines
 from console.operations.models import BulkOperation
 from console.operations.services import OperationRequestContext
 
@@ -22,15 +26,27 @@ from console.operations.services import OperationRequestContext
 class BulkRequest(StrictSerializer):
     """`tag` and `untag` add and remove `tags`; the others request an operation. `reason` is stored with each."""
 
+    conditions = {
+        "if": {"properties": {"kind": {"enum": [BulkAct.TAG.value, BulkAct.UNTAG.value]}}},
+        "then": {"required": ["tags"], "properties": {"tags": {"minItems": 1}}},
+    }
+
     kind = serializers.ChoiceField(choices=BULK_ACTS)
-    jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Ids of jobs, at most 100.")
+    jobs = serializers.ListField(
+        child=serializers.IntegerField(min_value=0, max_value=MAX_BIGINT), max_length=MAX_JOBS, help_text="Ids of jobs"
+    )
     runs = serializers.ListField(
-        child=serializers.IntegerField(),
+        child=serializers.IntegerField(min_value=0, max_value=MAX_BIGINT),
         required=False,
         default=list,
         help_text="Ids of the runs that the act is for. If given, a job is refused when another run is its latest.",
     )
-    tags = serializers.ListField(child=serializers.CharField(), required=False, default=list)
+    tags = serializers.ListField(
+        child=TagField(max_length=MAX_TAG_LENGTH),
+        required=False,
+        default=list,
+        max_length=MAX_TAGS,
+    )
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
 
 
@@ -71,7 +87,6 @@ class BulkActs(StrictView):
 
     @extend_schema(
         request=BulkRequest,
-        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, required=False)],
         responses={200: BulkResults, 403: Problem, 422: Problem},
     )
     def post(self, request: Request) -> Response:
@@ -88,7 +103,7 @@ class BulkActs(StrictView):
             user=self.user,
             reason=body["reason"],
             request_id=request_id_of(request._request),
-            idempotency_key=request.headers.get("Idempotency-Key"),
+            idempotency_key=request.headers.get(KEY_HEADER),
         )
         row = carry_out(act, lines, tags, context, body["runs"])
         return location_response("api:bulk-result", row.pk, BulkResults(row).data, HTTPStatus.OK)

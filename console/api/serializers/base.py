@@ -1,17 +1,48 @@
 """Request bodies without unknown members, and the problem document (RFC 9457)."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
+PROBLEM_TYPE = "application/problem+json"  #: media type of `Problem`
+
+
+#: JSON types of fields that would convert other types: a number to text, or a text to a number.
+_JSON_TYPES: Final[tuple[tuple[type[serializers.Field[Any, Any, Any, Any]], type], ...]] = (
+    (serializers.BooleanField, bool), (serializers.IntegerField, int), (serializers.CharField, str),
+    (serializers.DateTimeField, str), (serializers.MultipleChoiceField, list), (serializers.ChoiceField, str),
+)  # fmt: skip
+
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A request body without unknown members."""
+    """A request body without unknown members and without conversions between JSON types."""
+
+    #: Keywords of the JSON schema on several members, which `validate` checks.
+    conditions: ClassVar[Mapping[str, Any]] = {}
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
-            raise serializers.ValidationError(dict.fromkeys(unknown, "This member is unknown."), code="unknown")
+        if isinstance(data, dict):
+            if unknown := sorted(set(data) - set(self.fields)):
+                raise serializers.ValidationError(dict.fromkeys(unknown, "This member is unknown."), code="unknown")
+            wrong = [name for name, value in data.items() if not _has_type(self.fields[name], value)]
+            if wrong:
+                raise serializers.ValidationError(dict.fromkeys(wrong, "The JSON type is wrong."), code="invalid")
         return super().to_internal_value(data)
+
+
+def _has_type(field: Any, value: Any) -> bool:
+    """Whether the JSON type of `value` is that of `field`. The field itself checks null, objects and lists."""
+    if value is None:
+        return True
+    if isinstance(field, serializers.ListField):
+        return not isinstance(value, list) or all(_has_type(field.child, item) for item in value)
+    for kind, json_type in _JSON_TYPES:
+        if isinstance(field, kind):
+            if json_type is int and isinstance(value, float):
+                return value.is_integer()
+            return isinstance(value, json_type) and isinstance(value, bool) == (json_type is bool)
+    return True
 
 
 class ProblemField(serializers.Serializer[Any]):

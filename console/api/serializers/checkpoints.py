@@ -30,7 +30,7 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     class Meta:
         model = Checkpoint
         fields: tuple[str, ...] = (
-            "id", "job", "run", "token", "number", "kind", "status", "outcome", "triggered_at", "completed_at",
+            "id", "job", "run", "token", "number", "kind", "outcome", "triggered_at", "completed_at",
             "ended_at", "duration_ms", "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail",
             "path", "operators", "finished_operators", "max_parallelism", "discarded_at", "review_state",
             "review_note", "reviewer", "reviewed_at", "assignee", "concerns", "verified_at", "name", "note",

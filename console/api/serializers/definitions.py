@@ -1,21 +1,34 @@
 """Pipelines, jobs and versions as JSON, and the requests that define them."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from console.api.openapi import inline_references
+from console.api.json_schemas import inline_references
 from console.api.serializers.base import StrictSerializer
 from console.api.serializers.health import HealthSerializer, health_of
-from console.health.findings import Level
+from console.checkpoints.filters import MAX_BIGINT
+from console.health.findings import Verdict
+from console.health.verdicts import listed_verdicts, present_verdict
 from console.jobs import services
 from console.jobs.changes import MAX_REASON_LENGTH
+from console.jobs.editing import (
+    MAX_LINK_LENGTH,
+    MAX_OWNER_LENGTH,
+    MAX_SILENCE_S,
+    MAX_TAG_LENGTH,
+    MAX_TAGS,
+    MIN_SILENCE_S,
+)
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.masking import mask_settings
 from console.jobs.models import Connection, Job, JobVersion, Pipeline, ReviewPolicy, choices
 from runtime.access.redaction import mask
 from runtime.core.job.graph import Guarantee
+from runtime.core.job.key_groups import MAX_KEY_GROUPS
 
 
 class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
@@ -36,14 +49,33 @@ class ConnectionSerializer(serializers.ModelSerializer[Connection]):
         return connection.pipelines.split()
 
 
+@extend_schema_field({"type": "integer", "oneOf": [{"const": 0}, {"minimum": MIN_SILENCE_S, "maximum": MAX_SILENCE_S}]})
+class SilenceField(serializers.IntegerField):
+    """A limit of silence, or 0 for none."""
+
+
+@extend_schema_field({"type": "string", "pattern": "^[^,]*[^, ][^,]*$", "maxLength": MAX_TAG_LENGTH})
+class TagField(serializers.CharField):
+    """A tag of a job."""
+
+
+@extend_schema_field({"type": "string", "pattern": "^(https?://[A-Za-z0-9].*)?$", "maxLength": MAX_LINK_LENGTH})
+class LinkField(serializers.CharField):
+    """An address, or nothing."""
+
+
 class JobChange(StrictSerializer):
     """Facts to change; absent facts stay."""
 
-    name = serializers.CharField(required=False)
-    description = serializers.CharField(required=False, allow_blank=True)
-    owner = serializers.CharField(required=False, allow_blank=True)
-    tags = serializers.ListField(child=serializers.CharField(), required=False)
-    runbook = serializers.CharField(required=False, allow_blank=True)
+    name = serializers.CharField(required=False, max_length=services.MAX_NAME_LENGTH)
+    description = serializers.CharField(required=False, allow_blank=True, max_length=services.MAX_DESCRIPTION_LENGTH)
+    owner = serializers.CharField(required=False, allow_blank=True, max_length=MAX_OWNER_LENGTH)
+    tags = serializers.ListField(child=TagField(max_length=MAX_TAG_LENGTH), required=False, max_length=MAX_TAGS)
+    runbook = LinkField(required=False, allow_blank=True, max_length=MAX_LINK_LENGTH)
+    max_silence_s = SilenceField(
+        required=False,
+        help_text="Seconds without records after which an input is a finding of health; 0: by its history.",
+    )
     review_policy = serializers.ChoiceField(
         choices=choices(ReviewPolicy), required=False, help_text="Effect of a restore from a snapshot without review."
     )
@@ -61,20 +93,51 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     class Meta:
         model = Job
         fields: tuple[str, ...] = (
-            "id", "name", "pipeline", "description", "owner", "tags", "runbook", "review_policy", "archived_at",
-            "created_at", "created_by", "latest_run", "latest_state", "newest_version",
+            "id", "name", "pipeline", "description", "owner", "tags", "runbook", "max_silence_s", "review_policy",
+            "archived_at", "created_at", "created_by", "latest_run", "latest_state", "newest_version",
         )  # fmt: skip
 
 
+class JobPageSerializer(serializers.ListSerializer[Job]):
+    """A page of the list. The verdicts on its jobs are read together."""
+
+    def to_representation(self, data: Any) -> Any:
+        jobs: list[Job] = list(data)
+        listed = [(job.latest_run, getattr(job, "health", None)) for job in jobs]
+        verdicts = listed_verdicts(listed, timezone.now())
+        cast(ListedJobSerializer, self.child).verdicts = {
+            job.pk: verdict for job, verdict in zip(jobs, verdicts, strict=True)
+        }
+        return super().to_representation(jobs)
+
+
 class ListedJobSerializer(JobSerializer):
-    """A job in the list, with the newest stored health of its runs. It is at most some seconds old."""
+    """A job in the list, with the stored health of its latest run; null: the job never ran."""
+
+    health = serializers.SerializerMethodField()
+    verdicts: Mapping[int, Verdict]
+
+    @extend_schema_field(HealthSerializer(allow_null=True))
+    def get_health(self, job: Job) -> Any:
+        return None if job.latest_run is None else health_of(self.verdicts[job.pk])
+
+    class Meta(JobSerializer.Meta):
+        list_serializer_class = JobPageSerializer
+        fields = (*JobSerializer.Meta.fields, "health")
+
+
+class JobDetailSerializer(JobSerializer):
+    """A job with the health of its latest run; null: the job never ran."""
 
     health = serializers.SerializerMethodField()
 
     @extend_schema_field(HealthSerializer(allow_null=True))
     def get_health(self, job: Job) -> Any:
-        stored = getattr(job, "health", None)
-        return stored and health_of(stored, Level(stored.level), stored.checked_at, stored.findings)
+        run = job.latest_run
+        if run is None:
+            return None
+        run.job = job
+        return health_of(present_verdict(run, timezone.now()))
 
     class Meta(JobSerializer.Meta):
         fields = (*JobSerializer.Meta.fields, "health")
@@ -97,11 +160,15 @@ class StoredSettingsField(serializers.JSONField):
 
 
 class VersionRequest(StrictSerializer):
-    parallelism = serializers.IntegerField()
-    max_parallelism = serializers.IntegerField(required=False, allow_null=True, default=None)
+    parallelism = serializers.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)
+    max_parallelism = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=1, max_value=MAX_KEY_GROUPS
+    )
     params = serializers.DictField()
     settings = SettingsField(required=False)
-    message = serializers.CharField(required=False, allow_blank=True, default="")
+    message = serializers.CharField(
+        required=False, allow_blank=True, default="", max_length=services.MAX_MESSAGE_LENGTH
+    )
     skip_if_equal = serializers.BooleanField(
         required=False,
         default=False,
@@ -110,12 +177,23 @@ class VersionRequest(StrictSerializer):
 
 
 class JobRequest(StrictSerializer):
-    name = serializers.CharField()
+    conditions = {
+        "oneOf": [
+            {"required": ["pipeline"], "not": {"required": ["duplicate_of"]}},
+            {"required": ["duplicate_of"], "not": {"anyOf": [{"required": ["pipeline"]}, {"required": ["version"]}]}},
+        ]
+    }
+
+    name = serializers.CharField(max_length=services.MAX_NAME_LENGTH)
     pipeline = serializers.CharField(required=False)
-    description = serializers.CharField(required=False, allow_blank=True, default="")
+    description = serializers.CharField(
+        required=False, allow_blank=True, default="", max_length=services.MAX_DESCRIPTION_LENGTH
+    )
     version = VersionRequest(required=False, help_text="The first version. If it is refused, no job is created.")
     duplicate_of = serializers.IntegerField(
         required=False,
+        min_value=1,
+        max_value=MAX_BIGINT,
         help_text="Id of a version whose definition the job gets, without state, in place of `pipeline` and `version`.",
     )
     start = serializers.BooleanField(

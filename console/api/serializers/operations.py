@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from console.api.openapi import inline_references
+from console.api.json_schemas import inline_references
 from console.api.serializers.base import StrictSerializer
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.operations.models import Maintenance, Operation
@@ -25,6 +25,11 @@ class ParamsField(serializers.DictField):
     """The parameters of an operation, which depend on its kind."""
 
 
+@extend_schema_field({"type": "string", "enum": [kind for kinds in params_schemas() for kind in kinds]})
+class KindField(serializers.CharField):
+    """The kind of an operation. Its refusal names the kinds that there are."""
+
+
 class OperationRequest(StrictSerializer):
     """`params` depend on `kind` and have a schema for each. `version` and `checkpoint` are ids of rows, not numbers
     within the job.
@@ -38,7 +43,7 @@ class OperationRequest(StrictSerializer):
     - discard, pin, unpin, verify, copy, label, assign, comment, review: of `checkpoint`.
     """
 
-    kind = serializers.CharField()
+    kind = KindField()
     params = ParamsField(required=False)
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_REASON_LENGTH)
 

@@ -11,7 +11,7 @@ from console.api.serializers.definitions import schema_of
 from console.api.serializers.health import HealthSerializer, health_of
 from console.health.facts import RunFacts
 from console.health.findings import Verdict
-from console.health.housekeeping import encode, verdicts
+from console.health.verdicts import verdict_with_facts
 from console.jobs.models import Attempt, Run, StandingStage
 from console.operations.legality import AllowedOperation, allowed_operations
 from console.operations.operation_type import JobOperation
@@ -91,22 +91,18 @@ class RunDetailSerializer(RunSerializer):
 
     @extend_schema_field(HealthSerializer)
     def get_health(self, run: Run) -> Any:
-        """The health now. Rules that hold until a lower limit know the stored findings."""
-        facts, verdict = self._assess(run)
-        return health_of(verdict, verdict.level, facts.now, [encode(finding) for finding in verdict.findings])
+        return health_of(self._assess(run)[0])
 
     @extend_schema_field(serializers.DictField(child=serializers.FloatField()))
     def get_skew(self, run: Run) -> Any:
-        facts, _ = self._assess(run)
-        return facts.skew
+        return self._assess(run)[1].skew
 
-    def _assess(self, run: Run) -> tuple[RunFacts, Verdict]:
-        """The facts and the verdict, read once per run."""
+    def _assess(self, run: Run) -> tuple[Verdict, RunFacts]:
+        """The verdict and the facts, read once per run."""
         cache = cast(dict[str, Any], self.context).setdefault("assessed", {})
         if run.pk not in cache:
-            ((_, facts, verdict),) = verdicts([run], timezone.now())
-            cache[run.pk] = facts, verdict
-        assessed: tuple[RunFacts, Verdict] = cache[run.pk]
+            cache[run.pk] = verdict_with_facts(run, timezone.now())
+        assessed: tuple[Verdict, RunFacts] = cache[run.pk]
         return assessed
 
     @extend_schema_field(ActSerializer(many=True))

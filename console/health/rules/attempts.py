@@ -12,6 +12,7 @@ from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE_C
 
 #: Failed attempts within a time that make a loop: in quick succession, or again and again with progress in between.
 LOOPS: Final = ((3, timedelta(minutes=10)), (5, timedelta(hours=1)))
+RESTART_CAUSES: Final = frozenset({"outage", "memory", "restart-loop"})  #: rules on failures that come again
 MAX_ATTEMPTS: Final = 20  #: failed attempts that facts hold at most
 #: Causes that a person must remove, by the texts of ENOSPC, EDQUOT and EROFS in messages of outages; with the remedy.
 _FULL: Final = ("Storage is full", "Free space, or raise the quota: the run continues by itself.")
@@ -52,7 +53,7 @@ def outage(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         sentence=f"{cause or 'Waiting for storage or a service'}{by}. {newest.message.rstrip('.')}. "
         f"Failed {newest.tries} times in a row; {following}. "
-        "This does not count as a restart, and the run continues by itself.",
+        f"{facts.not_counted('Such a failure')}The run continues by itself.",
         level=Level.FAILED if cause else Level.ATTENTION,
         operator=newest.operator,
         remedy=remedy,
@@ -95,7 +96,7 @@ def restart_loop(facts: RunFacts) -> Iterator[Finding]:
     newest, first = recent[0], recent[-1]
     same = [attempt for attempt in recent if (attempt.code, attempt.operator) == (newest.code, newest.operator)]
     often = f"{len(recent)}{' or more' if len(recent) == MAX_ATTEMPTS else ''} times"
-    span = formats.duration(facts.ms_since(first.ended_at))
+    span = facts.age(first.ended_at)
     where = f" in {facts.operator(newest.operator)}" if newest.operator else ""
     share = "each time" if len(same) == len(recent) else f"{len(same)} of them"
     point = facts.checkpoints.newest
@@ -129,7 +130,7 @@ def restarting(facts: RunFacts) -> Iterator[Finding]:
     cause = (
         f"{facts.operator(newest.operator)}: {message}" if newest.operator else f"{message[:1].upper()}{message[1:]}"
     )
-    since = formats.duration(facts.ms_since(newest.ended_at))
+    since = facts.age(newest.ended_at)
     yield Finding(
         sentence=f"An attempt failed {since} ago, and {restart_number(facts) or 'a restart'} is under way. {cause}.",
         operator=newest.operator,

@@ -112,7 +112,7 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
     newest = checkpoints.newest
     if pending_ms >= took_ms and (newest is None or newest.duration_ms < took_ms / 2):
         cause = f"barriers wait for {root.root}, {root.clause}" if root else _acknowledged(checkpoints)
-        text = f"A checkpoint has taken {formats.duration(pending_ms)}, {compared}: {cause}."
+        text = f"A checkpoint has taken {_pending(facts)}, {compared}: {cause}."
     elif newest is not None:
         blamed = blame(newest)
         is_longer = blamed.took_ms > took_ms  # the median of the newest hides how they grow
@@ -127,6 +127,12 @@ def slow(facts: RunFacts) -> Iterator[Finding]:
         checkpoint=newest.pk if newest else None,
         remedy=f"Relieve {root.root}." if root else "" if operator else "Take checkpoints less often.",
     )
+
+
+def _pending(facts: RunFacts) -> str:
+    """How long the checkpoint in progress has taken."""
+    begun_at = facts.checkpoints.begun_at
+    return facts.age(begun_at) if begun_at else ""
 
 
 def _compared(facts: RunFacts, took_ms: float) -> str:
@@ -204,7 +210,7 @@ def savepoint_failed(facts: RunFacts) -> Iterator[Finding]:
     failed = facts.failed_savepoint
     if failed is None or facts.now - failed.failed_at > SAVEPOINT_SHOWN:
         return
-    ago = f"{formats.duration(facts.ms_since(failed.failed_at))} ago"
+    ago = f"{facts.age(failed.failed_at)} ago"
     failure = f"failed {ago} with {_reason(failed.reason, failed.detail)}"
     ending = f"expired {ago}" if failed.reason == FailureReason.EXPIRED else failure
     yield Finding(
@@ -229,8 +235,7 @@ def overdue(facts: RunFacts) -> Iterator[Finding]:
     under_way = "No checkpoint has failed since. A failure now would repeat all work since the last was triggered."
     remedy = ""
     if lasting_ms is not None:
-        lasting = formats.duration(lasting_ms)
-        under_way = f"One has been in progress for {lasting}: {_acknowledged(checkpoints)}. {under_way}"
+        under_way = f"One has been in progress for {_pending(facts)}: {_acknowledged(checkpoints)}. {under_way}"
         remedy = "See which subtasks it waits for."
     yield Finding(
         sentence=f"{_overdue_text(facts, since)} {under_way}",
@@ -245,8 +250,8 @@ def _acknowledged(checkpoints: CheckpointFacts) -> str:
 
 
 def _overdue_text(facts: RunFacts, since: datetime) -> str:
-    lasting, every = formats.duration(facts.ms_since(since)), formats.duration(facts.checkpoints.interval_ms)
-    return f"No checkpoint has completed for {lasting}; one is due every {every}."
+    every = formats.duration(facts.checkpoints.interval_ms)
+    return f"No checkpoint has completed for {facts.age(since)}; one is due every {every}."
 
 
 def unreadable(facts: RunFacts) -> Iterator[Finding]:

@@ -6,23 +6,29 @@ an input of it is: all operators that wait are upstream of it (as in the backpre
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from console import formats
 from console.health.facts import OperatorFacts, RunFacts, SubtaskFacts
-from console.health.findings import Finding
+from console.health.findings import Finding, SilentInput
 from runtime.core.job.graph import Role
+from runtime.core.job.lifecycle import RunState
+from runtime.core.subtask.watermark_alignment import WAITED_COUNTER
 
 BACKPRESSURE: Final = "backpressure"
 FALLS_BEHIND: Final = "falls-behind"
 SATURATED: Final = "saturated"
 SKEW: Final = "skew"
+SILENT: Final = "input-silent"
+SILENCE_STATES: Final = frozenset({RunState.RUNNING})  #: a run that ends reads no more
 MIN_FLOW_S: Final = 14.0  #: three intervals of the history, so that a short burst is no finding
+_BLOCKS: Final = 0.5  #: mean fraction of time that the subtasks of an operator wait for receivers
+_STILL_BLOCKS: Final = 0.3  #: the same while the rule is lit
 _BLOCKED: Final = 0.8  #: fraction of time that a single subtask waits for the same subtask of its receiver
 _FREE: Final = 0.3  #: a subtask above waits for receivers itself
 MIN_BUSY: Final = 0.8  #: an operator below is not the bottleneck itself
-_FULL: Final = 0.9  #: fraction of the time of a slot that its subtasks take
+_FULL: Final = 0.8  #: fraction of the time of a slot that its subtasks take; the loop of the slot needs some too
 _KEEPS_UP: Final = 0.9  #: event time that advances less fast than this against the clock falls behind it
 CATCH_UP: Final = 1.5  #: event time that advances this much faster than the clock shrinks the lag
 STILL_S: Final = 60.0
@@ -30,7 +36,8 @@ _MOVES_S: Final = 20.0  #: a watermark that has changed since then advances
 MIN_LAG: Final = timedelta(minutes=5)  #: behind the clock; less is disorder and the length of windows
 MIN_NAMED_LAG: Final = timedelta(seconds=10)  #: less is disorder, or the usual way of the records
 LOST_LAG: Final = timedelta(minutes=3)  #: of a quarter of an hour: event time advances at most 0.8 times as fast
-MIN_SILENCE: Final = timedelta(minutes=15)
+MIN_SILENCE: Final = timedelta(minutes=15)  #: by the history of a source
+MIN_SILENT: Final = timedelta(seconds=10)
 _STEADY_QUARTERS: Final = 4  #: an hour
 _STEADY_SHARE: Final = 0.9
 _OF_EVENT_TIME: Final = ("windows", "panes", "sessions", "joined")  #: open results that only a watermark ends
@@ -93,9 +100,7 @@ def bottleneck(facts: RunFacts) -> Bottleneck | None:
     if facts.flow_s < MIN_FLOW_S:
         return None
     blocked = {
-        uid
-        for uid, operator in facts.operators.items()
-        if not operator.finished and facts.exceeds(BACKPRESSURE, operator.backpressured, 0.5, 0.3)
+        uid for uid, operator in facts.operators.items() if not operator.finished and _is_blocked(facts, operator)
     }
     downstream_first = list(facts.operators.values())[::-1]
     for operator in downstream_first:
@@ -104,6 +109,16 @@ def bottleneck(facts: RunFacts) -> Bottleneck | None:
             upstream = _upstream(facts.operators, uid)
             return Bottleneck(operator, tuple(other for other in downstream_first if other.uid in blocked & upstream))
     return None
+
+
+def _is_blocked(facts: RunFacts, operator: OperatorFacts) -> bool:
+    """Whether the operator waits for a receiver for much of its time.
+
+    Above the lower limit of a lit rule, an operator that works for longer than it waits is slow itself: else the
+    finding would move from it to its receiver.
+    """
+    waits = operator.backpressured
+    return waits >= _BLOCKS or (BACKPRESSURE in facts.lit and waits >= _STILL_BLOCKS and waits >= operator.busy)
 
 
 def catch_up_speed(facts: RunFacts) -> float | None:
@@ -152,14 +167,15 @@ def saturated(facts: RunFacts) -> Iterator[Finding]:
         return
     loads = _slot_loads(facts)
     index = max(loads, key=lambda slot: sum(loads[slot].values()), default=0)
-    if not facts.exceeds(SATURATED, sum(loads[index].values()) if loads else 0.0, _FULL, 0.8):
+    load = sum(loads[index].values()) if loads else 0.0
+    if not facts.exceeds(SATURATED, load, _FULL, 0.7):
         return
     uid, busy = max(loads[index].items(), key=lambda load: load[1])
     operator, effect = facts.operators[uid], _slowness(facts)
     if effect and busy >= _FULL / 2 and operator.role is not Role.SOURCE:
         yield Finding(
-            sentence=f"{operator} takes {formats.percent(busy)} of the time of slot {index}, "
-            f"which has none left for other operators: {effect}.",
+            sentence=f"The operators of slot {index} take {formats.percent(min(load, 1.0))} of its time, "
+            f"{operator} most, {formats.percent(busy)}: {effect}.",
             operator=uid,
         )
 
@@ -219,9 +235,9 @@ def _lost_records(facts: RunFacts, source: OperatorFacts) -> str:
     if not facts.exceeds(FALLS_BEHIND, 1 - source.records_per_s / usual, 0.5, 0.3):
         return ""
     text = f"it reads {formats.rate(source.records_per_s)} of its usual {formats.rate(usual)}"
-    lag = facts.lag if facts.old_since is None else None
-    if lag is not None and timedelta(milliseconds=lag.ms) >= MIN_NAMED_LAG:
-        text += f", and the watermark is {formats.duration(lag.ms)} behind {lag.behind}"
+    ms, behind = (facts.behind_newest_ms, "the newest record") if facts.lag_ms is None else (facts.lag_ms, "the clock")
+    if facts.old_since is None and ms is not None and timedelta(milliseconds=ms) >= MIN_NAMED_LAG:
+        text += f", and the watermark is {formats.duration(ms)} behind {behind}"
     return text
 
 
@@ -237,28 +253,61 @@ def _lost_time(source: OperatorFacts) -> str:
 
 
 def input_silent(facts: RunFacts) -> Iterator[Finding]:
-    """A source that has sent records all day, and sends none now.
+    """A source without records for longer than the limit of the job; by default, if it has sent records all day.
 
-    Sources that often pause, or were silent at the same time a day or a week ago, have no such finding.
+    Without a limit, sources that often pause, or were silent at the same time a day or a week ago, have no such
+    finding.
     """
     if facts.flow_s < MIN_FLOW_S:
         return
-    for source in _unbounded_sources(facts):
-        sent = source.sent
-        if (
-            sent.until is None
-            or sent.was_silent_before
-            or source.records_per_s > 0
-            or facts.now - sent.until < MIN_SILENCE
-        ):
+    limit = timedelta(seconds=facts.max_silence_s) or MIN_SILENCE
+    for source, since in _silences(facts):
+        silence = (facts.old_since or facts.now) - since
+        if silence < limit or not (facts.max_silence_s or _is_unusual(source)):
             continue
-        if sent.with_records >= max(_STEADY_QUARTERS, _STEADY_SHARE * sent.quarters):
-            yield Finding(
-                sentence=f"{source} has sent no records for {formats.duration(facts.ms_since(sent.until))}; "
-                f"before, it sent {formats.rate(sent.per_s)}.",
-                operator=source.uid,
-                since=sent.until,
-            )
+        if facts.old_since:
+            sends = f"{source} had sent no records for {formats.duration(silence / timedelta(milliseconds=1))}"
+        else:
+            sends = f"{source} has sent no records for {facts.age(since)}"
+        if facts.max_silence_s:
+            sends += f"; the limit of the job is {formats.duration(facts.max_silence_s * 1000)}"
+        elif source.sent.per_s:
+            sends += f"; before, it sent {formats.rate(source.sent.per_s)}"
+        yield Finding(sentence=f"{sends}.", operator=source.uid, since=since)
+
+
+def _is_unusual(source: OperatorFacts) -> bool:
+    """Whether the source has sent records all day, or had before a silence that is a finding already."""
+    sent = source.sent
+    is_steady = sent.with_records >= max(_STEADY_QUARTERS, _STEADY_SHARE * sent.quarters)
+    return SILENT in source.lit or (is_steady and not sent.was_silent_before)
+
+
+def _silences(facts: RunFacts) -> list[tuple[OperatorFacts, datetime]]:
+    """Unbounded sources that may read and send no records, each with the time since when."""
+    if facts.state not in SILENCE_STATES or facts.live.sources_paused or facts.live.ending:
+        return []
+    return [
+        (source, source.silent_since)
+        for source in _unbounded_sources(facts)
+        if source.silent_since and source.backpressured < _STILL_BLOCKS and not _is_held(facts, source)
+    ]
+
+
+def _is_held(facts: RunFacts, source: OperatorFacts) -> bool:
+    """Whether watermark alignment may hold the source: another one is behind it, and it has waited before."""
+    live = facts.live.operators.get(source.uid)
+    if live is None or not live.counters.get(WAITED_COUNTER):
+        return False
+    sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished and o is not source]
+    watermark = _watermark(source)
+    behind = [other for other in sources if _moves(other) and _meet(facts, source, other)]
+    times = [time for other in behind if (time := _watermark(other)) is not None]
+    return watermark is not None and any(time < watermark for time in times)
+
+
+def _watermark(source: OperatorFacts) -> int | None:
+    return min((each.watermark for each in source.subtasks if each.watermark is not None), default=None)
 
 
 def _unbounded_sources(facts: RunFacts) -> list[OperatorFacts]:
@@ -287,6 +336,20 @@ def skew(facts: RunFacts) -> Iterator[Finding]:
                 operator=operator.uid,
             )
             return
+
+
+def silent_inputs(facts: RunFacts) -> tuple[SilentInput, ...]:
+    """Unbounded sources that send no records, from two intervals on: a fact, which the rule may not find worth a line.
+
+    The ages of old samples are no facts.
+    """
+    if facts.old_since:
+        return ()
+    return tuple(
+        SilentInput(source.uid, str(source), since)
+        for source, since in _silences(facts)
+        if facts.now - since >= MIN_SILENT
+    )
 
 
 def watermark_stands(facts: RunFacts) -> Iterator[Finding]:

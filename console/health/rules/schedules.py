@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from console import formats
 from console.health.facts import RunFacts
 from console.health.findings import Finding
 
@@ -26,6 +25,6 @@ def drill_failed(facts: RunFacts) -> Iterator[Finding]:
     of = f" of snapshot {failed.number}" if failed.number is not None else ""
     why = f": {failed.message.rstrip('.')}" if failed.message else ""
     yield Finding(
-        sentence=f"The newest restore drill{of} failed {formats.duration(facts.ms_since(failed.ended_at))} ago{why}.",
+        sentence=f"The newest restore drill{of} failed {facts.age(failed.ended_at)} ago{why}.",
         since=failed.ended_at,
     )

@@ -18,6 +18,7 @@ MAX_SLOT_SILENCE_MS: Final = 4_000.0  #: slots send a heartbeat each second
 MAX_MASTER_SILENCE: Final = timedelta(seconds=10)  #: a master reports each second
 MAX_END_WAIT_MS: Final = 60_000.0  #: for a commit or a delivery after the end of all subtasks
 MAX_NAMED: Final = 3
+_MASTER_AWAY: Final = "does not answer"  #: in the cause of a shortage, as `runtime.launch.spark` words it
 
 
 def lost_lease(facts: RunFacts) -> Iterator[Finding]:
@@ -51,17 +52,25 @@ def no_worker(facts: RunFacts) -> Iterator[Finding]:
         why = f"the workers of the queue runs are busy with {', '.join(jobs)}{suffix}{limit}"
     else:
         why = "no Celery worker of the queue runs has claimed it"
-    waited = formats.duration(facts.ms_since(since))
+    waited = facts.age(since)
     yield Finding(sentence=f"The run has waited {waited} for a worker: {why}.", since=since)
 
 
 def no_slots(facts: RunFacts) -> Iterator[Finding]:
     wait = facts.live.waiting
+    if wait is not None and wait.is_over:
+        yield Finding(
+            sentence=f"Enough slots are free: {wait.there} for the {wait.wanted} of the run. Their processes have not "
+            "started yet.",
+            remedy="See the log of the job master if this lasts for more than a minute.",
+        )
+        return
     there = f": {wait.there} of {wait.wanted} are available" if wait else ""
     holders = f"; {wait.held_by}" if wait and wait.held_by else ""
     yield Finding(
-        sentence=f"Waiting for slots{there}{holders}. The run starts by itself once enough slots are free; "
-        "this does not count as a restart. You can cancel the run."
+        sentence=f"Waiting for slots{there}{holders}. The run starts by itself once enough slots are free. "
+        f"{facts.not_counted('The wait')}You can cancel the run.",
+        remedy="Start the Spark master, or check its host." if _MASTER_AWAY in holders else "",
     )
 
 
@@ -74,10 +83,10 @@ def silent_master(facts: RunFacts) -> Iterator[Finding]:
     at = silent_since(facts.live.at, facts.now)
     if at is None:
         return
-    silence = formats.duration(facts.ms_since(at))
+    silence = facts.age(at)
     yield Finding(
         sentence=f"The job master has not reported for {silence}, since {formats.utc(at)}: its process, its host "
-        "or its way to Postgres is gone. The numbers below are old.",
+        "or its way to Postgres is gone. The numbers of the run are old.",
         level=Level.FAILED,
         since=at,
     )
@@ -108,7 +117,7 @@ def old_numbers(facts: RunFacts) -> Iterator[Finding]:
     at = facts.old_since
     if at is None or facts.live.ending or silent_since(facts.live.at, facts.now):
         return
-    age = formats.duration(facts.ms_since(at))
+    age = facts.age(at)
     yield Finding(
         sentence=f"The numbers of the subtasks are {age} old, of {formats.utc(at)}: the job master reports, but stores "
         "no history.",

@@ -129,6 +129,7 @@ class Migration(migrations.Migration):
                 ("owner", models.TextField(blank=True, db_default="", default="")),
                 ("tags", models.JSONField(blank=True, db_default=models.Value([], models.JSONField()), default=list)),
                 ("runbook", models.TextField(blank=True, db_default="", default="")),
+                ("max_silence_s", models.IntegerField(db_default=0, default=0)),
                 (
                     "review_policy",
                     models.TextField(

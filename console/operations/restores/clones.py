@@ -1,20 +1,19 @@
 """Clones: a snapshot of a job restored as a new job beside it, with its output discarded.
 
-The snapshot becomes a savepoint of the clone. Its state files are hard links, since they never change. The state of
-sinks is left out: it describes output that the clone must neither commit nor clean.
+The snapshot becomes a savepoint of the clone. Its state files are hard links, or copies that the bucket makes itself,
+since they never change. The state of sinks is left out: it describes output that the clone must neither commit nor
+clean.
 
 The files are written before the rows. Until the rows are committed, a file marks their folder as unfinished, and an
 advisory lock shows that the process lives. If it dies before, the next pass of file work deletes the folder.
 """
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -35,15 +34,14 @@ from console.operations.restores.new_runs import new_run, new_run_target, requir
 from console.operations.restores.origin import Origin, find_checkpoint, require_restorable_row
 from console.runs import run_store
 from runtime.core.job.graph import Role
-from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.clone_manifest import clone_manifest
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest, manifest_folder
-from runtime.errors import CorruptState
+from runtime.errors import EnvironmentFailure
 
 _PIN_RENEWAL_S: Final = 60.0
 _LOCKS: Final = 0x57454952_00000000  #: key of the advisory lock of a clone, less its id
-_MARK_PREFIX: Final = ".unfinished-clone-"  #: of files in `WEIR_STORAGE`, followed by the id of a clone
+_MARKS: Final = ".unfinished-clones"  #: folder of `WEIR_STORAGE`, with a file per clone, whose name is its id
 
 log = structlog.get_logger(__name__)
 
@@ -90,38 +88,34 @@ def prepared_clone(row: Operation, params: CloneParams) -> Iterator[PreparedClon
                 allow_unmapped=params.allow_unmapped,
             )  # fmt: skip
         except BaseException:
-            with suppress(OSError):
+            with suppress(EnvironmentFailure):
                 _delete_unfinished(clone.pk)
             raise
-        with suppress(OSError):  # then the next pass removes the mark
-            _mark(clone.pk).unlink()
+        with suppress(EnvironmentFailure):  # then the next pass removes the mark
+            _unmark(clone.pk)
 
 
 def delete_unfinished_clones() -> None:
     """Deletes the files of clones whose process has died before it committed their rows."""
-    for mark in Path(settings.WEIR_STORAGE).glob(f"{_MARK_PREFIX}*"):
-        if not (suffix := mark.name.removeprefix(_MARK_PREFIX)).isdecimal():
-            continue  # no file of Weir
-        clone_id = int(suffix)
+    names = [path.rpartition("/")[2] for path in storage.shared_store().list(f"{_MARKS}/")]
+    for clone_id in (int(name) for name in names if name.isdecimal()):  # other files are not of Weir
         with try_lock(_LOCKS + clone_id) as is_free:
             if not is_free:
                 continue  # its process lives
             if Job.objects.filter(pk=clone_id).exists():
-                mark.unlink(missing_ok=True)
+                _unmark(clone_id)
             else:
-                log.warning("an unfinished clone is deleted", folder=str(storage.job_root(clone_id)))
+                log.warning("an unfinished clone is deleted", folder=storage.job_uri(clone_id))
                 _delete_unfinished(clone_id)
 
 
 def _delete_unfinished(clone_id: int) -> None:
-    folder = storage.job_root(clone_id)
-    if folder.exists():
-        shutil.rmtree(folder)
-    _mark(clone_id).unlink(missing_ok=True)
+    storage.delete_folder(str(settings.WEIR_STORAGE), str(clone_id))
+    _unmark(clone_id)
 
 
-def _mark(clone_id: int) -> Path:
-    return Path(settings.WEIR_STORAGE) / f"{_MARK_PREFIX}{clone_id}"
+def _unmark(clone_id: int) -> None:
+    storage.shared_store().delete([f"{_MARKS}/{clone_id}"])
 
 
 def clone_target(job: Job, params: CloneParams) -> tuple[JobVersion, int, Checkpoint]:
@@ -184,7 +178,8 @@ def _copy_definition(row: Operation, version: JobVersion, name: str, snapshot: C
     description = f"Clone of {job.name}, restored from {snapshot}. Its output is discarded."
     clone = Job(
         pk=_reserved_id(), name=name.strip(), pipeline=job.pipeline, description=description, owner=job.owner,
-        tags=job.tags, runbook=job.runbook, created_by=row.requested_by, discards_output=True, cloned_from=snapshot,
+        tags=job.tags, runbook=job.runbook, max_silence_s=job.max_silence_s,
+        created_by=row.requested_by, discards_output=True, cloned_from=snapshot,
     )  # fmt: skip
     copy = JobVersion(
         job=clone, number=1, parallelism=version.parallelism, max_parallelism=version.max_parallelism,
@@ -208,38 +203,20 @@ def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origi
     Raises:
         Refused: the storage fails.
     """
-    source, target = storage.job_root(snapshot.job_id), storage.job_root(clone.pk)
-    renewal = time.monotonic() + _PIN_RENEWAL_S
+    store, renewal = storage.shared_store(), time.monotonic() + _PIN_RENEWAL_S
     try:
-        _mark(clone.pk).touch()
+        store.put(f"{_MARKS}/{clone.pk}", [])
         for segment in {segment.path: segment for segment in manifest.segments()}.values():  # subtasks share files
             if time.monotonic() > renewal:
                 storage.pin(snapshot)
                 renewal = time.monotonic() + _PIN_RENEWAL_S
-            origin, file = origins.get(segment.path, segment), target / segment.path
-            file.parent.mkdir(parents=True, exist_ok=True)
+            origin = origins.get(segment.path, segment)
             if origin.is_inline:
-                file.write_bytes(origin.content)
-            else:
-                _link(source / origin.path, file, origin)
-        file = target / manifest_folder(manifest) / MANIFEST_FILE
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(encode_manifest(manifest, settings.WEIR_MANIFEST_KEYS))
-    except (OSError, CorruptState) as error:
+                store.put(f"{clone.pk}/{segment.path}", [origin.content])
+            else:  # its checksum is verified when its state is read
+                store.copy(f"{snapshot.job_id}/{origin.path}", f"{clone.pk}/{segment.path}")
+        file = f"{clone.pk}/{manifest_folder(manifest)}/{MANIFEST_FILE}"
+        store.put(file, [encode_manifest(manifest, settings.WEIR_MANIFEST_KEYS)])
+    except EnvironmentFailure as error:
         detail = f"The files of {snapshot} cannot be copied for a clone: {error}. Nothing was changed; try again."
         raise Refused("not-cloned", detail, status=HTTPStatus.SERVICE_UNAVAILABLE) from error
-
-
-def _link(source: Path, target: Path, segment: Segment) -> None:
-    """Links the file, or copies it where the file system has no hard links.
-
-    Raises:
-        CorruptState: the file differs from its manifest. A linked file is verified when its state is read.
-    """
-    try:
-        target.hardlink_to(source)
-    except (FileNotFoundError, FileExistsError):
-        raise
-    except OSError:
-        with target.open("wb") as copy:
-            copy.writelines(verified_chunks(segment, storage.file_chunks(source)))

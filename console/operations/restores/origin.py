@@ -14,7 +14,6 @@ from console.checkpoints.timed_reads import load_manifest_in_time, read_in_time
 from console.jobs.models import Job
 from console.operations.params import RestoreParams
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import manifest_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +70,12 @@ class Origin:
 
 def _load_savepoint(job_id: int, path: str) -> tuple[str, Manifest]:
     """The `path` of the origin for a savepoint in a folder, and its manifest."""
-    folder, manifest = storage.load_savepoint(path)
+    place, manifest = storage.load_savepoint(path)
     if manifest.job != str(job_id):
-        detail = f"{folder}: the savepoint belongs to another job, with the id {manifest.job}."
+        detail = f"{place}: the savepoint belongs to another job, with the id {manifest.job}."
         raise Refused("other-job", detail, storage.PATH_FIELD)
-    storage.require_no_clash(job_id, folder, manifest)
-    home = storage.job_root(job_id) / manifest_folder(manifest)
-    return home.name if folder == home.resolve() else str(folder), manifest
+    storage.require_no_clash(job_id, place, manifest)
+    return storage.home_folder(job_id, place, manifest) or place, manifest
 
 
 def find_checkpoint(checkpoint_id: int) -> Checkpoint:

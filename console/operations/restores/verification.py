@@ -5,18 +5,18 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import file_chunks, job_root
+from console.checkpoints.storage import file_chunks, job_store, job_uri
 from console.operations.models import Verification
 from runtime.core.snapshot.checksums import Checksum, checksum_fault
 from runtime.core.snapshot.manifest import Manifest, Segment
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, is_signed
-from runtime.errors import CorruptState, JobRejected
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
+from runtime.io.store import Store
 
 VERIFIED: Final = "verified"  #: result of a file, and of a state (`spark_jobs.state.check`)
 
@@ -36,11 +36,12 @@ def read_manifest(checkpoint: Checkpoint) -> StoredManifest:
     if not checkpoint.is_restorable:
         why = "is discarded" if checkpoint.discarded_at else checkpoint.outcome_words
         return StoredManifest(fault=f"{str(checkpoint).capitalize()} {why}: it has no files to verify.")
-    file = job_root(checkpoint.job_id) / checkpoint.path / MANIFEST_FILE
+    path = f"{checkpoint.path}/{MANIFEST_FILE}"
     try:
-        body = file.read_bytes()
-        manifest = decode_manifest(body, str(file), settings.WEIR_MANIFEST_KEYS, signed=False)
-    except (CorruptState, JobRejected, OSError) as error:
+        body = job_store(checkpoint.job_id).get(path)
+        name = f"{job_uri(checkpoint.job_id)}/{path}"
+        manifest = decode_manifest(body, name, settings.WEIR_MANIFEST_KEYS, signed=False)
+    except (EnvironmentFailure, JobRejected) as error:
         return StoredManifest(fault=f"The manifest cannot be read: {error}.")
     if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
         other = f"It is of checkpoint {manifest.checkpoint}, attempt token {manifest.token}"
@@ -67,11 +68,11 @@ def check_files(
     `on_read` gets the number of the file, from 1 on, and the number of bytes that were read.
 
     Raises:
-        OSError: the storage cannot be read. A file that does not exist is a fault.
+        EnvironmentFailure: the storage cannot be read. A file that does not exist is a fault.
     """
-    root = job_root(checkpoint.job_id)
+    store = job_store(checkpoint.job_id)
     for number, segment in enumerate(manifest.segments()[skip:], start=skip + 1):
-        yield _check(root / segment.path, segment, partial(on_read, number))
+        yield _check(store, segment, partial(on_read, number))
 
 
 def found_damage(checkpoint: Checkpoint) -> str:
@@ -97,15 +98,18 @@ def summary(files: Sequence[str], states: Sequence[str]) -> str:
     return f"The size and checksum of all {len(files)} files were verified{rows if states else ''}."
 
 
-def _check(file: Path, segment: Segment, on_read: Callable[[int], None]) -> str:
+def _check(store: Store, segment: Segment, on_read: Callable[[int], None]) -> str:
+    nbytes = len(segment.content) if segment.is_inline else store.size(segment.path)
+    if nbytes is None:
+        return "cannot be read: there is no such file"
+    if nbytes != segment.nbytes:
+        return f"has {nbytes} bytes"
+    actual = Checksum()
     try:
-        nbytes = len(segment.content) if segment.is_inline else file.stat().st_size
-        if nbytes != segment.nbytes:
-            return f"has {nbytes} bytes"
-        actual = Checksum()
-        for chunk in [segment.content] if segment.is_inline else file_chunks(file):
+        chunks = [segment.content] if segment.is_inline else file_chunks(store, segment.path, nbytes)
+        for chunk in chunks:
             actual.update(chunk)
             on_read(len(chunk))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        return f"cannot be read: {error.strerror}"
+    except CorruptState:  # deleted meanwhile
+        return "cannot be read: there is no such file"
     return "was altered: its checksum differs" if checksum_fault(segment.checksum, actual) else VERIFIED

@@ -10,6 +10,7 @@ from console.accounts.models import Scope
 from console.accounts.refusals import InvalidField, Refused
 from console.jobs.changes import MAX_REASON_LENGTH
 from console.jobs.documents import read_document, write_document
+from console.jobs.editing import MAX_SILENCE_S
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.masking import mask_settings
 from console.jobs.models import Job, JobVersion
@@ -76,6 +77,14 @@ class EditForm(JobForm):
     owner = forms.CharField(required=False, help_text="Team or person to ask.")
     tags = forms.CharField(required=False, help_text="Words to filter by, separated by commas.")
     runbook = forms.CharField(required=False, help_text="Address of the instructions for operators.")
+    max_silence_s = forms.IntegerField(
+        label="Longest silence of an input, in seconds",
+        required=False,
+        min_value=0,
+        max_value=MAX_SILENCE_S,
+        help_text="Needs attention once a source has sent no records for longer. Empty: after 15 min of silence, if "
+        "the source has sent records all day.",
+    )
     review_policy = forms.ChoiceField(
         label="Restore of a snapshot that is not reviewed",
         choices=[("off", "allowed"), ("warn", "allowed with a warning"), ("refuse", "refused")],
@@ -89,8 +98,11 @@ class EditForm(JobForm):
 
     @classmethod
     def of_job(cls, job: Job, data: Any) -> Self:
-        facts = {"name": job.name, "description": job.description, "owner": job.owner, "runbook": job.runbook}
-        return cls(data, initial={**facts, "tags": ", ".join(job.tags), "review_policy": job.review_policy})
+        names = ("name", "description", "owner", "runbook", "max_silence_s", "review_policy")
+        return cls(data, initial={name: getattr(job, name) for name in names} | {"tags": ", ".join(job.tags)})
+
+    def clean_max_silence_s(self) -> int:
+        return self.cleaned_data["max_silence_s"] or 0
 
     def clean_tags(self) -> list[str]:
         return str(self.cleaned_data["tags"]).split(",")

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from console.health.findings import Level
+from console.health.verdicts import with_health_level
 from console.pages.selectors import find_jobs, with_run_states
 from console.runs.selectors import FoundJobs
-from console.ui.job_health import with_health_level
 from console.ui.lists.job_list import states_of
 from console.ui.paging import text
 

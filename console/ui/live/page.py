@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
@@ -16,22 +15,19 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import get_conditional_response, patch_vary_headers
 from django.views.decorators.http import require_http_methods
-from django_htmx.http import HttpResponseClientRefresh, HttpResponseStopPolling
+from django_htmx.http import HttpResponseClientRefresh
 
 from console.accounts.models import User
+from console.alerts.failing import late_channels
 from console.health import passes
 from console.operations.maintenance import shown_maintenance
+from console.ui.live.pace import HEADER, PACE
+from console.ui.live.revision import digest
 
 _BLOCK_NAME: Final = re.compile(r'<div id="live-([^"]+)" data-digest=')
 
 
-@dataclass(frozen=True, slots=True)
-class PageContent:
-    """The template context of a page. `settled`: the page cannot change, so polling ends (status 286)."""
-
-    context: Mapping[str, Any]
-    settled: bool
-
+PageContent = Mapping[str, Any]  #: the template context of a page
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
@@ -100,27 +96,24 @@ def page_or_blocks(
     the slots of the first run, makes the browser load the whole page.
     """
     if not request.headers.get("HX-Request"):
-        content = load_content()
-        return page(request, template, {**content.context, "poll": not content.settled}, status=status)
+        return page(request, template, {**load_content(), "first_pause_ms": PACE.pause_ms()}, status=status)
     outages, maintenance = _outages(timezone.now()), shown_maintenance()
-    silent = "".join(f"-{name}{at}" for name, at in outages.items() if at)
+    silent = digest(*outages.values()) if any(outages.values()) else ""
     tag = f'"{load_revision()}{silent}{f"-m{maintenance.pk}" if maintenance else ""}"'.replace(" ", "T")
     if (unchanged := get_conditional_response(request, tag)) is not None:
         return _poll_answer(unchanged, tag)
-    content = load_content()
     digests = _known_blocks(request)
     shared = {"fragment": True, "known_blocks": digests, "blocks": blocks, **outages}
-    answer = page(request, "weir/_poll.html", {**content.context, **shared})
+    answer = page(request, "weir/_poll.html", {**load_content(), **shared})
     if digests and not digests.keys() >= set(_BLOCK_NAME.findall(answer.content.decode())):
         return _poll_answer(HttpResponseClientRefresh(), tag)
-    if content.settled:
-        return _poll_answer(HttpResponseStopPolling(answer.content), tag)
     return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)
 
 
-def _outages(now: datetime) -> dict[str, datetime | None]:
-    """Since when the workers of the console are silent, for the banners of all pages."""
-    return {"outage": passes.silent_since(now), "stages_outage": passes.stages_silent_since(now)}
+def _outages(now: datetime) -> dict[str, Any]:
+    """Since when the workers of the console are silent, and whose alerts are late, for the banners of all pages."""
+    silent = {"outage": passes.silent_since(now), "stages_outage": passes.stages_silent_since(now)}
+    return {**silent, "late_alerts": late_channels()}
 
 
 def _known_blocks(request: HttpRequest) -> dict[str, str]:
@@ -130,15 +123,16 @@ def _known_blocks(request: HttpRequest) -> dict[str, str]:
 
 
 def _poll_answer(response: HttpResponse, tag: str) -> HttpResponse:
-    """Marks a poll's response as uncacheable: going back in the browser must not show a fragment."""
+    """Marks a poll's response as uncacheable: going back in the browser must not show a fragment. Sets the pace."""
     response.headers["ETag"] = tag
+    response.headers[HEADER] = str(PACE.pause_ms())
     response.headers["Cache-Control"] = "no-store"
     patch_vary_headers(response, ["HX-Request"])
     return response
 
 
 class LivePage:
-    """A page that asks every 2 s for its blocks that have changed. An instance answers a single request.
+    """A page that asks for its blocks that have changed, as long as it is open. An instance answers a single request.
 
     A subclass reads the rows of its address in `open`. `content` makes the page of them; `rows` is their revision,
     which a poll compares first. `template`: the whole page. `blocks`: its live blocks.

@@ -6,8 +6,8 @@ from console.pages import selectors
 from console.ui.tables.table import Column, Table, descending
 
 _LAG_NOTE: Final = (
-    "Lag: how far the watermark is behind the clock; for historic data, and while no records come, behind the newest "
-    "record. Lines: the last hour, up to the number above them."
+    "Lag: how far the watermark is behind the clock, whether records wait or none come; historic data has none. Lines: "
+    "the last hour, up to the number above them."
 )
 
 JOBS: Final = Table(
@@ -26,13 +26,13 @@ JOBS: Final = Table(
         Column("tags", value=lambda line: " ".join(line.job.tags), csv="tags"),
         Column("health", "State", "#state", value="run.state", sort=("",), csv="state", header="#state_header"),
         Column("run", value="run.pk", csv="run"),
-        Column("level", value="health.level", csv="health"),
-        Column("finding", value="health.sentence", csv="finding"),
+        Column("level", value="health.health", csv="health"),
+        Column("finding", value="finding", csv="finding"),
         Column("recovery_point", value="job.health.recovery_at", csv="recovery_point"),
         Column("checkpoint", "Latest checkpoint", "#checkpoint", value="checkpoint.number", csv="checkpoint",
                sort=("checkpoint", "-checkpoint"), order=lambda now: selectors.checkpoint_order()),
         Column("checkpoint_triggered_at", value="checkpoint.triggered_at", csv="checkpoint_triggered_at"),
-        Column("lag", "Lag", "duration", value="lag_ms", csv="lag_ms", number=True,
+        Column("lag", "Lag", "#lag", value="lag_ms", csv="lag_ms", number=True,
                sort=descending("lag"), order=selectors.lag_order),
         Column("rate", "Records in", "#rate", value="flow.rate_in", csv="records_in_per_s", number=True,
                sort=descending("rate"), order=lambda now: selectors.rate_order(now, "records_in")),

@@ -45,8 +45,8 @@ ORPHANS: Final = Table(
     empty='<p class="empty">Each folder has its checkpoint.</p>',
     columns=(
         Column("name", "Folder", style="mono anywhere"),
-        Column("nbytes", "Size", "{% if value is None %}unknown{% else %}{{ value|size }}{% endif %}", number=True),
-        Column("changed_at", "Changed", "{% ago value %}"),
+        Column("nbytes", "Size", "{{ value|size }}", number=True),
+        Column("changed_at", "Changed", "{% if value is None %}unknown{% else %}{% ago value %}{% endif %}"),
     ),
 )
 

@@ -19,6 +19,8 @@ from django.utils.safestring import SafeString, mark_safe
 
 from console import formats
 from console.formats import Quantity
+from console.health.findings import Finding
+from console.health.words import HEALTH_WORDS
 from console.jobs.models import Job
 from console.jobs.operator_names import operator_names
 from console.operations.maintenance import shown_maintenance
@@ -27,7 +29,7 @@ from console.ui.addresses import here
 from console.ui.graph import svg
 from console.ui.graph.picture import GraphPicture
 from console.ui.live import block
-from console.ui.status import CONCERN_WORDS, DISCARDED, HEALTH_WORDS, SHAPES, Status, status
+from console.ui.status import CONCERN_WORDS, DISCARDED, SHAPES, Status, status
 from console.ui.tables import html as tables
 from console.ui.zones import chosen_zone
 
@@ -79,6 +81,19 @@ def sentence(text: str, most: int = 0) -> SafeString:
     begin = f"{text[: most - 1]}…" if 0 < most < len(text) else text
     prose = _GAP_OF_QUANTITY.sub("\N{NO-BREAK SPACE}", begin)
     return mark_safe(_NAME.sub(r"<code>\1</code>", escape(prose)))  # noqa: S308
+
+
+@register.filter
+def ticking(finding: Finding, most: int = 0) -> SafeString:
+    """The sentence of a finding, with ages that tick. `most`: as in `sentence`."""
+    text, place, parts = finding.sentence, 0, list[str]()
+    for age in finding.ages:
+        if most and age.end >= most:
+            break
+        parts += (sentence(text[place : age.start]), _time(age.since, "since", escape(text[age.start : age.end])))
+        place = age.end
+    parts.append(sentence(text[place:], most - place if most else 0))
+    return mark_safe("".join(parts))  # noqa: S308
 
 
 @register.filter

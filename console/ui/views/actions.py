@@ -136,12 +136,11 @@ def _confirmation_page(
         active = tuple(active_operations(job))
         act, confirmation = allowed_operation(OperationKind(kind), job, run, request.user, active), ask_about(run)
         is_poll = "HX-Request" in request.headers
-        context = {
+        return {
             "job": job, "run": run, "act": act, "asked": confirmation, "active": active, "command": kind,
             "is_outdated": is_poll and whole_number(request.GET.get("run")) != confirmation.run,
             "target_roots": target_roots(), "copy_refusal": request_refusal(OperationKind.COPY, request.user),
         }  # fmt: skip
-        return PageContent(context, settled=False)
 
     def load_revision() -> str:
         return revision(request, rows_of_confirmation(job), *facts)

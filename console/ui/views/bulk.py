@@ -50,7 +50,7 @@ class BulkPage(LivePage):
         lines = self._lines()
         compares_runs = "HX-Request" in self.request.headers and not self.act.is_of_tags
         outdated = [line.job.name for line in lines if compares_runs and line.run and line.run.pk not in self.runs]
-        return PageContent({**_context(self.act, self.tags, lines), "outdated": outdated}, settled=not lines)
+        return {**_context(self.act, self.tags, lines), "outdated": outdated}
 
     def rows(self) -> str:
         return revision(self.request, rows_of_selection(self.numbers))
@@ -83,8 +83,7 @@ class BulkResult(LivePage):
 
     def content(self) -> PageContent:
         lines = result_lines(self.row)
-        settled = not any(line.operation and line.operation.is_active for line in lines)
-        return PageContent({**_context(self.act, self.row.tags, lines), "row": self.row}, settled)
+        return {**_context(self.act, self.row.tags, lines), "row": self.row}
 
     def rows(self) -> str:
         requested = [result["operation"] for result in self.row.results if result["operation"]]

@@ -17,8 +17,7 @@ class ClusterPage(LivePage):
         cluster = read_cluster()
         places = places_with_health(cluster, timezone.now())
         queues, parts = queues_with_uses(cluster), READINESS.parts()
-        context = {"section": "cluster", "cluster": cluster, "places": places, "queues": queues, "parts": parts}
-        return PageContent(context, settled=False)
+        return {"section": "cluster", "cluster": cluster, "places": places, "queues": queues, "parts": parts}
 
     def rows(self) -> str:
         return revision(self.request, rows_of_cluster(), workers.CENSUS.last(), READINESS.parts())

@@ -37,7 +37,7 @@ class VersionList(LivePage):
         self.run = latest_run(self.job)
 
     def content(self) -> PageContent:
-        context = {
+        return {
             "job": self.job,
             "versions": self.page,
             "lines": [(row, editing.deletion_refusal(row, has_run=bool(row.run_count))) for row in self.page.rows],
@@ -51,7 +51,6 @@ class VersionList(LivePage):
             else (),
             "define_reason": define_refusal(self.request.user),
         }
-        return PageContent(context, settled=False)
 
     def rows(self) -> str:
         states = [(row.number, row.state, row.run_count) for row in self.page.rows]

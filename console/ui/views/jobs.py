@@ -27,11 +27,12 @@ from console.operations.models import OperationKind
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
 from console.pages import selectors
+from console.runs.row_marks import listed_run_marks
 from console.ui.forms.forms import JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
 from console.ui.job_page import job_view
 from console.ui.lists.job_filters import JobFilters, health_tally, sum_by
-from console.ui.lists.job_list import job_line, tally
+from console.ui.lists.job_list import job_lines, tally
 from console.ui.live.job_rows import MarkedRows
 from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
 from console.ui.live.revision import revision
@@ -66,7 +67,7 @@ class JobList(LivePage):
         now = timezone.now()
         query = view_query(self.request.META["QUERY_STRING"])
         recent = recent_numbers([job.run_pk for job in self.jobs.rows if job.run_pk], now)
-        context = {
+        return {
             "now": now,
             "filters": self.filters,
             "saved": views_of(user_of(self.request)),
@@ -75,22 +76,19 @@ class JobList(LivePage):
             "health_tally": health_tally(sum_by(self.counts, 1)),
             "total": sum(self.counts.values()),
             "jobs": self.jobs,
-            "lines": [
-                job_line(row, self.health[row.job.pk], recent.get(row.run.pk) if row.run else None, now)
-                for row in selectors.job_rows(self.jobs.rows, now)
-            ],
+            "lines": job_lines(selectors.job_rows(self.jobs.rows, now), recent, now),
             "sort": self.sort,
             "may_define": not define_refusal(self.request.user),
             "define_reason": define_refusal(self.request.user),
         }
-        return PageContent(context, settled=False)
 
     def rows(self) -> str:
         facts = [(job.pk, job.run_pk, job.checkpoint_pk, job.first_version) for job in self.jobs.rows]
-        levels = [(row.run_id, row.level, row.sentence) for row in self.health.values() if row is not None]
-        return revision(
-            self.request, selectors.rows_of_list(self.jobs.rows), facts, levels, sorted(self.counts.items(), key=str)
-        )
+        verdicts = [row for row in self.health.values() if row is not None]
+        levels = [(row.run_id, row.run_state, row.level, row.sentence, row.silent_inputs) for row in verdicts]
+        runs = listed_run_marks([job.run_pk for job in self.jobs.rows if job.run_pk])
+        counts = sorted(self.counts.items(), key=str)
+        return revision(self.request, selectors.rows_of_list(self.jobs.rows), runs, facts, levels, counts)
 
 
 job_list = JobList.view()
@@ -109,7 +107,7 @@ class JobPage(LivePage):
         view = job_view(self.marked.rows(), self.request.user, now, self.before, self.interval, is_detailed=is_detailed)
         inspector = Inspector(view, text(self.request.GET.get("node")), now)
         newest = view.newest_restorable
-        context = {
+        return {
             "now": now,
             "job": view.page.job,
             "view": view,
@@ -125,7 +123,6 @@ class JobPage(LivePage):
                 states=(inspector.uid, newest.pk if newest else None, int(now.timestamp()) // _STATES_AGE_S),
             ),
         }
-        return PageContent(context, settled=False)  # another user may start the job
 
     def rows(self) -> str:
         return self.marked.revision(self.request)

@@ -46,9 +46,7 @@ class OperationList(LivePage):
         return None
 
     def content(self) -> PageContent:
-        return PageContent(
-            {"section": "operations", "operations": self.operations, "filters": self.filters}, settled=False
-        )
+        return {"section": "operations", "operations": self.operations, "filters": self.filters}
 
     def rows(self) -> str:
         return revision(
@@ -70,7 +68,7 @@ class OperationPage(LivePage):
     def content(self) -> PageContent:
         kind, checkpoint = operation_type(self.operation.kind), _checkpoint_of(self.operation)
         starts = self.operation.run is not None and kind.begins_run
-        context = {
+        return {
             "section": "operations",
             "operation": self.operation,
             "job": self.operation.job,
@@ -90,7 +88,6 @@ class OperationPage(LivePage):
             "withdrawal": (refused := kind.withdrawal_refusal(self.operation) or operate_refusal(self.request.user)),
             "withdrawal_effect": "" if refused else kind.withdrawal_effect(self.operation),
         }
-        return PageContent(context, settled=not self.operation.is_active)
 
     def rows(self) -> str:
         parts, run = self.operation.parts.order_by("pk"), Run.objects.filter(operations=self.operation)

@@ -66,9 +66,9 @@ class RescalePage(LivePage):
 
     def response(self) -> HttpResponse:
         if self.asks_for_figures:
-            return page(self.request, "jobs/_rescale_figures.html", self.content().context)
+            return page(self.request, "jobs/_rescale_figures.html", self.content())
         if asks_for_limit(self.request):
-            return page(self.request, "jobs/_parallelism_field.html", self.content().context)
+            return page(self.request, "jobs/_parallelism_field.html", self.content())
         return super().response()
 
     def content(self) -> PageContent:
@@ -78,7 +78,7 @@ class RescalePage(LivePage):
             rescale_hash(self.run),
         )
         is_poll, cost = "HX-Request" in self.request.headers, rescale_cost(self.job, self.run)
-        context = {
+        return {
             "job": self.job,
             "run": self.run,
             "form": self.form,
@@ -93,7 +93,6 @@ class RescalePage(LivePage):
             "is_outdated": is_poll and self.request.GET.get("plan_hash", "") != present,
             "rescales": rescales_of(self.job, _RESCALES),
         }
-        return PageContent(context, settled=False)
 
     def rows(self) -> str:
         return revision(self.request, rows_of_confirmation(self.job))

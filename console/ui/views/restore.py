@@ -132,12 +132,11 @@ class RestorePage(LivePage):
 
     def response(self) -> HttpResponse:
         if _asks_for_plan(self.request):
-            return page(self.request, "jobs/_plan_answer.html", {**self.content().context, "alone": True})
+            return page(self.request, "jobs/_plan_answer.html", {**self.content(), "alone": True})
         return super().response()
 
     def content(self) -> PageContent:
-        context = _context(self.request, self.job, self.run, self.versions, self.form, self.suggested)
-        return PageContent(context, settled=not context["has_snapshots"])
+        return _context(self.request, self.job, self.run, self.versions, self.form, self.suggested)
 
     def rows(self) -> str:
         return revision(

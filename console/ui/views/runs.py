@@ -6,6 +6,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
+from console.health.verdicts import present_verdict
 from console.jobs.models import Attempt, Run
 from console.jobs.services import pipeline_schema
 from console.metrics.selectors import newest_interval
@@ -21,7 +22,6 @@ from console.runs.logs import (
     run_with_slot_logs,
     slot_file,
 )
-from console.ui.job_health import health_line
 from console.ui.lists.subtask_page import subtask_page
 from console.ui.live.page import LivePage, PageContent, require_login
 from console.ui.live.revision import revision
@@ -38,14 +38,15 @@ class RunPage(LivePage):
     def open(self, pk: int) -> None:
         rows = Run.objects.select_related("job__health", "version", "restore_checkpoint", "created_by")
         self.run, self.logs = run_with_slot_logs(rows.defer("restore_checkpoint__acknowledgements"), pk)
+        self.health = present_verdict(self.run, timezone.now())
         self.slot = whole_number(self.request.GET.get("slot"))
         self.operations = with_runs(Operation.objects.filter(run=self.run))
 
     def content(self) -> PageContent:
-        context = {
+        return {
             "job": self.run.job,
             "run": self.run,
-            "health": health_line(self.run, getattr(self.run.job, "health", None), timezone.now()),
+            "health": self.health,
             "view": run_view(
                 self.run,
                 pipeline_schema(self.run.job.pipeline),
@@ -56,7 +57,6 @@ class RunPage(LivePage):
             "levels": LEVELS,
             "operations": tuple(self.operations[:_OPERATIONS]),
         }
-        return PageContent(context, settled=self.run.is_terminal)
 
     def rows(self) -> str:
         attempts = (Attempt.objects.filter(run=self.run).order_by("-token"), _OPERATIONS)
@@ -66,6 +66,7 @@ class RunPage(LivePage):
             self.request,
             [attempts, newest, operations],
             self.run.state,
+            self.health.health,
             log_size(slot_file(self.logs, self.slot) or log_file(self.run)),
         )
 
@@ -89,14 +90,13 @@ class SubtaskList(LivePage):
 
     def content(self) -> PageContent:
         subtasks = subtask_page(self.run, self.operator, self.sort, self.after, timezone.now())
-        context = {
+        return {
             "job": self.run.job,
             "run": self.run,
             "operator": self.operator,
             "shown": subtasks,
             "sort": subtasks.sort,
         }
-        return PageContent(context, settled=self.run.is_terminal)
 
     def rows(self) -> str:
         newest = (Checkpoint.objects.filter(run=self.run).order_by("-number"), _SUBTASK_CHECKPOINTS)

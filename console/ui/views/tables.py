@@ -16,7 +16,7 @@ from console.jobs.models import Job
 from console.pages.selectors import job_rows, runs_of
 from console.runs.selectors import FoundJobs
 from console.ui.lists.job_filters import JobFilters
-from console.ui.lists.job_list import JobLine, job_line
+from console.ui.lists.job_list import JobLine, job_lines
 from console.ui.live.page import require_login
 from console.ui.paging import all_pages, text
 from console.ui.tables.checkpoints import CHECKPOINTS
@@ -56,5 +56,4 @@ def checkpoints_csv(request: HttpRequest, pk: int) -> HttpResponseBase:
 
 def _job_lines(queryset: FoundJobs, now: datetime) -> Iterator[JobLine]:
     for jobs in all_pages(queryset, lambda rows, last: rows.filter(name__gt=last.name)):
-        for row in job_rows(jobs, now):
-            yield job_line(row, getattr(row.job, "health", None), None, now)
+        yield from job_lines(job_rows(jobs, now), {}, now)

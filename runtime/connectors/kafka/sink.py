@@ -91,6 +91,11 @@ class KafkaSink:
         return self.commit == "immediate"
 
     @property
+    def has_independent_writers(self) -> bool:
+        """An open transaction of a lost writer holds back readers until a clean-up aborts it."""
+        return self.is_immediate
+
+    @property
     def output_expires_ms(self) -> int | None:
         return self.transaction_timeout_ms if self.commit == "transaction" else None
 

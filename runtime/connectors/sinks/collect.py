@@ -74,6 +74,7 @@ class CollectSink:
     """
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
 
     max_rows: int = DEFAULT_MAX_ROWS
     max_bytes: int = DEFAULT_MAX_BYTES

@@ -26,6 +26,7 @@ class DiscardSink:
     """Counts rows and adds up every integer column. Sums have no size limit."""
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
 
     def writer(self) -> "DiscardWriter":
         return DiscardWriter()

@@ -41,6 +41,7 @@ class EpochStage:
     """
 
     stage: ClassVar[str] = "deliver"
+    has_independent_writers: ClassVar[bool] = True
 
     function: Callable[..., None] | None = field(repr=False)
     max_backlog: int = MAX_BACKLOG

@@ -82,16 +82,16 @@ class FileCommitter(SinkCommitter):
             EnvironmentFailure: as for `commit`, or the entry cannot be written.
         """
         self.commit(permit, committables)
-        self._record([_check_committable(each, permit.job) for each in committables], permit.checkpoint)
+        files = [_check_committable(each, permit.job) for each in committables]
+        self._record(files, (permit.taken_by, permit.checkpoint))
 
-    def _record(self, files: Sequence[Mapping[str, Any]], checkpoint: int) -> None:
-        """Adds committed files to the log, then releases the claims that no copy needs."""
+    def _record(self, files: Sequence[Mapping[str, Any]], order: tuple[int, int]) -> None:
+        """Adds committed files to the log by `CommitLog.add`, then releases the claims that no copy needs."""
         here = [file for file in files if self._is_committed(file)]  # the rest was committed in a former folder
         if here:
             job, sink = sink_of(here)
-            token = max(int(_final_name(file)["token"]) for file in here)
             new = [LoggedFile(file["final"], file["bytes"], file["rows"]) for file in here]
-            self._log.add(job, sink, (token, checkpoint), new)
+            self._log.add(job, sink, order, new)
             self._claims.release(
                 origin
                 for file in here
@@ -274,7 +274,7 @@ class FileCommitter(SinkCommitter):
                 if error.code != _ROWS_VISIBLE:
                     raise
             else:
-                self._record([file], claimed[final].checkpoint)
+                self._record([file], (int(_final_name(file)["token"]), claimed[final].checkpoint))
 
     # ------------------------------------------------------------ commit marks
 

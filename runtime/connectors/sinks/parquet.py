@@ -65,6 +65,7 @@ class ParquetSink:
     """
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
 
     path: str
     partition_by: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ class PrintSink:
     """
 
     guarantee: ClassVar[str] = "at-least-once"
+    has_independent_writers: ClassVar[bool] = True
 
     prefix: str = ""
     to_stderr: bool = False

@@ -50,6 +50,7 @@ class RowFileSink:
     """
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
     suffix: ClassVar[str]
 
     path: str

@@ -11,7 +11,7 @@ that is away therefore delays checkpoints, and never loses rows (Flink: `Generic
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +37,8 @@ class WriteAheadSink:
         folder: holds the rows of a checkpoint until they are written; on a file system that every host mounts. A job
             that the console starts has its own folder for this, and the argument may be left out.
     """
+
+    has_independent_writers: ClassVar[bool] = True
 
     target: EpochTarget
     folder: str = ""

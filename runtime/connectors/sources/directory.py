@@ -127,6 +127,11 @@ class DirectorySource:
     def with_encoded_texts(self) -> "DirectorySource":
         return replace(self, encodes_texts=True)
 
+    @property
+    def numbers_rows(self) -> bool:
+        """The splits of a fixed listing are read in their order. A watched folder may list its files in another one."""
+        return self.bounded and self.max_future_ms is None
+
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
 

@@ -24,6 +24,7 @@ class ParquetSource:
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
+    has_event_time: ClassVar[bool] = False
 
     path: str
     schema: pa.Schema | None = None

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runtime.connectors.sources.split_groups import keys_of_groups
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
 
 KEY_MULTIPLIER: Final = 2_654_435_761  #: Knuth's multiplicative hash: neighbouring ids get distant keys
@@ -72,6 +72,11 @@ class SequenceSource:
     def bounded(self) -> bool:
         return self.rows is not None or self.duration_ms is not None
 
+    @property
+    def numbers_rows(self) -> bool:
+        """Rows come in the order of their ids. A source that ends by the clock may end before it has repeated them."""
+        return self.duration_ms is None
+
     def output_columns(self) -> pa.Schema:
         return SCHEMA.set(1, SCHEMA.field("key").with_type(pa.string())) if self.text_keys else SCHEMA
 
@@ -117,12 +122,12 @@ class SequenceReader(SourceReader):
         _check_same_key_groups(context)
         name = _TABLES[self._block_rows]
         self._table: KeyedTable = context.state.keyed_table(name, _KEY_SCHEMA, _VALUE_SCHEMA)
-        self._row_ids = self._table.find([_split_ids(groups, context.key_groups)])
+        self._row_ids = self._table.find([keys_of_groups(groups, context.key_groups)])
         restored = self._row_ids >= 0
         if restored.any():
             self._next[restored] = self._table.column("next_id")[self._row_ids[restored]]
             self._since_ms = int(self._table.column("since_ms")[self._row_ids[restored]].min())
-        self._row_ids = self._table.upsert([_split_ids(groups, context.key_groups)])
+        self._row_ids = self._table.upsert([keys_of_groups(groups, context.key_groups)])
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         if self.exhausted:
@@ -146,7 +151,7 @@ class SequenceReader(SourceReader):
 
     def watermark(self) -> int | None:
         """The watermark, in ms: 1 ms before the time of the next row of the split that lags most."""
-        return int(self._next.min()) * self._source.microseconds_per_row // _US_PER_MS - 1
+        return min(int(self._next.min()), self._end) * self._source.microseconds_per_row // _US_PER_MS - 1
 
     def snapshot(self, checkpoint: int) -> None:
         self._table.column("next_id")[self._row_ids] = self._next
@@ -200,7 +205,7 @@ class SequenceReader(SourceReader):
 
 def _check_same_blocks(context: OperatorContext, block_rows: int) -> None:
     """Raises JobRejected if the restored positions belong to blocks of another size."""
-    keys = _split_ids(context.max_parallelism, context.key_groups)
+    keys = keys_of_groups(context.max_parallelism, context.key_groups)
     for size, name in _TABLES.items():
         if size != block_rows and (context.state.keyed_table(name, _KEY_SCHEMA, _VALUE_SCHEMA).find([keys]) >= 0).any():
             detail = "a restored job may change a rate, but neither add nor remove it: keep it, or start anew"
@@ -215,17 +220,6 @@ def _check_same_key_groups(context: OperatorContext) -> None:
         detail = f"its ids are split by {before} key groups, and {groups} would repeat and skip ids"
         remedy = "keep the number of key groups, or give the source another uid, which starts it anew"
         raise JobRejected("changed-key-groups", context.uid, f"{detail}: {remedy}")
-
-
-def _split_ids(max_parallelism: int, owned: range) -> pa.Array:
-    """Keys of the splits in state: for each key group in `owned`, the smallest number that hashes into it."""
-    count = max_parallelism
-    while True:
-        count *= 4
-        groups = key_groups_of_hashes(hash_columns([pa.array(np.arange(count))]), max_parallelism)
-        group_numbers, first = np.unique(groups, return_index=True)
-        if len(group_numbers) == max_parallelism:
-            return pa.array(first[owned.start : owned.stop].astype(np.int64))
 
 
 _KEY_SCHEMA: Final = pa.schema([pa.field("split", pa.int64())])

@@ -12,8 +12,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from runtime.core.job.key_groups import key_group_range
+from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2  #: its multiples, modulo 1, fill an interval evenly
 
@@ -29,3 +31,14 @@ def assign_groups(lengths: Sequence[int], parallelism: int, max_parallelism: int
         groups[number] = key_groups[int(splits * _GOLDEN_RATIO % 1 * len(key_groups))]
         heapq.heapreplace(subtasks, (in_bytes + length, splits + 1, index))
     return groups
+
+
+def keys_of_groups(max_parallelism: int, owned: range) -> pa.Array:
+    """For each key group in `owned`, the smallest number that hashes into it: its key in keyed state."""
+    count = max_parallelism
+    while True:
+        count *= 4
+        groups = key_groups_of_hashes(hash_columns([pa.array(np.arange(count))]), max_parallelism)
+        group_numbers, first = np.unique(groups, return_index=True)
+        if len(group_numbers) == max_parallelism:
+            return pa.array(first[owned.start : owned.stop].astype(np.int64))

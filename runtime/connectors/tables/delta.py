@@ -50,6 +50,7 @@ class DeltaSink:
     """
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
 
     path: str
     partition_by: Sequence[str] = ()

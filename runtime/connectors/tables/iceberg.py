@@ -60,6 +60,7 @@ class IcebergSink:
     """
 
     guarantee: ClassVar[str] = "exactly-once"
+    has_independent_writers: ClassVar[bool] = True
 
     table: str
     catalog: Mapping[str, str] = field(repr=False)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runtime.core.attempt.events import OperationRequest
+from runtime.core.attempt.failover_regions import RestartScope
 from runtime.core.attempt.result import AttemptResult
 from runtime.core.checkpoint.effects import (
     CompleteOperation,
@@ -17,16 +18,35 @@ from runtime.core.checkpoint.effects import (
     ReportCheckpoint,
     StoreManifest,
 )
-from runtime.core.job.ids import CheckpointId
+from runtime.core.job.ids import CheckpointId, OperatorId
 from runtime.core.job.lifecycle import RunEvent
-from runtime.core.snapshot.control import FollowWatermark, ProbeSideOpened, TriggerSubtask
+from runtime.core.snapshot.control import FollowWatermark, LiveOpened, ProbeSideOpened, TriggerSubtask
+from runtime.core.snapshot.row_numbers import ProcessedRows
 
 
 @dataclass(frozen=True, slots=True)
 class DeploySlots:
-    """Deploy the subtasks: every slot is connected. `addresses`: of the slots, by index."""
+    """Deploy the subtasks: every slot is connected.
+
+    Args:
+        addresses: of the slots, by index.
+        kept: the slots whose subtasks run on.
+        scope: the subtasks that restart, in the other slots.
+        processed: rows that surviving subtasks of these slots have processed.
+    """
 
     addresses: Mapping[int, str]
+    kept: frozenset[int] = frozenset()
+    scope: RestartScope | None = None  #: None: all subtasks
+    processed: tuple[ProcessedRows, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RetireSubtasks:
+    """Close the subtasks of `operators` in the kept slots `slots`; answer SlotRetired for each slot."""
+
+    slots: frozenset[int]
+    operators: tuple[OperatorId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +126,14 @@ MetadataEffect = (
 
 AttemptEffect = (
     DeploySlots
+    | RetireSubtasks
     | StartSubtasks
     | TriggerSubtask
     | NotifyCompleted
     | NotifyAborted
     | FollowWatermark
     | ProbeSideOpened
+    | LiveOpened
     | PauseSources
     | AnnounceOperation
     | LateAnswer

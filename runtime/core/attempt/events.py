@@ -14,8 +14,9 @@ from runtime.core.checkpoint.events import (
     Ticked,
     TriggerFailed,
 )
-from runtime.core.job.ids import SubtaskId
+from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.snapshot.control import SubtaskReport
+from runtime.core.snapshot.row_numbers import ProcessedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,45 @@ class OperationRequest:
 
 @dataclass(frozen=True, slots=True)
 class SlotConnected:
-    """A slot has opened its control connection. `log`: file and host of its log; "" if it has none."""
+    """A slot has opened its control connection.
+
+    Args:
+        log: file and host of its log; "" if it has none.
+        kept_since: token of the attempt that deployed a kept slot; None: the slot has no subtasks yet.
+    """
 
     at: int
     slot: int
     address: str
     log: str = ""
+    kept_since: Token | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRetired:
+    """The answer to `RetireSubtasks`.
+
+    Args:
+        address: of the slot's new exchange.
+        processed: rows that its surviving subtasks have processed.
+        ended: surviving subtasks whose restarted inputs have ended; "": none.
+    """
+
+    at: int
+    slot: int
+    address: str
+    processed: tuple[ProcessedRows, ...] = ()
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLost:
+    """A slot has lost a channel to or from slot `peer`, which may have failed."""
+
+    at: int
+    slot: int
+    peer: int
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +183,8 @@ class ShutDownCompleted:
 
 AttemptEvent = (
     SlotConnected
+    | SlotRetired
+    | ChannelLost
     | HeartbeatReceived
     | SlotDeployed
     | ReportReceived

@@ -13,6 +13,7 @@ from runtime.core.attempt.result import AttemptFailed
 from runtime.core.job.restart_strategy import (
     MIN_RUN_WITHIN_MEMORY_MS,
     OUTAGE_CODE,
+    ROWS_NOT_REPEATED_CODE,
     SLOT_OUT_OF_MEMORY_CODE,
     AttemptFailure,
     ExponentialDelay,
@@ -61,6 +62,7 @@ class Failover:
             "operator": failed.operator,
             "story": list(failed.events),
         }
+        record |= _kept_slots(failed)
         if failed.traceback:
             record |= {"slot": failed.slot, "traceback": failed.traceback}
         if failed.slot_log:
@@ -72,6 +74,8 @@ class Failover:
             record["tries"] = self._consecutive_memory_failures
         if failed.is_final:
             return GiveUp(record)
+        if failed.code == ROWS_NOT_REPEATED_CODE:  # once in a run, behind a failure that counts
+            return Restart(failed.detail, record, 0)
         decision = self._strategy.decide(failure, self._consecutive_failures)
         self._consecutive_failures = record["failures"] = decision.failures
         return GiveUp(record) if decision.delay_ms is None else Restart(failed.detail, record, decision.delay_ms)
@@ -87,8 +91,16 @@ class Failover:
             "operator": failed.operator,
             "tries": self._consecutive_outages,
             "next_at": now_ms + decision.delay_ms,
+            **_kept_slots(failed),
         }
         return Restart(failed.detail, record, decision.delay_ms)
+
+
+def _kept_slots(failed: AttemptFailed) -> dict[str, Any]:
+    if not failed.kept:
+        return {}
+    restarted = {"restarted_operators": list(failed.restarted)} if failed.restarted else {}
+    return {"kept_slots": sorted(failed.kept), **restarted}
 
 
 def _failure_of(failed: AttemptFailed, draw: float) -> AttemptFailure:

@@ -4,7 +4,8 @@ Invariants: the first result stands; with it the coordinator is suspended, and e
 sources are paused only while too many epochs await delivery.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from runtime.core.attempt import events
@@ -17,10 +18,12 @@ from runtime.core.attempt.effects import (
     End,
     MeasureBacklog,
     PauseSources,
+    RetireSubtasks,
     ShutDown,
     StartSubtasks,
     TakeOperations,
 )
+from runtime.core.attempt.failover_regions import FailoverRules, RestartScope, restart_scope
 from runtime.core.attempt.result import (
     AttemptFailed,
     AttemptResult,
@@ -50,13 +53,24 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import SubtaskId, Token
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.core.snapshot.control import BuildSideRead, ProbeSideOpened, SourceReport, SubtaskReport
+from runtime.core.snapshot.control import (
+    BuildSideRead,
+    HistoryRead,
+    LiveOpened,
+    ProbeSideOpened,
+    SourceReport,
+    SubtaskReport,
+)
 from runtime.core.snapshot.failure_reason import FailureReason
+from runtime.core.snapshot.row_numbers import ProcessedRows
 from runtime.core.subtask.build_sides import BuildSides
 from runtime.core.subtask.idle_sources import IdleSources
+from runtime.core.subtask.source_parts import Histories
 
 BACKLOG_INTERVAL_MS: Final = 1_000  #: between the measurements of the backlog
+CHANNEL_LOSS_WAIT_MS: Final = 500  #: for the failure of the slot at the other end, which has a better reason
 TRIGGER_RETRY_MS: Final = 1_000  #: delay after an error at a trigger
 
 Effects = list[AttemptEffect]
@@ -75,6 +89,8 @@ class AttemptSettings:
     start_timeout_ms: int  #: until every slot is connected
     heartbeat_timeout_ms: int
     metadata_timeout_ms: int  #: a write of metadata that takes longer is hung
+    rules: FailoverRules
+    kept: Mapping[int, Token] = field(default_factory=dict)  #: see `AttemptFailed.kept`; of the last attempt
     has_backlog: bool = False  #: a sink delivers committed epochs later
 
 
@@ -85,10 +101,16 @@ class AttemptMachine:
         self._settings = settings
         self.coordinator = Coordinator(settings.job, settings.token, settings.graph, settings.coordinator)
         self._build_sides = BuildSides(settings.graph)
+        self._histories = Histories(settings.graph)
         self._idle_sources = IdleSources()
         self._liveness = SlotLiveness(settings.heartbeat_timeout_ms)
         self._addresses: dict[int, str] = {}
         self._logs: dict[int, str] = {}
+        self._kept = dict(settings.kept)  #: slots of earlier attempts that run on
+        self._scope: RestartScope | None = None  #: None: all subtasks restart, or whole slots
+        self._retiring: set[int] = set()  #: kept slots that have not closed their restarting subtasks
+        self._processed: list[ProcessedRows] = []
+        self._channel_loss: events.ChannelLost | None = None  #: the first
         self.deployed_slots: set[int] = set()
         self.running_since: int | None = None
         self._has_progressed = False
@@ -121,6 +143,11 @@ class AttemptMachine:
                 return []
             case events.SlotConnected():
                 return self._on_slot_connected(event)
+            case events.SlotRetired():
+                return self._on_slot_retired(event)
+            case events.ChannelLost():
+                self._channel_loss = self._channel_loss or event
+                return []
             case events.SlotDeployed(at, slot):
                 return self._on_slot_deployed(at, slot)
             case events.SlotLost(_, slot, detail):
@@ -180,9 +207,13 @@ class AttemptMachine:
         silent = self._liveness.silent_slot(at)
         if silent is not None:
             self._fail_by(silent, f"has been silent for {settings.heartbeat_timeout_ms} ms")
+        loss = self._channel_loss
+        if loss is not None and at - loss.at > CHANNEL_LOSS_WAIT_MS:
+            self._end(AttemptFailed(loss.detail, slot=loss.peer))
         missing = sorted(set(range(settings.graph.parallelism)) - self._addresses.keys())
         if missing and at - settings.began_at > settings.start_timeout_ms:
-            self._end(AttemptFailed(f"slots {missing} did not connect within {settings.start_timeout_ms} ms"))
+            detail = f"slots {missing} did not connect within {settings.start_timeout_ms} ms"
+            self._end(AttemptFailed(detail), missing)
         return effects
 
     def _measure_backlog(self, at: int) -> Effects:
@@ -206,7 +237,33 @@ class AttemptMachine:
     def _on_slot_connected(self, event: events.SlotConnected) -> Effects:
         self._liveness.on_message(event.slot)
         self._addresses[event.slot], self._logs[event.slot] = event.address, event.log
-        return [DeploySlots(dict(self._addresses))] if len(self._addresses) == self._settings.graph.parallelism else []
+        self._kept.pop(event.slot, None)  # it may have been lost and replaced since the last attempt
+        if event.kept_since is not None:
+            self._kept[event.slot] = event.kept_since
+        if len(self._addresses) < self._settings.graph.parallelism:
+            return []
+        if not self._kept:
+            return [DeploySlots(dict(self._addresses))]
+        scope = self._scope_of(self._addresses.keys() - self._kept.keys())
+        self._retiring = set(self._kept.keys() - scope.untouched_slots)
+        if not self._retiring:
+            return [DeploySlots(dict(self._addresses), frozenset(self._kept))]
+        self._scope = scope
+        return [RetireSubtasks(frozenset(self._retiring), tuple(sorted(scope.everywhere)))]
+
+    def _on_slot_retired(self, event: events.SlotRetired) -> Effects:
+        self._liveness.on_message(event.slot)
+        if event.ended:  # what has ended is not sent again
+            detail = f"all subtasks restart: {event.ended} had read all rows"
+            return self._end(AttemptFailed(detail, code=ROWS_NOT_REPEATED_CODE))
+        self._addresses[event.slot] = event.address
+        self._processed += event.processed
+        self._retiring.discard(event.slot)
+        if self._retiring:
+            return []
+        assert self._scope is not None, "a slot retires subtasks on request"
+        untouched = frozenset(self._kept) & self._scope.untouched_slots
+        return [DeploySlots(dict(self._addresses), untouched, self._scope, tuple(self._processed))]
 
     def _on_slot_deployed(self, at: int, slot: int) -> Effects:
         self._liveness.on_message(slot)
@@ -223,6 +280,9 @@ class AttemptMachine:
             case BuildSideRead():
                 join = self._build_sides.complete(subtask)
                 return [] if join is None else [ProbeSideOpened(join)]
+            case HistoryRead():
+                source = self._histories.complete(subtask)
+                return [] if source is None else [LiveOpened(source)]
             case SourceReport():
                 return list(self._idle_sources.on_report(subtask, report))
             case _:
@@ -310,9 +370,29 @@ class AttemptMachine:
 
     # ------------------------------------------------------------ the end
 
-    def _end(self, result: AttemptResult) -> Effects:
+    def _end(self, result: AttemptResult, failed_slots: Collection[int] = ()) -> Effects:
+        if isinstance(result, AttemptFailed):
+            slots = failed_slots or (() if result.slot is None else (result.slot,))
+            kept, scope = self._kept_slots(result, slots), self._scope_of(slots)
+            has_partial = bool(kept.keys() - scope.untouched_slots)
+            restarted = tuple(sorted(scope.everywhere)) if has_partial else ()
+            result = replace(result, kept=kept, restarted=restarted)
         self.result = self.result or result
         return []
+
+    def _kept_slots(self, failed: AttemptFailed, slots: Collection[int]) -> Mapping[int, Token]:
+        """The slots that need not restart. An older checkpoint, or an end under way, concerns all slots."""
+        if not slots or failed.is_final or failed.damaged_file or self.coordinator.is_ending:
+            return {}
+        running = range(self._settings.graph.parallelism) if self.running_since is not None else ()
+        tokens = dict.fromkeys(running, self._settings.token) | self._kept
+        scope = self._scope_of(slots)
+        is_partial = not self.coordinator.has_finished_subtask and failed.code != ROWS_NOT_REPEATED_CODE
+        kept = scope.kept_slots if is_partial else scope.untouched_slots
+        return {slot: tokens[slot] for slot in sorted(tokens.keys() & kept)}
+
+    def _scope_of(self, failed: Collection[int]) -> RestartScope:
+        return restart_scope(self._settings.graph, self._settings.rules, failed)
 
     def _fail_by(self, slot: int, detail: str) -> Effects:
         log = self._logs.get(slot, "")

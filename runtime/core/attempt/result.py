@@ -1,7 +1,9 @@
 """The result of an attempt, or of a wait between two attempts."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from runtime.core.job.ids import OperatorId, Token
 from runtime.core.snapshot.manifest import Manifest
 from runtime.errors import CorruptState, DataRejected, JobRejected, OperatorFailure, WeirError, is_outage
 
@@ -60,6 +62,9 @@ class AttemptFailed:
     slot: int | None = None  #: slot that failed
     slot_log: str = ""  #: log of a lost slot; the next attempt has another process, so nothing else names it
     traceback: str = ""  #: Python traceback of the failure in that slot
+    #: the slots that run on until the next attempt, with the token of the attempt that deployed each
+    kept: Mapping[int, Token] = field(default_factory=dict)
+    restarted: tuple[OperatorId, ...] = ()  #: the operators that restart in these slots, too
 
 
 AttemptResult = Ended | SavepointCompleted | Canceled | Released | Superseded | LauncherBroken | AttemptFailed

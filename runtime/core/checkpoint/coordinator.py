@@ -381,6 +381,16 @@ class Coordinator:
     # ------------------------------------------------------------ the end
 
     @property
+    def is_ending(self) -> bool:
+        """Whether a subtask has ended, or a stop, a drain or the last checkpoint is under way or complete."""
+        return bool(self._ended) or self._ending is not None or self._is_logic_finished
+
+    @property
+    def has_finished_subtask(self) -> bool:
+        """Whether a subtask has finished its logic."""
+        return bool(self._finished)
+
+    @property
     def _is_logic_finished(self) -> bool:
         return len(self._finished) == len(self._graph.subtasks)
 

@@ -33,11 +33,16 @@ class CheckpointKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A batch of records. `nbytes`: the size that flow control charges."""
+    """A batch of records. `nbytes`: the size that flow control charges.
+
+    `split` and `end`: rows up to row number `end` of this split of the source; 0: the rows have no numbers.
+    """
 
     payload: Any
     rows: int
     nbytes: int
+    split: str = ""
+    end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,14 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """The sender has finished its logic. `drain`: all data has ended; false at a stop with savepoint."""
+    """The sender has finished its logic.
+
+    `drain`: all data has ended; false at a stop with savepoint. `job_drains`: a drain of the job has ended the data, so
+    that every other channel ends too.
+    """
 
     drain: bool
+    job_drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)

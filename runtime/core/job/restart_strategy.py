@@ -19,6 +19,7 @@ from runtime.core.job.bounds import (
 from runtime.errors import JobRejected
 
 OUTAGE_CODE: Final = "outage"  #: code of an attempt that failed because storage or a service was unavailable
+ROWS_NOT_REPEATED_CODE: Final = "rows-not-repeated"  #: code of an attempt in which a step did not repeat its rows
 SLOT_OUT_OF_MEMORY_CODE: Final = "slot-out-of-memory"  #: code of an attempt in which a slot exceeded `slot_memory_mb`
 #: An attempt that exceeds the memory bound after this time counts as a first failure. A completed checkpoint does not
 #: reset the count: state that has outgrown the bound is restored, checkpointed once more, and exceeds the bound again.

@@ -190,6 +190,15 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "out of memory. At least 256; not in batch. Empty: no bound."
         ),
     ] = None
+    spare_slots: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Processes that stand by beside the slots, and take over a lost slot at once. Each needs a "
+            "core. Not in batch.",
+        ),
+    ] = 0
     spark: Annotated[
         dict[str, str],
         Meta(description="Settings of the run's Spark application by name, such as spark.executor.memory: 2g."),

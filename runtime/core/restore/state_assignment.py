@@ -58,6 +58,19 @@ def assign_state(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Subt
     return assigned
 
 
+def restores_apart(manifest: Manifest | None, graph: JobGraph) -> bool:
+    """Whether a restore assigns to each subtask its own state only, so that its siblings may run on.
+
+    Otherwise a sibling may still hold entries of a union list, or of a list that is redistributed.
+    """
+    return manifest is None or all(
+        _keeps_lists(manifest.operators[operator.uid], operator.parallelism)
+        and not any(any(snapshot.unions.values()) for snapshot in manifest.operators[operator.uid].subtasks.values())
+        for operator in graph.operators
+        if operator.uid in manifest.operators
+    )
+
+
 def _restore_subtask(
     subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
 ) -> SubtaskRestore:

@@ -2,7 +2,7 @@
 
 This module alone constructs a `CommitPermit`, and only for a recorded checkpoint. Committables of a failed checkpoint
 are not aborted: sources have not rewound, so the next completed checkpoint commits them. Only a restore aborts
-committables: it aborts all that are missing in the restored checkpoint.
+committables: those of restored subtasks that are missing in the checkpoint.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,17 +22,23 @@ class CommitPermit:
     job: str
     token: Token
     checkpoint: CheckpointId
+    taken_by: Token  #: the attempt that took the checkpoint: at a restore an older one
 
 
 def permit_for_manifest(manifest: Manifest, token: Token) -> CommitPermit:
     """The permit for a manifest that attempt `token` has just recorded or is restoring."""
     assert manifest.token <= token, "the manifest belongs to a newer attempt"
-    return CommitPermit(job=manifest.job, token=token, checkpoint=CheckpointId(manifest.checkpoint))
+    return CommitPermit(
+        job=manifest.job,
+        token=token,
+        checkpoint=CheckpointId(manifest.checkpoint),
+        taken_by=Token(manifest.token),
+    )
 
 
 def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> CommitPermit:
     """The permit of a slot whose master has announced the checkpoint over the attempt's fenced connection."""
-    return CommitPermit(job=job, token=token, checkpoint=checkpoint)
+    return CommitPermit(job=job, token=token, checkpoint=checkpoint, taken_by=token)
 
 
 def pending_committables(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:

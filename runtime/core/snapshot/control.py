@@ -37,6 +37,12 @@ class ProbeSideOpened(ControlMessage, frozen=True):
     join: OperatorId
 
 
+class LiveOpened(ControlMessage, frozen=True):
+    """Every subtask of `source` has read its share of the history: all begin the live part."""
+
+    source: OperatorId
+
+
 class FollowWatermark(ControlMessage, frozen=True):
     """An idle source subtask raises its watermark, once it has looked for new splits (`core.subtask.idle_sources`).
 
@@ -67,6 +73,9 @@ class Decline(ControlMessage, frozen=True):
     detail: str
 
 
+SnapshotAnswer = Acknowledgement | Decline
+
+
 class LogicFinished(ControlMessage, frozen=True):
     """The subtask has sent EndOfData and waits for its last checkpoint."""
 
@@ -79,6 +88,10 @@ class BuildSideRead(ControlMessage, frozen=True):
     """The subtask of a join holds its whole build side."""
 
 
+class HistoryRead(ControlMessage, frozen=True):
+    """The subtask of a source with two parts has read its share of the first (`core.subtask.source_parts`)."""
+
+
 class SourceReport(ControlMessage, frozen=True):
     """Event time of a source subtask. `discoveries`: how often it has found new splits."""
 
@@ -87,5 +100,5 @@ class SourceReport(ControlMessage, frozen=True):
     discoveries: int
 
 
-CoordinatorReport = Acknowledgement | Decline | LogicFinished | SubtaskEnded
-SubtaskReport = CoordinatorReport | BuildSideRead | SourceReport
+CoordinatorReport = SnapshotAnswer | LogicFinished | SubtaskEnded
+SubtaskReport = CoordinatorReport | BuildSideRead | HistoryRead | SourceReport

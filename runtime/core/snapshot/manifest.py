@@ -42,7 +42,7 @@ def is_variant(text: str) -> bool:
 
 
 def streams_folder(job: int, lineage: int) -> str:
-    """The folder, below WEIR_STORAGE, that standing PySpark stages share with the runs of `lineage`.
+    """The folder, below WEIR_INPUTS, that standing PySpark stages share with the runs of `lineage`.
 
     `lineage` is the id of the first run in a sequence of runs that continue each other's checkpoints. A run without a
     checkpoint reads its streams from the beginning.
@@ -51,7 +51,7 @@ def streams_folder(job: int, lineage: int) -> str:
 
 
 def columns_folder(job: int, version: int) -> str:
-    """The folder, below WEIR_STORAGE, that caches the columns of a version's DataFrames as Spark reported them."""
+    """The folder, below WEIR_INPUTS, that caches the columns of a version's DataFrames as Spark reported them."""
     return f"{job}/columns/{version}"
 
 
@@ -124,6 +124,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables
     empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows
     proofs: dict[str, dict[int, GroupProof]] = {}  #: of keyed and broadcast states, by name and key group
+    row_numbers: dict[str, int] = {}  #: of a source, by split: see `core.snapshot.row_numbers`
 
     def segments(self) -> tuple[Segment, ...]:
         state_maps = (*self.keyed.values(), *self.broadcast.values())

@@ -25,14 +25,13 @@ _MIN_RELATIVE_CHANGE: Final = 0.25  #: smaller relative changes of the window ar
 class FlowControl:
     """The windows of flow control."""
 
-    initial_bytes: int = 16 * 1024  #: until the receiver's throughput has been measured
     max_bytes: int = 4 * 1024 * 1024
-    min_bytes: int = 1024
+    min_bytes: int = 1  #: a batch at a time; also until the receiver's throughput has been measured
     in_flight_ms: float = 200.0  #: target time for a subtask to consume all bytes in flight to it
     measured_ms: float = 50.0  #: work time that a throughput measurement covers
 
     def __post_init__(self) -> None:
-        assert 0 < self.min_bytes <= self.initial_bytes <= self.max_bytes, "a window must let something through"
+        assert 0 < self.min_bytes <= self.max_bytes, "a window must let something through"
 
 
 class Credits:
@@ -71,8 +70,8 @@ class ReceiverWindow:
 
     def __init__(self, channels: Iterable[ChannelId], flow: FlowControl) -> None:
         self._flow = flow
-        self._withheld = dict.fromkeys(channels, flow.max_bytes - flow.initial_bytes)
-        self.window_bytes = flow.initial_bytes  #: of each channel
+        self._withheld = dict.fromkeys(channels, flow.max_bytes - flow.min_bytes)
+        self.window_bytes = flow.min_bytes  #: of each channel
         self._busy_since: float | None = None
         self._worked_ms = 0.0
         self._worked_bytes = 0
@@ -84,7 +83,10 @@ class ReceiverWindow:
             self._busy_since = at_ms
 
     def on_starved(self) -> None:
-        """No readable channel has a message: the time until `on_busy` does not count as work."""
+        """A whole turn had no message: the time until `on_busy` does not count as work.
+
+        The other subtasks of the slot work between two turns with messages, and this time counts.
+        """
         self._busy_since = None
 
     def on_consumed(self, channel: ChannelId, nbytes: int, at_ms: float) -> Sequence[tuple[ChannelId, int]]:
@@ -94,6 +96,11 @@ class ReceiverWindow:
         self._withheld[channel] += nbytes
         due = self._withheld if self.window_bytes > before else (channel,)
         return [(due_channel, credit) for due_channel in due if (credit := self._release(due_channel))]
+
+    def restart(self, channels: Iterable[ChannelId]) -> None:
+        """The senders of `channels` have restarted, with the smallest window."""
+        for channel in channels:
+            self._withheld[channel] = self._flow.max_bytes - self._flow.min_bytes
 
     def _release(self, channel: ChannelId) -> int:
         """Releases the withheld credit that exceeds the reduction of the window. Returns the released bytes."""

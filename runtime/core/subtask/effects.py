@@ -39,7 +39,7 @@ class PreparePreBarrier:
 
 @dataclass(frozen=True, slots=True)
 class CaptureState:
-    """Copy the state now and store it in the background; answer Acknowledgement or Decline.
+    """Copy the state now and store it in the background, which acknowledges or declines the checkpoint.
 
     `logs`: a log of feedback records belongs to the snapshot, so it is stored and answered at CloseLog. `inherits`: an
     earlier checkpoint to stop the job. The new log inherits that log, whose records the operator never saw.
@@ -92,6 +92,11 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginLive:
+    """Every subtask of the source has read its share of the history: begin the live part."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitOutput:
     """Notify the operator that the checkpoint has completed; a sink commits."""
 
@@ -120,6 +125,7 @@ SubtaskEffect = (
     | LoopEffect
     | EndInput
     | Finish
+    | BeginLive
     | CommitOutput
     | ForgetCheckpoint
     | Close

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
-from runtime.core.snapshot.control import Acknowledgement
-from runtime.core.snapshot.manifest import SnapshotTimings
 from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SourceAdvanced, SubtaskEvent
 
 MAX_LOGGED_EVENTS: Final = 40
@@ -23,15 +21,7 @@ class LoggedRecords:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedSnapshot:
-    """A stored snapshot, without its state."""
-
-    checkpoint: CheckpointId
-    timings: SnapshotTimings
-
-
-LoggedEvent = SubtaskEvent | LoggedRecords | LoggedSnapshot
+LoggedEvent = SubtaskEvent | LoggedRecords
 
 
 class EventLog:
@@ -58,7 +48,5 @@ class EventLog:
                 self._events.append(LoggedRecords(channel, rows, nbytes))
             case FeedbackReplayed(Records(rows=rows, nbytes=nbytes)):
                 self._events.append(LoggedRecords(None, rows, nbytes))
-            case Acknowledgement(checkpoint, _, timings):
-                self._events.append(LoggedSnapshot(checkpoint, timings))
             case _:
                 self._events.append(event)

@@ -6,10 +6,9 @@ from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Barrier, EndOfData, Message, Records, TerminationMarker
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.control import (
-    Acknowledgement,
     CheckpointAborted,
-    Decline,
     FollowWatermark,
+    LiveOpened,
     ProbeSideOpened,
 )
 
@@ -61,6 +60,11 @@ class SourceResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryEnded:
+    """A source with two parts has emitted all its records of the first."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceExhausted:
     """A bounded source has emitted all its records."""
 
@@ -80,6 +84,13 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class InputsRestarted:
+    """The senders of `channels` have restarted: messages in flight are lost, and the next ones repeat earlier ones."""
+
+    channels: frozenset[ChannelId]
+
+
+@dataclass(frozen=True, slots=True)
 class FeedbackReplayed:
     """The next records of a restored log, at the head of a loop. The log precedes all messages of channels."""
 
@@ -95,6 +106,7 @@ SubtaskEvent = (
     SubtaskStarted
     | FeedbackReplayed
     | FeedbackReplayEnded
+    | InputsRestarted
     | MessageArrived
     | MessageHeld
     | HoldReleased
@@ -104,9 +116,9 @@ SubtaskEvent = (
     | SourceExhausted
     | Triggered
     | CheckpointCompleted
-    | Acknowledgement
-    | Decline
     | CheckpointAborted
     | ProbeSideOpened
+    | HistoryEnded
+    | LiveOpened
     | FollowWatermark
 )

@@ -9,6 +9,8 @@ later than its siblings may be late.)
 3. An idle subtask first looks for new splits, unless it has looked since the last discovery of any subtask. If it finds
    no split, it raises its watermark. Otherwise it reads the split, and its earlier watermark holds back the windows.
 
+A subtask that awaits the live part of its source reports itself as idle, and follows, too (`source_parts`).
+
 A split with earlier rows existed when its successors were discovered. The look begins after their discovery, so it sees
 this split. A reported watermark therefore never passes a row that an idle subtask has yet to find.
 """
@@ -84,6 +86,10 @@ class WatermarkFollower:
         self._message: FollowWatermark | None = None
         self._looked_for = 0  #: discoveries before the last look
 
+    def on_attempt(self) -> None:
+        """The subtask continues in another attempt: its siblings count their discoveries anew."""
+        self._last_report, self._message, self._looked_for = None, None, 0
+
     def on_message(self, message: FollowWatermark) -> None:
         """The master sent a message: it becomes due after a look for new splits."""
         assert self._reader is not None, "a finished subtask sends no report"
@@ -110,7 +116,7 @@ class WatermarkFollower:
         machine, last = self._machine, self._last_report
         if machine.watermark < MAX_WATERMARK:
             self._watermark = machine.watermark
-        is_idle = machine.is_idle or machine.is_logic_done
+        is_idle = machine.is_idle or machine.is_logic_done or machine.awaits_live
         report = SourceReport(self._watermark, is_idle, self._reader.discoveries)
         is_recent = now - self._reported_at < self._interval_ms
         if report == last or (last is not None and is_recent and report.is_idle == last.is_idle):

@@ -25,7 +25,7 @@ class PollPolicy:
     """
 
     def __init__(self, drifts: Sequence[ChannelDrift] = (), pane_drifts: Sequence[ChannelDrift] = ()) -> None:
-        self._batch_size = BatchSize()
+        self.batch_size = BatchSize()
         self._alignment = WatermarkAlignment(drifts)
         self.barrier_delay = BarrierDelay(pane_drifts)
         self._stalled_watermarks: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
@@ -37,11 +37,11 @@ class PollPolicy:
     @property
     def max_rows(self) -> int:
         """The number of rows to poll."""
-        return self.barrier_delay.limit_rows(self._batch_size.rows)
+        return self.barrier_delay.limit_rows(self.batch_size.rows)
 
     def coalesces(self, now: float) -> bool:
         """Whether small batches are to be joined: the job takes them fast, so that their fixed cost matters."""
-        return self._batch_size.is_fast(now)
+        return self.batch_size.coalesces(now)
 
     def is_throttled(self, now: float) -> bool:
         """Whether watermark alignment pauses the source.
@@ -82,16 +82,16 @@ class PollPolicy:
         rows, before = sum(polled), polled[0] if len(polled) > 1 else self._last_rows
         self.has_few_rows = rows < min(FEW_ROWS, limit) and polled[-1] < MIN_SHARE * before
         self._last_rows_at, self._last_rows = began, rows
-        if limit < self._batch_size.rows:
-            self._batch_size.on_gap()
+        if limit < self.batch_size.rows:
+            self.batch_size.on_gap()
         else:
-            self._batch_size.on_batch(rows, now)
+            self.batch_size.on_batch(rows, now)
         self._alignment.on_batch()
 
     def on_empty(self) -> None:
-        self._batch_size.on_gap()
+        self.batch_size.on_gap()
         self.barrier_delay.on_empty()
 
     def on_throttled(self) -> None:
         """Watermark alignment paused the source."""
-        self._batch_size.on_gap()
+        self.batch_size.on_gap()

@@ -37,6 +37,7 @@ from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome, Barr
 from runtime.core.subtask.barrier_tracker import BarrierTracker
 from runtime.core.subtask.effects import (
     AdvanceWatermark,
+    BeginLive,
     Broadcast,
     Close,
     CommitOutput,
@@ -84,6 +85,7 @@ class Subtask:
         self._building_joins = set(spec.opens_after)  #: joins whose build sides are still being read
         self._held_records: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
         self._idle = False  #: Idle has been broadcast
+        self._history: Literal["unread", "read", "over"] = "unread"  #: of a source with two parts
         self._deferred_barrier: Barrier | None = None
         self._barriers_before_end: set[CheckpointId] = set()  #: that preceded the end of data of their channel
         self._release_from: CheckpointId | None = None
@@ -130,6 +132,11 @@ class Subtask:
         return self._idle
 
     @property
+    def awaits_live(self) -> bool:
+        """Whether a source with two parts has read its share of the history, unlike some of its siblings."""
+        return self._history == "read" and not self.is_logic_done
+
+    @property
     def aligning_checkpoint(self) -> CheckpointId | None:
         """The checkpoint in alignment."""
         return None if self._barriers.pending is None else self._barriers.pending.checkpoint
@@ -150,13 +157,17 @@ class Subtask:
             and channel not in self._held_records
         )
 
+    def has_ended(self, channel: ChannelId) -> bool:
+        """Whether the data of `channel` has ended."""
+        return channel in self._end_of_data or channel in self.held
+
     def passes_held(self, channel: ChannelId, message: object) -> bool:
         """Whether the host may deliver `message`, although an earlier message of `channel` may be held.
 
         Barriers pass: the buffered rows are in the snapshot, so that a checkpoint need not wait for them. Records pass
         the marker of a loop, which only proves that earlier records have arrived.
         """
-        is_end = isinstance(message, TerminationMarker) or message == EndOfData(drain=True)
+        is_end = isinstance(message, TerminationMarker) or (isinstance(message, EndOfData) and message.drain)
         return channel not in self.held or not is_end
 
     @property
@@ -175,16 +186,14 @@ class Subtask:
                 return self._on_hold(event)
             case events.SourceAdvanced(watermark):
                 return self._forward_watermark(self.watermarks.advance_own(watermark))
-            case events.SourceIdle():
-                return self._on_source_idle()
+            case events.SourceIdle() | events.HistoryEnded():
+                return self._on_source_pause(event)
             case events.SourceResumed():
                 return self._on_source_resumed()
             case events.SourceExhausted():
                 return [] if self.is_logic_done else self._finish_source(drain=True)
             case events.Triggered(barrier):
                 return self._on_trigger(barrier)
-            case control.Acknowledgement() | control.Decline():
-                return [event]
             case events.CheckpointCompleted(permit):
                 return self._on_completed(permit)
             case control.CheckpointAborted(checkpoint):
@@ -193,9 +202,10 @@ class Subtask:
                 return self._on_replay(event)
             case control.FollowWatermark(watermark=time):
                 return self._follow(time)
-            case control.ProbeSideOpened(join):
-                self._building_joins.discard(join)
-                return []
+            case control.ProbeSideOpened() | control.LiveOpened():
+                return self._on_opened(event)
+            case events.InputsRestarted(channels):
+                return self._on_inputs_restarted(channels)
             case events.SubtaskStarted():  # pragma: no branch  (the type checker proves that the match is exhaustive)
                 return self._on_start()
 
@@ -232,8 +242,8 @@ class Subtask:
                 return self._on_barrier(channel, message)
             case CancelBarrier(checkpoint):
                 return self._apply_outcomes(*self._barriers.on_cancel(checkpoint))
-            case EndOfData(drain):
-                return self._on_end_of_data(channel, drain)
+            case EndOfData():
+                return self._on_end_of_data(channel, message)
             case TerminationMarker():
                 self.loop.on_marker(channel, message)
                 return []
@@ -258,8 +268,8 @@ class Subtask:
         effects: Effects = []
         for channel, message in held.items():
             match message:
-                case EndOfData(drain):
-                    effects += self._on_end_of_data(channel, drain)
+                case EndOfData():
+                    effects += self._on_end_of_data(channel, message)
                 case TerminationMarker():  # pragma: no branch
                     self.loop.on_marker(channel, message)
         return effects
@@ -302,20 +312,42 @@ class Subtask:
             return [forward]
         return [forward] if self.spec.finished_on_restore else [AdvanceWatermark(time), forward]
 
-    def _on_source_idle(self) -> Effects:
-        assert self.may_poll, "only a source that is being read can be idle"
+    def _on_source_pause(self, event: events.SourceIdle | events.HistoryEnded) -> Effects:
+        assert self.may_poll, "only a source that is being read can pause"
+        if isinstance(event, events.HistoryEnded):
+            assert self._history == "unread", "the history of a subtask ends once"
+            self._history = "read"
+            return [*self._on_source_resumed(), control.HistoryRead()]
         was, self._idle = self._idle, True
         return [] if was else [Broadcast(Idle(self.watermarks.current))]
 
     def _follow(self, time: int) -> Effects:
-        """Raises the watermark of an idle source. A source that has resumed or ended ignores the message."""
-        if not (self.may_poll and self._idle) or self.watermarks.advance_own(time) is None:
+        """Raises the watermark of an idle source, or of one that awaits its live part. Others ignore the message."""
+        follows = self.may_poll and (self._idle or self.awaits_live)
+        if not follows or self.watermarks.advance_own(time) is None:
             return []
-        return [Broadcast(Idle(time))]
+        return [Broadcast(Idle(time) if self._idle else Watermark(time))]
+
+    def _on_opened(self, event: control.ProbeSideOpened | control.LiveOpened) -> Effects:
+        """Opens a probe side or a live part. A repeated message has no effect, nor one after the end of the data."""
+        if isinstance(event, control.ProbeSideOpened):
+            self._building_joins.discard(event.join)
+        elif event.source == self.spec.id.operator:
+            assert self._history != "unread", "the live part was opened before this subtask had read its history"
+            begins, self._history = self.awaits_live, "over"
+            return [BeginLive()] if begins else []
+        return []
 
     def _on_source_resumed(self) -> Effects:
         was, self._idle = self._idle, False
         return [Broadcast(Watermark(self.watermarks.current))] if was else []
+
+    def _on_inputs_restarted(self, channels: frozenset[ChannelId]) -> Effects:
+        """The checkpoint in alignment belongs to the last attempt. A restarted sender is active."""
+        assert not any(self.has_ended(channel) for channel in channels), "ended data is not sent again"
+        if (checkpoint := self.aligning_checkpoint) is not None:
+            self._barriers = self._barriers.on_abort(checkpoint)
+        return self._on_channel_time(self.watermarks.current, self.watermarks.mark_active(channels))
 
     # ------------------------------------------------------------ barriers
 
@@ -343,6 +375,7 @@ class Subtask:
             and barrier.kind.ends_job
             and not (drains and self.spec.reads_to_end)
         ):
+            self.watermarks.job_drains = drains
             effects = self._finish_source(drain=drains)
         return effects + self._apply_outcomes(*self._barriers.on_trigger(barrier))
 
@@ -443,8 +476,9 @@ class Subtask:
         risen = self._forward_watermark(self.watermarks.advance_own(MAX_WATERMARK)) if drain else []
         return risen + self._finish_inputs(drain=drain)
 
-    def _on_end_of_data(self, channel: ChannelId, drain: bool) -> Effects:
-        self._end_of_data[channel] = drain
+    def _on_end_of_data(self, channel: ChannelId, message: EndOfData) -> Effects:
+        self._end_of_data[channel] = message.drain
+        self.watermarks.job_drains |= message.job_drains
         number = self.spec.inputs[channel]
         siblings = [other for other, n in self.spec.inputs.items() if n == number]
         effects: Effects = []
@@ -452,7 +486,7 @@ class Subtask:
             effects.append(EndInput(number))
         if channel in self.spec.build_channels and not self._is_building:
             effects += self._on_build_side_end()
-        if drain:
+        if message.drain:
             self.loop.on_data_end(channel)
             effects += self._on_channel_time(self.watermarks.current, self.watermarks.end_channel(channel))
         truly = all(self._end_of_data.values())
@@ -475,7 +509,8 @@ class Subtask:
         assert self.phase == "running", "the logic of a subtask finishes once"
         self.phase, self.held = "finished" if drain else "stopped", {}
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
-        return [*finish, Broadcast(EndOfData(drain)), control.LogicFinished()]
+        end = EndOfData(drain, drain and self.watermarks.job_drains)
+        return [*finish, Broadcast(end), control.LogicFinished()]
 
     def _on_completed(self, permit: CommitPermit) -> Effects:
         if self.ended or permit.checkpoint <= self._last_notified:

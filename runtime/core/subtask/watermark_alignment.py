@@ -25,6 +25,7 @@ from runtime.core.subtask.watermark_valve import WatermarkValve
 #: always permitted lead of a source, in batches; with a smaller lead, sources would pause after each batch
 MIN_DRIFT_BATCHES: Final = 4
 PRE_AGGREGATED_DRIFT_BATCHES: Final = 16  #: the same before windows that receive pre-aggregated rows
+WAITED_COUNTER: Final = "waited_for_slower_sources_ms"  #: total time for which a source has been paused
 
 
 class MeetingSubtask(Protocol):

@@ -7,6 +7,8 @@
   idle edge is the minimum over its idle channels.
 - An ended channel beside an idle channel does not count: its maximum watermark does not bound the records that the idle
   channel may still deliver. Flink's valve emits the maximum watermark in that case.
+- While the job drains, no channel is idle: each ends soon, and its watermark counts until then. A subtask whose active
+  channels have ended would otherwise be idle with open windows. Their results would be late at the next window.
 - The restored watermark is a lower bound. A window that has fired must not reopen before the first watermark arrives.
 """
 
@@ -24,6 +26,7 @@ class WatermarkValve:
         self._idle: set[ChannelId] = set()
         self._ended: set[ChannelId] = set()
         self._last_times = dict(self._watermarks)  #: the last watermarks before the maximum watermark
+        self.job_drains = False  #: set by the owner before it ends a channel
         self.current = MIN_WATERMARK if restored is None else restored
 
     def advance(self, channel: ChannelId, time: int) -> int | None:
@@ -36,6 +39,11 @@ class WatermarkValve:
         """The channel is idle at watermark `time`. Returns the watermark of the subtask if it rose."""
         self._idle.add(channel)
         self._store(channel, time)
+        return self._update()
+
+    def mark_active(self, channels: Iterable[ChannelId]) -> int | None:
+        """The channels are active at their last watermark. Returns the watermark of the subtask if it rose."""
+        self._idle.difference_update(channels)
         return self._update()
 
     def end_channel(self, channel: ChannelId) -> int | None:
@@ -56,8 +64,10 @@ class WatermarkValve:
 
     @property
     def all_idle(self) -> bool:
-        """Whether every channel is idle or ended, and at least one is idle."""
-        return bool(self._idle) and all(channel in self._idle | self._ended for channel in self._watermarks)
+        """Whether every channel is idle or ended, and at least one is idle. False while the job drains."""
+        if not self._idle or self.job_drains:
+            return False
+        return all(channel in self._idle | self._ended for channel in self._watermarks)
 
     def advance_own(self, time: int) -> int | None:
         """Raises the watermark of the subtask to `time`. Returns the watermark if it rose."""
@@ -72,7 +82,7 @@ class WatermarkValve:
             self._last_times[channel] = max(time, self._last_times[channel])
 
     def _update(self) -> int | None:
-        idle_edges = self._idle_edges() if self._idle else set[int]()
+        idle_edges = self._idle_edges() if self._idle and not self.job_drains else set[int]()
         counted = (time for channel, time in self._watermarks.items() if channel.edge not in idle_edges)
         active = [time for time in counted if time < MAX_WATERMARK]
         if active or not idle_edges:

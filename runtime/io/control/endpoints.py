@@ -36,6 +36,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     address: str  #: address of the slot's exchange
     executor: str = ""  #: the cluster's id of the executor; "" without a cluster
     log: str = ""  #: file on its host that receives its stderr; "" if there is none
+    kept_since: int | None = None  #: of a kept slot: token of the attempt that deployed it
 
 
 class HelloAnswer(msgspec.Struct, frozen=True):

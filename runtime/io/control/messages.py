@@ -16,10 +16,12 @@ from runtime.core.snapshot.control import (
     CheckpointAborted,
     ControlMessage,
     FollowWatermark,
+    LiveOpened,
     ProbeSideOpened,
     SubtaskReport,
     TriggerSubtask,
 )
+from runtime.core.snapshot.row_numbers import ProcessedRows, RepeatedChannel
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -44,10 +46,24 @@ class Deploy(ControlMessage, frozen=True):
     is_first_start: bool = False  #: first start of the run: a folder that is not shared rejects the job
     memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
     inputs: dict[OperatorId, bytes] = {}  #: listings of `ports.ListsInput`, by source
+    processed: list[RepeatedChannel] = []  #: of channels from this slot to surviving receivers
 
 
 class Start(ControlMessage, frozen=True):
     """Every slot is deployed: start."""
+
+
+class Continue(ControlMessage, frozen=True):
+    """To a kept slot: its subtasks belong to this attempt; answer with `Deployed`."""
+
+
+class Retire(ControlMessage, frozen=True):
+    """To a kept slot: close the subtasks of `operators`; answer with `Retired`, then wait for `Deploy`.
+
+    The other subtasks keep their state. They drop messages in flight from the closed operators.
+    """
+
+    operators: list[OperatorId]
 
 
 class ConfirmCheckpoint(ControlMessage, frozen=True):
@@ -68,6 +84,10 @@ class OperationTaken(ControlMessage, frozen=True):
     fields: dict[str, str]
 
 
+class Detach(ControlMessage, frozen=True):
+    """The attempt is over, and the subtasks of this slot run on. The next attempt sends `Continue`."""
+
+
 class Shutdown(ControlMessage, frozen=True):
     """End now, in any state of the subtasks."""
 
@@ -75,13 +95,17 @@ class Shutdown(ControlMessage, frozen=True):
 ToSlot = (
     Deploy
     | Start
+    | Continue
+    | Retire
     | TriggerSubtask
     | ConfirmCheckpoint
     | CheckpointAborted
     | ProbeSideOpened
+    | LiveOpened
     | FollowWatermark
     | SetSourcesPaused
     | OperationTaken
+    | Detach
     | Shutdown
 )
 
@@ -90,6 +114,27 @@ ToSlot = (
 
 class Deployed(ControlMessage, frozen=True):
     """Every subtask of this slot is open."""
+
+
+class Retired(ControlMessage, frozen=True):
+    """The subtasks that restart are closed.
+
+    Args:
+        address: of the slot's new exchange.
+        processed: rows that the surviving subtasks have processed.
+        ended: surviving subtasks whose restarted inputs have ended; "": none.
+    """
+
+    address: str
+    processed: list[ProcessedRows] = []
+    ended: str = ""
+
+
+class ChannelBroken(ControlMessage, frozen=True):
+    """A channel to or from slot `peer` broke. The slot waits for the end of the attempt."""
+
+    peer: int
+    detail: str
 
 
 class Report(ControlMessage, frozen=True):
@@ -160,4 +205,4 @@ class SlotFailed(ControlMessage, frozen=True):
     code: str = ""
 
 
-ToMaster = Deployed | Report | Heartbeat | SlotFailed
+ToMaster = Deployed | Retired | ChannelBroken | Report | Heartbeat | SlotFailed

@@ -266,12 +266,12 @@ class PostgresRunStore:
     # ------------------------------------------------------------ redacted values
 
     def _text(self, value: str) -> str:
-        return _replace_nul(str(self._redact(value)))
+        return _storable(str(self._redact(value)))
 
     def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
         if value is None:
             return None
-        return Jsonb(redact_failure(value, self._redact), dumps=lambda plain: _replace_nul(json.dumps(plain)))
+        return Jsonb(redact_failure(value, self._redact), dumps=_storable_json)
 
     # ------------------------------------------------------------ the connection
 
@@ -343,6 +343,10 @@ def _to_datetime(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _replace_nul(value: str) -> str:
-    """Replaces NUL, which Postgres cannot store: a malformed row must not hide the failure that quotes it."""
-    return value.replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")
+def _storable_json(value: Any) -> str:
+    return _storable(json.dumps(value, ensure_ascii=False))
+
+
+def _storable(value: str) -> str:
+    """Replaces what Postgres cannot store, NUL and halves of surrogate pairs: the failure that quotes it is shown."""
+    return value.encode(errors="replace").decode().replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

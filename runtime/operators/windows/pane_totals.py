@@ -72,7 +72,7 @@ class PaneTotals:
                 self._push(pane)
         self._covered_end = end
         cells = self._merge_stacks(start)
-        row_ids = np.flatnonzero(cells.column(self._aggregates.row_count_column()))
+        row_ids = np.flatnonzero(cells.column(self._aggregates.row_count_column()) > 0)
         return [self._key_positions.key_column(key, row_ids) for key in self._keys], self._aggregates.results(
             cells, row_ids
         )

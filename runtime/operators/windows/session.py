@@ -10,7 +10,7 @@ both directions, and may join two sessions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -34,8 +34,8 @@ from runtime.state.index.key_index import NOT_FOUND, RowIds
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import OPEN_TYPE, namespace_field
 
-_FIRST: Final = ":first"  #: time of the first row
-_LAST: Final = ":last"  #: time of the last row
+FIRST: Final = ":first"  #: time of the first row
+LAST: Final = ":last"  #: time of the last row
 
 
 class SessionWindow(Operator):
@@ -52,6 +52,8 @@ class SessionWindow(Operator):
         JobRejected: two output columns have the same name.
     """
 
+    aggregate_set: ClassVar[type[AggregateSet]] = AggregateSet
+
     def __init__(
         self,
         keys: Sequence[str],
@@ -62,7 +64,7 @@ class SessionWindow(Operator):
     ) -> None:
         self._keys, self.gap_ms, self.time = tuple(keys), gap_ms, time
         self._session = free_name(":session", keys)  #: state column: time of the row that opened the session
-        self._aggregates = AggregateSet(aggregates)
+        self._aggregates = self.aggregate_set(aggregates)
         self._late = late
         self._late_columns = LateColumns(late)
         self._names = [*keys, START_COLUMN, END_COLUMN, *aggregates]
@@ -72,7 +74,7 @@ class SessionWindow(Operator):
 
     def open(self, context: OperatorContext) -> None:
         keys = [*(pa.field(key, OPEN_TYPE) for key in self._keys), namespace_field(self._session, pa.int64())]
-        times = [pa.field(name, pa.int64(), nullable=False) for name in (_FIRST, _LAST)]
+        times = [pa.field(name, pa.int64(), nullable=False) for name in (FIRST, LAST)]
         self._fields = self._aggregates.fields()
         values = pa.schema([*times, *self._fields])
         self._table: KeyedTable = context.state.keyed_table("sessions", pa.schema(keys), values)
@@ -106,8 +108,7 @@ class SessionWindow(Operator):
         self._watermark = max(self._watermark, watermark)
         if not len(self._table) or self._watermark < self._first_end:
             return
-        rows = self._table.row_ids()
-        self._fire(rows[self._table.column(_LAST)[rows] <= self._watermark - self.gap_ms], out)
+        self._fire(self._ended(), out)
         self._first_end = self._earliest_end()
 
     def snapshot(self, checkpoint: int) -> None:
@@ -131,7 +132,7 @@ class SessionWindow(Operator):
         distinct = factorise(columns)
         keys = distinct.take_keys(columns)
         rows, numbers = self._open.find(keys)
-        opened = Intervals(numbers, self._table.column(_FIRST)[rows], self._table.column(_LAST)[rows])
+        opened = Intervals(numbers, self._table.column(FIRST)[rows], self._table.column(LAST)[rows])
         row_sessions = sessions_of_rows(distinct.key_numbers, times, self.gap_ms)
         merged = merge_sessions(opened, row_sessions.sessions, self.gap_ms)
         session_of_row = merged.numbers[len(rows) :][row_sessions.numbers]
@@ -146,8 +147,8 @@ class SessionWindow(Operator):
         self._aggregates.accumulate(self._table, batch, targets[session_of_row])
         changed = np.zeros(len(targets), dtype=bool)
         changed[session_of_row] = True
-        self._table.column(_FIRST)[targets[changed]] = merged.sessions.first[changed]
-        self._table.column(_LAST)[targets[changed]] = merged.sessions.last[changed]
+        self._table.column(FIRST)[targets[changed]] = merged.sessions.first[changed]
+        self._table.column(LAST)[targets[changed]] = merged.sessions.last[changed]
         self._table.touch(targets[changed])
         self._first_end = min(self._first_end, int(merged.sessions.last.min()) + self.gap_ms)
         return targets[session_of_row]
@@ -186,11 +187,16 @@ class SessionWindow(Operator):
 
     # ------------------------------------------------------------ sessions
 
+    def _ended(self) -> RowIds:
+        """The sessions that have ended, as table rows."""
+        rows = self._table.row_ids()
+        return rows[self._table.column(LAST)[rows] <= self._watermark - self.gap_ms]
+
     def _fire(self, rows: RowIds, out: Collector) -> None:
         if not len(rows):
             return
-        keys, first = self._key_columns(rows), self._table.column(_FIRST)[rows]
-        ends = self._table.column(_LAST)[rows] + self.gap_ms
+        keys, first = self._key_columns(rows), self._table.column(FIRST)[rows]
+        ends = self._table.column(LAST)[rows] + self.gap_ms
         emit_windows(self._names, keys, first, ends, self._aggregates.results(self._table, rows), out)
         self._open.remove(keys, rows)
         self._table.delete(rows)
@@ -200,4 +206,4 @@ class SessionWindow(Operator):
 
     def _earliest_end(self) -> int:
         rows = self._table.row_ids()
-        return int(self._table.column(_LAST)[rows].min()) + self.gap_ms if len(rows) else MAX_WATERMARK
+        return int(self._table.column(LAST)[rows].min()) + self.gap_ms if len(rows) else MAX_WATERMARK

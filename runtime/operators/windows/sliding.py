@@ -16,10 +16,12 @@ import pyarrow.compute as pc
 
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.column_names import free_name
+from runtime.operators.retraction import RetractableSet
 from runtime.operators.windows.pane_totals import PaneTotals
 from runtime.operators.windows.pre_aggregation import with_row_count
-from runtime.operators.windows.window import LateOutput, WindowOperator
+from runtime.operators.windows.window import RowInput, WindowOperator, is_changelog
 from runtime.ports import Collector, OperatorContext
+from runtime.state.index.growing import GrowingArray
 from runtime.state.index.key_index import RowIds
 from runtime.state.schema import TableSchema
 
@@ -32,7 +34,7 @@ class SlidingWindow(WindowOperator):
         size_ms: length of a window.
         slide_ms: distance between the starts of two consecutive windows, which are aligned to the epoch.
         aggregates: aggregates by output column.
-        late: the side output for late rows; see `WindowOperator`.
+        rows: the input, if it is not pre-aggregated; see `WindowOperator`.
     """
 
     def __init__(
@@ -41,11 +43,12 @@ class SlidingWindow(WindowOperator):
         size_ms: int,
         slide_ms: int,
         aggregates: Mapping[str, Aggregate],
-        late: LateOutput | None = None,
+        rows: RowInput | None = None,
     ) -> None:
         pane_ms = gcd(size_ms, slide_ms)
         pane_column = free_name(f"pane_{pane_ms}_ms", keys)  # the name refuses state with other panes
-        super().__init__(keys, size_ms, slide_ms, aggregates, with_row_count(aggregates), ("panes", pane_column), late)
+        in_state = RetractableSet(aggregates) if is_changelog(rows) else with_row_count(aggregates)
+        super().__init__(keys, size_ms, slide_ms, aggregates, in_state, ("panes", pane_column), rows)
         self._pane_ms = pane_ms
         self._output_count = len(aggregates)
 
@@ -53,12 +56,16 @@ class SlidingWindow(WindowOperator):
         super().open(context)
         self._panes: list[int] = []  #: starts of the panes with rows, ascending
         self._row_ids: dict[int, list[RowIds]] = {}
+        row_ids = self._table.row_ids()
+        self._is_listed = GrowingArray(bool, 1 + int(row_ids.max(initial=0)))  #: by row id, whether `_row_ids` has it
         self._typed_totals: tuple[TableSchema, PaneTotals] | None = None
-        self._add_by_pane(self._table.row_ids())
+        self._add_by_pane(row_ids)
 
     def on_rows(self, row_ids: RowIds, panes: pa.Array) -> None:
-        counts = self._table.column(self._aggregates.row_count_column())
-        self._add_by_pane(np.unique(row_ids[counts[row_ids] == 0]))
+        last = int(row_ids.max())
+        if last >= len(self._is_listed):
+            self._is_listed.grow(2 * (last + 1))
+        self._add_by_pane(np.unique(row_ids[~self._is_listed.data[row_ids]]))
         for pane in pc.unique(panes).to_pylist():
             self._totals.invalidate(pane)
 
@@ -86,6 +93,7 @@ class SlidingWindow(WindowOperator):
         return self._typed_totals[1]
 
     def _add_by_pane(self, row_ids: RowIds) -> None:
+        self._is_listed.data[row_ids] = True
         starts = self.pane_starts(row_ids)
         if len(starts) and (starts != starts[0]).any():
             order = np.argsort(starts, kind="stable")
@@ -133,7 +141,9 @@ class SlidingWindow(WindowOperator):
         panes = self._panes[: bisect_left(self._panes, start)]
         if not panes:
             return
-        self._table.delete(np.concatenate([row_ids for pane in panes for row_ids in self._row_ids.pop(pane)]))
+        due = np.concatenate([row_ids for pane in panes for row_ids in self._row_ids.pop(pane)])
+        self._is_listed.data[due] = False
+        self.delete(due)
         for pane in panes:
             self._totals.drop(pane)
         self._panes = self._panes[len(panes) :]

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.windows.window import START_COLUMN, LateOutput, WindowOperator
+from runtime.operators.retraction import RetractableSet
+from runtime.operators.windows.window import START_COLUMN, RowInput, WindowOperator, is_changelog
 from runtime.ports import Collector, OperatorContext
 from runtime.state.index.key_index import RowIds
 
@@ -24,13 +25,14 @@ class TumblingWindow(WindowOperator):
         keys: key columns.
         size_ms: length of a window; windows are aligned to the epoch.
         aggregates: aggregates by output column.
-        late: the side output for late rows; see `WindowOperator`.
+        rows: the input, if it is not pre-aggregated; see `WindowOperator`.
     """
 
     def __init__(
-        self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate], late: LateOutput | None = None
+        self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate], rows: RowInput | None = None
     ) -> None:
-        super().__init__(keys, size_ms, size_ms, aggregates, AggregateSet(aggregates), ("windows", START_COLUMN), late)
+        in_state = RetractableSet(aggregates) if is_changelog(rows) else AggregateSet(aggregates)
+        super().__init__(keys, size_ms, size_ms, aggregates, in_state, ("windows", START_COLUMN), rows)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -45,10 +47,11 @@ class TumblingWindow(WindowOperator):
             return
         row_ids = self._table.row_ids()
         due = row_ids[self.pane_starts(row_ids) <= self._watermark + 1 - self._size_ms]
-        if len(due):
-            keys = [self._table.key_column(key, due) for key in self._keys]
-            self.emit_windows(keys, self.pane_starts(due), self._aggregates.results(self._table, due), out)
-        self._table.delete(due)
+        some = due[self._aggregates.have_rows(self._table, due)]
+        if len(some):
+            keys = [self._table.key_column(key, some) for key in self._keys]
+            self.emit_windows(keys, self.pane_starts(some), self._aggregates.results(self._table, some), out)
+        self.delete(due)
         self._first_end = self._earliest_end()
 
     def _earliest_end(self) -> int:

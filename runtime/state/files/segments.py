@@ -8,8 +8,11 @@ reads the head of the file (the schema) and only the blocks with its key groups.
 """
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +26,7 @@ from runtime.state.primary_key import PrimaryKey
 
 MIN_BLOCK_BYTES: Final = 1 << 18  #: minimum size of a block before compression: small states have a single block
 MAX_BLOCKS: Final = 128  #: per file: the manifest names every block
+READ_AHEAD_BYTES: Final = 64 << 20
 
 _ROWS_PER_MESSAGE: Final = 65_536
 _MESSAGE_BYTES: Final = 1 << 20  #: buffer of the IPC writer; most messages fit
@@ -94,6 +98,31 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
     if table.num_rows != rows:
         raise CorruptState(segment.path, f"it has {table.num_rows} rows; its manifest says {rows}")
     return pa.concat_batches(table.to_batches()) if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def read_segments(
+    store: SnapshotStore, parts: Iterable[tuple[Segment, range]]
+) -> Iterator[tuple[Segment, range, pa.RecordBatch]]:
+    """Reads segments as `read_segment` does, in their order. Files are read ahead, as many at once as the store allows.
+
+    Unread segments have at most `READ_AHEAD_BYTES` together, or are a single one. So the decoded rows of a large state
+    are never all in memory.
+    """
+    if store.concurrent_reads == 1:
+        yield from ((segment, groups, read_segment(store, segment, groups)) for segment, groups in parts)
+        return
+    with ThreadPoolExecutor(store.concurrent_reads, thread_name_prefix="restore") as pool:
+        reads: deque[tuple[Segment, range, Callable[[], pa.RecordBatch]]] = deque()
+        for segment, groups in parts:
+            while len(reads) > store.concurrent_reads or (
+                reads and sum(each.nbytes for each, _, _ in reads) + segment.nbytes > READ_AHEAD_BYTES
+            ):
+                first, first_groups, result = reads.popleft()
+                yield first, first_groups, result()
+            read = partial(read_segment, store, segment, groups)
+            reads.append((segment, groups, read if segment.is_inline else pool.submit(read).result))
+        for each, each_groups, result in reads:
+            yield each, each_groups, result()
 
 
 # ---------------------------------------------------------------- reading

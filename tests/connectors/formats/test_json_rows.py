@@ -120,7 +120,7 @@ def rows(parser: Any, data: bytes, count: int) -> list[dict[str, Any]] | None:
 @settings(max_examples=examples(80))
 @given(st.lists(lines(), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n", "\n\n"]), st.booleans())
 def test_the_kernel_reads_as_arrow_does(texts: list[str], end: str, is_ended: bool) -> None:
-    """S1-20: the declared columns decide; a malformed row is never dropped."""
+    """The declared columns decide; a malformed row is never dropped."""
     kernel = row_parser(SCHEMA)
     data = (end.join(texts) + (end if is_ended else "")).encode()
     if end == "\n":  # Arrow alone does not see that an object spans lines
@@ -166,7 +166,7 @@ def test_values_beside_the_kernel_are_checked() -> None:
 
 
 def test_rows_that_are_too_long_together_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-20: messages of 2 GiB in a batch. None is lost, though the first attempt fails."""
+    """Messages of 2 GiB in a batch. None is lost, though the first attempt fails."""
     schema = pa.schema([pa.field("n", pa.int64())])
     monkeypatch.setattr(json_rows, "_MAX_TEXT_BYTES", 40)
     result = KafkaJson(schema).decoder()([f'{{"n": {row}}}'.encode() for row in range(20)])

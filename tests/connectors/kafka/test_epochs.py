@@ -51,7 +51,7 @@ def is_stable(broker: Broker, topic: str) -> bool:
 
 
 def test_an_epoch_is_written_once_however_often_it_is_repeated(broker: Broker, epoch: OutputEpoch) -> None:
-    """S1-60: by any master, also one whose epochs lie far behind. The rows keep their order."""
+    """S1-06: by any master, also one whose epochs lie far behind. The rows keep their order."""
     topic = broker.topic()
     for _ in range(2):
         KafkaEpochs(sink(broker, topic)).write_epoch(epoch, [messages(1, 2), messages(3, 4)])
@@ -109,7 +109,7 @@ def test_two_masters_that_write_the_same_epoch_write_it_once(broker: Broker, epo
 def test_rows_that_are_no_messages_are_refused_when_they_arrive(
     tmp_path: Path, column: pa.Array, key: str | None, format: Any
 ) -> None:
-    """S1-54: by the slot, before their checkpoint. After it, no restore could get past them."""
+    """By the slot, before their checkpoint. After it, no restore could get past them."""
     of = KafkaSink("127.0.0.1:1", "t", format, key=key, commit="staged", folder=str(tmp_path / "held"))
     writer = of.writer()
     writer.open(context("7", 1, "out", 0))

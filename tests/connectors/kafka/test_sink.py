@@ -50,7 +50,7 @@ def visible(broker: Broker, topic: str, partitions: int = 1) -> list[int]:
 
 
 def test_rows_are_hidden_until_they_are_committed_and_a_commit_may_be_repeated(broker: Broker, job: str) -> None:
-    """S1-38, S1-42, S1-43."""
+    """S1-06, S1-38."""
     topic = broker.topic(3)
     of = sink(broker, topic, key="n")
     first_writer, second_writer = writer(of, job=job), writer(of, index=1, job=job)
@@ -81,7 +81,7 @@ def test_a_checkpoint_without_rows_has_no_transaction(broker: Broker, job: str) 
 
 
 def test_transactions_of_several_checkpoints_may_be_pending_and_ids_are_used_again(broker: Broker, job: str) -> None:
-    """S1-25, S1-43: a commit of an id that has been used again since still counts as committed."""
+    """S1-06, S1-25: a commit of an id that has been used again since still counts as committed."""
     topic = broker.topic()
     of = sink(broker, topic)
     sink_writer, committer = writer(of, job=job), of.committer()
@@ -133,7 +133,7 @@ def run_and_kill(broker: Broker, topic: str, job: str, phase: str) -> list[Any]:
 
 
 def test_a_transaction_outlives_the_process_of_its_producer(broker: Broker, job: str) -> None:
-    """S1-26, S1-27: killed after prepare, and again after commit: another process commits, each row once."""
+    """S1-06, S1-38: killed after prepare, and again after commit: another process commits, each row once."""
     topic = broker.topic()
     committables = run_and_kill(broker, topic, job, "prepared")
     assert broker.visible_values(topic) == []
@@ -146,7 +146,7 @@ def test_a_transaction_outlives_the_process_of_its_producer(broker: Broker, job:
 
 
 def test_rows_of_a_killed_attempt_without_a_checkpoint_are_aborted_by_the_next(broker: Broker, job: str) -> None:
-    """S1-28: also those that the broker has already acknowledged; consumers go on."""
+    """S1-39: also those that the broker has already acknowledged; consumers go on."""
     topic = broker.topic()
     run_and_kill(broker, topic, job, "written")
     assert len(read_log(broker.address, topic, 0)) == 3
@@ -161,7 +161,7 @@ def test_rows_of_a_killed_attempt_without_a_checkpoint_are_aborted_by_the_next(b
 
 
 def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Broker, job: str) -> None:
-    """S1-41: only leftovers of this job, this sink and older tokens."""
+    """S1-54: only leftovers of this job, this sink and older tokens."""
     topic = broker.topic(4)
     of = sink(broker, topic, key="n")
     prepared: dict[str, tuple[SinkWriter, Any]] = {}
@@ -187,7 +187,7 @@ def test_a_clean_up_keeps_retained_transactions_and_those_of_others(broker: Brok
 
 
 def test_a_later_transaction_of_a_kept_id_is_aborted(broker: Broker, job: str) -> None:
-    """S1-41: the id of a retained, committed transaction was used again; consumers must not wait for its leftover."""
+    """The id of a retained, committed transaction was used again; consumers must not wait for its leftover."""
     topic = broker.topic()
     of = sink(broker, topic)
     sink_writer, retained = writer(of, job=job), list[Any]()
@@ -210,7 +210,7 @@ def test_a_later_transaction_of_a_kept_id_is_aborted(broker: Broker, job: str) -
 
 @pytest.mark.slow
 def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker, job: str) -> None:
-    """S1-44, S1-45: it goes on after the clean-up of the next attempt; its prepare fails or is never committed."""
+    """S1-11: it goes on after the clean-up of the next attempt; its prepare fails or is never committed."""
     topic = broker.topic()
     of = sink(broker, topic, options={"socket.timeout.ms": "2000"})
     zombie = writer(of, job=job)
@@ -231,7 +231,7 @@ def test_a_zombie_of_an_older_attempt_writes_nothing_that_counts(broker: Broker,
 
 @pytest.mark.slow
 def test_two_installations_with_equal_jobs_and_tokens_share_a_cluster(broker: Broker, job: str) -> None:
-    """S1-41: with prefixes of their own, neither takes the other's commits for its own, nor aborts its rows."""
+    """S1-54: with prefixes of their own, neither takes the other's commits for its own, nor aborts its rows."""
     topic = broker.topic()
     first_sink, second_sink = (sink(broker, topic, id_prefix=prefix) for prefix in ("one", "two"))
     for number, of in enumerate([first_sink, second_sink, first_sink]):
@@ -279,7 +279,7 @@ LOST = {47: "INVALID_PRODUCER_EPOCH", 48: "INVALID_TXN_STATE", 49: "INVALID_PROD
 def test_a_transaction_that_the_broker_has_aborted_is_named_with_its_rows(
     proxy: Proxy, prepared: Any, job: str
 ) -> None:
-    """S1-52: never dropped in silence; `transaction_timeout_ms` is the remedy."""
+    """Never dropped in silence; `transaction_timeout_ms` is the remedy."""
     of, topic, committable = prepared
     for code, name in LOST.items():
         proxy.rule = answering(code)
@@ -296,7 +296,7 @@ def test_a_commit_in_progress_and_a_moved_coordinator_are_waited_for(proxy: Prox
 
 
 def test_a_commit_whose_answer_is_lost_is_known_as_committed(proxy: Proxy, prepared: Any, job: str) -> None:
-    """S1-43: the outcome is unknown to the first committer, and read by the second one."""
+    """S1-03: the outcome is unknown to the first committer, and read by the second one."""
     of, topic, committable = prepared
     proxy.rule = lambda api, body: b"" if api == END_TXN else None
     with pytest.raises(EnvironmentFailure, match="socket disconnected") as error:
@@ -332,7 +332,7 @@ def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: s
 
 
 def test_a_pending_transaction_is_committed_after_the_sink_has_got_another_topic(broker: Broker, job: str) -> None:
-    """S1-44: a savepoint that is restored with another topic; its rows belong to the former one."""
+    """S1-38: a savepoint that is restored with another topic; its rows belong to the former one."""
     former, topic = broker.topic(), broker.topic()
     sink_writer = writer(sink(broker, former), job=job)
     sink_writer.write(rows(1))

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,13 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.formats.csv import CsvFormat
 from runtime.connectors.kafka.broker_offsets import NO_END, TopicOffsets, encode_listing
 from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson
 from runtime.connectors.kafka.source import MALFORMED_RECORDS, KafkaReader, KafkaSource
 from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.hybrid import then
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.dataflow.plan import source_with_input
@@ -26,7 +30,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Source
 from spark_jobs.batch.execute import _with_input
 from spark_jobs.batch.plan import BatchStage, ReadSource, WriteSink
-from tests.contracts.files import Reading
+from tests.contracts.files import Reading, drop
 from tests.kafka import QUIET, Broker, free_port, running_broker
 from tests.kafka_proxy import proxied_broker
 from tests.manual_clock import ManualClock
@@ -115,6 +119,34 @@ def test_every_message_is_read_once_across_restores_at_any_parallelism(seed: int
     assert all(reading.poll() is None for reading in last)
     closing(last)
     assert sorted(committed) == list(range(total))
+
+
+def test_a_live_part_begins_at_the_offsets_of_the_first_start_however_long_its_history_takes(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """S0-08: also after a rescale. Messages that came while the history was read are not lost."""
+    topic = broker.topic(3)
+    for partition in range(3):
+        broker.produce(topic, values(range(900, 905)), partition)
+    drop(tmp_path, "a.csv", "id,at\n" + "".join(f"{number},{number}\n" for number in range(20)))
+    history = DirectorySource(str(tmp_path), CsvFormat(SCHEMA), bounded=True)
+    declared = then(history, source(broker, topic, start="latest"))
+    declared.check()
+    readings = [Reading(source_with_input(declared, declared.list_input()), index=i, parallelism=2) for i in range(2)]
+    ids = [row["id"] for reading in readings for row in reading.rows(7)]
+    snapshots = [reading.snapshot("chk-1") for reading in readings]
+    closing(readings)
+    for partition in range(3):
+        broker.produce(topic, values(range(100 * partition + 100, 100 * partition + 110)), partition)
+    later = source_with_input(declared, declared.list_input())  # as a new run lists it: behind these messages
+    restored = [Reading(later, store=readings[0].store, snapshots=snapshots, index=i, parallelism=3) for i in range(3)]
+    assert [reading.poll() for reading in restored] == [None] * 3
+    for reading in restored:
+        reading.reader.begin_live()
+    ids += read(restored, 30)
+    closing(restored)
+    live = [100 * partition + 100 + number for partition in range(3) for number in range(10)]
+    assert sorted(ids) == sorted([*range(20), *live])
 
 
 def test_a_new_partition_is_found_and_read_from_its_beginning() -> None:
@@ -330,7 +362,7 @@ def test_a_bounded_source_ends_behind_the_marker_of_a_transaction(broker: Broker
 
 
 def test_the_watermark_is_the_minimum_over_partitions_and_idle_partitions_are_set_aside(broker: Broker) -> None:
-    """S1-58: event time of a subtask follows its slowest partition, until that is idle; it never goes back."""
+    """Event time of a subtask follows its slowest partition, until that is idle; it never goes back."""
     topic, clock = broker.topic(2), ManualClock(1_000_000)
     reading = Reading(source(broker, topic, event_time="at", max_disorder_ms=5, idle_after_ms=1_000), clock=clock)
 
@@ -362,7 +394,7 @@ def test_the_watermark_is_the_minimum_over_partitions_and_idle_partitions_are_se
 
 
 def test_the_event_time_of_a_partition_survives_a_restore(broker: Broker) -> None:
-    """S1-58: a partition without a message after the restore holds nothing back; it is known how far it came."""
+    """A partition without a message after the restore holds nothing back; it is known how far it came."""
     topic = broker.topic(2)
     kafka_source = source(broker, topic, event_time="at")
     broker.produce(topic, values(range(1), at=500), 0)

@@ -56,7 +56,7 @@ def prepare(writer: SinkWriter, *ids: int) -> tuple[Any, ...]:
 
 
 def test_a_transaction_is_committed_by_name_and_a_repeated_commit_finds_its_mark(database: Prepared) -> None:
-    """S1-25, S1-27, S1-42, S1-43: also after the rows are gone, and after the server has lost the session."""
+    """S1-06, S1-25, S1-38: also after the rows are gone, and after the server has lost the session."""
     of = database.sink()
     assert of.guarantee == "exactly-once"
     first_writer, second_writer = open_writer(of), open_writer(of, index=1)
@@ -84,7 +84,7 @@ def test_a_commit_that_ended_before_its_record_is_proved_by_the_mark(database: P
 
 
 def test_a_transaction_that_is_gone_is_lost_and_not_taken_for_committed(database: Prepared) -> None:
-    """S1-28: Flink's XA sink would go on without the rows."""
+    """Flink's XA sink would go on without the rows."""
     of = database.sink()
     writer = open_writer(of)
     first, second = prepare(writer, 1), prepare(writer, 2)
@@ -96,7 +96,7 @@ def test_a_transaction_that_is_gone_is_lost_and_not_taken_for_committed(database
 
 
 def test_clean_rolls_back_older_transactions_of_this_job_and_sink_only(database: Prepared) -> None:
-    """S1-26, S1-48."""
+    """S1-39, S1-54."""
     of = database.sink()
     committables: list[Any] = []
     attempts: list[dict[str, Any]] = [{}, {}, {"token": 2}, {"job": "8"}, {"uid": "second"}]
@@ -162,7 +162,7 @@ def test_a_stopped_writer_of_an_older_attempt_does_not_block_its_successor(datab
 
 
 def test_a_stopped_writer_prepares_nothing_after_the_clean_up_of_a_newer_attempt(database: Prepared) -> None:
-    """S1-48: its transaction would keep its locks until the next restart."""
+    """S1-11: its transaction would keep its locks until the next restart."""
     of = database.sink()
     stopped = open_writer(of)
     stopped.write(rows((1, None)))
@@ -246,7 +246,7 @@ def test_a_key_is_refused() -> None:
 
 
 def test_a_server_with_too_few_prepared_transactions_is_refused(database: Prepared) -> None:
-    """S1-25: before the first row, with the command."""
+    """Before the first row, with the command."""
     writer = database.sink().writer()
     wide = context("7", 1, "out", 0)
     wide.parallelism = 26

@@ -188,7 +188,7 @@ def test_a_view_with_other_columns_is_not_replaced(database: Database) -> None:
 
 
 def test_rows_of_all_subtasks_appear_in_one_transaction_and_a_commit_may_be_repeated(database: Database) -> None:
-    """S1-25, S1-38, S1-42, S1-43, S1-55."""
+    """S1-06, S1-25, S1-31, S1-38."""
     of = database.sink()
     first_writer, second_writer = open_writer(of), open_writer(of, index=1)
     first_writer.write(rows((1, "a"), (2, None)))
@@ -222,7 +222,7 @@ def test_committables_of_several_checkpoints_are_moved_with_old_and_new_ones(dat
 
 
 def test_rows_without_a_checkpoint_vanish_with_their_writer(database: Database) -> None:
-    """S1-48."""
+    """S1-39."""
     writer = open_writer(database.sink())
     writer.write(rows((1, "a")))
     writer.close()
@@ -396,7 +396,7 @@ def test_deletions_equal_the_oracle_under_repeats_restores_and_zombies(
     commits: list[tuple[int, bool]],
     crash: int,
 ) -> None:
-    """S1-25, S1-28: two subtasks with their own keys; a new attempt begins at `crash`; zombies repeat any prefix."""
+    """S1-26: two subtasks with their own keys; a new attempt begins at `crash`; zombies repeat any prefix."""
     database.run(f"TRUNCATE {database.table}; CREATE UNIQUE INDEX IF NOT EXISTS by_id ON {database.table} (id)")
     of, table, pending = database.sink(key=["id"], op_column="op"), dict[int, str | None](), list[Any]()
     writers = [open_writer(of, index=index) for index in range(2)]

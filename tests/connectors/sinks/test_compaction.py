@@ -60,7 +60,7 @@ def until_prepared(subtask: Subtask, checkpoint: int) -> tuple[list[Any], list[A
 
 
 def test_files_of_three_checkpoints_become_one(tmp_path: Path) -> None:
-    """S1-47: the small files go after the merged file is visible."""
+    """The small files go after the merged file is visible."""
     sink = compacting(tmp_path)
     subtask = start(sink)
     for checkpoint in (1, 2, 3):
@@ -109,7 +109,7 @@ def test_the_end_of_all_rows_merges_the_rest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_a_checkpoint_before_the_merge_can_be_restored(tmp_path: Path, is_taken: bool) -> None:
-    """S1-05: before the commit from the small files; after it their rows are visible, or a consumer took them."""
+    """S1-50: before the commit from the small files; after it their rows are visible, or a consumer took them."""
     sink = compacting(tmp_path)
     subtask = start(sink)
     for checkpoint in (1, 2, 3):
@@ -162,7 +162,7 @@ def test_a_savepoint_is_restored_into_another_folder(tmp_path: Path) -> None:
 
 
 def test_a_savepoint_restored_twice_shows_its_rows_once(tmp_path: Path) -> None:
-    """S1-47, S1-52: three runs merge the small files of the savepoint with their own; the first to commit wins."""
+    """S1-06: three runs merge the small files of the savepoint with their own; the first to commit wins."""
     sink = compacting(tmp_path)
     subtask = start(sink)
     subtask.write(rows(1))
@@ -262,7 +262,7 @@ class Compacting(Resuming):
 
 @pytest.mark.hypothesis
 def test_any_order_of_events_shows_each_row_once() -> None:
-    """S1-05, S1-46, S1-53: rescales, zombies, aborted and unnotified checkpoints; merges end at any time."""
+    """S1-06, S1-46, S1-53: rescales, zombies, aborted and unnotified checkpoints; merges end at any time."""
     run_state_machine_as_test(
         Compacting, settings=settings(max_examples=examples(30), stateful_step_count=20, deadline=None)
     )

@@ -283,7 +283,7 @@ def of_bytes(data: bytes) -> pa.Array:
     ids=["s", "us", "dictionary", "date", "zone", "text"],
 )
 def test_a_value_that_no_text_stands_for_is_refused(tmp_path: Path, suffix: str, values: pa.Array) -> None:
-    """S1-52: Arrow writes such a time as `<value out of range: …>`; Python's types raise errors of any kind."""
+    """Arrow writes such a time as `<value out of range: …>`; Python's types raise errors of any kind."""
     subtask = opened(SINKS[suffix](str(tmp_path), **NO_LIMITS))
     subtask.write(pa.RecordBatch.from_arrays([values, pa.array(range(len(values)))], ["a", "n"]))
     with pytest.raises(DataRejected, match=r"^(CSV|Avro|JSON lines): "):
@@ -304,7 +304,7 @@ def test_json_times_of_nanoseconds_are_iso_8601_or_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("delimiter", "-:. 1eT")
 def test_a_delimiter_within_numbers_or_times_is_refused(delimiter: str) -> None:
-    """S1-52: Arrow quotes text only, so such a file could not be read."""
+    """Arrow quotes text only, so such a file could not be read."""
     with pytest.raises(JobRejected, match="stands in numbers or times") as error:
         weir.CsvSink("/out", delimiter=delimiter).check()
     assert error.value.field == "delimiter"

@@ -267,7 +267,7 @@ def test_a_copy_of_a_file_that_a_zombie_has_committed_is_refused(tmp_path: Path)
 def test_a_commit_that_ends_after_its_claim_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool, at: str
 ) -> None:
-    """S1-05: before the next attempt, also if it restores an older savepoint. Until then no attempt copies the rows."""
+    """S1-51: before the next attempt, also if it restores an older savepoint. Until then no attempt copies the rows."""
     sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
     first = restored(sink, [], 1, 1)
     _, savepoint = first.snapshot(1)
@@ -294,7 +294,7 @@ def test_a_commit_that_ends_after_its_claim_is_completed(
 def test_a_zombie_that_claims_after_the_clean_up_takes_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """S1-52: its file is gone by then, so a claim of it would hide the rows for ever."""
+    """S1-11: its file is gone by then, so a claim of it would hide the rows for ever."""
     sink = JsonLinesSink(str(tmp_path), **NO_LIMITS)
     first = restored(sink, [], 1, 1)
     _, savepoint = first.snapshot(1)
@@ -385,7 +385,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_subtask_rolls_the_files_that_it_cannot_continue(tmp_path: Path) -> None:
-    """S1-30: after a rescale from 3 subtasks to 1, a single file of each partition is continued."""
+    """After a rescale from 3 subtasks to 1, a single file of each partition is continued."""
     sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
     entries = []
     for index in range(3):
@@ -462,7 +462,6 @@ def test_a_checkpoint_rolls_all_files_if_wanted(tmp_path: Path) -> None:
 
 
 def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-41."""
     monkeypatch.setattr(row_files, "MAX_OPEN_FILES", 3)
     sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
     subtask = opened(sink)
@@ -487,7 +486,7 @@ def test_bad_options_are_refused(options: Any) -> None:
 
 
 def test_a_full_disk_is_an_outage_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-53: the file stays, because checkpoint 1 names it."""
+    """The file stays, because checkpoint 1 names it."""
     subtask = opened(JsonLinesSink(str(tmp_path), **NO_LIMITS))
     subtask.write(rows(1))
     subtask.snapshot(1)
@@ -699,7 +698,7 @@ class Resuming(RuleBasedStateMachine):
 
 @pytest.mark.hypothesis
 def test_any_order_of_events_shows_each_row_once() -> None:
-    """S1-05, S1-46, S1-52, S1-53: against counters of rows; rescales, zombies, aborted and unnotified checkpoints."""
+    """S1-06, S1-46, S1-52, S1-53: against counters of rows; rescales, zombies, aborted and unnotified checkpoints."""
     run_state_machine_as_test(
         Resuming, settings=settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
     )

@@ -46,7 +46,7 @@ def test_rows_are_split_in_order_across_batches(sizes: list[int], count: int) ->
 
 
 def test_a_repeated_epoch_has_the_same_keys_and_batches(server: WebhookServer) -> None:
-    """S1-55: the receiver takes each row once."""
+    """S1-26: the receiver takes each row once."""
     for batches in ([rows(1, 2, 3), rows(4, 5)], [rows(1), rows(2, 3, 4, 5)]):
         webhook(server).write_epoch(EPOCH, batches)
     received = server.at("/in")
@@ -66,7 +66,7 @@ def test_a_server_that_ends_the_connection_in_mid_epoch_gets_the_rest_at_the_rep
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 507])
 def test_a_temporary_status_is_repeated(server: WebhookServer, status: int) -> None:
-    """S1-60."""
+    """S1-04."""
     server.at("/in").answer = lambda count: status
     with pytest.raises(EnvironmentFailure, match=rf"Webhook http://\S+/in answers with status {status} \(") as error:
         webhook(server).write_epoch(EPOCH, [rows(1)])
@@ -75,7 +75,7 @@ def test_a_temporary_status_is_repeated(server: WebhookServer, status: int) -> N
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 422])
 def test_any_other_status_ends_the_job(server: WebhookServer, status: int) -> None:
-    """S1-60."""
+    """S1-04."""
     server.at("/in").answer = lambda count: status
     with pytest.raises(JobRejected, match=rf"Webhook http://\S+/in refuses a batch with status {status} \("):
         webhook(server).write_epoch(EPOCH, [rows(1)])

@@ -106,7 +106,7 @@ def test_rows_reach_the_target_with_their_checkpoint_and_once(tmp_path: Path, ta
 
 @pytest.mark.parametrize("step", ["before", "after"])
 def test_an_epoch_that_failed_is_written_again_before_later_epochs(tmp_path: Path, target: Table, step: str) -> None:
-    """S1-60: a failure of the target drops no row and changes no order."""
+    """S1-05: a failure of the target drops no row and changes no order."""
 
     def fail(name: str) -> None:
         if name == step:
@@ -129,7 +129,7 @@ def test_an_epoch_that_failed_is_written_again_before_later_epochs(tmp_path: Pat
 
 
 def test_a_zombie_that_finds_the_files_of_a_delivered_epoch_deleted_goes_on(tmp_path: Path, target: Table) -> None:
-    """S1-48: its successor has delivered the epoch meanwhile."""
+    """S1-11: its successor has delivered the epoch meanwhile."""
     sink = WriteAheadSink(target, str(tmp_path))
     committables = prepared(writer(sink), 1, 1)
 
@@ -189,7 +189,7 @@ def test_bad_settings_are_refused(target: Table) -> None:
 
 
 def test_a_job_posts_each_row_once_to_a_server_that_is_away_at_times(tmp_path: Path) -> None:
-    """S1-60: statuses 503 and lost connections in mid-epoch."""
+    """S1-06: statuses 503 and lost connections in mid-epoch."""
     with running_webhook() as server:
         received = server.at("/in")
         received.answer = lambda count: {2: 503, 5: 0, 6: 503}.get(count, 200)
@@ -207,7 +207,7 @@ def test_a_job_posts_each_row_once_to_a_server_that_is_away_at_times(tmp_path: P
 def test_rows_that_a_former_folder_has_committed_are_written_once(
     tmp_path: Path, target: Table, is_delivered: bool
 ) -> None:
-    """S1-50: a checkpoint is restored into another folder; the former master ended before or after the delivery."""
+    """S1-06: a checkpoint is restored into another folder; the former master ended before or after the delivery."""
 
     def fail(step: str) -> None:
         if not is_delivered and step == "before":
@@ -228,7 +228,7 @@ def test_rows_that_a_former_folder_has_committed_are_written_once(
 
 
 def test_rows_that_are_pending_in_a_former_folder_are_written_once(tmp_path: Path, target: Table) -> None:
-    """S1-50."""
+    """S1-51."""
     former, sink = WriteAheadSink(target, str(tmp_path / "former")), WriteAheadSink(target, str(tmp_path / "here"))
     committables = prepared(writer(former), 1, 1, 2)
     for committer in (sink.committer(), sink.committer()):

@@ -267,7 +267,6 @@ def test_bad_settings_are_refused(options: Any, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["+7", "١٢"])
 def test_only_texts_that_are_read_as_integers_are_inferred_as_integers(tmp_path: Path, text: str) -> None:
-    """S1-25."""
     drop(tmp_path / f"n={text}", "a", "x")
     assert rows(lines(tmp_path, partition_by=("n",))) == [{"line": "x", "n": text}]
 

@@ -229,7 +229,7 @@ def test_a_cut_file_that_changed_or_is_gone_is_named(tmp_path: Path) -> None:
 def test_a_file_that_grew_over_the_size_of_splits_is_not_read_again(
     tmp_path: Path, before: int, after: int, polled: int
 ) -> None:
-    """S1-25: other splits have other positions, so rows would be read twice or left out silently."""
+    """S1-22: other splits have other positions, so rows would be read twice or left out silently."""
     drop(tmp_path, "a", "".join(f"{number:04}\n" for number in range(before)))
     source = DirectorySource(str(tmp_path), LineFormat(), split_bytes=500)
     first = Reading(source)

@@ -35,7 +35,7 @@ def sink(tmp_path: Path) -> DeltaSink:
 
 
 def test_all_rows_of_a_checkpoint_appear_by_one_commit_that_may_be_repeated(sink: DeltaSink) -> None:
-    """S1-38, S1-42, S1-43."""
+    """S1-06, S1-29, S1-38."""
     first_writer, second_writer = writer(sink), writer(sink, index=1)
     committables = prepared(first_writer, 5, 1, 2) + prepared(second_writer, 5, 3)
     assert not DeltaTable.is_deltatable(sink.path)
@@ -68,7 +68,7 @@ def test_a_checkpoint_without_rows_has_no_commit(sink: DeltaSink) -> None:
 def test_any_order_of_prepares_commits_and_repeats_adds_each_row_once(
     data: st.DataObject, tmp_path_factory: Any
 ) -> None:
-    """S1-43: against a counter of the rows that were committed; several checkpoints pend, subsets are repeated."""
+    """S1-06: against a counter of the rows that were committed; several checkpoints pend, subsets are repeated."""
     of = DeltaSink(str(tmp_path_factory.mktemp("delta") / "t"))
     writers = [writer(of, index=index) for index in range(2)]
     pending: list[list[Any]] = [[], []]
@@ -114,7 +114,7 @@ def test_concurrent_commits_of_the_same_files_add_them_once(sink: DeltaSink) -> 
 
 
 def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_nothing(sink: DeltaSink) -> None:
-    """S1-48: the older attempt is stopped between its check and its commit."""
+    """S1-11: the older attempt is stopped between its check and its commit."""
     sink_writer = writer(sink)
     commit(sink, *prepared(sink_writer, 1, 0))
     committables = prepared(sink_writer, 2, 1)
@@ -154,7 +154,7 @@ def files(of: DeltaSink) -> set[str]:
 
 
 def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifests_name(sink: DeltaSink) -> None:
-    """S1-50."""
+    """S1-53, S1-54."""
     sink_writer, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
     committed = prepared(sink_writer, 1, 1)
     commit(sink, *committed)
@@ -169,7 +169,7 @@ def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifes
 
 
 def test_a_file_that_the_clean_up_has_removed_can_no_longer_be_committed(sink: DeltaSink) -> None:
-    """S1-48: a zombie that was stopped between its check of the files and its commit."""
+    """S1-11: a zombie that was stopped between its check of the files and its commit."""
     commit(sink, *prepared(writer(sink), 1, 1))
     leftover = prepared(writer(sink, index=1), 2, 2)
     zombie: Any = sink.committer()
@@ -186,7 +186,7 @@ def test_a_file_that_the_clean_up_has_removed_can_no_longer_be_committed(sink: D
 
 
 def test_files_that_a_reader_has_removed_from_the_table_stay_committed(sink: DeltaSink) -> None:
-    """S1-55: OPTIMIZE and DELETE of the table's owner do not bring rows back."""
+    """S1-06: OPTIMIZE and DELETE of the table's owner do not bring rows back."""
     sink_writer = writer(sink)
     committables = prepared(sink_writer, 1, 1) + prepared(sink_writer, 2, 2)
     commit(sink, *committables)
@@ -207,7 +207,7 @@ def test_an_abandoned_file_in_progress_is_deleted(sink: DeltaSink) -> None:
 
 
 def test_pending_files_of_a_savepoint_follow_it_into_another_table(sink: DeltaSink, tmp_path: Path) -> None:
-    """S1-47: committed files stay in the former table; the rest is copied and committed in the new table."""
+    """S1-51: committed files stay in the former table; the rest is copied and committed in the new table."""
     sink_writer = writer(sink)
     committed, pending = prepared(sink_writer, 1, 1), prepared(sink_writer, 2, 2)
     commit(sink, *committed)

@@ -72,7 +72,7 @@ def stopped_before_commit(of: IcebergSink, act: Callable[[], Any]) -> Any:
 
 
 def test_all_rows_of_a_checkpoint_appear_by_one_snapshot_that_may_be_repeated(sink: IcebergSink) -> None:
-    """S1-38, S1-42, S1-43."""
+    """S1-06, S1-29, S1-38."""
     first_writer, second_writer = writer(sink), writer(sink, index=1)
     committables = prepared(first_writer, 5, 1, 2) + prepared(second_writer, 5, 3)
     assert table(sink) == []
@@ -106,7 +106,7 @@ def test_a_checkpoint_without_rows_has_no_commit(sink: IcebergSink) -> None:
 def test_any_order_of_prepares_commits_and_repeats_adds_each_row_once(
     data: st.DataObject, tmp_path_factory: Any
 ) -> None:
-    """S1-43: against a counter of committed rows; checkpoints pend, subsets repeat, snapshots expire, tokens rise."""
+    """S1-06: against a counter of committed rows; checkpoints pend, subsets repeat, snapshots expire, tokens rise."""
     of = IcebergSink("ns.rows", sqlite_catalog(tmp_path_factory.mktemp("iceberg")))
     writers = [writer(of, index=index) for index in range(2)]
     pending: list[Any] = []
@@ -144,7 +144,7 @@ def expire_all_but_the_newest(of: IcebergSink) -> None:
 
 
 def test_a_commit_whose_snapshot_has_expired_is_not_repeated(sink: IcebergSink) -> None:
-    """S1-55: the table's properties record commits, not the summaries of snapshots."""
+    """S1-06: the table's properties record commits, not the summaries of snapshots."""
     sink_writer = writer(sink)
     committables = prepared(sink_writer, 1, 1) + prepared(sink_writer, 2, 2)
     commit(sink, *committables)
@@ -179,7 +179,7 @@ def test_concurrent_commits_of_the_same_files_add_them_once(sink: IcebergSink) -
 
 
 def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_nothing(sink: IcebergSink) -> None:
-    """S1-48: the older attempt is stopped between its check and its commit."""
+    """S1-11: the older attempt is stopped between its check and its commit."""
     sink_writer = writer(sink)
     commit(sink, *prepared(sink_writer, 1, 0))
     committables = prepared(sink_writer, 2, 1)
@@ -190,7 +190,7 @@ def test_a_zombie_that_has_read_the_table_before_its_successor_commits_adds_noth
 
 
 def test_a_commit_of_an_older_attempt_is_refused_from_the_start_of_its_successor(sink: IcebergSink) -> None:
-    """S1-48: also if both attempts have nothing else to commit."""
+    """S1-11: also if both attempts have nothing else to commit."""
     sink_writer = writer(sink)
     first = prepared(sink_writer, 1, 1)
     commit(sink, *first)
@@ -229,7 +229,7 @@ def test_two_runs_with_equal_names_and_tokens_both_append(sink: IcebergSink) -> 
 
 
 def test_the_clean_up_removes_leftovers_of_this_sink_only_and_keeps_what_manifests_name(sink: IcebergSink) -> None:
-    """S1-50."""
+    """S1-53, S1-54."""
     sink_writer, other, newer = writer(sink), writer(sink, uid="other"), writer(sink, token=2)
     committed = prepared(sink_writer, 1, 1)
     commit(sink, *committed)
@@ -281,7 +281,7 @@ def test_files_of_the_table_survive_the_loss_of_the_record(sink: IcebergSink) ->
 
 
 def test_a_file_that_the_clean_up_has_removed_can_no_longer_be_committed(sink: IcebergSink) -> None:
-    """S1-48: a zombie that was stopped between its check of the files and its commit."""
+    """S1-11: a zombie that was stopped between its check of the files and its commit."""
     commit(sink, *prepared(writer(sink), 1, 1))
     leftover = prepared(writer(sink, index=1), 2, 2)
     zombie = stopped_before_commit(sink, lambda: sink.committer().clean("job 1", "out", Token(2), ()))
@@ -299,7 +299,6 @@ def test_an_abandoned_file_in_progress_is_deleted(sink: IcebergSink) -> None:
 
 
 def test_a_savepoint_for_another_table_is_refused_unless_its_output_is_committed(sink: IcebergSink) -> None:
-    """S1-47."""
     sink_writer = writer(sink)
     committed, pending = prepared(sink_writer, 1, 1), prepared(sink_writer, 2, 2)
     commit(sink, *committed)

@@ -24,7 +24,6 @@ from console.accounts.models import ApiToken, User
 from console.api import activity
 from console.api.parsing import MsgspecJson
 from console.checkpoints.models import StateQuery
-from console.checkpoints.storage import job_root
 from console.health.models import HousekeepingPass
 from console.health.passes import RECONCILER
 from console.health.readiness import READINESS
@@ -34,6 +33,8 @@ from console.operations.models import BulkOperation, Operation, Schedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
+from tests.console.incidents.verdicts import open_incident
+from tests.console.stored import job_root
 
 
 def check_problem(response: Any, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
@@ -97,7 +98,10 @@ def test_behind_a_proxy_clients_are_counted_apart(
     assert answer.status_code == status
 
 
-WITHOUT_GET = {"bulk", "equal-version", "evidence-check", "login", "operation-withdrawal", "saved-view", "token"}
+WITHOUT_GET = {
+    "bulk", "equal-version", "evidence-check", "incident-notes", "incident-silence", "incident-take", "login",
+    "operation-withdrawal", "saved-view", "token",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -120,6 +124,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Setting
         job=run.job, operation="savepoint", every_hours=6, name="scheduled", keep=7,
         owner=owner, next_at=timezone.now(),
     )  # fmt: skip
+    incident = open_incident(run)
     return {
         "tokens": "/api/v1/auth/tokens/",
         "current-token": "/api/v1/auth/tokens/current/",
@@ -163,6 +168,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Setting
         "all-operations": "/api/v1/operations/",
         "cluster": "/api/v1/cluster/",
         "saved-views": "/api/v1/saved-views/",
+        "incidents": "/api/v1/incidents/",
+        "incident": f"/api/v1/incidents/{incident.pk}/",
         "maintenance": "/api/v1/maintenance/",
         "bulk-result": f"/api/v1/jobs/bulk/{bulk.pk}/",
     }
@@ -431,6 +438,22 @@ def test_waiting_ends_with_the_operation(api: APIClient, make_run: MakeRun) -> N
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.django_db(transaction=True)
+def test_waiting_ends_with_the_compilation(api: APIClient, job: Job) -> None:
+    version = JobVersion.objects.create(job=job, number=1, parallelism=1)
+
+    def end_it() -> None:
+        try:
+            JobVersion.objects.update(state="rejected")
+        finally:
+            connection.close()
+
+    began = time.monotonic()
+    threading.Timer(0.5, end_it).start()
+    assert api.get(f"/api/v1/versions/{version.pk}/", {"wait": "60"}).json()["state"] == "rejected"
+    assert 0.4 < time.monotonic() - began < 60
+
+
 def test_waiting_for_nothing_ends_in_time_and_says_when_to_ask_again(api: APIClient, make_run: MakeRun) -> None:
     operation = Operation.objects.create(job=make_run(RunState.RUNNING).job, kind="savepoint")
     answer = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
@@ -458,13 +481,8 @@ def test_a_request_that_finds_no_place_to_wait_is_answered_at_once(
 def test_the_openapi_document_names_every_route(api: APIClient, routes: dict[str, str]) -> None:
     document = api.get("/api/v1/schema/?format=json").json()
     assert len(document["paths"]) == len(routes) + len(WITHOUT_GET)
-    assert document["paths"]["/api/v1/jobs/{job}/operations/"]["post"]["responses"].keys() == {
-        "202",
-        "403",
-        "409",
-        "412",
-        "422",
-    }
+    responses = document["paths"]["/api/v1/jobs/{job}/operations/"]["post"]["responses"].keys()
+    assert responses == {"202", "400", "401", "403", "404", "406", "409", "412", "413", "415", "422", "503"}
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
 
 

@@ -135,6 +135,31 @@ def test_a_part_of_a_number(api: APIClient, make_run: MakeRun, make_checkpoint: 
         assert len(api.get(f"/api/v1/{path}", {"number": "1"}).json()["results"]) == 1
 
 
+# ---------------------------------------------------------------- types
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("jobs/", {"name": 7, "pipeline": "sums"}, "/name"),
+        ("jobs/", {"name": "n", "pipeline": "sums", "start": "yes"}, "/start"),
+        ("jobs/{job}/versions/", {"parallelism": "2", "params": {"path": "in"}}, "/parallelism"),
+        ("jobs/{job}/versions/", {"parallelism": True, "params": {"path": "in"}}, "/parallelism"),
+        ("jobs/bulk/", {"kind": "tag", "jobs": ["1"], "tags": ["eu"]}, "/jobs"),
+        ("saved-views/", {"name": "n", "query": False}, "/query"),
+    ],
+)
+def test_a_value_of_another_json_type(api: APIClient, job: Job, path: str, body: dict[str, Any], field: str) -> None:
+    """A number became a name, and a text a number, although the document has one type."""
+    check_problem(post(api, path.format(job=job.pk), body), 400, "invalid-request", field)
+
+
+@pytest.mark.parametrize("query", ["archived=maybe", "archived="])
+def test_a_filter_that_means_nothing(api: APIClient, job: Job, query: str) -> None:
+    """It was ignored, and the list had all jobs."""
+    check_problem(api.get(f"/api/v1/jobs/?{query}"), 400, "invalid-request", "/archived")
+
+
 # ---------------------------------------------------------------- folders
 
 

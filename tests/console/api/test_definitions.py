@@ -76,7 +76,8 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
         "restart_reset_after_ms": 3600000, "restart_jitter": 0.1,
         "on_corrupt_checkpoint": "fail", "fallback_limit_ms": None, "heartbeat_timeout_ms": 10000,
         "slot_request_timeout_ms": 300000,
-        "slot_replacement_timeout_ms": None, "slot_start_timeout_ms": 120000, "slot_memory_mb": None, "spark": {},
+        "slot_replacement_timeout_ms": None, "slot_start_timeout_ms": 120000, "slot_memory_mb": None,
+        "spare_slots": 0, "spark": {},
     }  # fmt: skip
     assert [callback.args for callback in callbacks] == [("console.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]
 
@@ -169,7 +170,7 @@ def test_facts_of_a_job_are_changed_under_its_tag(api: APIClient, job: Job) -> N
     stale = api.patch(path, {"owner": "Another"}, format="json", headers={"If-Match": tag})
     assert stale.status_code == 412
     assert [row["id"] for row in api.get("/api/v1/jobs/?tag=nightly").json()["results"]] == [job.pk]
-    assert api.patch(path, {"archived": True}, format="json").json()["archived_at"]
+    assert api.patch(path, {"archived": True}, format="json", headers={"If-Match": "*"}).json()["archived_at"]
     assert api.get("/api/v1/jobs/?archived=false").json()["results"] == []
 
 

@@ -36,11 +36,33 @@ def test_a_stale_act_does_nothing(api: APIClient, make_run: MakeRun) -> None:
     assert api.post(path, {"kind": "cancel"}, headers={"If-Match": tag(api, run.job)}).status_code == 202
 
 
+def test_a_tag_covers_each_fact_that_a_user_edits(api: APIClient, job: Job) -> None:
+    """Two editors of the review policy overwrote each other without a 412."""
+    path, etag = f"/api/v1/jobs/{job.pk}/", tag(api, job)
+    assert api.patch(path, {"review_policy": "refuse"}, headers={"If-Match": etag}).status_code == 200
+    check_problem(api.patch(path, {"review_policy": "off"}, headers={"If-Match": etag}), 412, "stale")
+
+
 def test_live_numbers_do_not_make_a_tag_stale(api: APIClient, make_run: MakeRun) -> None:
     run = make_run(RunState.RUNNING)
     etag = tag(api, run.job)
     Run.objects.update(live={"operators": {}}, lease_beat=7)
     assert tag(api, run.job) == etag
+
+
+def test_an_edit_needs_a_tag_and_compares_it_strongly(api: APIClient, job: Job) -> None:
+    path = f"/api/v1/jobs/{job.pk}/"
+    check_problem(api.patch(path, {"owner": "ada"}), 428, "precondition-required", "/If-Match")
+    check_problem(api.patch(path, {"owner": "ada"}, headers={"If-Match": f"W/{tag(api, job)}"}), 412, "stale")
+    assert Job.objects.get().owner == ""
+    assert api.patch(path, {"owner": "ada"}, headers={"If-Match": tag(api, job)}).json()["owner"] == "ada"
+
+
+def test_compression_does_not_make_a_tag_weak(api: APIClient, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING)
+    answer = api.get(f"/api/v1/jobs/{run.job_id}/", headers={"Accept-Encoding": "gzip"})
+    assert len(answer.content) > 200, "shorter content is never compressed"
+    assert (answer["ETag"][0], "Content-Encoding" in answer) == ('"', False)
 
 
 def test_a_job_that_is_known_is_not_sent_again(api: APIClient, job: Job) -> None:

@@ -125,7 +125,7 @@ def test_a_description_is_bounded_at_every_door(api: APIClient, browser: Client,
     """Descriptions of 2 MB were stored, and drawn on every list."""
     long = "x" * (MAX_DESCRIPTION_LENGTH + 1)
     answer = api.post("/api/v1/jobs/", {"name": "big", "pipeline": "sums", "description": long})
-    check_problem(answer, 422, "invalid-field", "/description")
+    check_problem(answer, 400, "invalid-request", "/description")
     drawn = browser.post("/jobs/new/", {"name": "big", "pipeline": "sums", "description": long})
     assert Job.objects.count() == 1, drawn.content
     changed = browser.post(f"/admin/jobs/job/{job.pk}/change/", {"description": long})

@@ -7,12 +7,16 @@ import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, reverse
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
 from console.accounts.models import ApiToken, SavedView, Scope, User
 from console.api.urls import urlpatterns
 from console.checkpoints.models import StateQuery
+from console.health.findings import Finding, Level
+from console.health.verdicts import encode
+from console.incidents.models import Incident
 from console.jobs.models import Job, JobVersion
 from console.operations.models import BulkOperation, Operation
 from runtime.core.job.lifecycle import RunState
@@ -33,6 +37,10 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("bulk", "post"): frozenset({"operate"}),
     ("operations", "post"): frozenset({"operate"}),
     ("operation-withdrawal", "post"): frozenset({"operate"}),
+    ("incident-take", "post"): frozenset({"operate"}),
+    ("incident-take", "delete"): frozenset({"operate"}),
+    ("incident-notes", "post"): frozenset({"operate"}),
+    ("incident-silence", "post"): frozenset({"operate"}),
     ("state-queries", "post"): READ,  # it changes nothing of a job
     ("state-query", "delete"): frozenset({"operate"}),  # of another user
     ("evidence-check", "post"): READ,
@@ -70,11 +78,16 @@ def keys(
     operation = Operation.objects.create(job=run.job, kind="savepoint", state="queued", run=run)
     query = StateQuery.objects.create(checkpoint=checkpoint, request={"kind": "sql", "name": "x"}, requested_by=viewer)
     bulk = BulkOperation.objects.create(kind="tag", requested_by=viewer, results=[])
+    cause = encode(Finding(rule="backpressure", sentence="Backpressure."))
+    incident = Incident.objects.create(
+        job=run.job, run_id=run.pk, level=Level.ATTENTION, cause=cause, opened_at=timezone.now()
+    )
     tokens.issue(operator)
     return {
         "jobs": run.job_id, "jobs/bulk": bulk.pk, "versions": version.pk, "runs": run.pk,
         "auth/tokens": ApiToken.objects.get().pk, "checkpoints": checkpoint.pk, "operations": operation.pk,
-        "state-queries": query.pk, "saved-views": SavedView.objects.create(user=operator, name="mine").pk,
+        "incidents": incident.pk, "state-queries": query.pk,
+        "saved-views": SavedView.objects.create(user=operator, name="mine").pk,
     }  # fmt: skip
 
 
@@ -93,6 +106,8 @@ def bodies(job: int) -> dict[tuple[str, str], Any]:
         ("version-differences", "post"): {"parallelism": 1, "params": {"path": "in"}},
         ("bulk", "post"): {"kind": "savepoint", "jobs": [job]},
         ("operations", "post"): {"kind": "savepoint"},
+        ("incident-notes", "post"): {"text": "The disk is full."},
+        ("incident-silence", "post"): {"hours": 4},
         ("state-queries", "post"): {"query": "x"},
         ("saved-views", "post"): {"name": "night", "query": "tag=night"},
         ("maintenance", "post"): {"reason": "disks"},
@@ -120,8 +135,9 @@ def test_every_route_has_a_rule() -> None:
 def test_a_write_needs_its_scope(operator: User, keys: dict[str, Any], scopes: tuple[str, ...]) -> None:
     for name, method in CASES:
         path, body = address(name, keys), bodies(keys["jobs"]).get((name, method))
+        headers = {"If-Match": "*"} if method == "patch" else {}
         with transaction.atomic():
-            answer = getattr(signed_in(operator, scopes), method)(path, body, format="json")
+            answer = getattr(signed_in(operator, scopes), method)(path, body, format="json", headers=headers)
             transaction.set_rollback(True)
         allowed = RULES[name, method] is READ or not RULES[name, method].isdisjoint(scopes)
         assert is_refused(answer) is not allowed, (name, method)

@@ -12,7 +12,6 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
@@ -20,7 +19,7 @@ from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
 from tests.console.api.test_api import check_problem
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
-from tests.console.stored import store
+from tests.console.stored import job_root, store
 
 HELD: list[dict[str, Any]] = [
     {"uid": "numbers", "finished": "partly", "subtasks": 2, "state_bytes": 10},

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints import state_queries, state_stage
 from console.checkpoints.models import Checkpoint, StateQuery
-from console.checkpoints.storage import delete_savepoint, job_root
+from console.checkpoints.storage import delete_savepoint
 from console.housekeeping import reconciler
 from console.jobs import pipelines, stages
 from console.jobs.models import JobVersion, Pipeline, Run
@@ -22,6 +22,7 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.pins import decode_pin, pinned_folders
 from tests.console.api.test_api import check_problem
 from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
+from tests.console.stored import job_root
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.health import housekeeping
+from console.health import housekeeping, verdicts
 from console.health.assessment import assess
 from console.health.collection import collect
 from console.health.facts import RunFacts
@@ -24,7 +24,6 @@ from console.health.hours import MIN_USUAL_MINUTES
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, Run
-from console.metrics.lag import Lag
 from console.metrics.models import Metrics, SubtaskMetrics
 from console.metrics.partitions import create_partitions
 from tests.console.ui import blocks, rows
@@ -61,13 +60,13 @@ def test_a_verdict_lasts_since_it_was_first_found_and_ends_with_its_run() -> Non
     run = sick("late", 5.1)
     store_verdicts()
     first = JobHealth.objects.get()
-    assert (first.run_id, Level(first.level), first.is_final) == (run.pk, Level.ATTENTION, False)
+    assert (first.run_id, first.run_state, Level(first.level)) == (run.pk, "running", Level.ATTENTION)
     store_verdicts()
     assert JobHealth.objects.get().since == first.since
     Run.objects.filter(pk=run.pk).update(state="stopped", ended_at=timezone.now())
     store_verdicts()
     last = JobHealth.objects.get()
-    assert (Level(last.level), last.findings, last.is_final) == (Level.NONE, [], True)
+    assert (Level(last.level), last.findings, last.run_state) == (Level.NONE, [], "stopped")
     store_verdicts(timezone.now() + timedelta(hours=1))
     assert JobHealth.objects.get().checked_at == last.checked_at, "a run that has ended is not checked again"
 
@@ -81,7 +80,7 @@ def test_a_verdict_from_before_the_end_of_a_run_is_none_on_its_end(browser: Clie
     JobHealth.objects.filter(job__name="c-stopped").update(level=Level.ATTENTION, sentence="Checkpoints are slow.")
     Run.objects.filter(job__name="c-stopped").update(state="stopped", ended_at=timezone.now())
     response = browser.get("/jobs/")
-    assert [(line.job.name, line.health.level) for line in response.context["lines"]] == [
+    assert [(line.job.name, line.health.health) for line in response.context["lines"]] == [
         ("b-failed", Level.FAILED.word), ("a-well", Level.OK.word), ("c-stopped", Level.NONE.word),
     ]  # fmt: skip
     assert "Checkpoints are slow." not in blocks.text(response)
@@ -122,7 +121,7 @@ def test_a_run_whose_verdict_fails_stops_no_other(monkeypatch: pytest.MonkeyPatc
         return collect(runs, *arguments)
 
     monkeypatch.setattr(housekeeping, "_retry_at", {})
-    monkeypatch.setattr(housekeeping, "collect", collect_others)
+    monkeypatch.setattr(verdicts, "collect", collect_others)
     store_verdicts()
     assert JobHealth.objects.get().run_id == late.pk
     Job.objects.filter(pk=late.job_id).update(latest_run=None)
@@ -130,6 +129,26 @@ def test_a_run_whose_verdict_fails_stops_no_other(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(housekeeping, "_retry_at", {broken.pk: 0.0})  # it is due
     with pytest.raises(KeyError):
         store_verdicts()
+
+
+def test_void_verdicts_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were replaced in the order of their age, while each reader made them again."""
+    for name in ("a", "b", "changed", "new"):
+        sick(name, 5)
+    store_verdicts()
+    JobHealth.objects.filter(job__name="new").delete()
+    JobHealth.objects.exclude(job__name="changed").update(checked_at=timezone.now() - timedelta(seconds=20))
+    Run.objects.filter(job__name="changed").update(token=9_999)
+    order: list[str] = []
+
+    def collect_in_order(runs: Sequence[Run], *arguments: Any) -> Mapping[int, RunFacts]:
+        order.extend(run.job.name for run in runs)
+        return collect(runs, *arguments)
+
+    monkeypatch.setattr(housekeeping, "_RUNS_AT_A_TIME", 1)
+    monkeypatch.setattr(verdicts, "collect", collect_in_order)
+    store_verdicts()
+    assert set(order[:2]) == {"changed", "new"}
 
 
 def test_a_run_whose_verdict_fails_is_left_out_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +164,7 @@ def test_a_run_whose_verdict_fails_is_left_out_for_a_while(monkeypatch: pytest.M
         return collect(runs, *arguments)
 
     monkeypatch.setattr(housekeeping, "_retry_at", {})
-    monkeypatch.setattr(housekeeping, "collect", collect_others)
+    monkeypatch.setattr(verdicts, "collect", collect_others)
     store_verdicts()
     assert sizes == [2, 1, 1]
     store_verdicts()
@@ -218,6 +237,116 @@ def test_the_subtasks_of_the_last_half_minute_become_facts() -> None:
     assert facts.operators["window"].inputs == ("join",)
 
 
+def test_a_source_without_records_is_a_fact_since_its_last_ones() -> None:
+    """Within the samples by 5 s; before them by the history; a run that never had records since its start."""
+    run, now = rows.run(rows.job()), timezone.now()
+    create_partitions(now)
+    begins = [now - timedelta(seconds=5 * number) for number in range(15, 0, -1)]
+    for begin in begins:
+        columns = {name: [0] for name in ("records_in", "records_out", "busy", "backpressured", "in_flight_bytes")}
+        operators = {"flights": {"index": [0], "watermark": [7], **columns}}
+        SubtaskMetrics.objects.create(run_id=run.pk, at=begin, token=run.token, operators=operators)
+
+    def silent_since() -> datetime | None:
+        return collect([run], now)[run.pk].operators["flights"].silent_since
+
+    assert silent_since() == run.started_at
+    records = {"step_s": 5, "run_id": run.pk, "operator": "flights", "token": 1, "span_ms": 5_000, "records_in": 0,
+               "bytes_in": 0, "bytes_out": 0}  # fmt: skip
+    for seconds, sent in ((400, 70), (130, 70), (125, 0)):
+        Metrics.objects.create(at=now - timedelta(seconds=seconds), records_out=sent, **records)
+    assert silent_since() == now - timedelta(seconds=125), "by the history"
+    samples = SubtaskMetrics.objects.order_by("at")
+    for number, expected in ((-4, begins[-3]), (-1, None)):
+        sample = list(samples)[number]
+        sample.operators["flights"]["records_out"] = [3]
+        SubtaskMetrics.objects.filter(run_id=run.pk, at=sample.at).update(operators=sample.operators)
+        assert silent_since() == expected
+
+
+@pytest.mark.parametrize(
+    ("hours", "expected_s"), [(0.4, 24 * 60), (2.1, 2.1 * 3_600), (23.9, 23.9 * 3_600), (25, 25 * 3_600)]
+)
+def test_the_age_of_a_silence_never_runs_backwards(hours: float, expected_s: float) -> None:
+    """It was cut to whole minutes after 10 min, to quarters after 2 h, and to 75 s after a day."""
+    now = timezone.now()
+    create_partitions(now)
+    create_partitions(now - timedelta(days=1))
+    last_at = now - timedelta(hours=hours)
+    run = rows.run(rows.job(), began_ago=timedelta(days=3))
+    samples(run, now)
+    rows.health(run, Level.OK, "", silent_inputs=[("flights", "`flights`", last_at.isoformat())])
+    for step_s in (60, 900):
+        at = datetime.fromtimestamp((last_at.timestamp() - 1) // step_s * step_s, UTC)
+        Metrics.objects.create(step_s=step_s, run_id=run.pk, at=at, operator="flights", token=run.token, **sent(70))
+    history(run, "flights", 60, 3)
+    former = JobHealth.objects.get()
+
+    def silence_s(former: JobHealth | None) -> float:
+        since = collect([run], now, {run.pk: former} if former else None)[run.pk].operators["flights"].silent_since
+        assert since is not None
+        return (now - since).total_seconds()
+
+    assert silence_s(former) == pytest.approx(expected_s, abs=0.001)
+    assert 75 < silence_s(None) <= expected_s
+    former.token -= 1
+    assert silence_s(former) == silence_s(None), "of another attempt"
+    history(run, "flights", 60, 5, records_out=70)
+    assert silence_s(JobHealth.objects.get()) < 300, "records have come since"
+
+
+def test_a_minute_that_is_in_no_quarter_yet_ends_a_silence() -> None:
+    """The newest quarter with records was taken for the last records, although later minutes had some."""
+    run, now = rows.run(rows.job()), timezone.now()
+    samples(run, now)
+    for step_s, minutes_ago in ((900, 60), (60, 21)):
+        history(run, "flights", step_s, minutes_ago, records_out=600)
+    since = collect([run], now)[run.pk].operators["flights"].silent_since
+    assert since is not None
+    assert timedelta(minutes=19) < now - since <= timedelta(minutes=21)
+
+
+def test_a_source_that_never_sent_a_record_exceeds_the_limit_of_its_job() -> None:
+    """Its silence slid with its oldest sample, so no limit above 75 s was ever reached."""
+    run = rows.run(rows.job(), live=rows.live(), began_ago=timedelta(minutes=10))
+    Job.objects.update(max_silence_s=500)
+    samples(run, timezone.now())
+    assert "input-silent" in _rules_of(run)
+
+
+def sent(records: int) -> dict[str, int]:
+    return {"span_ms": 5_000, "records_in": 0, "records_out": records, "bytes_in": 0, "bytes_out": 0}
+
+
+def samples(run: Run, now: datetime) -> None:
+    """The newest samples of `flights`, without records."""
+    for number in range(15, 0, -1):
+        columns = {name: [0] for name in ("records_in", "records_out", "busy", "backpressured", "in_flight_bytes")}
+        operators = {"flights": {"index": [0], "watermark": [7], **columns}}
+        at = now - timedelta(seconds=5 * number)
+        SubtaskMetrics.objects.create(run_id=run.pk, at=at, token=run.token, operators=operators)
+
+
+def test_a_silent_source_is_shown_on_the_page_in_the_list_and_over_rest(browser: Client, api: APIClient) -> None:
+    run = rows.run(rows.job(), live=rows.live())
+    samples(run, timezone.now())
+    store_verdicts()
+    page = blocks.text(browser.get(f"/jobs/{run.job_id}/"))
+    assert "No records from flights for 3 h 12 min" in page
+    assert "no records from flights for 3 h 12 min" in blocks.text(browser.get("/jobs/"))
+    (silent,) = api.get(f"/api/v1/jobs/{run.job_id}/").json()["health"]["silent_inputs"]
+    assert silent["operator"] == "flights"
+    assert 'weir_input_silent_since_timestamp_seconds{job_name="flights-delays",operator="flights"}' in (
+        api.get("/metrics").content.decode()
+    )
+    assert "input-silent" not in _rules_of(run)
+    changed = api.patch(f"/api/v1/jobs/{run.job_id}/", {"max_silence_s": 60}, headers={"If-Match": "*"})
+    assert (changed.status_code, changed.json()["max_silence_s"]) == (200, 60)
+    assert "input-silent" in _rules_of(run)
+    refused = api.patch(f"/api/v1/jobs/{run.job_id}/", {"max_silence_s": 5}, headers={"If-Match": "*"})
+    assert refused.status_code == 422
+
+
 def history(run: Run, operator: str, step_s: int, minutes_ago: float, **numbers: Any) -> None:
     """A row of the interval of `step_s` seconds that lies `minutes_ago`."""
     at = datetime.fromtimestamp((timezone.now().timestamp() - minutes_ago * 60) // step_s * step_s, UTC)
@@ -241,15 +370,12 @@ def test_the_last_hours_become_facts() -> None:
     history(run, "", 5, 0.5, event_lag_ms=7_000)
     facts = collect([run], timezone.now())[run.pk]
     flights = facts.operators["flights"]
-    assert (flights.usual_per_s, facts.lag) == (10.0, Lag(8_000, "the newest record"))
+    assert (flights.usual_per_s, facts.lag_ms, facts.behind_newest_ms) == (10.0, None, 8_000)
     assert facts.operators["prepared"].usual_per_s == 0.0, "a single minute is not the usual rate"
     assert flights.lag_ms == (70_000, 390_000)
     assert (flights.sent.quarters, flights.sent.with_records, flights.sent.per_s) == (3, 2, 20.0)
-    assert flights.sent.until is not None
-    assert facts.now - flights.sent.until == pytest.approx(timedelta(minutes=39.5), abs=timedelta(seconds=35))
     assert facts.checkpoints.earlier_ms == 500.0
     assert facts.checkpoints.timeout_ms == 60_000
-    assert facts.operators["window"].sent.until is None
 
 
 @pytest.mark.parametrize(("days", "records", "is_silent"), [(1, 0, True), (7, 0, True), (7, 9, False), (6, 0, False)])

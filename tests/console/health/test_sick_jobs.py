@@ -1,14 +1,15 @@
 """Eight faults in real jobs, all at once: the page of each job names its own, and none looks well.
 
-A ninth run waits for a worker.
+A ninth run waits for a worker. A receiver on a socket gets an alert of each faulty job, with operator, reason and act.
 """
 
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -17,12 +18,15 @@ from django.utils import timezone
 
 import weir
 from console.accounts.models import User
-from console.health.housekeeping import store_verdicts
+from console.alerts.models import Channel, Delivery
+from console.alerts.watching import watch_jobs
 from console.jobs.models import Job, JobVersion, Run
 from runtime.core.job.ids import Token
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.master.job_master import JobMaster
+from tests.console.alerts.passes import deliver_due
+from tests.console.alerts.receivers import SECRET, webhook
 from tests.console.compiled import compiled_graph
 from tests.console.health import sick_jobs
 from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow, starved
@@ -37,7 +41,7 @@ PATIENCE_S = 120.0
 #: Words that the page of each job must show.
 EXPECTED = {
     "slow": ["Backpressure from slow, which is", "ticks waits for it"],
-    "starved": ["greedy takes", "of the time of slot", "event time advances"],
+    "starved": ["The operators of slot", "greedy most", "event time advances"],
     "skewed": ["Skew: subtask", "of hot gets 100 % of the records of 2 subtasks."],
     "held": ["Event time stands still: subtask", "of payments has sent no records", "while orders goes on"],
     "refused": ["Waiting for storage or a service: out.", "Connection refused", "times in a row"],
@@ -99,8 +103,59 @@ class FaultyJobs:
             assert not thread.is_alive()
 
 
-def test_the_pages_of_nine_faulty_jobs_name_their_faults(tmp_path: Path, full_disk: Path, client: Client) -> None:
+#: Operator and a part of the reason of an alert of each job. "": no operator is to blame; None: any may be.
+ALERTS: dict[str, tuple[str | None, str]] = {
+    "slow": ("slow", "Backpressure from slow"),
+    "starved": ("greedy", "greedy most"),
+    "skewed": ("hot", "Skew: subtask"),
+    "held": ("payments", "Event time stands still"),
+    "refused": ("out", "Waiting for storage or a service: out."),
+    "looping": ("broken", "the rate of EUR is missing"),
+    "full": ("out", "Storage is full: out."),
+    "dying": ("", "The job master has not reported"),
+    "stored": (None, "Storage is slow: checkpoint"),
+    "queued": ("", "The run has waited"),
+}
+
+
+def test_pages_and_alerts_of_nine_faulty_jobs_name_their_faults(
+    tmp_path: Path, full_disk: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow operator, one in the slot of its source, skew, an idle input, a failing sink, a restart loop, …"""
+    monkeypatch.setenv("WEIR_SECRET_HOOK", SECRET)
+    with webhook() as receiver:
+        Channel.objects.create(name="night shift", address=receiver.url, signing_secret="${secret:HOOK}")
+        run_faulty_jobs(tmp_path, full_disk, client)
+        until(lambda: not deliver_due() and not Delivery.objects.filter(delivered_at=None).exists(), PATIENCE_S)
+        alerts: dict[str, list[dict[str, Any]]] = {}
+        for message in receiver.messages:
+            alerts.setdefault(message["job"]["name"], []).append(message)
+    assert alerts.keys() == EXPECTED.keys(), "each faulty job, and none of the job that is well"
+    missing = {
+        name: [(message["cause"]["operator"], message["cause"]["sentence"]) for message in alerts[name]]
+        for name, (operator, reason) in ALERTS.items()
+        if not any(_names(message, operator, reason) for message in alerts[name])
+    }
+    assert not missing, "\n".join(map(str, missing.items()))
+    assert {name: messages[0]["event"] for name, messages in alerts.items()} == dict.fromkeys(alerts, "opened")
+    opened = [message["id"] for messages in alerts.values() for message in messages if message["event"] == "opened"]
+    assert len(opened) == len(set(opened)) == len(alerts), "an incident per job"
+    assert {message["id"] for messages in alerts.values() for message in messages} == {
+        str(row.pk) for row in Delivery.objects.all()
+    }
+
+
+def _names(message: Mapping[str, Any], operator: str | None, reason: str) -> bool:
+    """Whether an alert names the operator, the reason and an act, and leads to its incident."""
+    cause, text = message["cause"], message["text"]
+    is_linked = f"/incidents/{message['incident']['id']}/" in text
+    has_operator = operator in (None, cause["operator"])
+    has_operator &= (f"Operator: {cause['operator_name']}" in text) == bool(cause["operator"])
+    return has_operator and reason in cause["sentence"] and bool(cause["remedy"]) and is_linked
+
+
+def run_faulty_jobs(tmp_path: Path, full_disk: Path, client: Client) -> None:
+    """Runs the jobs until the page of each has named its fault. Passes over the jobs open incidents meanwhile."""
     client.force_login(User.objects.create_superuser("operator", password="a long enough one"))
     jobs = FaultyJobs(tmp_path)
     alone = jobs.create("dying", chain("dying", tmp_path / "dying"))
@@ -123,11 +178,14 @@ def test_the_pages_of_nine_faulty_jobs_name_their_faults(tmp_path: Path, full_di
         until(lambda: Run.objects.get(pk=alone.pk).state == "running", PATIENCE_S)
         process.kill()
         missing = _read(client, jobs)
-        assert not any(missing.values()), f"words that a page did not show: {missing}"
+        assert not missing, "\n".join(
+            f"{name}: no {words} in {_health(client, jobs.runs[name])}; {_live_report(jobs.runs[name])}"
+            for name, words in missing.items()
+        )
         assert _health(client, jobs.runs["well"]) == ("ok", ())
-        store_verdicts()
+        watch_jobs()
         listed = client.get("/jobs/")
-        levels = [(line.job.name, line.health.level) for line in listed.context["lines"]]
+        levels = [(line.job.name, line.health.health) for line in listed.context["lines"]]
         assert levels[-1] == ("well", "ok")
         assert {level for _, level in levels[:-1]} == {"failed", "attention"}
         assert [level for _, level in levels] == sorted(
@@ -143,16 +201,21 @@ def _read(client: Client, jobs: FaultyJobs) -> dict[str, list[str]]:
     """Reads the pages until each has shown all its words at once. The words that are missing on the newest pages."""
     missing = {name: list(words) for name, words in EXPECTED.items()}
     deadline = time.monotonic() + PATIENCE_S
-    while any(missing.values()) and time.monotonic() < deadline:
-        store_verdicts()
-        for name, words in EXPECTED.items():
-            if missing[name]:
-                page = blocks.text(client.get(f"/jobs/{jobs.runs[name].job_id}/"))
-                missing[name] = [text for text in words if text not in page]
+    while missing and time.monotonic() < deadline:
+        watch_jobs()
+        for name in list(missing):
+            page = blocks.text(client.get(f"/jobs/{jobs.runs[name].job_id}/"))
+            missing[name] = [text for text in EXPECTED[name] if text not in page]
+            if not missing[name]:
+                del missing[name]
         time.sleep(1)
     return missing
 
 
+def _live_report(run: Run) -> str:
+    return str(Run.objects.get(pk=run.pk).live)
+
+
 def _health(client: Client, run: Run) -> tuple[str, tuple[str, ...]]:
     health = client.get(f"/jobs/{run.job_id}/").context["view"].health
-    return health.level, tuple(finding.sentence for finding in health.verdict.findings)
+    return health.verdict.health, tuple(finding.sentence for finding in health.verdict.findings)

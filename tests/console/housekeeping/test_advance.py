@@ -2,12 +2,10 @@
 
 import os
 import pkgutil
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -17,7 +15,6 @@ from django.db.models import F, Q
 from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
-from console.checkpoints.storage import job_root
 from console.housekeeping import reconciler
 from console.housekeeping.advance import advance_operations
 from console.jobs.models import Job
@@ -25,6 +22,8 @@ from console.operations.kinds.snapshot.discard import Discard
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from runtime.core.snapshot.pins import PINS_FOLDER
+from runtime.io.filesystem import FileStore
+from tests.console.stored import job_root
 from tests.console.ui import rows
 
 WAIT_S = 30
@@ -44,14 +43,14 @@ def test_runs_are_watched_while_files_are_deleted(operator: User, monkeypatch: p
     savepoint = rows.checkpoint(run, 5, "savepoint")
     request(OperationRequestContext(user=operator), run.job, "discard", {"checkpoint": savepoint.pk})
     start = rows.operation(run.job, "start", "queued", run=run)
-    delete, is_deleting, may_end = shutil.rmtree, Event(), Event()
+    delete, is_deleting, may_end = FileStore.delete, Event(), Event()
 
-    def delete_slowly(folder: Path) -> None:
+    def delete_slowly(store: FileStore, paths: Iterable[str]) -> None:
         is_deleting.set()
         assert may_end.wait(WAIT_S)
-        delete(folder)
+        delete(store, paths)
 
-    monkeypatch.setattr("shutil.rmtree", delete_slowly)
+    monkeypatch.setattr(FileStore, "delete", delete_slowly)
     with ThreadPoolExecutor(1) as worker:
         deletion = worker.submit(in_thread, advance_operations)
         assert is_deleting.wait(WAIT_S)
@@ -76,7 +75,11 @@ def take_next_number(job: Job) -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("kind", "access"),
-    [("clone", "os.link"), ("discard", "pathlib.Path.read_bytes"), ("rollback", "pathlib.Path.read_bytes")],
+    [
+        ("clone", "os.link"),
+        ("discard", "runtime.io.filesystem.FileStore.get"),
+        ("rollback", "runtime.io.filesystem.FileStore.get"),
+    ],
 )
 def test_the_running_job_takes_checkpoints_while_its_files_are_accessed(
     operator: User, monkeypatch: pytest.MonkeyPatch, kind: str, access: str

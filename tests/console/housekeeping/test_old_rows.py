@@ -10,10 +10,12 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
+from console.alerts.models import Channel, Delivery
 from console.celery import app
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.housekeeping import old_rows
 from console.housekeeping.old_rows import remove_old_rows
+from console.incidents.models import Incident
 from console.jobs.attempts import with_numbers
 from console.jobs.models import Attempt, Run
 from console.operations.models import Operation, Schedule, Verification
@@ -55,6 +57,18 @@ def test_old_failed_and_discarded_checkpoints_go(run: Run) -> None:
     discarded(run, 7, discarded_at=DAYS_AGO)
     assert remove_old_rows() == 4
     assert numbers(run) == [5, 6, 7]
+
+
+def test_old_incidents_go_with_their_alerts(run: Run) -> None:
+    channel = Channel.objects.create(name="night shift", address="https://hooks.example.com")
+    for closed_at in (LONG_AGO, DAYS_AGO, None):
+        incident = Incident.objects.create(
+            job=run.job, run_id=run.pk, level=2, cause={}, opened_at=LONG_AGO, closed_at=closed_at
+        )
+        incident.deliveries.create(channel=channel, event="opened", message={})
+    assert remove_old_rows() == 1
+    assert {row.closed_at for row in Incident.objects.all()} == {DAYS_AGO, None}
+    assert Delivery.objects.count() == 2
 
 
 def test_the_days_are_a_setting(run: Run, settings: Settings) -> None:

@@ -12,12 +12,12 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.housekeeping.advance import advance_operations, advance_rows
 from console.housekeeping.scheduled_operations import run_schedules
 from console.jobs.models import Job, Run
 from console.operations.models import Operation, Schedule
 from console.operations.schedules import next_times
+from tests.console.stored import job_root
 from tests.console.ui import blocks, rows
 
 
@@ -100,7 +100,7 @@ def test_a_drill_waits_for_storage_and_names_its_error(
     Schedule.objects.update(next_at=timezone.now() - timedelta(seconds=5))
     with monkeypatch.context() as full:
         full.setattr("os.link", fail)
-        full.setattr("console.checkpoints.storage.file_chunks", fail)
+        full.setattr("runtime.io.filesystem._chunks", fail)
         run_schedules()
         advance_operations()
         assert Operation.objects.filter(kind="savepoint").exists()

@@ -84,7 +84,6 @@ def test_the_same_pipeline_without_fault_is_ready(api: APIClient, bad: Job) -> N
     [
         ({"parallelism": 129}, "/parallelism"),
         ({"parallelism": 3, "max_parallelism": 2}, "/parallelism"),
-        ({"max_parallelism": 40_000}, "/max_parallelism"),
         ({"settings": {"checkpoint_interval_ms": 0}}, "/settings/checkpoint_interval_ms"),
         ({"settings": {"on_corrupt_checkpoint": "guess"}}, "/settings/on_corrupt_checkpoint"),
         ({"settings": {"chekpoint_interval_ms": 5000}}, "/settings/chekpoint_interval_ms"),
@@ -94,4 +93,5 @@ def test_a_bad_configuration_is_refused_at_once_by_field(
     api: APIClient, bad: Job, changes: dict[str, Any], pointer: str
 ) -> None:
     check_problem(asked(api, bad, "nothing", **changes), 422, "invalid-field", pointer)
+    assert asked(api, bad, "nothing", max_parallelism=40_000).status_code == 400, "the document has the limit"
     assert not bad.versions.exists()

@@ -44,7 +44,7 @@ def test_a_version_is_compiled_with_its_own_numbers(place: World, steady: Worker
     assert (row["state"], row["error"]) == ("ready", None)
     assert row["graph"]["asked"] == {
         "--pipeline": "sums", "--parallelism": "2", "--max-parallelism": "128", "--mode": "streaming",
-        "--columns": str(place.var / "storage" / str(row["job_id"]) / "columns" / str(version_id)),
+        "--columns": str(place.var / "inputs" / str(row["job_id"]) / "columns" / str(version_id)),
     }  # fmt: skip
 
 

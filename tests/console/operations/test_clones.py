@@ -13,7 +13,6 @@ from pytest_django.fixtures import Settings
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.health.collection import collect
 from console.housekeeping.advance import advance_operations, advance_rows
 from console.jobs.models import Job, JobVersion, Run
@@ -27,7 +26,7 @@ from console.operations.services import OperationRequestContext, request, withdr
 from console.pages.restore_proof import latest_proof, proof_of
 from console.runs import run_store
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest
-from tests.console.stored import store
+from tests.console.stored import job_root, store
 from tests.console.ui import rows
 
 
@@ -290,7 +289,7 @@ def test_a_clone_without_room_is_refused_and_leaves_nothing(
 
     folders = {*job_root(snapshot.job_id).parent.iterdir()}
     monkeypatch.setattr("os.link", fail)
-    monkeypatch.setattr("console.checkpoints.storage.file_chunks", fail)
+    monkeypatch.setattr("runtime.io.filesystem._chunks", fail)
     with pytest.raises(Refused, match="No space left on device") as refused:
         ask(operator, snapshot)
     assert (refused.value.code, refused.value.status) == ("not-cloned", 503)

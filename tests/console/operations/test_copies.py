@@ -1,7 +1,7 @@
 """Copies of savepoints in other folders, on request and as a part of the operation that takes the savepoint."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,16 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.housekeeping.advance import advance_operations
 from console.jobs.models import Run
 from console.operations import console_work
 from console.operations.kinds.snapshot import copy
 from console.operations.models import Operation
-from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.checksums import verified_chunks
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.conftest import api_as
-from tests.console.stored import store
+from tests.console.stored import job_root, store
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -89,9 +89,27 @@ def test_a_repeated_copy_changes_nothing_and_replaces_no_other_folder(
         files.add((backup / savepoint.path / MANIFEST_FILE).stat().st_ino)
     assert len(files) == 1, "an equal manifest is not written again"
     (backup / savepoint.path / MANIFEST_FILE).unlink()
+    (backup / savepoint.path / "notes").touch()
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
-    assert copied().state == "failed"
+    assert f"exists and is not this savepoint: it has {savepoint.path}/notes" in (copied().error or {})["message"]
     assert not (backup / savepoint.path / MANIFEST_FILE).exists()
+
+
+def test_a_savepoint_that_another_installation_writes_meanwhile_stays(
+    api: APIClient, backup: Path, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later manifest replaced it, and the failure of one copy deleted the files of the other."""
+    manifest = backup / savepoint.path / MANIFEST_FILE
+
+    def read_meanwhile(segment: Segment, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write_text("of another installation")
+        yield from verified_chunks(segment, chunks)
+
+    monkeypatch.setattr(copy, "verified_chunks", read_meanwhile)
+    ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
+    assert "Another installation has written a savepoint" in (copied().error or {})["message"]
+    assert manifest.read_text() == "of another installation"
 
 
 def test_a_damaged_savepoint_is_not_copied(
@@ -226,17 +244,17 @@ def test_a_copy_is_withdrawn_while_it_is_under_way(
     """B11: a copy of hundreds of GiB could not be cancelled."""
     ask(api, savepoint.job_id, "copy", checkpoint=savepoint.pk, target=str(backup))
     row = Operation.objects.get(kind="copy")
-    path, write = f"/api/v1/operations/{row.pk}/withdraw/", copy._write
+    path = f"/api/v1/operations/{row.pk}/withdraw/"
 
-    def write_and_withdraw(target: Path, chunks: Iterable[bytes]) -> None:
-        write(target, chunks)
+    def read_and_withdraw(segment: Segment, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        yield from verified_chunks(segment, chunks)
         page = blocks.text(browser.get(f"/operations/{row.pk}/"))
         if "The copy stops, and its files are deleted; the savepoint stays." in page:
             answer = api.post(path).json()
             assert (answer["state"], answer["error"]["code"]) == ("running", "withdrawn")
             assert api.post(path).json()["detail"] == "The copy is being stopped."
 
-    monkeypatch.setattr(copy, "_write", write_and_withdraw)
+    monkeypatch.setattr(copy, "verified_chunks", read_and_withdraw)
     monkeypatch.setattr(console_work, "_REPORT_S", 0.0)
     operation = copied()
     assert (operation.state, operation.phase, (operation.error or {})["code"]) == ("failed", "", "withdrawn")

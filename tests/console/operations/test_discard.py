@@ -10,13 +10,14 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import STORAGE_MARKER, job_root
+from console.checkpoints.storage import STORAGE_MARKER
 from console.housekeeping.advance import advance_operations
 from console.jobs.models import Run
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
-from tests.console.stored import store
+from runtime.errors import EnvironmentFailure
+from tests.console.stored import job_root, store
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -198,11 +199,11 @@ def test_storage_that_is_away_is_tried_again(
 ) -> None:
     ask(api, savepoint)
 
-    def away(path: Any) -> None:
-        raise OSError(5, "Input/output error")
+    def away(*_: Any) -> None:
+        raise EnvironmentFailure("Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("console.checkpoints.storage.shutil.rmtree", away)
+        broken.setattr("runtime.io.filesystem.FileStore.delete", away)
         advance_operations()
     assert "Input/output error" in Operation.objects.get().phase
     advance_operations()

@@ -13,9 +13,10 @@ import pytest
 from django.db import connection
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.housekeeping.advance import FILE_WORK_LOCK, advance_operations
 from console.operations.models import Operation
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
+from tests.console.stored import job_root
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -91,9 +92,9 @@ def test_the_next_pass_makes_the_copy_of_a_worker_that_was_killed(
     with paused_copier(backup, settings) as copier:
         copier.kill()
     assert states(copies) == ["running", "queued"]
-    (unfinished,) = folders(backup)
-    assert unfinished.startswith("first/.")
     path = Checkpoint.objects.get().path
+    assert folders(backup) == [f"first/{path}"]
+    assert not (backup / "first" / path / MANIFEST_FILE).exists(), "it is no savepoint yet"
     _wait_for_release()
     advance_operations()
     assert states(copies) == ["succeeded", "succeeded"]

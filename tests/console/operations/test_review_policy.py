@@ -33,7 +33,7 @@ def api(operator: User) -> APIClient:
 
 
 def choose(api: APIClient, job_id: int, policy: str) -> Any:
-    return api.patch(f"/api/v1/jobs/{job_id}/", {"review_policy": policy}, format="json")
+    return api.patch(f"/api/v1/jobs/{job_id}/", {"review_policy": policy}, format="json", headers={"If-Match": "*"})
 
 
 def restore(api: APIClient, savepoint: Checkpoint) -> Any:

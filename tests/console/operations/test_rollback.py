@@ -11,7 +11,6 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.housekeeping import reconciler
 from console.housekeeping.advance import advance_rows
 from console.jobs.models import Job, JobVersion, Run
@@ -24,6 +23,7 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import RetentionPolicy
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
+from tests.console.stored import job_root
 
 pytestmark = pytest.mark.django_db
 
@@ -174,7 +174,7 @@ def test_a_restore_waits_for_storage_that_is_away(
     reconciler.reconcile()
     rollback.refresh_from_db()
     assert (rollback.state, rollback.error) == ("running", None)
-    assert rollback.phase.startswith("waiting for storage: [Errno ")
+    assert rollback.phase.startswith(f"waiting for storage: {file} cannot be ")
     assert Checkpoint.objects.get(number=4).held_by == rollback.pk
 
     aside.replace(file)

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 from itertools import count
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -22,6 +21,7 @@ from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
+from runtime.io.filesystem import FileStore
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 from tests.waiting import until
 
@@ -91,16 +91,16 @@ def test_the_reconciler_goes_on_while_storage_hangs(
     """It read the manifest of the savepoint itself, so it watched no job any more."""
     rescale = ask(operator, running, parallelism=5)
     stop(running, make_checkpoint)
-    read, answers, reads = Path.read_bytes, Event(), count()
+    read, answers, reads = FileStore.get, Event(), count()
 
-    def hang(file: Path) -> bytes:
+    def hang(store: FileStore, path: str) -> bytes:
         next(reads)
         assert answers.wait(WAIT_S)
-        return read(file)
+        return read(store, path)
 
     monkeypatch.setattr(timed_reads, "TIMEOUT_S", 0.1)
     with monkeypatch.context() as storage:
-        storage.setattr(Path, "read_bytes", hang)
+        storage.setattr(FileStore, "get", hang)
         for _ in range(2):
             reconciler.reconcile()
             rescale.refresh_from_db()

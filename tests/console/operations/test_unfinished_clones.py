@@ -1,6 +1,7 @@
 """Clones whose process dies between the copy of their files and the insertion of their rows."""
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,14 @@ from pytest_django.fixtures import Settings
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import STORAGE_MARKER, job_root
+from console.checkpoints.storage import STORAGE_MARKER
 from console.housekeeping.advance import advance_operations
 from console.jobs.models import Job
 from console.operations.models import Operation
 from console.operations.restores import clones
 from console.operations.services import OperationRequestContext, request
+from runtime.errors import EnvironmentFailure
+from tests.console.stored import job_root
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,12 +66,13 @@ def test_the_files_of_a_process_that_died_are_deleted_and_named(
 
 def test_a_file_with_another_name_hides_no_mark(settings: Settings) -> None:
     """The pass ended at it, and the files of later clones stayed."""
-    other, mark = (Path(settings.WEIR_STORAGE) / f"{clones._MARK_PREFIX}{name}" for name in ("x", "99999999"))
+    other, mark = (Path(settings.WEIR_STORAGE) / clones._MARKS / name for name in ("x", "99999999"))
+    other.parent.mkdir()
     other.touch()
     mark.touch()
     clones.delete_unfinished_clones()
     assert (other.exists(), mark.exists()) == (True, False)
-    other.unlink()
+    shutil.rmtree(other.parent)
 
 
 def test_a_pass_leaves_a_clone_that_is_being_created(
@@ -98,10 +102,10 @@ def test_a_mark_that_could_not_be_removed_costs_no_clone(
     before = folders(settings)
 
     def fail(*_: Any, **__: Any) -> None:
-        raise OSError(5, "Input/output error")
+        raise EnvironmentFailure("Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("pathlib.Path.unlink", fail)
+        broken.setattr("runtime.io.filesystem.FileStore.delete", fail)
         row = request(
             OperationRequestContext(user=operator), snapshot.job, "clone", {"checkpoint": snapshot.pk}
         ).operation

@@ -101,12 +101,15 @@ def test_a_job_is_defined_and_started_over_rest(api: APIClient, pipeline: Pipeli
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"), [({"version": None}, "start"), ({"version": {"parallelism": 0, "params": {}}}, "")]
+    ("changes", "status", "field"),
+    [({"version": None}, 422, "start"), ({"version": {"parallelism": 0, "params": {}}}, 400, "parallelism")],
 )
-def test_a_refused_part_leaves_nothing(api: APIClient, pipeline: Pipeline, changes: dict[str, Any], field: str) -> None:
+def test_a_refused_part_leaves_nothing(
+    api: APIClient, pipeline: Pipeline, changes: dict[str, Any], status: int, field: str
+) -> None:
     body = {name: value for name, value in {**BODY, **changes}.items() if value is not None}
     refused = api.post("/api/v1/jobs/", body, format="json")
-    assert refused.status_code == 422
+    assert refused.status_code == status
     assert field in refused.content.decode()
     assert not Job.objects.exists()
     assert not Operation.objects.filter(kind="start").exists()

@@ -1,6 +1,5 @@
 """The evidence pack: the check of every file, and the facts around it, as page, file and API."""
 
-import errno
 import hashlib
 import json
 import re
@@ -22,7 +21,7 @@ from rest_framework.test import APIClient
 import weir
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import file_chunks, job_root
+from console.checkpoints.storage import file_chunks
 from console.housekeeping import advance
 from console.housekeeping.advance import FILE_WORK_LOCK, advance_operations
 from console.operations import console_work
@@ -40,12 +39,14 @@ from console.operations.restores.verification import (
 )
 from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
+from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.filesystem import FileStore
+from runtime.io.store import Store
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema
 from spark_jobs.savepoints.state_tables import add_rows, write_table
 from tests.console.conftest import api_as
-from tests.console.stored import store
+from tests.console.stored import job_root, store
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -110,7 +111,7 @@ def test_altered_short_and_missing_files_are_named(savepoint: Checkpoint) -> Non
     assert results(savepoint) == ["was altered: its checksum differs", "has 5 bytes", VERIFIED]
     second.unlink()
     verdicts = results(savepoint)
-    assert verdicts[1] == "cannot be read: No such file or directory"
+    assert verdicts[1] == "cannot be read: there is no such file"
     assert (is_complete(verdicts), summary(verdicts, [])) == (False, "2 of 3 files are missing or damaged.")
 
 
@@ -302,9 +303,9 @@ def test_a_long_check_gives_other_work_its_turn_and_continues_with_the_next_file
     """A check of a terabyte held the lock of all file work for hours, and began anew after the end of its worker."""
     read: list[str] = []
 
-    def read_and_note(file: Path) -> Iterator[bytes]:
-        read.append(str(file))
-        yield from file_chunks(file)
+    def read_and_note(store: Store, path: str, nbytes: int) -> Iterator[bytes]:
+        read.append(path)
+        yield from file_chunks(store, path, nbytes)
 
     monkeypatch.setattr("console.operations.restores.verification.file_chunks", read_and_note)
     monkeypatch.setattr(verify, "_MAX_PASS_S", 0.0)
@@ -366,11 +367,11 @@ def test_storage_that_cannot_be_read_is_no_damage(
 ) -> None:
     root = job_root(savepoint.job_id)
 
-    def fail(file: Path) -> Iterator[bytes]:
+    def fail(store: Store, path: str, nbytes: int) -> Iterator[bytes]:
         if not has_storage:
             root.rename(root.with_name("elsewhere"))
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(file))
-        raise OSError(errno.EIO, "Input/output error", str(file))
+            raise CorruptState(path, "there is no such file")
+        raise EnvironmentFailure(f"{path} cannot be read: Input/output error")
 
     monkeypatch.setattr("console.operations.restores.verification.file_chunks", fail)
     ask(api, savepoint)
@@ -497,9 +498,9 @@ def test_a_check_is_withdrawn_while_it_is_under_way(
     row = Operation.objects.get(kind="verify")
     path = f"/api/v1/operations/{row.pk}/withdraw/"
 
-    def read_and_withdraw(file: Path) -> Iterator[bytes]:
+    def read_and_withdraw(store: Store, file: str, nbytes: int) -> Iterator[bytes]:
         assert api.post(path).status_code in (200, 409)
-        yield from file_chunks(file)
+        yield from file_chunks(store, file, nbytes)
 
     monkeypatch.setattr("console.operations.restores.verification.file_chunks", read_and_withdraw)
     monkeypatch.setattr(console_work, "_REPORT_S", 0.0)

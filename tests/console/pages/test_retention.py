@@ -11,7 +11,6 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.jobs.models import JobVersion, Run
 from console.pages.retention import preview_retention
 from runtime.core.job.ids import Token
@@ -21,7 +20,7 @@ from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.master.retention import discard_checkpoints, readable_manifests
-from tests.console.stored import store
+from tests.console.stored import job_root, store
 from tests.console.ui import rows
 from tests.contracts.test_records import url
 

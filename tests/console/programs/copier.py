@@ -1,4 +1,4 @@
-"""A pass over the copies of savepoints that pauses before its second file, until a line arrives on its input."""
+"""A pass over the copies of savepoints that pauses before its second file in `first`, until its input has a line."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ _files = itertools.count()
 
 
 def pause(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and arguments[1] == "w" and next(_files) == 1:
+    if event == "open" and arguments[1] == "x" and "/first/" in str(arguments[0]) and next(_files) == 1:
         sys.stdout.write("paused\n")
         sys.stdout.flush()
         sys.stdin.readline()

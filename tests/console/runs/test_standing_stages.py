@@ -75,7 +75,7 @@ def test_a_stage_reports_while_its_run_lasts_and_ends_with_it_between_two_steps(
     job = place.run(run_id)["job_id"]
     assert started["verb"] == "stream"
     assert started["--inputs"] == str(place.var / "inputs" / str(job) / str(run_id))
-    assert started["--streams"] == str(place.var / "storage" / str(job) / "streams" / str(run_id))
+    assert started["--streams"] == str(place.var / "inputs" / str(job) / "streams" / str(run_id))
     end_run(place, run_id)
     until(lambda: row(place, stage_id)["state"] == "ended")
     assert was_asked(place, run_id, started["--token"])

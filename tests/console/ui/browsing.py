@@ -14,8 +14,8 @@ from console.accounts.models import User
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 TEMPLATES = Path(__file__).parents[3] / "templates"
-POLL_MS = 35_000  #: more than the longest pause between two polls, on a slow machine
-LONG_MS = 30_000  #: more than the longest pause between two polls
+POLL_MS = 10_000  #: more than the longest pause between two polls, on a slow machine
+LONG_MS = 5_000  #: more than the longest pause between two polls
 ARRIVAL_MS = 300  #: long enough for a request that must not come, once it is due
 
 Open = Callable[..., Any]

@@ -6,7 +6,11 @@ from typing import Any
 from django.utils import timezone
 
 from console.accounts.models import ApiToken, User
+from console.alerts.models import Channel
 from console.checkpoints.models import Checkpoint, StateQuery
+from console.health.findings import Finding
+from console.health.verdicts import encode
+from console.incidents.models import Incident, NoteKind
 from console.jobs.models import Run
 from console.operations.models import BulkOperation, Operation
 from tests.console.ui import numbers, rows
@@ -37,6 +41,9 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
     failed = Checkpoint.objects.get(job=run.job, reason="expired")
     slow = Checkpoint.objects.filter(job=run.job, status="completed").latest("duration_ms")
     return {
+        "now": "/",
+        "incidents": "/incidents/",
+        "incident": f"/incidents/{_incident(run, operation).pk}/",
         "jobs": "/jobs/",
         "bulk": f"/jobs/bulk/?kind=stop&job={run.job_id}",
         "bulk-result": f"/jobs/bulk/{_bulk(run, operation).pk}/",
@@ -79,6 +86,44 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "new-job": "/jobs/new/?pipeline=flights",
         "new-version": f"{job}/versions/new/",
     }
+
+
+def _incident(run: Run, operation: Operation) -> Incident:
+    """An open incident of a run with findings, a note, an alert that arrived and one that waits."""
+    now, user = timezone.now(), operation.requested_by
+    assert user
+    causes = [
+        Finding(
+            rule="backpressure", operator="window", sentence="Backpressure from `sessions`, which is 97 % busy.",
+            remedy="Raise the parallelism of the job, or make the code of `sessions` cheaper.", act="rescale",
+            since=now - timedelta(minutes=9),
+        ),
+        Finding(
+            rule="checkpoints-fail", sentence="The last 2 checkpoints expired.", remedy="Open the failed checkpoint.",
+            act="", since=now - timedelta(minutes=7),
+        ),
+    ]  # fmt: skip
+    incident = Incident.objects.create(
+        job=run.job, run_id=run.pk, level=causes[0].level, cause=encode(causes[0]), operator_name="sessions",
+        opened_at=now - timedelta(minutes=9), taken_by=user, taken_at=now - timedelta(minutes=6),
+    )  # fmt: skip
+    for cause in causes:
+        incident.findings.create(
+            rule=cause.rule, operator=cause.operator, level=cause.level, first_sentence=cause.sentence,
+            finding=encode(cause), since=cause.since or now,
+            ended_at=None if cause.operator else now - timedelta(minutes=2),
+        )  # fmt: skip
+    incident.notes.create(kind=NoteKind.TAKE, created_by=user, created_at=now - timedelta(minutes=6))
+    incident.notes.create(text="The airline sends twice the flights today.", created_by=user, created_at=now)
+    channel, _ = Channel.objects.get_or_create(name="night shift", address="https://hooks.example.com/weir")
+    message: dict[str, Any] = {"cause": encode(causes[0])}
+    times = {"created_at": incident.opened_at, "delivered_at": incident.opened_at, "due_at": None}
+    incident.deliveries.create(channel=channel, event="opened", message=message, tries=1, **times)
+    incident.deliveries.create(
+        channel=channel, event="changed", message=message, tries=2, created_at=now - timedelta(minutes=1),
+        error="The receiver answered with status 503.",
+    )  # fmt: skip
+    return incident
 
 
 def _tokens() -> str:

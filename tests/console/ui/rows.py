@@ -9,6 +9,9 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, StateQuery
+from console.health.findings import Finding, Level
+from console.health.models import JobHealth
+from console.health.verdicts import encode
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from runtime.core.job.messages import CheckpointKind
@@ -513,6 +516,17 @@ def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **chan
     if state in ("succeeded", "failed"):
         fields["ended_at"] = now - timedelta(seconds=42)
     return Operation.objects.create(job=of, kind=kind, state=state, **{**fields, **changes})
+
+
+def health(of: Run, level: Level, sentence: str, **changes: Any) -> JobHealth:
+    """A stored verdict on the run, with a finding unless it is well."""
+    now = timezone.now()
+    finding = encode(Finding(rule="checkpoints-slow", sentence=sentence, level=level, since=now, act=""))
+    columns: dict[str, Any] = {
+        "run_id": of.pk, "run_state": of.state, "token": of.token, "level": level, "sentence": sentence, "since": now,
+        "findings": [finding] if level >= Level.ATTENTION else [], "checked_at": now, **changes,
+    }  # fmt: skip
+    return JobHealth.objects.create(job=of.job, **columns)
 
 
 def run_with_savepoint() -> Run:

@@ -21,7 +21,6 @@ from playwright.sync_api import FloatRect, Page
 from console import formats
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import job_root
 from console.health.housekeeping import store_verdicts
 from console.health.models import JobHealth
 from console.health.rules.checkpoints import SLOW
@@ -31,6 +30,7 @@ from console.pages.workers import Answer, Worker
 from runtime.core.job.lifecycle import RunAct, refusal
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import folder_of
+from tests.console.stored import job_root
 from tests.console.ui import every_page, logs, numbers, rows
 from tests.console.ui.browsing import Open
 from tests.console.ui.palette import reduce_colours

@@ -1,5 +1,6 @@
 """Behaviour of the pages in a real Chromium, with and without scripts, under a strict content security policy."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -374,29 +375,57 @@ def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:
             page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_polls_are_rarer_while_nothing_changes_and_while_the_console_is_slow(signed_in: Open, running: Run) -> None:
-    """A tab waits 50 times the duration of its last poll, so that many tabs do not overload the console."""
-    cases = [[20, 0], [20, 1], [20, 2], [20, 3], [20, 9], [300, 0], [2_000, 0]]
-    with signed_in() as page:
-        page.goto(f"/jobs/{running.job_id}/")
-        pauses = page.evaluate(
-            "(l) => import('/static/weir/polling.js').then((m) => l.map((c) => m.pause(...c)))", cases
-        )
-    assert pauses == [2_000, 2_000, 4_000, 8_000, 10_000, 15_000, 20_000]
-
-
-def test_a_reader_who_acts_sees_the_newest_state_at_once(signed_in: Open, running: Run) -> None:
-    """After two polls without a change, the next is due in 4 s."""
+def test_a_page_asks_at_the_pace_of_the_console_and_never_later(signed_in: Open, running: Run) -> None:
+    """Polls of a quiet page rested for 10 s, and of a slow console for 20 s."""
     with signed_in() as page:
         page.clock.install()
         page.goto(f"/jobs/{running.job_id}/")
-        page.route(f"**/jobs/{running.job_id}/", lambda route: route.fulfill(status=304))
-        for _ in range(2):
-            with page.expect_response(lambda r: r.status == 304, timeout=POLL_MS):
-                jump(page)
-        page.wait_for_timeout(200)
-        with page.expect_response(lambda r: r.status == 304, timeout=2_000):
-            page.keyboard.press("Shift")
+        pauses = page.evaluate(
+            "() => import('/static/weir/polling.js').then((m) => [0, 0.5, 1].map((chance) => m.pause(4_000, chance)))"
+        )
+        assert pauses == [4_000, 3_500, 3_000]
+        retries = page.evaluate(
+            "() => import('/static/weir/polling.js').then((m) => [1, 2, 3, 4, 40].map((failures) => m.retry(failures)))"
+        )
+        assert retries == [4_000, 8_000, 16_000, 20_000, 20_000]
+        page.route(
+            f"**/jobs/{running.job_id}/", lambda route: route.fulfill(status=304, headers={"X-Poll-After": "3000"})
+        )
+        for _ in range(6):  # however long nothing changes
+            with page.expect_response(lambda r: r.status == 304, timeout=5_000):
+                page.clock.fast_forward(4_000)
+            page.wait_for_timeout(100)
+            polls: list[str] = []
+            page.on("request", lambda request, polls=polls: polls.append(request.url))
+            page.clock.run_for(2_000)
+            assert polls == [], "three quarters of 3 s have not passed"
+
+
+def test_as_of_stands_beside_the_head_and_a_page_that_does_not_update_is_red(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.clock.install()
+        page.goto(f"/jobs/{running.job_id}/")
+        as_of = page.locator("#as-of")
+        expect(as_of).to_have_text(re.compile("as of (now|1 s ago)"))
+        head, mark = page.locator("h1").bounding_box(), as_of.bounding_box()
+        assert head
+        assert mark
+        assert mark["y"] < head["y"] + head["height"]
+        page.route(f"**/jobs/{running.job_id}/", lambda route: None)  # no answer, and no error yet
+        page.clock.run_for(9_000)
+        expect(as_of).to_have_text(re.compile(r"as of \d+ s ago"))
+        expect(page.locator("#lost")).to_be_hidden()
+        page.clock.run_for(8_000)
+        expect(page.locator("#lost")).to_contain_text(re.compile(r"does not answer|has not been updated for 1\d s"))
+        red = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--failed').trim()")
+        assert red
+        assert as_of.evaluate("(e) => e.classList.contains('failed')")
+        assert page.locator("#lost").evaluate("(e) => e.classList.contains('failed')")
+        page.unroute(f"**/jobs/{running.job_id}/")
+        with page.expect_response(lambda r: r.ok or r.status == 304, timeout=10_000):
+            page.clock.run_for(14_000)
+        expect(page.locator("#lost")).to_be_hidden()
+        expect(as_of).not_to_have_class(re.compile("failed"))
 
 
 def test_a_lost_console_is_said_and_old_numbers_grow_old(signed_in: Open, running: Run) -> None:

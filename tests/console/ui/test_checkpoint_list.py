@@ -57,7 +57,6 @@ def cases(job: Job) -> list[tuple[dict[str, Any], list[int]]]:
         ({"outcome": "superseded"}, [6]),
         ({"outcome": "in_progress"}, [9]),
         ({"outcome": "completed"}, [8, 7, 3, 2, 1]),
-        ({"status": "failed"}, [6, 5, 4]),
         ({"reason": "subsumed"}, [6]),
         ({"restorable": "true"}, [7, 3, 2, 1]),
         ({"restorable": "false"}, [9, 8, 6, 5, 4]),
@@ -95,7 +94,7 @@ def test_page_and_api_refuse_the_same_values_at_the_field(at_console: Client, jo
     api: APIClient = api_as(rows.operator_user("caller"))
     for name, value in (
         ("outcome", "lost"), ("slower_than", "2 parsecs"), ("slower_than", "-1"), ("larger_than", "1e9"),
-        ("run", "1.5"), ("run", "9" * 30), ("version", "9" * 12), ("triggered__gte", "yesterday"), ("reason", "x\0"),
+        ("run", "1.5"), ("run", "9" * 30), ("version", "9" * 20), ("triggered__gte", "yesterday"), ("reason", "x\0"),
         ("name", "x" * 101),
     ):  # fmt: skip
         answer = api.get(f"/api/v1/jobs/{job.pk}/checkpoints/", {name: value})

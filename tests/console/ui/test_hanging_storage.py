@@ -14,9 +14,9 @@ from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.checkpoints import timed_reads
-from console.checkpoints.storage import job_root
 from console.jobs.models import Run
 from tests.console.conftest import api_as
+from tests.console.stored import job_root
 from tests.console.ui import blocks, every_page, rows
 from tests.waiting import until
 

@@ -10,6 +10,8 @@ from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 
+from console.health.housekeeping import store_verdicts
+from console.health.models import JobHealth
 from console.jobs.models import Attempt, Job, Run
 from tests.console.ui import blocks, numbers, rows
 from tests.console.ui.browsing import Open
@@ -33,19 +35,41 @@ def test_a_run_names_its_last_restart_for_a_quarter_of_an_hour(at_console: Clien
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     restored = run.attempts.latest("token").restored_checkpoint
     assert re.search(r"Running again for [67] min \d+ s", said)
-    last = rf"Running again: slot 1 was lost [67] min \d+ s ago, {restored} restored, no records for 8\.0 s ?\."
+    last = rf"after a failure [67] min \d+ s ago: {rows.LOST}; {restored} restored, no records for 8\.0 s ?\."
     assert re.search(last, said)
     hour = timedelta(hours=1)
     run.attempts.filter(token=run.token - 1).update(ended_at=F("ended_at") - hour)
     caches["fragments"].clear()
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert re.search(r"Running again for [67] min \d+ s", said)
-    assert re.search(r"Running again: slot 1 was lost 1 h [67] min ago, .*, no records for 1 h\b", said)
+    assert re.search(rf"after a failure 1 h [67] min ago: {rows.LOST}; .*, no records for 1 h\b", said)
     run.checkpoints.filter(token=run.token).update(triggered_at=F("triggered_at") - hour)
     caches["fragments"].clear()
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "Running again" not in said
     assert "running for 3 h 12 min" in said.lower()
+
+
+def test_a_restart_loop_is_not_called_over_and_a_cause_is_whole(at_console: Client, operator: object) -> None:
+    """*Running again* stood above *Restart loop*, with the cause of the loop cut at its first colon."""
+    run, now = rows.run(rows.job()), timezone.now()
+    reason = "KeyError: 'EUR' in rates.py, line 7"
+    for token, seconds in enumerate((60, 40, 20), run.token - 3):
+        ended_at = now - timedelta(seconds=seconds)
+        Attempt.objects.create(
+            run=run, token=token, started_at=ended_at - timedelta(seconds=9), ended_at=ended_at, outcome="failed",
+            reason=reason, detail={"code": "attempt-failed", "message": reason},
+        )  # fmt: skip
+    Attempt.objects.create(run=run, token=run.token, started_at=now - timedelta(seconds=19), outcome="running")
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "Restart loop: failed 3 times in 1 min" in said
+    assert "Running again" not in said
+    assert "again for" not in said
+    store_verdicts()
+    assert "again" not in blocks.text(at_console.get("/jobs/")).partition("Lines: the last hour")[0]
+    Attempt.objects.filter(token__lt=run.token - 1).delete()
+    JobHealth.objects.all().delete()
+    assert f"Running again: after a failure 20 s ago: {reason};" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 
 
 def test_a_failed_run_on_live_data_shows_how_far_it_falls_behind(at_console: Client) -> None:

@@ -38,7 +38,7 @@ def test_a_job_whose_checkpoints_all_fail_says_so(at_console: Client, run: Run) 
     completed_ago(run, 200)
     for number in (8, 9, 10):
         rows.checkpoint(run, number, status="failed", reason="finalize_failed", detail="No space left on device")
-    text = page(at_console, run)
+    text = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "No checkpoint has completed for 3 min" in text
     assert "3 failed since then, checkpoint 10 with finalize failed: No space left on device." in text
 
@@ -47,7 +47,7 @@ def test_a_failed_savepoint_is_no_failed_checkpoint(at_console: Client, run: Run
     """An overdue checkpoint is named beside it, as the savepoint may hold it up."""
     completed_ago(run, 200)
     rows.checkpoint(run, 8, kind="savepoint", status="failed", reason="expired")
-    text = page(at_console, run)
+    text = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert "No checkpoint has completed for 3 min" in text
     assert "No checkpoint has failed since." in text
 

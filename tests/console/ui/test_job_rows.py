@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.checkpoints.models import Checkpoint
-from console.health.models import JobHealth
+from console.health.findings import Level
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from console.pages.selectors import PAGE_ROWS
@@ -38,13 +38,10 @@ WRITES: dict[str, Callable[[Run], object]] = {
     "version": lambda run: JobVersion.objects.create(job=run.job, number=2, parallelism=2, state="rejected", error={}),
     "pipeline": lambda run: Pipeline.objects.update(schema={"properties": {"input": {"title": "Folder"}}}),
     "job": lambda run: Job.objects.update(runbook="https://wiki.example/other"),
-    "verdict": lambda run: JobHealth.objects.create(
-        job=run.job, run_id=run.pk, level=2, checked_at=timezone.now(),
-        findings=[{"rule": "no-checkpoint", "since": timezone.now().isoformat()}],
-    ),
+    "verdict": lambda run: rows.health(run, Level.ATTENTION, "Checkpoints are slow."),
 }  # fmt: skip
-#: On the texts of this job: the verdict gives hysteresis, and the report has newer acknowledgements than the row.
-WITHOUT_EFFECT = {"verdict", "progress"}
+#: On the texts of this job: the report has newer acknowledgements than the row.
+WITHOUT_EFFECT = {"progress"}
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from django.utils import timezone
 from console import formats
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.health.housekeeping import store_verdicts
 from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
@@ -87,6 +88,7 @@ def running(db: None) -> Run:
 
 
 def test_lists_do_not_load_what_they_do_not_draw(at_console: Client, running: Run) -> None:
+    store_verdicts()  # else a page judges the run itself
     with CaptureQueriesContext(connection) as counted:
         at_console.get("/jobs/")
         at_console.get(f"/jobs/{running.job_id}/", headers=POLL)
@@ -131,6 +133,7 @@ def test_pages_take_few_queries(at_console: Client, running: Run, path: str, mos
     assert newest is not None
     assert savepoint is not None
     rows.operation(running.job, "start")
+    store_verdicts()  # else a page judges the run itself
     at = path.format(job=running.job_id, run=running.pk, checkpoint=newest.pk, savepoint=savepoint.pk, oldest=oldest.pk)
     with CaptureQueriesContext(connection) as counted:
         assert at_console.get(at).status_code == 200
@@ -211,7 +214,7 @@ def test_a_poll_brings_the_same_blocks_as_the_page(at_console: Client, running: 
 
 def test_the_page_polls_while_the_run_lives(at_console: Client, running: Run) -> None:
     page = at_console.get(f"/jobs/{running.job_id}/").content.decode()
-    assert f'hx-get="/jobs/{running.job_id}/" hx-trigger="every 2s, wake"' in page
+    assert f'hx-get="/jobs/{running.job_id}/" hx-trigger="poll"' in page
 
 
 def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
@@ -249,6 +252,45 @@ def test_a_rejected_version_says_what_is_wrong_and_where(at_console: Client) -> 
     assert "Version 1 was rejected, window: parallelism must lie between 1 and 128" in said
 
 
+@pytest.mark.parametrize(
+    ("region", "sentence"),
+    [
+        (
+            {"slots": 1},
+            "After a failure a slot restarts alone, and the others run on: no step sends rows to another slot.",
+        ),
+        (
+            {"slots": 2, "source": "words", "target": "counts"},
+            "After a failure all slots restart together: words sends rows to counts in other slots.",
+        ),
+        (
+            {"slots": 2, "source": "words", "target": "counts", "reason": "unnumbered-rows"},
+            (
+                "words sends rows to counts in other slots, and its rows have no numbers, as its source or a "
+                "step before it may not repeat them."
+            ),
+        ),
+        (
+            {"slots": 2, "source": "words", "target": "counts", "reason": "feeds-restarted", "kept": ["counts", "out"]},
+            "in part: counts, out keep state in the slots that have not failed, and drop rows that are repeated.",
+        ),
+        ({"slots": 2, "source": "out"}, "After a failure all slots restart together: out restarts all its subtasks."),
+        (None, ""),
+    ],
+)
+def test_a_running_job_says_what_a_failure_restarts(
+    at_console: Client, running: Run, region: dict[str, Any] | None, sentence: str
+) -> None:
+    """S4-44: before it happens, and why."""
+    live = running.live or {}
+    assert len(live["slots"]) == 2
+    running.live = {**live, "region": region}
+    running.save()
+    text = blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+    assert sentence in text
+    assert ("After a failure" in text) == bool(sentence)
+
+
 def test_a_run_that_waits_for_slots_says_for_what(at_console: Client) -> None:
     slots = {"wanted": 3, "there": 1, "held_by": "held by flights (4); the cluster has 6 cores on 3 workers"}
     run = rows.run(rows.job(), "waiting", live={"waiting": slots, "restarts": 0}, live_at=timezone.now())
@@ -268,7 +310,7 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     rows.checkpoint(run, 40)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert (
-        f"Why run {run.pk} failed final division by zero Not restarted: a restart would repeat this error. "
+        f"Why run {run.pk} failed final Incident division by zero Not restarted: a restart would repeat this error. "
         "The run had restarted 1 time; its limit is 10 without a completed checkpoint in between." in said
     )
     assert "Operator sessions" in said
@@ -411,13 +453,13 @@ def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client)
     assert "Expired: window (1) was silent" in blocks.text(at_console.get(f"/checkpoints/{before.pk}/"))
 
 
-def test_a_checkpoint_under_way_is_polled_until_it_ends(at_console: Client) -> None:
+def test_a_checkpoint_is_polled_after_its_end_too(at_console: Client) -> None:
     checkpoint = rows.checkpoint(rows.run(rows.job()), 9, status="in_progress")
     path = f"/checkpoints/{checkpoint.pk}/"
     assert "hx-get" in at_console.get(path).content.decode()
     assert at_console.get(path, headers=POLL).status_code == 200
     Checkpoint.objects.filter(pk=checkpoint.pk).update(status="completed", completed_at=timezone.now())
-    assert at_console.get(path, headers=POLL).status_code == 286
+    assert at_console.get(path, headers=POLL).status_code == 200
 
 
 def test_a_review_is_shown_with_its_reviewer(at_console: Client, operator: User) -> None:

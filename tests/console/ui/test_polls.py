@@ -1,8 +1,9 @@
 """Polls: nothing is rendered when nothing was written, only changed blocks are sent, and answers are compressed."""
 
 import gzip
+import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,8 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import NEEDS_REVIEW, Checkpoint
+from console.health.findings import Level
+from console.health.models import JobHealth
 from console.jobs.models import JobVersion, Run
 from console.metrics.models import SubtaskMetrics
 from console.operations.models import Operation, Schedule, Verification
@@ -157,10 +160,71 @@ def test_pages_of_subtasks_reviews_schedules_checks_and_versions_follow_their_ro
         Verification.objects.create(checkpoint=savepoint, operation=check, manifest_sha256="", files=files)
 
     changes = changed_blocks(at_console, f"/checkpoints/{savepoint.pk}/evidence/", end_check)
-    assert changes == (286, {"verify", "verification", "files"})
+    assert changes == (200, {"verify", "verification", "files"})
     version = JobVersion.objects.create(job=job, number=2, parallelism=2, state="compiling")
     ready = partial(JobVersion.objects.filter(pk=version.pk).update, state="ready", graph=run.version.graph)
     assert changed_blocks(at_console, f"{path}versions/", ready) == (200, {"versions"})
+
+
+def test_no_page_stops_asking_and_each_answer_names_a_pause_of_at_most_four_seconds(
+    at_console: Client, running: Run
+) -> None:
+    """Pages of what had ended stopped for good, and showed nothing of a later review, restore or run."""
+    for path in (*paths(running), *every_page.pages_of_other_states().values()):
+        page = at_console.get(path)
+        first = re.search(rb'data-poll="(\d+)"', page.content)
+        assert first is not None, path
+        answer = at_console.get(path, headers=AJAX)
+        assert answer.status_code != 286, path
+        unchanged = at_console.get(path, headers={**AJAX, "If-None-Match": answer["ETag"]})
+        for pause_ms in (first[1], answer["X-Poll-After"], unchanged["X-Poll-After"]):
+            assert 2_000 <= int(pause_ms) <= 4_000, path
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_of_a_run_and_the_list_follow_the_verdict(at_console: Client, still: None) -> None:
+    run = rows.run(rows.job())
+    for path, words in ((f"/runs/{run.pk}/", "Running, needs attention"), ("/jobs/", "no records from flights for")):
+        verdict = rows.health(run, Level.OK, "")
+        tag = at_console.get(path, headers=AJAX)["ETag"]
+        silent = [["flights", "flights", (timezone.now() - timedelta(minutes=2)).isoformat()]]
+        level = Level.ATTENTION if "needs" in words else Level.OK
+        JobHealth.objects.update(level=level, silent_inputs=silent)
+        answer = at_console.get(path, headers={**AJAX, "If-None-Match": tag})
+        assert answer.status_code == 200, path
+        assert words in blocks.text(answer)
+        verdict.delete()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_list_is_rendered_once_for_the_reports_of_an_interval(at_console: Client, still: None) -> None:
+    """Each report of a job master, one a second, made the answer to each poll a full list."""
+    begin = datetime.fromtimestamp(timezone.now().timestamp() // 5 * 5, UTC)
+    run = rows.run(rows.job(), live_at=begin)
+    tag = at_console.get("/jobs/", headers=AJAX)["ETag"]
+
+    def status() -> int:
+        return at_console.get("/jobs/", headers={**AJAX, "If-None-Match": tag}).status_code
+
+    Run.objects.update(live=rows.live(acknowledged=3), live_at=begin + timedelta(seconds=4), lease_beat=9)
+    assert status() == 304
+    for changes in ({"live_at": begin + timedelta(seconds=5)}, {"live_at": begin, "state": "restarting"}):
+        Run.objects.update(**changes)
+        assert status() == 200, changes
+    Run.objects.update(state=run.state)
+    assert status() == 304
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_of_an_ended_operation_shows_that_its_run_fails_later(at_console: Client, still: None) -> None:
+    run = rows.run(rows.job())
+    operation = rows.operation(run.job, "start", run=run, phase="run running", result={"run": run.pk})
+    path = f"/operations/{operation.pk}/"
+    tag = at_console.get(path, headers=AJAX)["ETag"]
+    Run.objects.update(state="failed", ended_at=timezone.now(), failure={"code": "x", "message": "the disk is full"})
+    answer = at_console.get(path, headers={**AJAX, "If-None-Match": tag})
+    assert answer.status_code == 200
+    assert "Failed" in blocks.text(answer)
 
 
 def test_the_page_of_a_job_that_has_ended_goes_on_asking_and_gets_nothing(at_console: Client, running: Run) -> None:

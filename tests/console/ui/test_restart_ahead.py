@@ -78,7 +78,6 @@ def test_a_restart_that_takes_longer_than_before_shows_the_usual_time(at_console
 @pytest.mark.parametrize(
     ("changes", "step"),
     [
-        ({"state": "queued"}, "waiting for a worker"),
         ({"state": "waiting", "live": {"waiting": {"wanted": 2, "there": 1}}}, "waiting for slots: 1 of 2 available"),
         ({"live": {"slots": [{"index": 0}], "deploying_ms": 9}}, "slots: 1 of 2 connected"),
         (
@@ -86,7 +85,6 @@ def test_a_restart_that_takes_longer_than_before_shows_the_usual_time(at_console
             "operators and restore: 1 of 2 slots deployed",
         ),
         ({"live": {"parallelism": 2}}, "Spark and slots"),
-        ({"live": {"launch": {"step": "spark", "wanted": 2, "there": 0}}}, "Spark"),
         ({"live": {"launch": {"step": "slots", "wanted": 2, "there": 1}}}, "slots: 1 of 2 connected"),
     ],
 )
@@ -99,6 +97,33 @@ def test_a_restart_names_the_step_that_is_under_way(
     said = head(at_console, restarting)
     assert f"; now: {step};" in said
     assert "Restarts from checkpoint 6, 2 min" in said, "recorded by the attempt: checkpoint 7 was damaged"
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "step"),
+    [
+        ({"state": "queued"}, "failed", "waiting for a worker"),
+        ({"live": {"launch": {"step": "spark", "wanted": 2, "there": 0}}}, "failed", "Spark"),
+        ({}, "lost", "job master and inputs"),
+        ({}, "released", "job master and inputs"),
+    ],
+)
+def test_a_restart_with_a_new_spark_application_is_not_as_short_as_those_within_one(
+    at_console: Client, restarting: Run, changes: dict[str, Any], outcome: str, step: str
+) -> None:
+    """*usually 8.1 s* stood where a new application had to start, which took half a minute."""
+    Attempt.objects.filter(token=2).update(outcome=outcome)
+    Run.objects.update(**{"live_at": timezone.now(), **changes})
+    said = head(at_console, restarting)
+    assert f"; now: {step}" in said
+    assert "running in about" not in said
+    assert "usually" not in said
+
+
+def test_enough_slots_are_not_waited_for(at_console: Client, restarting: Run) -> None:
+    Run.objects.update(live_at=timezone.now(), state="waiting", live={"waiting": {"wanted": 2, "there": 4}})
+    assert "now: slots;" in head(at_console, restarting)
+    assert "4 of 2" not in head(at_console, restarting)
 
 
 def test_a_restart_after_a_delay_names_its_begin(at_console: Client, restarting: Run) -> None:

@@ -11,7 +11,6 @@ from pytest_django.fixtures import Settings
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import run_progress
-from console.checkpoints.storage import job_root
 from console.jobs.models import Attempt, Job, JobVersion, Run
 from console.metrics.models import WHOLE_RUN, Metrics, SubtaskMetrics
 from console.operations.models import Operation, Verification
@@ -19,7 +18,7 @@ from console.pages.restore_points import oldest_restorable, read_restore_point
 from console.ui.live import job_rows
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from tests.console import graphs
-from tests.console.stored import store
+from tests.console.stored import job_root, store
 from tests.console.ui import blocks, rows
 
 PLAN = {"HX-Request": "true", "HX-Target": "plan"}  #: a script asks for the plan of another choice
@@ -337,14 +336,14 @@ def test_a_restore_has_an_expected_time_with_its_spread(at_console: Client, stop
         rows.operation(stopped.job, kind, created_at=begun, ended_at=begun + timedelta(seconds=seconds))
 
     ended("start", 9)
-    assert "Expected time until the run is running: 9.0 s ; as the last start of this job." in blocks.text(
+    assert "Expected time until the run is running: 9.0 s; as the last start of this job." in blocks.text(
         at_console.get(path, query)
     )
     for seconds in (4, 6, 14):
         ended("restore", seconds)
     said = blocks.text(at_console.get(path, query))
     assert "Expected time of the stop" not in said, "no run ends"
-    assert "until the run is running: 6.0 s ; the last 3 restores of this job took 4.0 s to 14 s." in said
+    assert "until the run is running: 6.0 s; the last 3 restores of this job took 4.0 s to 14 s." in said
 
 
 def test_snapshots_have_absolute_times_and_are_found_by_name_and_number(at_console: Client, stopped: Run) -> None:

@@ -15,10 +15,6 @@ from tests.console.ui import blocks, rows
 from tests.console.ui.browsing import Open
 
 
-def test_home_leads_to_the_jobs(at_console: Client) -> None:
-    assert at_console.get("/").headers["Location"] == "/jobs/"
-
-
 def test_signing_in_leads_where_one_wanted_to_go(stranger: Client, operator: User) -> None:
     credentials = {"username": "operator", "password": "a-river-runs", "next": "/operations/"}
     response = stranger.post("/login/", credentials)

@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.health.findings import Level
-from console.health.models import JobHealth
 from console.metrics.models import Metrics
 from tests.console.ui import rows
 
@@ -34,10 +33,7 @@ def test_jobs_have_the_filters_of_their_page(at_console: Client) -> None:
 def test_jobs_have_their_health_newest_checkpoint_and_rates(at_console: Client) -> None:
     run = rows.run(rows.job("alpha"), live=rows.live())
     rows.checkpoint(run, 7)
-    JobHealth.objects.create(
-        job=run.job, run_id=run.pk, level=Level.ATTENTION, findings=[{"rule": "slow"}],
-        sentence="Checkpoints take 38 s.", recovery_at=run.created_at, checked_at=timezone.now(),
-    )  # fmt: skip
+    rows.health(run, Level.ATTENTION, "Checkpoints take 38 s.", recovery_at=run.created_at)
     rows.job("beta")
     alpha, beta = read(at_console, "/jobs.csv")
     assert (alpha["health"], alpha["finding"]) == ("attention", "Checkpoints take 38 s.")
@@ -51,7 +47,8 @@ def test_jobs_have_their_health_newest_checkpoint_and_rates(at_console: Client) 
     assert alpha["lag_ms"] == ""
     assert line.lag_ms is None
     Metrics.objects.create(
-        step_s=5, run_id=run.pk, at=timezone.now(), operator="", token=run.token, span_ms=5_000, event_lag_ms=1_900,
+        step_s=5, run_id=run.pk, at=timezone.now(), operator="", token=run.token, span_ms=5_000,
+        processing_lag_ms=1_900,
         records_in=0, records_out=0, bytes_in=0, bytes_out=0,
     )  # fmt: skip
     assert read(at_console, "/jobs.csv")[0]["lag_ms"] == "1900"

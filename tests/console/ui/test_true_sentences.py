@@ -161,6 +161,32 @@ def test_a_cancel_says_what_is_lost_of_this_run(at_console: Client) -> None:
     assert "The output from there to savepoint 9 is then written a second time." in said
 
 
+def test_a_cancel_of_a_run_that_is_being_restored_names_the_snapshot_that_stays(at_console: Client) -> None:
+    """The page said that its state cannot be restored: the snapshot that it restores can be."""
+    first = rows.run(rows.job(), "stopped")
+    run = rows.run(first.job, "starting", restore_checkpoint=rows.checkpoint(first, 7, "stop"))
+    path = f"/jobs/{run.job_id}/cancel/"
+    said = blocks.text(at_console.get(path))
+    assert "This run has completed no checkpoint: its output is not committed." in said
+    assert "The state that it restored is that of savepoint 7, which stays: a later restore can begin from it" in said
+    assert "cannot be restored" not in said
+    Checkpoint.objects.update(discarded_at=timezone.now())
+    assert "savepoint 7, whose files were discarded." in blocks.text(at_console.get(path))
+    Run.objects.filter(pk=run.pk).update(restore_checkpoint=None, restore_path="/moved/savepoint-7")
+    assert "The savepoint that it restored stays in its folder." in blocks.text(at_console.get(path))
+
+
+def test_an_aborted_checkpoint_has_one_outcome_on_page_and_rest(at_console: Client) -> None:
+    """REST had a second field, the status, which called it failed."""
+    run = rows.run(rows.job(), "canceled")
+    row = rows.checkpoint(run, 2, status="failed", reason="suspended")
+    assert "Aborted" in blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
+    over_rest = at_console.get(f"/api/v1/checkpoints/{row.pk}/").json()
+    assert over_rest["outcome"] == "aborted"
+    assert "failed" not in over_rest.values()
+    assert at_console.get(f"/api/v1/jobs/{run.job_id}/checkpoints/?outcome=failed").json()["results"] == []
+
+
 def test_checkpoints_of_an_earlier_run_are_not_this_run_s_progress(at_console: Client) -> None:
     job = rows.job()
     rows.checkpoint(rows.run(job, "stopped"), 7)

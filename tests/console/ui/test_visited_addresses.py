@@ -6,6 +6,7 @@ from django.test import Client
 from django.urls import URLPattern, resolve, reverse
 
 from console.accounts.models import ApiToken, User
+from console.incidents.models import Incident
 from console.jobs.models import Run
 from console.operations.models import Operation
 from console.ui.urls import urlpatterns
@@ -25,6 +26,7 @@ def example(pattern: URLPattern, run: Run) -> str:
         "runs": run.pk,
         "checkpoints": checkpoint.pk,
         "state-queries": checkpoint.state_queries.get(state="succeeded").pk,
+        "incidents": Incident.objects.latest("pk").pk,
         "operations": Operation.objects.latest("created_at").pk,
         "tokens": ApiToken.objects.latest("pk").pk,
     }

@@ -24,7 +24,7 @@ from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.operators.sink import SinkOperator
 from runtime.ports import Sink, StageFolders
-from tests.contracts.sinks.kills import Kill, WatchedSink
+from tests.contracts.sinks.kills import RELEASE_FILE, Kill, WatchedSink
 from tests.contracts.sinks.run_files import FileRunStore
 from tests.jobs.numbers import Numbers
 
@@ -42,7 +42,6 @@ SCHEMA: Final = pa.schema(
 )
 SINK: Final = OperatorId("out")
 EARLY_SOURCE: Final = OperatorId("early")
-RELEASE_FILE: Final = "released"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class JobSpec:
     window: str = ""
     fraction: float = 0.5
     parallelism: int = 2
-    outages: int = 0
+    outages: int = 0  #: commits that fail; behind the last one the source hurries
     overlapping: int = 1  #: checkpoints at a time
     waits: bool = False  #: gives single rows, a few for each checkpoint, until a test calls `release`
     attempts: int = 5  #: restarts before the job fails
@@ -91,7 +90,7 @@ def compiled(spec: JobSpec, kill: Kill) -> CompiledJob:
         batch = {"": 50, "away": 5}.get(spec.window, 2)
         source = Numbers(
             total=ROWS_PER_SPLIT, splits=SPLITS, batch=batch, keys=KEYS,
-            slow_until=str(spec.folder / RELEASE_FILE), polls_per_row=6 if spec.waits or dies else 0,
+            slow_until=str(spec.folder / RELEASE_FILE), hurry=20, polls_per_row=6 if spec.waits or dies else 0,
             fast_rows=0 if spec.waits else ROWS_PER_SPLIT // 2,
         )  # fmt: skip
         rows = flow.source("numbers", source).map_batches("rows", no_rows if spec.drops_rows else rows_of)

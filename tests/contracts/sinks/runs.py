@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from tests.contracts.sinks.job_process import RELEASE_FILE, TOTAL, JobSpec
+from tests.contracts.sinks.job_process import TOTAL, JobSpec
+from tests.contracts.sinks.kills import RELEASE_FILE
 from tests.contracts.sinks.processes import JobProcess, run, running
 from tests.contracts.sinks.run_files import failed_checkpoints_in, newest_checkpoint_in
 from tests.contracts.sinks.targets import Target

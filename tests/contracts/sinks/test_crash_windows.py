@@ -40,7 +40,7 @@ WINDOWS: Final = {
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_process_killed_at_a_window_is_taken_over_exactly(target: Target, window: str) -> None:
-    """S1-05, S1-06, S1-23, S1-48: SIGKILL, then another parallelism takes over, with commits pending."""
+    """S1-06, S1-51: SIGKILL, then another parallelism takes over, with commits pending."""
     name, fraction = WINDOWS[window]
     assert run(spec_of(target, name, fraction)) == -signal.SIGKILL, log_of(target)
     assert checkpoints_in(target.place.job / "run") >= 2

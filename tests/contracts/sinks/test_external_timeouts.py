@@ -19,7 +19,7 @@ LOSSES: Final = [(kind, name) for kind in TARGETS for name, pattern in kind.expi
 
 @pytest.mark.parametrize("kind", HARMLESS, ids=lambda kind: kind.__name__)
 def test_rows_survive_what_the_server_ends(new_target: NewTarget, tmp_path: Path, kind: type[Target]) -> None:
-    """S1-54: rows of a session that is gone are written again, and a commit in doubt is repeated."""
+    """S1-03: rows of a session that is gone are written again, and a commit in doubt is repeated."""
     target = new_target(kind, tmp_path)
     with running(replace(spec_of(target), waits=True)) as job:
         for name, pattern in kind.expiries.items():
@@ -35,7 +35,7 @@ def test_rows_survive_what_the_server_ends(new_target: NewTarget, tmp_path: Path
 def test_prepared_rows_that_the_server_drops_end_the_job_by_name(
     new_target: NewTarget, tmp_path: Path, kind: type[Target], name: str
 ) -> None:
-    """S1-52: never lost in silence; the error names connector, object and remedy."""
+    """Never lost in silence; the error names connector, object and remedy."""
     target = new_target(kind, tmp_path)
     with failing_job(target, kind.expiries[name], attempts=1):
         target.expire(name)

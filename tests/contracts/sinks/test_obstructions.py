@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_an_obstructed_target_gets_every_row_once_when_it_is_free_again(
     new_target: NewTarget, disk: Path, kind: type[Target], obstruction: str
 ) -> None:
-    """S1-54: the failure is named while the obstruction lasts; the job then goes on by itself."""
+    """S1-04: the failure is named while the obstruction lasts; the job then goes on by itself."""
     target = new_target(kind, disk)
     spec = replace(spec_of(target), waits=True, attempts=1_000)
     with running(spec) as job:
@@ -46,7 +46,7 @@ def test_an_obstructed_target_gets_every_row_once_when_it_is_free_again(
 def test_a_refusal_ends_the_job_by_name_and_the_job_goes_on_when_it_is_mended(
     new_target: NewTarget, tmp_path: Path, kind: type[Target], refusal: str
 ) -> None:
-    """S1-54: a person must act; neither restarts nor time mend the cause."""
+    """S1-04: a person must act; neither restarts nor time mend the cause."""
     target = new_target(kind, tmp_path)
     with failing_job(target, target.refusals[refusal], attempts=1_000) as stack:
         stack.enter_context(target.obstructed(refusal))
@@ -57,7 +57,7 @@ def test_a_refusal_ends_the_job_by_name_and_the_job_goes_on_when_it_is_mended(
 def test_a_target_that_is_deleted_under_a_running_job_ends_it_by_name(
     new_target: NewTarget, tmp_path: Path, kind: type[Target]
 ) -> None:
-    """S1-54: a sink neither goes on into an empty target nor waits for ever."""
+    """S1-04: a sink neither goes on into an empty target nor waits for ever."""
     target = new_target(kind, tmp_path)
     with failing_job(target, target.on_deletion):
         target.delete()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_savepoint_restored_twice_shows_its_rows_once(target: Target) -> None:
-    """S1-05, S1-52: output that was pending or in progress is published by the first run; the second adds no row.
+    """S1-06, S1-51, S1-52: the first run publishes output that was pending or in progress; the second adds no row.
 
     Both runs read further rows and drop them before the sink: a restore repeats them by design.
     """

@@ -41,7 +41,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_slow_target_delays_checkpoints_and_gets_every_row_once(
     new_target: NewTarget, disk: Path, kind: type[Target]
 ) -> None:
-    """S1-54: a checkpoint that takes too long expires as declared; output that was prepared rides on."""
+    """S1-40: a checkpoint that takes too long expires as declared; output that was prepared rides on."""
     target = new_target(kind, disk)
     timeout_ms = TIMEOUT_MS if target.prepares_there else LONGER_TIMEOUT_MS
     spec = replace(spec_of(target), waits=True, attempts=0, timeout_ms=timeout_ms)

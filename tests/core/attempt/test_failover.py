@@ -2,7 +2,7 @@
 
 from runtime.core.attempt.failover import Failover, GiveUp, Restart
 from runtime.core.attempt.result import AttemptFailed
-from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay
+from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE, ExponentialDelay, FixedDelay
 
 
 def test_failures_that_the_strategy_counts_are_recorded_with_the_attempt() -> None:
@@ -11,6 +11,17 @@ def test_failures_that_the_strategy_counts_are_recorded_with_the_attempt() -> No
     decided = [failover.decide(lost, 0, 0.5) for _ in range(3)]
     assert [type(each) for each in decided] == [Restart, Restart, GiveUp]
     assert [each.failure["failures"] for each in decided] == [1, 2, 3]
+
+
+def test_rows_that_were_not_repeated_count_as_no_failure() -> None:
+    """The failure before them counts. A job with a single restart failed by two failures."""
+    failover = Failover(FixedDelay(attempts=1, delay_ms=500), ExponentialDelay())
+    lost, repeats_not = AttemptFailed("slot 1 was lost"), AttemptFailed("other rows", code=ROWS_NOT_REPEATED_CODE)
+    first, second, third = (failover.decide(failed, 0, 0.5) for failed in (lost, repeats_not, lost))
+    assert isinstance(first, Restart)
+    assert isinstance(second, Restart)
+    assert (second.delay_ms, "failures" in second.failure) == (0, False)
+    assert isinstance(third, GiveUp)
 
 
 def test_the_log_of_a_lost_slot_is_recorded_with_the_attempt() -> None:

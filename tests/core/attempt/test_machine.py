@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.core.attempt import effects, events
+from runtime.core.attempt.failover_regions import FailoverRules
 from runtime.core.attempt.machine import AttemptMachine, AttemptSettings
 from runtime.core.attempt.result import (
     AttemptFailed,
@@ -18,13 +19,15 @@ from runtime.core.attempt.result import (
 )
 from runtime.core.checkpoint.effects import CompleteOperation, IssueId, NotifyCompleted, ReportCheckpoint, StoreManifest
 from runtime.core.checkpoint.events import IdIssued, IdUnavailable, ManifestRecorded, Ticked, TriggerFailed
-from runtime.core.job.graph import JobGraph
+from runtime.core.job.graph import JobGraph, Role
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import RunEvent
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.control import (
     Acknowledgement,
     BuildSideRead,
+    HistoryRead,
+    LiveOpened,
     LogicFinished,
     ProbeSideOpened,
     SubtaskEnded,
@@ -44,6 +47,7 @@ SETTINGS = AttemptSettings(
     start_timeout_ms=5_000,
     heartbeat_timeout_ms=2_000,
     metadata_timeout_ms=9_000,
+    rules=FailoverRules(),
 )
 Effects = list[effects.AttemptEffect]
 
@@ -171,6 +175,14 @@ def test_the_probe_side_opens_when_every_subtask_has_read_its_build_side() -> No
     first, second = (SubtaskId(OperatorId("j"), index) for index in (0, 1))
     assert run.handle(events.ReportReceived(1, first, BuildSideRead())) == []
     assert run.handle(events.ReportReceived(1, second, BuildSideRead())) == [ProbeSideOpened(OperatorId("j"))]
+
+
+def test_the_live_part_opens_when_every_subtask_has_read_the_history() -> None:
+    run = Run()
+    name = next(operator.uid for operator in GRAPH.operators if operator.role is Role.SOURCE)
+    first, second = (SubtaskId(name, index) for index in (0, 1))
+    assert run.handle(events.ReportReceived(1, first, HistoryRead())) == []
+    assert run.handle(events.ReportReceived(1, second, HistoryRead())) == [LiveOpened(name)]
 
 
 # ---------------------------------------------------------------- the first result

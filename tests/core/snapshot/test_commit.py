@@ -18,7 +18,7 @@ from tests.core.builders import SNAPSHOT, manifest
 def test_a_permit_names_the_recorded_checkpoint_and_the_attempt_that_uses_it() -> None:
     """S0-31."""
     permit = permit_for_manifest(manifest({"a": [SNAPSHOT]}, checkpoint=4, token=2), Token(5))
-    assert permit == CommitPermit("job", Token(5), CheckpointId(4))
+    assert permit == CommitPermit("job", Token(5), CheckpointId(4), taken_by=Token(2))
 
 
 def test_nobody_gets_a_permit_for_the_manifest_of_a_newer_attempt() -> None:
@@ -41,7 +41,9 @@ def test_every_committable_is_owed_also_of_finished_operators() -> None:
 
 def test_a_slot_gets_its_permit_from_the_word_of_its_own_master() -> None:
     """The connection is fenced by the attempt token, so the word is that of the attempt."""
-    assert permit_from_master("job", Token(2), CheckpointId(4)) == CommitPermit("job", Token(2), CheckpointId(4))
+    assert permit_from_master("job", Token(2), CheckpointId(4)) == CommitPermit(
+        "job", Token(2), CheckpointId(4), Token(2)
+    )
 
 
 def test_a_savepoint_owes_no_more_what_a_later_checkpoint_of_its_attempt_does_not_name() -> None:

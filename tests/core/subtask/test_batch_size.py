@@ -1,12 +1,12 @@
 """How many rows a source is asked for: steps of a clock that the test moves."""
 
 from random import Random
+from typing import Final
 
 import pytest
 
 from runtime.core.subtask.batch_size import (
     GROWTH_DIVISOR,
-    INITIAL_BATCH_ROWS,
     MAX_BATCH_ROWS,
     MAX_COALESCED_BYTES,
     MAX_COALESCED_ROWS,
@@ -18,41 +18,67 @@ from runtime.core.subtask.batch_size import (
     is_more_wanted,
 )
 
+GROWN: Final = 8_192  #: rows that a source is asked for when a test begins
+
+
+def grown() -> BatchSize:
+    size = BatchSize()
+    size.rows = GROWN
+    return size
+
 
 def after(*took_ms: float, rows: int | None = None) -> int:
     """The size after batches that each took so long; each was as large as it was asked for, or `rows`."""
-    size, now = BatchSize(), 0.0
+    size, now = grown(), 0.0
     for ms in (*took_ms, 0.0):
         size.on_batch(size.rows if rows is None else rows, now)
         now += ms
     return size.rows
 
 
-def test_it_begins_in_the_middle() -> None:
-    assert MIN_BATCH_ROWS < after() == INITIAL_BATCH_ROWS < MAX_BATCH_ROWS
+@pytest.mark.parametrize("hops", [1, 3, 6])
+@pytest.mark.parametrize("ms_per_row", [12.5, 125.0, 1_250.0])
+def test_a_slow_step_is_noticed_before_many_rows_are_sent(hops: int, ms_per_row: float) -> None:
+    """Each subtask before the slow step takes a batch at once; then a batch is taken when the slow one is done."""
+    size, now, free_at = BatchSize(), 0.0, [0.0]
+    for number in range(60):
+        size.on_batch(size.rows, now)
+        free_at.append(max(now, free_at[-1]) + size.rows * ms_per_row)
+        now = max(now + 1.0, free_at[max(0, number + 1 - hops)])
+        assert free_at[-1] - now <= 700 + 3 * hops * ms_per_row
 
 
 def test_batches_that_take_long_shrink_down_to_a_least_size() -> None:
-    assert after(51.0) == INITIAL_BATCH_ROWS * 3 // 4
-    assert after(101.0) == INITIAL_BATCH_ROWS // 2
-    assert after(101.0, 101.0) == INITIAL_BATCH_ROWS // 4
+    assert after(51.0, 51.0) == GROWN * 3 // 4
+    assert after(101.0, 101.0) == GROWN // 2
+    assert after(101.0, 101.0, 101.0) == GROWN // 4
     assert after(*[1_000.0] * 30) == MIN_BATCH_ROWS
 
 
-def test_batches_that_take_no_time_are_doubled_up_to_a_most_size() -> None:
-    assert after(9.0) == INITIAL_BATCH_ROWS * 2
+def test_batches_that_take_little_time_double_the_size_up_to_a_most_size() -> None:
+    assert after(24.0, 24.0) == GROWN
+    assert after(*[24.0] * 3) == after(*[24.0] * 5) == GROWN * 2
+    assert after(*[24.0] * 6) == GROWN * 4
     assert after(*[1.0] * 30) == MAX_BATCH_ROWS
 
 
+def test_a_batch_with_fewer_rows_than_requested_only_delays_the_doubling() -> None:
+    """Parts of a file end with such a batch: the size would stay at a quarter of its limit for ever."""
+    size = grown()
+    for number, rows in enumerate((GROWN, GROWN, GROWN // 2, GROWN, GROWN)):
+        size.on_batch(rows, float(number))
+    assert size.rows == GROWN * 2
+
+
 def test_in_between_they_grow_little_by_little() -> None:
-    assert after(10.0) == after(50.0) == INITIAL_BATCH_ROWS + INITIAL_BATCH_ROWS // GROWTH_DIVISOR
-    assert after(30.0, rows=INITIAL_BATCH_ROWS - 1) == INITIAL_BATCH_ROWS
+    assert after(25.0) == after(50.0) == GROWN + GROWN // GROWTH_DIVISOR
+    assert after(30.0, rows=GROWN - 1) == GROWN
 
 
 @pytest.mark.parametrize("beside_ms", [0, 5, 15, 30, 45])
 def test_batches_that_take_long_once_a_second_do_not_stay_small(beside_ms: float) -> None:
     """Where a slot's other work alone takes a while, no batch comes so soon that the size doubled again."""
-    size, now, rows, captured = BatchSize(), 0.0, 0, 0.0
+    size, now, rows, captured = grown(), 0.0, 0, 0.0
     while now < 60_000:
         size.on_batch(size.rows, now)
         rows += size.rows
@@ -63,7 +89,7 @@ def test_batches_that_take_long_once_a_second_do_not_stay_small(beside_ms: float
 
 
 def test_a_source_that_gives_less_than_it_may_is_not_asked_for_more() -> None:
-    assert after(1.0, 1.0, 1.0, rows=INITIAL_BATCH_ROWS - 1) == INITIAL_BATCH_ROWS
+    assert after(1.0, 1.0, 1.0, rows=GROWN - 1) == GROWN
 
 
 @pytest.mark.parametrize("hiccups_per_s", [2, 8])
@@ -79,29 +105,29 @@ def test_hiccups_of_the_machine_do_not_make_batches_small(hiccups_per_s: int) ->
 
 
 def test_a_second_slow_batch_shrinks_the_size() -> None:
-    grown = after(20.0)
-    assert after(20.0, 60.0) == grown
-    assert after(20.0, 60.0, 60.0) == grown * 3 // 4
-    assert after(20.0, 60.0, 20.0, 60.0) == grown + grown // GROWTH_DIVISOR
+    rows = after(30.0)
+    assert after(30.0, 60.0) == rows
+    assert after(30.0, 60.0, 60.0) == rows * 3 // 4
+    assert after(30.0, 60.0, 30.0, 60.0) == rows + rows // GROWTH_DIVISOR
 
 
 def test_small_batches_that_take_long_shrink_as_they_are() -> None:
     """A file that comes in pieces of a thousand rows is not asked for fewer by being asked for half of 8,192."""
-    assert after(120.0, rows=1_000) == 500
+    assert after(120.0, 120.0, rows=1_000) == 500
 
 
 def test_the_time_in_which_there_was_nothing_to_read_does_not_count() -> None:
-    size = BatchSize()
+    size = grown()
     size.on_batch(size.rows, 0.0)
     size.on_gap()
     size.on_batch(size.rows, 500.0)
-    assert size.rows == INITIAL_BATCH_ROWS
+    assert size.rows == GROWN
 
 
 @pytest.mark.parametrize("ms_per_row", [0.0001, 0.001, 0.003, 0.1])
 def test_it_settles_where_a_batch_takes_a_short_time(ms_per_row: float) -> None:
     size, now = BatchSize(), 0.0
-    for _ in range(40):
+    for _ in range(80):
         size.on_batch(size.rows, now)
         now += size.rows * ms_per_row
     took_ms = size.rows * ms_per_row

@@ -52,8 +52,8 @@ class Reader:
     """A subtask that reads ONE and OTHER at a speed, and the credit that their senders have."""
 
     def __init__(self, *channels: ChannelId) -> None:
-        self.grants = ReceiverWindow(channels, FlowControl(400, 1_000, 50, in_flight_ms=100, measured_ms=10))
-        self.credit = dict.fromkeys(channels, 400)
+        self.grants = ReceiverWindow(channels, FlowControl(1_000, 50, in_flight_ms=100, measured_ms=10))
+        self.credit = dict.fromkeys(channels, 50)
         self.now = 0.0
 
     def reads(self, channel: ChannelId, nbytes: int, takes_ms: float) -> None:
@@ -73,7 +73,7 @@ def test_a_fast_receiver_opens_the_window_and_gives_back_what_it_consumes() -> N
     """At 100 bytes per ms, 100 ms are worth more than the largest window."""
     reader = Reader(ONE)
     reader.reads(ONE, 500, takes_ms=5)
-    assert reader.credit == {ONE: 400}, "its speed is not known yet"
+    assert reader.credit == {ONE: 50}, "its speed is not known yet"
     for _ in range(20):
         reader.reads(ONE, 500, takes_ms=5)
         assert reader.credit == {ONE: 1_000}
@@ -132,7 +132,7 @@ def test_credit_for_a_batch_that_overdrew_is_kept_back_too() -> None:
 
 def test_what_came_without_being_read_is_consumed_at_once() -> None:
     """Nothing says how long it took."""
-    assert ReceiverWindow([ONE], FlowControl(100, 100, 10)).on_consumed(ONE, 70, 5.0) == [(ONE, 70)]
+    assert ReceiverWindow([ONE], FlowControl(100, 10)).on_consumed(ONE, 70, 5.0) == [(ONE, 70)]
 
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(0, 3_000), st.floats(0, 500), st.booleans())))
@@ -148,4 +148,14 @@ def test_no_sender_waits_for_ever(steps: list[tuple[ChannelId, int, float, bool]
 
 def test_a_receiver_lets_something_through() -> None:
     with pytest.raises(AssertionError, match="window"):
-        FlowControl(10, 10, min_bytes=0)
+        FlowControl(10, min_bytes=0)
+
+
+def test_a_sender_that_restarts_begins_with_the_smallest_window() -> None:
+    reader = Reader(ONE, OTHER)
+    for _ in range(40):
+        reader.reads(ONE, 50, takes_ms=1)
+    grants, flow = reader.grants, reader.grants._flow
+    grants.restart([ONE])
+    granted = sum(nbytes for channel, nbytes in grants.on_consumed(ONE, 50, reader.now) if channel == ONE)
+    assert granted == 50 + grants.window_bytes - flow.min_bytes, "as for a sender that has not sent before"

@@ -2,13 +2,10 @@
 
 import weakref
 
-from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
-from runtime.core.snapshot.control import Acknowledgement
-from runtime.core.snapshot.manifest import SubtaskSnapshot
-from runtime.core.subtask.event_log import MAX_LOGGED_EVENTS, EventLog, LoggedRecords, LoggedSnapshot
+from runtime.core.subtask.event_log import MAX_LOGGED_EVENTS, EventLog, LoggedRecords
 from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SourceAdvanced, SubtaskStarted
-from tests.core.builders import TIMINGS
 
 LEFT = ChannelId(0, 0, 0)
 
@@ -24,7 +21,7 @@ def test_the_story_of_the_last_events_is_kept_and_bounded() -> None:
     assert len(story) == MAX_LOGGED_EVENTS
 
 
-def test_the_story_keeps_no_records_and_no_state() -> None:
+def test_the_story_keeps_no_records() -> None:
     """It outlives the batches by far, and people read it."""
     story, payload = EventLog(), Payload()
     reference = weakref.ref(payload)
@@ -33,12 +30,10 @@ def test_the_story_keeps_no_records_and_no_state() -> None:
     story.append(MessageArrived(LEFT, Records(payload, 3, 30)))
     del payload
     assert reference() is None
-    story.append(Acknowledgement(CheckpointId(1), SubtaskSnapshot(lists={"l": ("a value",)}), TIMINGS))
     assert list(story) == [
         SubtaskStarted(),
         LoggedRecords(None, 2, 20),
         LoggedRecords(LEFT, 3, 30),
-        LoggedSnapshot(CheckpointId(1), TIMINGS),
     ]
 
 

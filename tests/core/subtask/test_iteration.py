@@ -66,7 +66,7 @@ def barrier(checkpoint: int, kind: Kind = Kind.CHECKPOINT) -> Barrier:
 
 
 def permit(checkpoint: int) -> CheckpointCompleted:
-    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint)))
+    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint), Token(1)))
 
 
 def head(*back: ChannelId, started: bool = True, **spec: Any) -> Subtask:

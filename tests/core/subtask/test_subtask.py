@@ -27,6 +27,8 @@ from runtime.core.snapshot.control import (
     CheckpointAborted,
     Decline,
     FollowWatermark,
+    HistoryRead,
+    LiveOpened,
     LogicFinished,
     ProbeSideOpened,
     SubtaskEnded,
@@ -35,6 +37,7 @@ from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask.effects import (
     AdvanceWatermark,
+    BeginLive,
     Broadcast,
     CaptureState,
     Close,
@@ -48,7 +51,9 @@ from runtime.core.subtask.effects import (
 )
 from runtime.core.subtask.events import (
     CheckpointCompleted,
+    HistoryEnded,
     HoldReleased,
+    InputsRestarted,
     MessageArrived,
     MessageHeld,
     SourceAdvanced,
@@ -61,11 +66,12 @@ from runtime.core.subtask.events import (
 )
 from runtime.core.subtask.spec import SubtaskSpec
 from runtime.core.subtask.subtask import Subtask
-from tests.core.builders import SNAPSHOT, TIMINGS, subtask
+from tests.core.builders import subtask
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
 ROWS = Records("rows", 1, 10)
-DRAINED = [Broadcast(Watermark(MAX_WATERMARK)), Finish(), Broadcast(EndOfData(drain=True)), LogicFinished()]
+EXHAUSTED = [Broadcast(Watermark(MAX_WATERMARK)), Finish(), Broadcast(EndOfData(drain=True)), LogicFinished()]
+JOB_DRAINS = EndOfData(drain=True, job_drains=True)
 Effects = list[SubtaskEffect]
 
 
@@ -74,7 +80,7 @@ def barrier(checkpoint: int, kind: Kind = Kind.CHECKPOINT) -> Barrier:
 
 
 def permit(checkpoint: int) -> CheckpointCompleted:
-    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint)))
+    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint), Token(1)))
 
 
 def started(**spec: Any) -> Subtask:
@@ -159,6 +165,35 @@ def test_an_idle_source_follows_its_siblings_until_it_resumes() -> None:
     assert machine.handle(FollowWatermark(subtask("b/0"), 40, 1)) == []
 
 
+def test_a_source_that_has_read_its_history_follows_its_siblings_and_holds_event_time() -> None:
+    """It is not idle, since the rows of its live part must not be late: no sibling may go ahead of it unseen."""
+    machine = started()
+    machine.handle(SourceAdvanced(20))
+    machine.handle(SourceIdle())
+    assert machine.handle(HistoryEnded()) == [Broadcast(Watermark(20)), HistoryRead()]
+    assert (machine.awaits_live, machine.is_idle) == (True, False)
+    assert machine.handle(FollowWatermark(subtask("b/0"), 30, 1)) == [Broadcast(Watermark(30))]
+    assert machine.handle(Triggered(barrier(1))) == taken(1, time=30)
+    assert machine.handle(LiveOpened(OperatorId("another"))) == []
+    assert machine.handle(LiveOpened(OperatorId("b"))) == [BeginLive()]
+    assert machine.handle(LiveOpened(OperatorId("b"))) == [], "said again"
+    assert machine.handle(FollowWatermark(subtask("b/0"), 40, 1)) == [], "it is active"
+    assert not machine.awaits_live
+
+
+def test_a_live_part_that_opens_before_the_history_is_read_is_a_fault() -> None:
+    """Rows of the live part would come before rows of the history."""
+    with pytest.raises(AssertionError, match="before this subtask had read its history"):
+        started().handle(LiveOpened(OperatorId("b")))
+
+
+def test_a_source_that_was_stopped_behind_its_history_does_not_begin_the_live_part() -> None:
+    machine = started()
+    machine.handle(HistoryEnded())
+    machine.handle(Triggered(barrier(1, Kind.STOP)))
+    assert machine.handle(LiveOpened(OperatorId("b"))) == []
+
+
 def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
     """What fires when time goes on is output, so the successors must count this channel before."""
     machine = one_input()
@@ -189,6 +224,25 @@ def test_when_an_idle_input_is_all_that_is_left_the_subtask_is_idle() -> None:
     assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)], "what it flushed at its end"
     assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0), Broadcast(Idle(9))]
     assert hear(machine, RIGHT, Watermark(MAX_WATERMARK)) == [Broadcast(Watermark(9)), *risen(MAX_WATERMARK)]
+
+
+def test_no_subtask_is_idle_while_the_job_drains() -> None:
+    """Its open windows fire when the idle input ends, too. An idle subtask would not hold back the next window."""
+    machine = two_inputs()
+    hear(machine, LEFT, Watermark(9))
+    hear(machine, RIGHT, Idle())
+    assert hear(machine, LEFT, Watermark(MAX_WATERMARK), ROWS, JOB_DRAINS) == [ProcessRecords(LEFT, ROWS), EndInput(0)]
+    assert not machine.is_idle
+    assert hear(machine, RIGHT, Watermark(MAX_WATERMARK)) == risen(MAX_WATERMARK)
+    assert hear(machine, RIGHT, JOB_DRAINS) == [EndInput(1), Finish(), Broadcast(JOB_DRAINS), LogicFinished()]
+
+
+def test_a_subtask_that_is_idle_when_the_job_drains_marks_its_channels_active() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, Watermark(9), Idle())
+    assert hear(machine, RIGHT, Idle()) == [AdvanceWatermark(9), Broadcast(Idle(9))]
+    assert hear(machine, LEFT, Watermark(MAX_WATERMARK), JOB_DRAINS) == [Broadcast(Watermark(9)), EndInput(0)]
+    assert hear(machine, RIGHT, Idle(20)) == risen(20), "its watermark counts as before its pause"
 
 
 def risen(time: int) -> Effects:
@@ -287,14 +341,6 @@ def test_the_snapshot_names_the_time_at_the_barrier() -> None:
     assert hear(machine, LEFT, barrier(1)) == taken(1, time=30)
 
 
-def test_background_results_are_passed_to_the_coordinator() -> None:
-    machine = one_input()
-    stored = Acknowledgement(CheckpointId(1), SNAPSHOT, TIMINGS)
-    assert machine.handle(stored) == [stored]
-    failed = Decline(CheckpointId(2), Why.ASYNC_FAILED, "disk full")
-    assert machine.handle(failed) == [failed]
-
-
 def test_a_barrier_that_is_overtaken_is_declined_downstream_too() -> None:
     machine = two_inputs()
     hear(machine, LEFT, barrier(1))
@@ -321,6 +367,34 @@ def test_an_abort_unblocks_and_lets_the_operator_forget() -> None:
     assert machine.handle(CheckpointAborted(CheckpointId(1))) == [ForgetCheckpoint(CheckpointId(1))]
     assert machine.is_readable(LEFT)
     assert hear(machine, RIGHT, barrier(1)) == [], "a straggler"
+
+
+def test_inputs_that_restart_end_the_alignment_of_the_last_attempt() -> None:
+    """S4-46: else their channels would stay blocked, and the sources could not repeat their rows."""
+    machine = two_inputs()
+    hear(machine, LEFT, barrier(1))
+    assert machine.handle(InputsRestarted(frozenset({LEFT, RIGHT}))) == []
+    assert machine.is_readable(LEFT)
+    hear(machine, LEFT, barrier(2))
+    assert hear(machine, RIGHT, barrier(2)) == taken(2)
+
+
+def test_an_input_that_restarts_is_active_at_its_last_watermark() -> None:
+    machine = one_input()
+    hear(machine, LEFT, Idle(20))
+    assert machine.is_idle
+    assert machine.handle(InputsRestarted(frozenset({LEFT}))) == [Broadcast(Watermark(20))]
+    assert hear(machine, LEFT, Watermark(10)) == [], "the restarted sender is behind"
+    assert hear(machine, LEFT, Watermark(30)) == risen(30)
+
+
+def test_an_input_that_has_ended_cannot_restart() -> None:
+    machine = two_inputs()
+    assert not machine.has_ended(LEFT)
+    hear(machine, LEFT, WHOLE)
+    assert machine.has_ended(LEFT)
+    with pytest.raises(AssertionError, match="not sent again"):
+        machine.handle(InputsRestarted(frozenset({LEFT})))
 
 
 def test_an_input_that_ends_while_its_barrier_is_awaited_is_no_longer_awaited() -> None:
@@ -362,7 +436,7 @@ def test_a_source_at_its_end_sends_maximum_time_then_end_of_data() -> None:
     """S0-40, S0-64, S0-72: in exactly this order; S0-41: finish once."""
     machine = started()
     assert (machine.may_poll, machine.is_logic_done) == (True, False)
-    assert machine.handle(SourceExhausted()) == DRAINED
+    assert machine.handle(SourceExhausted()) == EXHAUSTED
     assert (machine.may_poll, machine.is_logic_done) == (False, True)
     assert machine.handle(SourceExhausted()) == []
 
@@ -521,7 +595,8 @@ def test_a_stop_halts_a_source_where_it_stands() -> None:
 def test_a_drain_lets_a_source_finish_where_it_stands() -> None:
     """S0-39, S0-71, S0-72."""
     effects = started().handle(Triggered(barrier(1, Kind.DRAIN)))
-    assert effects == DRAINED + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
+    drained: Effects = [Broadcast(Watermark(MAX_WATERMARK)), Finish(), Broadcast(JOB_DRAINS), LogicFinished()]
+    assert effects == drained + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
 
 
 def test_at_a_stop_only_its_savepoint_releases() -> None:
@@ -647,7 +722,7 @@ def test_a_drain_lets_a_source_of_a_build_side_read_to_its_end() -> None:
     assert machine.handle(Triggered(barrier(1, Kind.DRAIN))) == []
     assert machine.may_poll
     effects = machine.handle(SourceExhausted())
-    assert effects == DRAINED + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
+    assert effects == EXHAUSTED + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
 
 
 def test_a_deferred_drain_that_is_given_up_leaves_the_source_reading() -> None:
@@ -656,7 +731,7 @@ def test_a_deferred_drain_that_is_given_up_leaves_the_source_reading() -> None:
     machine.handle(CheckpointAborted(CheckpointId(9)))
     machine.handle(CheckpointAborted(CheckpointId(1)))
     assert machine.may_poll
-    assert machine.handle(SourceExhausted()) == DRAINED
+    assert machine.handle(SourceExhausted()) == EXHAUSTED
 
 
 # ---------------------------------------------------------------- skipped on restore

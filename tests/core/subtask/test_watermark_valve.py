@@ -110,6 +110,22 @@ def test_the_end_of_one_channel_does_not_speak_for_another_that_is_idle() -> Non
     assert states == [(10, False), (10, True), (30, False), (MAX_WATERMARK, False)]
 
 
+def test_no_channel_is_idle_while_the_job_drains() -> None:
+    """Each ends soon, with rows of open windows before its end."""
+    watermarks = WatermarkValve([LEFT, BESIDE, RIGHT])
+    watermarks.mark_idle(BESIDE, 5)
+    for channel, time in ((LEFT, 5), (RIGHT, 90)):
+        watermarks.advance(channel, time)
+    watermarks.advance(RIGHT, MAX_WATERMARK)
+    watermarks.end_channel(RIGHT)
+    watermarks.advance(LEFT, MAX_WATERMARK)
+    watermarks.job_drains = True
+    assert watermarks.end_channel(LEFT) is None, "not 90: the idle channel counts"
+    assert (watermarks.current, watermarks.all_idle) == (5, False)
+    assert watermarks.mark_idle(BESIDE, 7) == 7
+    assert watermarks.advance(BESIDE, MAX_WATERMARK) == MAX_WATERMARK
+
+
 def test_the_restored_watermark_is_a_floor() -> None:
     """A window that has fired must not open again."""
     watermarks = WatermarkValve([LEFT], restored=50)

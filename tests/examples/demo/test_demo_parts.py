@@ -78,7 +78,7 @@ def test_a_pending_file_is_a_leftover_unless_a_savepoint_names_it(tmp_path: Path
     (tmp_path / ".weir-4-7-parquet-0-2.pending").write_bytes(b"prepared for a savepoint")
     (storage / "savepoint-9-7").mkdir(parents=True)
     (storage / "savepoint-9-7" / "manifest.json").write_text('{"pending": ".weir-4-7-parquet-0-2.pending"}')
-    assert output.leftovers(storage) == [".weir-4-7-parquet-0-1.inprogress"]
+    assert output.leftovers(str(storage)) == [".weir-4-7-parquet-0-1.inprogress"]
 
 
 def test_a_file_of_another_job_is_foreign(tmp_path: Path) -> None:

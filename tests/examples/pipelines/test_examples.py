@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pytest
-from psycopg import sql
 
 from examples.pipelines import change_capture, clickstream, enrichment, order_payments
 from examples.samples.check import differences
@@ -19,41 +17,18 @@ from examples.samples.commands import SAMPLES
 from runtime.core.job.ids import Token
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.io.memory.run_store import MemoryRunStore
+from tests.examples.inputs import OUTPUTS, drop_example_tables, example_params
 from tests.jobs.live import PATIENCE_S, Run, running
-from tests.postgres import address_without_password
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[str]:
     yield database_url
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'accounts'"
-        )
-        connection.execute("DROP PUBLICATION IF EXISTS accounts")
-        for schema in ("enrichment", "change_capture"):
-            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
-
-
-def params(example: str, folder: Path, database: str) -> dict[str, str]:
-    if example == "clickstream":
-        return {"clicks_dir": str(folder / "clicks"), "output_dir": str(folder)}
-    if example == "order_payments":
-        inputs = {f"{name}_dir": str(folder / name) for name in ("orders", "payments")}
-        return {**inputs, "output_dir": str(folder)}
-    if example == "change_capture":
-        return {"history_dir": str(folder / "history"), "database_url": address_without_password(database)}
-    return {"orders_dir": str(folder / "orders"), "database_url": address_without_password(database)}
+    drop_example_tables(database_url)
 
 
 PIPELINES = {
     module.PIPELINE.name: module.PIPELINE for module in (change_capture, clickstream, enrichment, order_payments)
-}
-OUTPUTS = {
-    "change_capture": ["accounts_copy", "history"],
-    "clickstream": ["sessions", "late_clicks", "views", "late_views"],
-    "enrichment": ["enriched_orders"],
-    "order_payments": ["paid", "late_orders", "late_payments"],
 }
 
 
@@ -69,7 +44,7 @@ def has_read_all(example: str, run: Run, tables: Mapping[str, pa.Table], clicks_
 def test_an_example_is_exact_over_a_stop_and_a_rescale(example: str, tmp_path: Path, database: str) -> None:
     """S0-30, S1-25, S3-19."""
     sample = SAMPLES[example]
-    flow = PIPELINES[example].dataflow(params(example, tmp_path, database), PipelineContext(""))
+    flow = PIPELINES[example].dataflow(example_params(example, tmp_path, database), PipelineContext(""))
     sample.prepare(tmp_path, database)
     half, savepoint, clicks = sample.steps // 2, None, 0
     for token, (parallelism, steps) in enumerate([(2, range(half)), (3, range(half, sample.steps))], 1):
@@ -95,7 +70,7 @@ def test_an_example_is_exact_over_a_stop_and_a_rescale(example: str, tmp_path: P
 def test_an_example_without_its_tables_fails_with_their_name(
     example: str, missing: str, tmp_path: Path, database: str
 ) -> None:
-    flow = PIPELINES[example].dataflow(params(example, tmp_path, database), PipelineContext(""))
+    flow = PIPELINES[example].dataflow(example_params(example, tmp_path, database), PipelineContext(""))
     with running(flow.compile(2), tmp_path / "state") as run:
         run.thread.join(PATIENCE_S)
     assert run.records.failure is not None

@@ -23,7 +23,7 @@ from runtime.operators.partition import partition_by_key_group
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
-from runtime.operators.windows.window import LateOutput
+from runtime.operators.windows.window import RowInput
 from runtime.ports import Operator
 from tests.example_counts import examples
 from tests.operators.harness import Harness
@@ -39,10 +39,10 @@ EVENTS = st.lists(
 
 def window(size: int, slide: int) -> Operator:
     pane = gcd(size, slide)
-    late = LateOutput(LATE, "t", pane, partial(WindowPreAggregator, ["k"], "t", pane, AGGREGATES))
+    rows = RowInput("t", pane, LATE, partial(WindowPreAggregator, ["k"], "t", pane, AGGREGATES))
     if size == slide:
-        return TumblingWindow(["k"], size, AGGREGATES, late)
-    return SlidingWindow(["k"], size, slide, AGGREGATES, late)
+        return TumblingWindow(["k"], size, AGGREGATES, rows)
+    return SlidingWindow(["k"], size, slide, AGGREGATES, rows)
 
 
 def batch(events: list[Event]) -> pa.RecordBatch:

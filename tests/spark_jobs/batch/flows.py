@@ -237,6 +237,29 @@ def changelog_of_changelog(stream: weir.Stream, root: Path) -> weir.Stream:
     return changelog(stream, root).key_by("rows").aggregate("groups", groups, changelog=True)
 
 
+def changes_of_minutes(stream: weir.Stream) -> weir.Stream:
+    """The rows of each key and minute, by their number, which changes with every row in STREAMING."""
+    minute = pc.ceil_temporal(pc.field("at"), unit="minute", ceil_is_strictly_greater=True)
+    rows = stream.with_columns("minutes", minute=minute)
+    return rows.key_by("key", "minute").aggregate("sums", ALL, changelog=True)
+
+
+OF_MINUTES = {"keys": weir.Count(), "sum": weir.Sum("total"), "low": weir.Min("least"), "high": weir.Max("mean")}
+
+
+def windows_of_changes(stream: weir.Stream, root: Path) -> weir.Stream:
+    return changes_of_minutes(stream).key_by("rows").window("groups", MINUTE, "minute", OF_MINUTES)
+
+
+def sliding_windows_of_changes(stream: weir.Stream, root: Path) -> weir.Stream:
+    return changes_of_minutes(stream).key_by("rows").window("groups", 3 * MINUTE, "minute", OF_MINUTES, slide=MINUTE)
+
+
+def sessions_of_changes(stream: weir.Stream, root: Path) -> weir.Stream:
+    """Minutes in which a key has an equal number of rows, in a row."""
+    return changes_of_minutes(stream).key_by("key", "rows").session_window("groups", 2 * MINUTE, "minute", OF_MINUTES)
+
+
 def tumbling(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.map_batches("even", even).key_by("key").window("minutes", MINUTE, "at", ALL)
 
@@ -413,6 +436,9 @@ FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
     "changelog of a changelog": changelog_of_changelog,
+    "windows of changes": windows_of_changes,
+    "sliding windows of changes": sliding_windows_of_changes,
+    "sessions of changes": sessions_of_changes,
     "tumbling": tumbling,
     "sliding": sliding,
     "windows of windows": windows_of_windows,

@@ -10,21 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
 
+from runtime.connectors.formats import ParquetFormat
+from runtime.connectors.formats.csv import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.hybrid import then
+from runtime.core.job.ids import Token
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.dataflow.stream import Stream
 from runtime.errors import DataRejected, JobRejected
+from runtime.io.filesystem import FileStore
+from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Max
-from runtime.ports import StageFolders
-from spark_jobs.batch.run import plan_batch, run_batch
+from runtime.ports import Source, StageFolders
+from spark_jobs.batch.run import BatchRun, plan_batch, run_batch
 from spark_jobs.sources.table import from_spark
 from spark_jobs.stages.tables import inputs_of, materialise
-from tests.spark_jobs.batch.flows import rows_in, schema_in
+from tests.spark_jobs.batch.flows import every_type, rows_in, schema_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,6 +101,26 @@ def stage_folders(inputs: Path) -> Iterator[None]:
         yield
     finally:
         STAGE_FOLDERS.reset(token)
+
+
+def test_both_modes_read_a_history_and_then_a_bounded_live_part(cluster: SparkSession, tmp_path: Path) -> None:
+    """S0-10."""
+    schema = pa.schema([("id", pa.int64())])
+    for name, numbers in (("history", range(50)), ("live", range(50, 90))):
+        for start in range(numbers.start, numbers.stop, 10):
+            (tmp_path / name).mkdir(exist_ok=True)
+            text = "id\n" + "".join(f"{number}\n" for number in range(start, start + 10))
+            (tmp_path / name / f"{start}.csv").write_text(text)
+    parts = [DirectorySource(str(tmp_path / name), CsvFormat(schema), bounded=True) for name in ("history", "live")]
+    for mode in ("streaming", "batch"):
+        flow = Dataflow("kappa")
+        flow.source("rows", then(*parts)).sink("out", ParquetSink(str(tmp_path / mode)))
+        if mode == "streaming":
+            run_local(flow, parallelism=2, storage=str(tmp_path / "s"))
+        else:
+            run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+        assert rows_in(tmp_path / mode) == rows_in(tmp_path / "streaming")
+        assert len(rows_in(tmp_path / mode)) == 90
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -192,6 +220,47 @@ def test_a_value_that_has_no_place_in_the_schema_fails_the_run_and_is_named(
     flow = Dataflow("bad")
     source = from_spark(lambda s: s.range(300), schema=pa.schema([("id", pa.int8())]))
     flow.source("ids", source).sink("out", ParquetSink(str(tmp_path / "out")))
-    with pytest.raises(DataRejected, match="source 'ids', column 'id'"):
+    with pytest.raises(DataRejected, match="operator 'ids': column 'id'"):
         run_batch(flow, parallelism=1, spark=cluster, storage=str(tmp_path / "b"))
     assert rows_in(tmp_path / "out") == [] if (tmp_path / "out").exists() else True
+
+
+#: Columns that Spark finds in Parquet files in types that a `from_spark` source can cast back.
+PARQUET_COLUMNS = ["key", "ms", "s", "zoned", "uint8", "large", "decimal", "date", "word", "list", "struct", "map"]
+
+
+def test_files_that_spark_reads_give_the_same_rows_and_are_in_its_metrics(
+    cluster: SparkSession, tmp_path: Path
+) -> None:
+    """S0-10: a `from_spark` source is read by Spark, with Spark's counts; a folder is read by Weir in Spark's tasks."""
+    folder, table = tmp_path / "in", every_type().select(PARQUET_COLUMNS)
+    folder.mkdir()
+    for number in range(3):
+        pq.write_table(table.slice(0, number), folder / f"{number}.parquet", row_group_size=1)
+    pq.write_table(table.select([*reversed(PARQUET_COLUMNS)]), folder / "other-order.parquet")
+    sources: dict[str, Source] = {
+        "weir": DirectorySource(str(folder), ParquetFormat(table.schema), bounded=True),
+        "spark": from_spark(lambda spark: spark.read.parquet(str(folder)), schema=table.schema),
+    }
+    counts: dict[str, int] = {}
+    for name, source in sources.items():
+        flow = Dataflow("read")
+        flow.source("rows", source).sink("out", ParquetSink(str(tmp_path / name)))
+        job = flow.compile(2)
+        records, store = MemoryRunStore(token=Token(1)), FileStore(str(tmp_path / "end" / name))
+        run = BatchRun(job=job, job_id=name, token=Token(1), records=records, store=store)
+        run.run(plan_batch(job, cluster), cluster)
+        counts[name] = input_records(cluster, run.group)
+    rows = 0 + 1 + 2 + table.num_rows
+    assert len(rows_in(tmp_path / "weir")) == rows
+    assert rows_in(tmp_path / "spark") == rows_in(tmp_path / "weir")
+    assert schema_in(tmp_path / "spark") == schema_in(tmp_path / "weir")
+    assert counts == {"weir": 2, "spark": rows}, "of a folder, Spark counts the subtasks"
+
+
+def input_records(spark: SparkSession, group: str) -> int:
+    """The input records of all stages of a job group, by Spark's metrics."""
+    tracker, store = spark.sparkContext.statusTracker(), spark.sparkContext._jsc.sc().statusStore()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = {number for job in jobs if job is not None for number in job.stageIds}
+    return sum(int(store.lastStageAttempt(number).inputRecords()) for number in stages)

@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import weir
+from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.ids import Token
 from runtime.dataflow.builder import Dataflow
-from runtime.errors import EnvironmentFailure
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure, WeirError
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from spark_jobs.batch import run as running
-from spark_jobs.batch.execute import TaskFailure, execute
+from spark_jobs.batch.execute import execute
+from spark_jobs.batch.failures import TaskError, TaskFailure, call_hook, errors_for_spark, typed_task_errors
 from spark_jobs.batch.run import BatchRun, plan_batch, run_batch
-from tests.spark_jobs.batch.flows import EVENTS, FILES, KEYS, ROWS_PER_FILE, events, rows_in
+from tests.spark_jobs.batch.flows import (
+    EVENTS,
+    FILES,
+    KEYS,
+    MINUTE,
+    NUMBERED,
+    ROWS_PER_FILE,
+    SESSIONS,
+    Positive,
+    Sessions,
+    events,
+    rows_in,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,6 +172,83 @@ def test_a_run_that_fails_leaves_nothing_visible_and_names_the_operator(
     assert not list((tmp_path / "end").glob("savepoint-*"))
 
 
+def far_away(rows: pa.RecordBatch, subtasks: int) -> list[int]:
+    return [subtasks] * rows.num_rows
+
+
+ROWS = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
+BAD_ROWS = {
+    "a number": "k,2024-02-28 00:00:00,many\n",
+    "no time": "k,,1\n",
+    "large values": f"k,2024-02-28 00:00:00,{2**62}\n" * 3,
+    "a long key": f"{'k' * 300},2024-02-28 00:00:00,1\n",
+}
+#: Bad row, steps behind the source, and the operator at fault with the message.
+FAULTS: dict[str, tuple[str, Callable[[weir.Stream], weir.Stream], str, str]] = {
+    "source": ("a number", lambda rows: rows, "rows", r"bad\.csv.*value"),
+    "expression": (
+        "a long key",
+        lambda rows: rows.with_columns("numbers", number=pc.field("key").cast(pa.int64())),
+        "numbers",
+        "a value cannot be computed",
+    ),
+    "pre-aggregation": (
+        "no time",
+        lambda rows: rows.key_by("key").window("minutes", MINUTE, "at", {"n": Count()}),
+        "minutes",
+        "the event time in column 'at' is null",
+    ),
+    "keyed step": (
+        "large values",
+        lambda rows: rows.key_by("key").aggregate("sums", {"sum": Sum("value")}),
+        "sums",
+        "the sum 'sum' exceeds the range of a 64-bit integer",
+    ),
+    "order by time": (
+        "no time",
+        lambda rows: rows.key_by("key").process("sessions", Sessions, SESSIONS, time="at"),
+        "sessions",
+        "the event time in column 'at' is null",
+    ),
+    "partitioner": (
+        "no time",
+        lambda rows: rows.partition_custom(far_away, "key").process("positive", Positive, NUMBERED),
+        "positive",
+        "the partitioner before operator 'positive'",
+    ),
+    "sink": ("a long key", lambda rows: rows, "out", "partition_by: column 'key'"),
+}
+
+
+@pytest.mark.parametrize("place", FAULTS)
+def test_a_row_that_cannot_be_taken_fails_the_run_and_the_operator_is_named(
+    place: str, cluster: SparkSession, tmp_path: Path
+) -> None:
+    """As in STREAMING, whichever task meets the row: that of the source, or one behind a shuffle."""
+    row, steps, operator, message = FAULTS[place]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.csv").write_text("key,at,value\n" + BAD_ROWS[row])
+    flow = Dataflow("bad")
+    rows = flow.source("rows", DirectorySource(str(tmp_path / "in"), CsvFormat(ROWS), bounded=True))
+    sink = ParquetSink(str(tmp_path / "out"), partition_by=("key",) if place == "sink" else ())
+    steps(rows).sink("out", sink)
+    with pytest.raises(TaskFailure, match=message) as failure:
+        run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    assert failure.value.operator == operator
+    assert f"operator {operator!r}" in str(failure.value)
+    assert isinstance(failure.value, DataRejected) is (place != "partitioner")
+    assert rows_in(tmp_path / "out") == []
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_its_sink(cluster: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    flow = Dataflow("bad")
+    flow.source("numbers", weir.SequenceSource(rows=10)).sink("out", ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(JobRejected, match="is not a folder") as refusal:
+        run_batch(flow, parallelism=1, spark=cluster, storage=str(tmp_path / "end"))
+    assert (refusal.value.code, refusal.value.field) == ("bad-path", "out")
+
+
 def test_a_commit_that_is_cut_off_is_finished_from_the_record(
     cluster: SparkSession, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,3 +298,14 @@ def test_two_tries_of_a_task_that_both_write_are_committed_once(
     run.run(plan_batch(job), cluster)
     assert len(rows_in(tmp_path / "out")) == KEYS
     assert not list((tmp_path / "out").glob(".weir-*"))
+
+
+def test_an_exit_and_a_name_that_cannot_be_encoded_keep_the_operator() -> None:
+    """Threads ignore `SystemExit`: the run would end as if all were done. JSON refuses half of a surrogate pair."""
+    with pytest.raises(OperatorFailure, match="words"):
+        call_hook("words", 0, "process", sys.exit, 1)
+    with pytest.raises(TaskError, match="words") as failure, errors_for_spark():
+        raise TaskFailure("words", "file \udce9.csv")
+    assert failure.value.__cause__ is None
+    with pytest.raises(WeirError, match=r"TaskError: \[1, 2\]"), typed_task_errors():
+        raise ValueError("TaskError: [1, 2]")

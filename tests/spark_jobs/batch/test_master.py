@@ -196,7 +196,7 @@ def test_a_run_that_fails_records_operator_and_reason(cluster: SparkSession, inp
     assert run.join() is MasterExitCode.DONE
     assert records.state is RunState.FAILED
     assert records.failure is not None
-    assert records.failure["code"] == "batch-failed"
+    assert (records.failure["code"], records.failure["operator"]) == ("batch-failed", "step")
     assert "operator 'step'" in records.failure["message"]
     assert "KeyError: 'no such airport'" in records.failure["message"]
     assert rows_in(tmp_path / "out") == []

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from examples import nycflights
-from examples.feeder import FeedPlan, feed
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import Dataflow
-from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Sum
 from spark_jobs.batch.run import run_batch
-from tests.examples.inputs import write_flight_inputs
 from tests.spark_jobs.batch.flows import (
     FAMILY,
     events,
@@ -37,8 +33,6 @@ from tests.spark_jobs.batch.flows import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FLIGHTS = 9_000  #: the first eleven days
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -130,58 +124,3 @@ def test_every_type_that_spark_lacks_comes_back_as_it_was(cluster: SparkSession,
     assert len(rows_in(tmp_path / "b")) == 3
     assert rows_in(tmp_path / "b") == rows_in(tmp_path / "s")
     assert schema_in(tmp_path / "b").equals(schema_in(tmp_path / "s"))
-
-
-# ---------------------------------------------------------------- shipped pipelines
-
-
-def _flights(root: Path) -> dict[str, Any]:
-    flights = nycflights.read_flights()
-    (root / "flights").mkdir()
-    for _ in feed(flights.slice(0, FLIGHTS), root / "flights", FeedPlan(files=11), 0):
-        pass
-    write_flight_inputs(root / "inputs", flights)  # for STREAMING; in BATCH Spark reads the tables itself
-    return {"flights_dir": str(root / "flights"), "bounded": True}
-
-
-def _wordcount(root: Path) -> dict[str, Any]:
-    (root / "lines").mkdir()
-    for number in range(3):
-        lines = [f"the line {n} of file {number} the end" for n in range(200)]
-        (root / "lines" / f"{number}.txt").write_text("\n".join(lines))
-    return {"lines_dir": str(root / "lines"), "bounded": True}
-
-
-#: `test_plan.py` has the shipped pipelines that BATCH refuses.
-INPUTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
-    "flights": _flights,
-    "wordcount": _wordcount,
-}
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_a_shipped_pipeline_commits_the_same_rows_in_both_modes(
-    name: str, cluster: SparkSession, tmp_path: Path
-) -> None:
-    """S0-10: with two executors."""
-    params = INPUTS[name](tmp_path)
-    context = PipelineContext(str(tmp_path / "inputs"))
-
-    def flow(mode: str) -> Dataflow:
-        output = str(tmp_path / mode)
-        return pipeline(name).dataflow(params | {"output_dir": output}, context)
-
-    run_local(flow("streaming"), parallelism=2, storage=str(tmp_path / "s"))
-    run_batch(flow("batch"), parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
-    expected = _words(tmp_path / "streaming") if name == "wordcount" else rows_in(tmp_path / "streaming")
-    assert len(expected) > 10
-    assert rows_in(tmp_path / "batch") == expected
-
-
-def _words(folder: Path) -> list[str]:
-    """The last count of each word: counts only rise."""
-    counts: dict[str, int] = {}
-    for path in folder.glob("*.parquet"):
-        for row in pq.read_table(path).to_pylist():
-            counts[row["word"]] = max(row["count"], counts.get(row["word"], 0))
-    return sorted(repr({"word": word, "count": count}) for word, count in counts.items())

@@ -16,7 +16,6 @@ from runtime.connectors.kafka.formats import KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.postgres.sink import PostgresSink
 from runtime.connectors.sinks.discard import DiscardSink
-from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sinks.print import PrintSink
 from runtime.connectors.sinks.webhook import Webhook
 from runtime.connectors.sinks.write_ahead import WriteAheadSink
@@ -25,7 +24,6 @@ from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.connectors import STAGE_FOLDERS
-from runtime.dataflow.pipelines import PipelineContext, pipeline, registry
 from runtime.dataflow.stream import Stream
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
@@ -38,7 +36,6 @@ from spark_jobs.batch.run import plan_batch
 from spark_jobs.sources.table import from_spark
 from spark_jobs.stages.compile import resolve_mode
 from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs
-from tests.spark_jobs.batch.test_modes import INPUTS
 
 ROWS = pa.schema([("key", pa.int64())])
 
@@ -209,15 +206,6 @@ def test_iteration_is_refused() -> None:
     assert (error.value.code, error.value.field) == ("iteration-in-batch", "loop")
 
 
-def test_a_sink_of_epochs_is_refused() -> None:
-    flow = Dataflow("epochs")
-    stage = EpochStage(print, folder="/epochs", is_bound=True)
-    flow.source("numbers", SequenceSource(rows=10)).sink("out", stage)
-    with pytest.raises(JobRejected, match="run this job in STREAMING") as error:
-        plan_batch(flow.compile(1))
-    assert (error.value.code, error.value.field) == ("epochs-in-batch", "out")
-
-
 @pytest.mark.parametrize(
     "sink",
     [
@@ -357,31 +345,3 @@ def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
     assert isinstance(first.tail, EmitRows)
     assert first.tail.pre_aggregation is not None
     assert first.tail.outputs[0][1].schema.names[0] == "key"
-
-
-DATABASE = {"database_url": "postgresql://weir@127.0.0.1:1/weir"}
-REFUSED_PIPELINES: dict[str, tuple[dict[str, Any], str, str]] = {  #: parameters, and the expected code and operator
-    "change_capture": (DATABASE, "unbounded-in-batch", "changes"),
-    "clickstream": ({}, "unbounded-in-batch", "clicks"),
-    "components": ({"edges_dir": "/in", "output_dir": "/out", "bounded": True}, "iteration-in-batch", "loop"),
-    "enrichment": (DATABASE, "unbounded-in-batch", "orders"),
-    "order_payments": ({}, "unbounded-in-batch", "orders"),
-    "spark_wordcount": ({"lines_dir": "/in", "output_dir": "/out"}, "unbounded-in-batch", "lines"),
-    "word_table": (
-        {"lines_dir": "/in", "output_dir": "/out", "bounded": True} | DATABASE, "epochs-in-batch", "tables",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED_PIPELINES)
-def test_a_shipped_pipeline_that_batch_cannot_run_is_refused_by_operator(name: str, tmp_path: Path) -> None:
-    params, code, operator = REFUSED_PIPELINES[name]
-    flow = pipeline(name).dataflow(params, PipelineContext(str(tmp_path)))
-    with pytest.raises(JobRejected) as error:
-        plan_batch(flow.compile(2))
-    assert (error.value.code, error.value.field) == (code, operator)
-
-
-def test_batch_runs_or_refuses_every_shipped_pipeline() -> None:
-    """`INPUTS` are run in both modes."""
-    assert set(INPUTS) | set(REFUSED_PIPELINES) == set(registry().pipelines)

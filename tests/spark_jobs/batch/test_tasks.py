@@ -40,11 +40,12 @@ from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch.columns import StepColumns
 from spark_jobs.batch.counts import Reports, RowSum, TaskReport
 from spark_jobs.batch.execute import check_partitions, repeated_check
+from spark_jobs.batch.failures import TaskError
 from spark_jobs.batch.late_rows import late_rows_error
 from spark_jobs.batch.plan import BatchStage, EmitRows, ReadRows, stages_of
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import JobFacts
-from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
+from spark_jobs.batch.tasks import task_of
 from spark_jobs.batch.wire import HASH_COLUMN, ORDER_COLUMN, OWNER_COLUMN, TIME_COLUMN, FrameSchema, WireSchema, row_sum
 from spark_jobs.column_types import carrier_of
 from spark_jobs.sources.frames import FrameShape
@@ -123,7 +124,7 @@ def test_a_task_that_fails_reports_nothing() -> None:
     stage, reports = plan_batch(flow.compile(1)).stages[0], list[TaskReport]()
     is_planned.append(True)
     ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
-    with pytest.raises(TaskRaised, match="step"):
+    with pytest.raises(TaskError, match="step"):
         list(task_of(stage, JOB, {}, report=reports.append)(ids))
     assert reports == []
 
@@ -427,7 +428,7 @@ def test_rows_that_streaming_would_drop_are_refused(step: str) -> None:
     (DROPPING | TO_LATE)[step](rows.key_by("key")).sink("out", DiscardSink())
     stage = plan_batch(rows.flow.compile(1)).stages[0]
     ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
-    with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
+    with pytest.raises(TaskError, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
         list(task_of(stage, JOB, {})(ids))
 
 
@@ -441,7 +442,7 @@ def test_late_rows_are_refused_behind_a_step_with_several_readers(step: str) -> 
     read = list(task_of(stages[0], JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
     behind = next(stage for stage in stages if isinstance(stage.tail, EmitRows) and stage.tail.target == "w")
     assert behind.inputs == (0,)
-    with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
+    with pytest.raises(TaskError, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
         list(task_of(behind, JOB, {})(iter(read)))
 
 
@@ -468,7 +469,7 @@ def test_late_rows_are_kept_behind_steps_that_no_watermark_passes(
     rows = between(late_rows())
     DROPPING["window"](rows.key_by("key")).sink("out", DiscardSink())
     read = [pa.RecordBatch.from_pydict({"id": [0]})]
-    with nullcontext() if is_kept else pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w"):
+    with nullcontext() if is_kept else pytest.raises(TaskError, match=r"late-rows-in-batch.*w"):
         for stage in plan_batch(rows.flow.compile(1)).stages:
             if isinstance(stage.tail, EmitRows):
                 emitted = pa.Table.from_batches(task_of(stage, JOB, {})(iter(read)))
@@ -506,7 +507,7 @@ def test_partitions_of_a_dataframe_that_streaming_reads_one_after_another_are_co
     if shared:
         rows.sink("copy", DiscardSink())
     job = flow.compile(2)
-    stages = stages_of(job, StepColumns(job, {}), {OperatorId("rows"): FrameShape("rows", SCHEMA, SCHEMA)})
+    stages = stages_of(job, StepColumns(job, {}), {OperatorId("rows"): FrameShape(SCHEMA, SCHEMA)})
     reports: Reports = {}
     for partition, times in enumerate(([0, 15], [], second)):
         arrays = [pa.array(column, pa.int64()) for column in ([1] * len(times), times, [partition] * len(times))]
@@ -574,7 +575,7 @@ def test_a_request_that_times_out_fails_the_task_and_names_the_operator() -> Non
     answers.sink("out", DiscardSink())
     answers.sink("again", DiscardSink())
     stage = plan_batch(flow.compile(1)).stages[0]
-    with pytest.raises(TaskRaised, match=r"ask.*timed out after 50 ms"):
+    with pytest.raises(TaskError, match=r"ask.*timed out after 50 ms"):
         list(task_of(stage, JOB, {})(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 

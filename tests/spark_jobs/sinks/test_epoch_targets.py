@@ -151,7 +151,7 @@ def commit_epoch(folder: Path, number: int, batch: pa.RecordBatch, subtasks: int
         part = batch.slice(index * batch.num_rows // subtasks, batch.num_rows // subtasks)
         writer.write(part)
         committables += writer.prepare(number)
-    stage.committer().commit_epoch(CommitPermit("7", Token(number), CheckpointId(number)), committables)
+    stage.committer().commit_epoch(CommitPermit("7", Token(number), CheckpointId(number), Token(number)), committables)
 
 
 def numbers(first: int, count: int = 10) -> pa.RecordBatch:

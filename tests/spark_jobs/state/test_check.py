@@ -24,13 +24,18 @@ def savepoint(tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOLDEN[-1], tmp_path / manifest_folder(manifest)))
 
 
+def stored_manifest(savepoint: Path) -> Manifest:
+    """With the paths as they are stored."""
+    return decode_manifest((savepoint / MANIFEST_FILE).read_bytes(), MANIFEST_FILE)
+
+
 def checked(savepoint: Path, skip: int = 0) -> dict[str, Any]:
     return answer_check(str(savepoint), skip, io.StringIO())
 
 
 def change(savepoint: Path, operator: str, index: int, **changes: Any) -> None:
     """Writes the manifest again, with `changes` to a subtask."""
-    manifest = open_checkpoint(str(savepoint)).manifest
+    manifest = stored_manifest(savepoint)
     snapshot = manifest.operators[operator]
     subtask = msgspec.structs.replace(snapshot.subtasks[index], **changes)
     snapshot = msgspec.structs.replace(snapshot, subtasks={**snapshot.subtasks, index: subtask})
@@ -59,7 +64,7 @@ def test_all_states_are_equal_to_their_proofs(savepoint: Path) -> None:
     [("counts", "keyed", "aggregates"), ("kept", "keyed", "names"), ("tally", "broadcast", "rules")],
 )
 def test_a_subtask_without_its_files_is_named(savepoint: Path, operator: str, kind: str, name: str) -> None:
-    snapshot = subtask(open_checkpoint(str(savepoint)).manifest, operator, 1)
+    snapshot = subtask(stored_manifest(savepoint), operator, 1)
     change(savepoint, operator, 1, **{kind: {**getattr(snapshot, kind), name: ()}})
     different = {(uid, state): result for uid, state, _, result in checked(savepoint)["states"] if result != EQUAL}
     assert list(different) == [(operator, name)]
@@ -68,7 +73,7 @@ def test_a_subtask_without_its_files_is_named(savepoint: Path, operator: str, ki
 
 def test_a_state_without_all_its_files_is_refused_by_every_read(savepoint: Path) -> None:
     for index in range(2):
-        snapshot = subtask(open_checkpoint(str(savepoint)).manifest, "counts", index)
+        snapshot = subtask(stored_manifest(savepoint), "counts", index)
         change(savepoint, "counts", index, keyed={**snapshot.keyed, "aggregates": ()})
     (different,) = [state for state in checked(savepoint)["states"] if state[3] != EQUAL]
     assert different[:3] == ["counts", "aggregates", 5]
@@ -77,7 +82,7 @@ def test_a_state_without_all_its_files_is_refused_by_every_read(savepoint: Path)
 
 
 def test_files_of_another_subtask_are_named(savepoint: Path) -> None:
-    other = subtask(open_checkpoint(str(savepoint)).manifest, "counts", 0)
+    other = subtask(stored_manifest(savepoint), "counts", 0)
     change(savepoint, "counts", 1, keyed=other.keyed)
     (different,) = [state for state in checked(savepoint)["states"] if state[3] != EQUAL]
     assert different[:2] == ["counts", "aggregates"]

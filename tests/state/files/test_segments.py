@@ -1,9 +1,11 @@
 """State files in blocks: who owns some of the key groups reads only their part, and every part is verified."""
 
 import re
+import threading
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +18,14 @@ from runtime.errors import CorruptState
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.state.backend import SubtaskState
 from runtime.state.files import segments
-from runtime.state.files.segments import MAX_BLOCKS, MIN_BLOCK_BYTES, read_segment, write_segment
+from runtime.state.files.segments import (
+    MAX_BLOCKS,
+    MIN_BLOCK_BYTES,
+    READ_AHEAD_BYTES,
+    read_segment,
+    read_segments,
+    write_segment,
+)
 
 GROUPS = 128
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -38,6 +47,22 @@ class CountingStore(MemorySnapshotStore):
         data = super().get(path)[offset : offset + nbytes]
         self.bytes_read += len(data)
         return data
+
+
+class RendezvousStore(MemorySnapshotStore):
+    """A read returns once all reads that are made at once are waiting, as in a store whose answers take a while."""
+
+    concurrent_reads = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(self.concurrent_reads)
+        self.paths: list[str] = []
+
+    def get(self, path: str) -> bytes:
+        self.barrier.wait(10)
+        self.paths.append(path)
+        return super().get(path)
 
 
 class PieceStore(MemorySnapshotStore):
@@ -184,3 +209,49 @@ def test_a_rescale_from_one_to_four_reads_about_a_quarter_each() -> None:
     assert sum(sizes) == 600_000
     assert all(140_000 < size < 160_000 for size in sizes)
     assert all(0.2 < share < 0.32 for share in read), read
+
+
+# ---------------------------------------------------------------- several segments
+
+
+def written(store: MemorySnapshotStore, count: int) -> list[Segment]:
+    return [write_segment(store, f"{number}", [rows(10 + number)], 10 + number, (0, 127)) for number in range(count)]
+
+
+def test_several_segments_are_read_at_once_and_come_in_their_order() -> None:
+    store = RendezvousStore()
+    parts = [(segment, range(GROUPS)) for segment in written(store, 2 * store.concurrent_reads)]
+    read = [(segment.path, batch.num_rows) for segment, _, batch in read_segments(store, parts)]
+    assert read == [(segment.path, segment.rows) for segment, _ in parts]
+
+
+def test_large_segments_are_not_read_ahead() -> None:
+    """Else the rows of several large files would be in memory beside the table that they fill."""
+    store = RendezvousStore()
+    store.barrier = threading.Barrier(1)
+    first, *others = written(store, 4)
+    large = msgspec.structs.replace(first, nbytes=READ_AHEAD_BYTES + 1)
+    with pytest.raises(CorruptState, match="0: it has"):
+        next(read_segments(store, [(segment, range(GROUPS)) for segment in (large, *others)]))
+    assert store.paths == [first.path]
+
+
+def test_a_segment_is_not_read_while_those_before_it_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RendezvousStore()
+    store.barrier = threading.Barrier(1)
+    parts = [(segment, range(GROUPS)) for segment in written(store, 4)]
+    limit = parts[0][0].nbytes + parts[1][0].nbytes
+    monkeypatch.setattr(segments, "READ_AHEAD_BYTES", limit)
+    for number, (segment, _, _) in enumerate(read_segments(store, parts)):
+        kept = [each for each, _ in parts[number:] if each.path in store.paths]
+        assert segment.path in store.paths
+        assert sum(each.nbytes for each in kept) <= limit
+
+
+@pytest.mark.parametrize("kind", [MemorySnapshotStore, RendezvousStore])
+def test_the_first_damaged_segment_is_named(kind: type[MemorySnapshotStore]) -> None:
+    store = kind()
+    parts = [(segment, range(GROUPS)) for segment in written(store, 6)]
+    store.delete(["3", "4"])
+    with pytest.raises(CorruptState, match="3: there is no such file"):
+        list(read_segments(store, parts))

@@ -33,7 +33,7 @@ class Cancel(DelegatedOperation):
 
     def confirmation(self, run: Run | None, reached: RunProgress, live: Live) -> Confirmation:
         where = f"run {run.pk}" if run else "the run"
-        return _batch_confirmation(where) if run and run.version.is_batch else _confirmation(where, reached)
+        return _batch_confirmation(where) if run and run.version.is_batch else _confirmation(run, where, reached)
 
     def effect(self, progress: BulkProgress) -> str:
         run, committed = progress.run, progress.committed
@@ -62,10 +62,23 @@ def _batch_confirmation(where: str) -> Confirmation:
     )
 
 
-def _confirmation(where: str, reached: RunProgress) -> Confirmation:
+def _origin(run: Run) -> str:
+    """A sentence on the snapshot that a run restored or is restoring, from which the job can continue; "" without."""
+    if run.restore_checkpoint is not None:
+        snapshot = run.restore_checkpoint
+        is_kept = snapshot.discarded_at is None
+        return f"The state that it restored is that of {snapshot}" + (
+            ", which stays: a later restore can begin from it again." if is_kept else ", whose files were discarded."
+        )
+    return "The savepoint that it restored stays in its folder." if run.restore_path else ""
+
+
+def _confirmation(run: Run | None, where: str, reached: RunProgress) -> Confirmation:
     committed = reached.committed
     lost = f"Output since {committed} is not committed." if committed else "No output of this run is committed."
-    if reached.newest is None:
+    if reached.newest is None and run is not None and (origin := _origin(run)):
+        back = f"This run has completed no checkpoint: its output is not committed. {origin}"
+    elif reached.newest is None:
         back = "This run has completed no checkpoint: its output is not committed, and its state cannot be restored."
     elif reached.continuable is None:
         back = f"{lost} A run cannot continue from {reached.newest}."

@@ -1,22 +1,20 @@
-"""Copies of savepoints in folders below `WEIR_SAVEPOINT_ROOTS`, outside the storage of Weir.
+"""Copies of savepoints in places below `WEIR_SAVEPOINT_ROOTS`, outside the storage of Weir.
 
 A copy is an operation of its own, also if a savepoint, stop or drain asks for it: it follows the savepoint, and its
-failure leaves the savepoint as it is. The folder gets its name last, so a folder with that name is a whole savepoint.
-A restore by folder accepts it, as the check before the rename has shown.
+failure leaves the savepoint as it is. The manifest is written last, so a folder with one is a whole savepoint.
 
 The manifest of a savepoint of a running job names output that is not committed yet; the job master removes it from the
 manifest soon afterwards. A copy waits for that: a later restore of it would look for output that is long committed.
 
 A console makes one copy at a time. Files are copied outside any transaction. If the worker dies, Postgres releases its
-lock, and the next pass begins the copy anew.
+lock, and the next pass writes the files anew.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Final
-from uuid import uuid4
 
+from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
@@ -33,16 +31,16 @@ from console.operations.params import CheckpointParams
 from runtime.core.snapshot.checksums import verified_chunks
 from runtime.core.snapshot.commit import is_same_savepoint, pending_committables
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, relative_paths
-from runtime.durable import make_folder, sync_path, write_file
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, relative_paths
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
+from runtime.io.store import Store, open_store
 
 _WAITS: Final = "waiting for the commit of its output"
 _COPIES: Final = "copying files"
 
 
 class CopyParams(CheckpointParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The savepoint to copy, and the folder below `WEIR_SAVEPOINT_ROOTS` that gets a folder with the copy."""
+    """The savepoint to copy, and the place below `WEIR_SAVEPOINT_ROOTS` that gets a folder with the copy."""
 
     target: str
 
@@ -54,9 +52,9 @@ class Copy(ConsoleWork, SnapshotOperation):
     reads_files = True
     message = "The copy of the savepoint was requested."
     command = PlainCommand(
-        help="Copies savepoint NUMBER of JOB into FOLDER, below a folder of WEIR_SAVEPOINT_ROOTS on the console's "
-        "host.",
-        metavars={"target": "FOLDER"},
+        help="Copies savepoint NUMBER of JOB into PLACE, a folder on the console's host or s3://bucket/prefix, below a "
+        "place of WEIR_SAVEPOINT_ROOTS.",
+        metavars={"target": "PLACE"},
     )
     noun = "copy"
     effect_before = "Nothing is copied; the savepoint stays."
@@ -96,7 +94,7 @@ class Copy(ConsoleWork, SnapshotOperation):
             _end(row, OperationState.FAILED)
         except Refused as refused:
             _end(row, OperationState.FAILED, error={"code": refused.code, "message": refused.detail})
-        except (OSError, EnvironmentFailure, JobRejected) as error:
+        except (EnvironmentFailure, JobRejected) as error:
             _end(row, OperationState.FAILED, error={"code": "not-copied", "message": f"{error}."})
         else:
             _end(row, OperationState.SUCCEEDED, result=result, error=None)  # a withdrawal came too late
@@ -141,46 +139,48 @@ def _copy(row: Operation, savepoint: Checkpoint, manifest: Manifest) -> dict[str
 
     A repeated copy replaces the manifest only, if the savepoint's own manifest has changed since.
     """
-    target = storage.target_folder(row.params["target"]) / savepoint.path
-    root = storage.job_root(savepoint.job_id)
+    root, folder = storage.target_place(row.params["target"]), savepoint.path
+    place = storage.target_place(f"{root}/{folder}")
+    home, target = storage.job_store(savepoint.job_id), open_store(root)
     result = {
-        "checkpoint": savepoint.number, "path": str(target), "bytes": sum(s.nbytes for s in manifest.segments()),
+        "checkpoint": savepoint.number, "path": place, "bytes": sum(s.nbytes for s in manifest.segments()),
         "uncommitted": sum(map(len, pending_committables(manifest).values())),
     }  # fmt: skip
-    if target.exists():
-        if is_same_savepoint(storage.load_savepoint(str(target))[1], manifest):
-            body = (root / savepoint.path / MANIFEST_FILE).read_bytes()
-            if (target / MANIFEST_FILE).read_bytes() != body:
-                write_file(target / MANIFEST_FILE, body)
-            return result
-        raise Conflict("target-exists", f"{target} exists and is not this savepoint.")
-    for unfinished in target.parent.glob(f".{target.name}-{row.pk}-*"):  # of a worker that died
-        shutil.rmtree(unfinished, ignore_errors=True)
-    aside = target.with_name(f".{target.name}-{row.pk}-{uuid4().hex}")
-    names, segments = relative_paths(manifest, savepoint.path), manifest.segments()
+    file = f"{folder}/{MANIFEST_FILE}"
+    body, there = home.get(file), _content(target, file)
+    decode_manifest(body, place, settings.WEIR_MANIFEST_KEYS, signed=True)  # a restore reads it so
+    if there is not None:
+        if not is_same_savepoint(storage.load_savepoint(place)[1], manifest):
+            raise Conflict("target-exists", f"{place} exists and is not this savepoint.")
+        if there != body:
+            target.put(file, [body])
+        return result
+    segments = manifest.segments()
+    names = {path: f"{folder}/{name}" for path, name in relative_paths(manifest, folder).items()}
+    if strange := set(target.list(f"{folder}/")).difference(names.values()):
+        raise Conflict("target-exists", f"{place} exists and is not this savepoint: it has {min(strange)}.")
+    storage.delete_folder(root, folder)  # what a worker that died has left
+    progress = _CopyProgress(row, sum(segment.nbytes for segment in segments))
     try:
-        make_folder(aside.parent)
-        aside.mkdir(mode=0o700)
-        progress = _CopyProgress(row, sum(segment.nbytes for segment in segments))
         for segment in segments:
-            chunks = progress.counted(storage.file_chunks(root / segment.path))
-            _write(aside / names[segment.path], verified_chunks(segment, chunks))
-        _write(aside / MANIFEST_FILE, storage.file_chunks(root / savepoint.path / MANIFEST_FILE))
-        storage.load_savepoint(str(aside))
-        for folder in (aside, *(each for each in aside.rglob("*") if each.is_dir())):
-            sync_path(folder)
-        aside.rename(target)
-        sync_path(target.parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            chunks = progress.counted(storage.file_chunks(home, segment.path, segment.nbytes))
+            target.put(names[segment.path], verified_chunks(segment, chunks))
+        if not target.create(file, body):
+            raise Conflict("target-exists", f"Another installation has written a savepoint to {place} meanwhile.")
+        storage.load_savepoint(place)
+    except BaseException:
+        with suppress(EnvironmentFailure):
+            if _content(target, file) in (None, body):
+                storage.delete_folder(root, folder)
+        raise
     return result
 
 
-def _write(target: Path, chunks: Iterable[bytes]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as copy:
-        copy.writelines(chunks)
-    sync_path(target)
+def _content(store: Store, file: str) -> bytes | None:
+    try:
+        return store.get(file)
+    except CorruptState:
+        return None
 
 
 class _CopyProgress:

@@ -25,6 +25,7 @@ from console.operations.params import CheckpointParams
 from console.operations.preview import Confirmation
 from console.operations.registry import operation_types, types_of
 from runtime.core.job.lifecycle import TERMINAL_STATES
+from runtime.errors import EnvironmentFailure
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +94,7 @@ class Discard(SnapshotOperation):
         checkpoint = Checkpoint.objects.get(pk=row.params["checkpoint"])
         try:
             was_there = storage.delete_savepoint(checkpoint)
-        except OSError as error:
+        except EnvironmentFailure as error:
             log.warning("a discarded savepoint is not deleted yet", checkpoint=checkpoint.pk, error=str(error))
             still.update(phase=f"waiting for storage: {error}")
             return

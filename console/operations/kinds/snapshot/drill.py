@@ -32,6 +32,7 @@ from console.operations.params import CloneParams, RunParams
 from console.operations.registry import operation_type
 from console.operations.restores.clones import clone_target, create_clone, prepared_clone
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
+from runtime.errors import EnvironmentFailure
 
 LIMIT: Final = timedelta(minutes=30)  #: for the storage to become usable, then for the clone's first checkpoint
 MEASURED: Final = "first_checkpoint_ms"  #: in the result of a drill from its clone's first checkpoint on
@@ -196,7 +197,7 @@ def _delete_clone(row: Operation) -> None:
     Checkpoint.objects.filter(job=run.job, discarded_at=None).update(discarded_at=Now())
     try:
         storage.delete_clone(run.job_id, row.job_id)
-    except OSError as error:
+    except EnvironmentFailure as error:
         log.warning("the clone of a drill is not deleted yet", run=run.pk, error=str(error))
         Operation.objects.filter(pk=row.pk).update(phase=f"waiting for storage: {error}")
         return

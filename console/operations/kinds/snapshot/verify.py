@@ -24,7 +24,7 @@ from django.utils import timezone
 from console import formats
 from console.accounts.refusals import Conflict
 from console.checkpoints.models import Checkpoint
-from console.checkpoints.storage import CHECKPOINT_FIELD, job_root, pin
+from console.checkpoints.storage import CHECKPOINT_FIELD, job_uri, pin
 from console.jobs import stages
 from console.jobs.services import lock_job
 from console.operations.console_work import ConsoleWork, PhaseReport, WorkWithdrawn
@@ -33,6 +33,8 @@ from console.operations.operation_type import PlainCommand, SnapshotOperation, c
 from console.operations.params import CheckpointParams
 from console.operations.restores.verification import StoredManifest, check_files, is_complete, read_manifest, summary
 from runtime.core.snapshot.manifest import Manifest, Segment
+from runtime.errors import EnvironmentFailure
+from runtime.io.store import check_mounted
 
 _PIN_RENEWAL_S: Final = 60.0
 _MAX_PASS_S: Final = 60.0  #: a pass ends with the first file after it
@@ -123,8 +125,8 @@ def _check_and_end(row: Operation, checkpoint: Checkpoint) -> None:
         return
     try:
         check = _check_until_due(row, checkpoint, stored.manifest, _earlier(row, stored))
-    except (OSError, stages.StageFailed) as error:
-        what = "Checkpoint storage" if isinstance(error, OSError) else "The state"
+    except (EnvironmentFailure, stages.StageFailed) as error:
+        what = "Checkpoint storage" if isinstance(error, EnvironmentFailure) else "The state"
         _end(row, {"code": "not-verified", "message": f"{what} cannot be read: {error}."})
         return
     if not check.is_whole:
@@ -174,7 +176,7 @@ def _check_until_due(row: Operation, checkpoint: Checkpoint, manifest: Manifest,
     """Adds results to `check`, for about a minute.
 
     Raises:
-        OSError: the storage cannot be read. If it is not mounted, no file counts as missing.
+        EnvironmentFailure: the storage cannot be read. If it is not mounted, no file counts as missing.
         StageFailed: the stage that reads the state has failed.
         WorkWithdrawn: the operation was withdrawn.
     """
@@ -185,7 +187,7 @@ def _check_until_due(row: Operation, checkpoint: Checkpoint, manifest: Manifest,
         if time.monotonic() >= due:
             break
     if not is_complete(check.files):
-        job_root(checkpoint.job_id).stat()
+        check_mounted(job_uri(checkpoint.job_id))
         check.is_whole = len(check.files) == len(segments)
     elif len(check.files) == len(segments) and time.monotonic() < due:
         with suppress(stages.StageInterrupted):  # the next pass repeats it
@@ -196,9 +198,9 @@ def _check_until_due(row: Operation, checkpoint: Checkpoint, manifest: Manifest,
 
 
 def _stage(row: Operation, checkpoint: Checkpoint, skip: int) -> stages.StageCommand:
-    folder = job_root(checkpoint.job_id) / checkpoint.path
+    place = f"{job_uri(checkpoint.job_id)}/{checkpoint.path}"
     return stages.StageCommand(
-        arguments=["verify", "--checkpoint", str(folder), "--skip", str(skip)],
+        arguments=["verify", "--checkpoint", place, "--skip", str(skip)],
         log=Path(settings.WEIR_LOGS) / f"verify-{row.pk}.log",
         timeout_s=_STAGE_TIMEOUT_S,
     )

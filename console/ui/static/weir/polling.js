@@ -1,45 +1,36 @@
-// The pace of polls. htmx asks every 2 s; most of these turns are skipped in a hidden tab, while nothing changes, and
-// while the console is slow. So many open tabs slow each other down instead of the console.
+// Polls of an open page. The console sets their pace: each answer names the pause until the next poll. A hidden tab and a
+// paused page do not poll. A tab that is seen again and a page that is resumed poll at once.
 
 const POLL = "[data-poll]";
-const LONGEST_MS = 20_000;
-const QUIET_MS = 10_000;  // longest pause because nothing changes
-const TURN_MS = 2_000;
-const IDLE_SHARE = 50;  // a tab waits this many times the duration of its last poll
-const JITTER = 0.5;  // tabs that began together drift apart
-const EARLY_MS = 200;  // a turn that comes this much too early is used
+const RETRY_MS = 4_000;  // after an error, or without an answer; doubles with each further one
+const MAX_RETRY_MS = 20_000;
+const JITTER = 0.25;  // tabs that began together drift apart
 
-let revision = "", shown = "";
-let began = 0, due = 0, unchanged = 0;
+let revision = "", shown = "", timer = 0, isAsking = false, failures = 0;
 
 // The values that the poll of a page includes: those of the plan of a restore or rescale that is shown.
 const shownPlan = () => [...document.querySelectorAll("#shown-plan input")].map(({ value }) => value).join(" ");
 
-// The pause after a poll that took `ms`, with `quiet` polls in succession without a change.
-export function pause(ms, quiet) {
-  const calm = quiet > 1 ? Math.min(QUIET_MS, TURN_MS * 2 ** (quiet - 1)) : TURN_MS;
-  return Math.min(LONGEST_MS, Math.max(calm, IDLE_SHARE * ms));
+// Never later than the console has asked for.
+export function pause(ms, chance) { return ms * (1 - JITTER * chance); }
+
+export function retry(failures) { return Math.min(MAX_RETRY_MS, RETRY_MS * 2 ** (failures - 1)); }
+
+function schedule(ms) {
+  clearTimeout(timer);
+  timer = setTimeout(ask, pause(ms, Math.random()));
 }
 
-function wake() {
-  due = unchanged = 0;
-  for (const element of document.querySelectorAll(POLL)) element.dispatchEvent(new Event("wake"));
+function ask() {
+  clearTimeout(timer);
+  if (isAsking || document.hidden || "paused" in document.documentElement.dataset) return;
+  for (const element of document.querySelectorAll(POLL)) element.dispatchEvent(new Event("poll"));
 }
 
-document.addEventListener("htmx:beforeRequest", (event) => {
-  if (!event.target.matches(POLL)) return;
-  const isPaused = "paused" in document.documentElement.dataset;
-  if (isPaused || document.hidden || performance.now() < due - EARLY_MS) event.preventDefault();
-  else began = performance.now();
-});
-
-document.addEventListener("weir:resume", wake);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
-
-// A reader who acts after a quiet time sees the newest state at once.
-for (const name of ["pointerdown", "keydown"]) {
-  document.addEventListener(name, () => { if (unchanged > 1) wake(); });
-}
+document.addEventListener("weir:resume", ask);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) ask(); });
+const first = document.querySelector(POLL)?.dataset.poll;
+if (first) schedule(Number(first));
 
 // A poll sends the digests of the page's blocks, so that the response contains only changed blocks.
 document.addEventListener("htmx:configRequest", (event) => {
@@ -50,6 +41,8 @@ document.addEventListener("htmx:configRequest", (event) => {
   shown = shownPlan();
 });
 
+document.addEventListener("htmx:beforeRequest", (event) => { if (event.target.matches(POLL)) isAsking = true; });
+
 // An answer about a former plan arrives too late for the plan that the operator has chosen meanwhile.
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.target.matches(POLL) && shownPlan() !== shown) event.detail.shouldSwap = false;
@@ -58,8 +51,8 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 document.addEventListener("htmx:afterRequest", (event) => {
   if (!event.target.matches(POLL)) return;
   const { xhr, successful } = event.detail;
-  const isUnchanged = xhr.status === 304 || xhr.status === 204;
+  isAsking = false;
   if (successful) revision = xhr.getResponseHeader("ETag") ?? "";
-  unchanged = isUnchanged ? unchanged + 1 : 0;
-  due = began + pause(performance.now() - began, unchanged) * (1 + JITTER * (Math.random() - 0.5));
+  failures = successful ? 0 : failures + 1;
+  schedule(successful && Number(xhr.getResponseHeader("X-Poll-After")) || retry(Math.max(failures, 1)));
 });

@@ -1,5 +1,5 @@
 // Enhancements of pages that work without scripts: the theme changes without a reload, times tick, unchanged blocks keep
-// focus and scroll, and a banner reports a lost connection.
+// focus and scroll, and a banner says that the page does not update.
 
 import "./pause.js";
 import "./polling.js";
@@ -66,26 +66,61 @@ function localise(element, moment) {
   if (zone !== "UTC") element.title += ` · ${moment.toLocaleString()} ${zone}`;
 }
 
-setInterval(() => { if (!document.hidden) tick(); }, TICK_MS);
-tick();
+setInterval(() => { if (!document.hidden) { tick(); showAge(); } }, TICK_MS);
 
 document.addEventListener("htmx:oobAfterSwap", tick);
 
-// ---------------------------------------------------------------- connection
+// ---------------------------------------------------------------- age of the page
+
+const POLL = "[data-poll]";
+const MAX_AGE_MS = 12_000;  // three polls of a busy console
+const asOf = document.querySelector("#as-of time");
+let asked = 0, answered = Date.now(), seen = Date.now(), reason = "";
 
 function showBanner(text) {
   const banner = document.getElementById("lost");
   if (!banner) return;
   banner.hidden = !text;
-  if (text) banner.textContent = text;
+  if (banner.textContent !== text) banner.textContent = text;
 }
 
-document.addEventListener("htmx:sendError", () => showBanner("The console cannot be reached. This page may be out of date; retrying."));
-document.addEventListener("htmx:timeout", () => showBanner("The console does not answer. This page may be out of date; retrying."));
+// A page that was hidden, or is paused, has asked for nothing.
+function showAge() {
+  if (!asOf) return;
+  const isPaused = "paused" in document.documentElement.dataset, now = Date.now();
+  const isOld = !isPaused && now - Math.max(answered, seen) > MAX_AGE_MS;
+  asOf.parentElement.classList.toggle("failed", isOld || Boolean(reason));
+  if (reason || isOld) showBanner(reason || `This page has not been updated for ${lasting(Math.floor((now - answered) / 1000))}.`);
+}
+
+function fail(text) {
+  reason = text;
+  showBanner(text);
+  showAge();
+}
+
+document.addEventListener("weir:resume", () => { seen = Date.now(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) seen = Date.now(); });
+document.addEventListener("htmx:beforeRequest", (event) => { if (event.target.matches(POLL)) asked = Date.now(); });
+document.addEventListener("htmx:sendError", () => fail("The console cannot be reached. This page is out of date; retrying."));
+document.addEventListener("htmx:timeout", () => fail("The console does not answer. This page is out of date; retrying."));
 document.addEventListener("htmx:responseError", (event) => {
   const status = event.detail.xhr.status;
-  if (status === 401 || status === 403) showBanner("You are signed out. Reload the page to sign in again.");
-  else showBanner(`The console answered with an error (${status}). This page may be out of date; retrying.`);
+  if (status === 401 || status === 403) fail("You are signed out. Reload the page to sign in again.");
+  else fail(`The console answered with an error (${status}). This page is out of date; retrying.`);
 });
-// An error response is loaded too and must not clear the banner that it has just set.
-document.addEventListener("htmx:afterOnLoad", (event) => { if (event.detail.successful) showBanner(""); });
+
+// The answer has the state of the time of the question, or of a later one.
+document.addEventListener("htmx:afterRequest", (event) => {
+  if (!event.detail.successful) return;
+  reason = "";
+  if (event.target.matches(POLL)) {
+    answered = asked;
+    if (asOf) asOf.dateTime = new Date(asked + offset).toISOString();
+    tick();
+  }
+  showBanner("");
+  showAge();
+});
+
+tick();

@@ -125,8 +125,7 @@ class CheckpointPage(LivePage):
             "max_restored_runs": _RESTORED_RUNS,
             **_neighbours(self.checkpoint),
         }
-        is_used = any(row.is_active for row in (*drills, *copies, *discards))
-        return PageContent(context, settled=self.checkpoint.status != Status.IN_PROGRESS and not is_used)
+        return context
 
     def rows(self) -> str:
         drills = drills_of(self.checkpoint.job).filter(params__checkpoint=self.checkpoint.pk)
@@ -167,7 +166,7 @@ class DiscardConfirmation(LivePage):
         return None
 
     def content(self) -> PageContent:
-        context = {
+        return {
             "job": self.checkpoint.job,
             "run": self.checkpoint.run,
             "act": allowed_on(self.checkpoint, OperationKind.DISCARD, self.request.user),
@@ -177,7 +176,6 @@ class DiscardConfirmation(LivePage):
             "number": self.checkpoint.number,
             "snapshot": self.checkpoint.pk,
         }
-        return PageContent(context, settled=False)
 
     def rows(self) -> str:
         return revision(self.request, rows_of_snapshot_confirmation(self.checkpoint))
@@ -245,10 +243,7 @@ class CheckpointList(LivePage):
         listing = filtered_checkpoints(self.job, query)
         if listing.page is not None and self.run is not None:
             show_progress(live_metrics(self.run), listing.page.rows)
-        return PageContent(
-            {"job": self.job, "found": listing, "absent": self.number, "comparing": comparing},
-            settled=False,
-        )
+        return {"job": self.job, "found": listing, "absent": self.number, "comparing": comparing}
 
     def rows(self) -> str:
         newest = (Checkpoint.objects.filter(job=self.job).order_by("-number"), _RECENT)
@@ -276,7 +271,7 @@ class CheckpointStatistics(LivePage):
     def content(self) -> PageContent:
         version = self.run.version if self.run else self.runs[0].version if self.runs else None
         statistics = selectors.statistics(self.job, self.run)
-        context = {
+        return {
             "job": self.job,
             "run": self.run,
             "runs": self.runs,
@@ -287,7 +282,6 @@ class CheckpointStatistics(LivePage):
             "statistics": statistics,
             "spreads": spread_lines(statistics.summary) if statistics.summary else (),
         }
-        return PageContent(context, settled=False)
 
     def rows(self) -> str:
         newest = (Checkpoint.objects.filter(job=self.job).order_by("-number"), _RECENT)

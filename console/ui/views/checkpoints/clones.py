@@ -65,12 +65,12 @@ class ClonePage(LivePage):
 
     def response(self) -> HttpResponse:
         if asks_for_limit(self.request):
-            return page(self.request, "jobs/_parallelism_field.html", self.content().context)
+            return page(self.request, "jobs/_parallelism_field.html", self.content())
         return super().response()
 
     def content(self) -> PageContent:
         earlier = drills_of(self.checkpoint.job).filter(state=OperationState.SUCCEEDED)[:1]
-        context = {
+        return {
             "job": self.checkpoint.job,
             "checkpoint": self.checkpoint,
             "form": self.form,
@@ -83,7 +83,6 @@ class ClonePage(LivePage):
             "wait": wait_of_new_run(),
             "earlier": next(iter(earlier), None),
         }
-        return PageContent(context, settled=False)
 
     def rows(self) -> str:
         return revision(self.request, rows_of_snapshot_confirmation(self.checkpoint), wait_of_new_run())

@@ -43,14 +43,14 @@ class EvidencePage(LivePage):
             evidence_pack(self.checkpoint, user_of(self.request)),
             allowed_on(self.checkpoint, OperationKind.VERIFY, self.request.user),
         )
-        context = {"checkpoint": self.checkpoint, "job": self.checkpoint.job, "pack": pack, "act": act}
-        return PageContent(context, settled=not pack["verification"]["is_under_way"])
+        return {"checkpoint": self.checkpoint, "job": self.checkpoint.job, "pack": pack, "act": act}
 
     def rows(self) -> str:
         checks = Operation.objects.filter(job=self.checkpoint.job_id, kind=OperationKind.VERIFY.value).order_by(
             "-created_at"
         )
-        return revision(self.request, [(checks.filter(params__checkpoint=self.checkpoint.pk), 1)])
+        row = Checkpoint.objects.filter(pk=self.checkpoint.pk)
+        return revision(self.request, [(row, 1), (checks.filter(params__checkpoint=self.checkpoint.pk), 1)])
 
 
 evidence = EvidencePage.view(posts=True)

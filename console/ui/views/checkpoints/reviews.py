@@ -40,7 +40,7 @@ class ReviewDesk(LivePage):
         return None
 
     def content(self) -> PageContent:
-        context = {
+        return {
             "section": "reviews",
             "given": self.values,
             "is_filtered": any(self.values.values()),
@@ -50,7 +50,6 @@ class ReviewDesk(LivePage):
             "users": user_names(),
             "refusal": operate_refusal(self.request.user),
         }
-        return PageContent(context, settled=not self.is_valid)
 
     def rows(self) -> str:
         if not self.is_valid:

@@ -38,9 +38,7 @@ class SchedulePage(LivePage):
             for kind in ScheduledOperation
             for row in (rows.get(kind),)
         ]
-        return PageContent(
-            {"job": self.job, "schedules": schedules, "refusal": operate_refusal(self.request.user)}, settled=False
-        )
+        return {"job": self.job, "schedules": schedules, "refusal": operate_refusal(self.request.user)}
 
     def rows(self) -> str:
         last = Operation.objects.filter(pk__in=self.schedules.values("last_operation")).order_by("pk")

@@ -90,7 +90,7 @@ class StateQueryPage(LivePage):
         times = [column["name"] in WINDOW_TIMES and column["type"] == "bigint" for column in columns]
         fields = self.query.request.get("key", {})
         texts = {name: _shown_key(name, value) for name, value in fields.items()}
-        context = {
+        return {
             "query": self.query,
             "checkpoint": self.query.checkpoint,
             "job": self.query.checkpoint.job,
@@ -103,7 +103,6 @@ class StateQueryPage(LivePage):
             "is_page": table.get("is_cut") or self.query.request.get("cursor"),
             "keys": [_key_field(key["name"], key["type"], texts.get(key["name"], "")) for key in table.get("keys", ())],
         }
-        return PageContent(context, settled=not self.query.is_active)
 
     def rows(self) -> str:
         return revision(self.request, [(self.queries.filter(pk=self.pk), 1)])

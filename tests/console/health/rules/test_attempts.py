@@ -24,7 +24,7 @@ def test_a_restart_loop_names_its_common_cause() -> None:
 def test_a_restart_has_its_number_and_its_limit(failures: int | None, max_restarts: int | None, said: str) -> None:
     attempts = (failed_attempt(4, failures=failures, operator="join"),)
     text = sentence("restarting", state=RunState.RESTARTING, attempts=attempts, max_restarts=max_restarts)
-    assert text == f"An attempt failed 4.0 s ago, and {said} is under way. `join`: KeyError: 'x'."
+    assert text == f"An attempt failed 4 s ago, and {said} is under way. `join`: KeyError: 'x'."
 
 
 @pytest.mark.parametrize(("times", "is_found"), [((1, 2, 600), True), ((1, 2, 601), False), ((1, 2), False)])
@@ -61,6 +61,9 @@ def test_an_outage_names_the_operator_and_the_next_attempt() -> None:
         "Waiting for storage or a service: `sink`. /out: Connection refused. Failed 4 times in a row; "
         "the next attempt is in 40 s."
     )
+    assert said.endswith("in 40 s. The run continues by itself.")
+    limited = sentence("outage", state=RunState.RESTARTING, attempts=attempts, max_restarts=10)
+    assert "Such a failure does not count towards its limit of restarts. The run continues" in limited
 
 
 @pytest.mark.parametrize(("ended_ago", "tries", "is_found"), [(2, 2, True), (2, 1, False), (4, 2, False)])

@@ -194,7 +194,7 @@ def test_a_failed_savepoint_is_found_for_a_day(seconds: float, is_found: bool) -
 
 def test_a_savepoint_that_expired_says_so_in_a_word() -> None:
     said = sentence("savepoint-failed", failed_savepoint=FailedSavepoint(5, 12, ago(7), "expired"))
-    assert said == "Savepoint 12 expired 7.0 s ago. No later savepoint has completed."
+    assert said == "Savepoint 12 expired 7 s ago. No later savepoint has completed."
 
 
 @pytest.mark.parametrize(("took_ms", "written_mib", "is_found"), [(2_000, 0, True), (1_990, 0, False),

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from console.health.facts import SentFacts
-from console.metrics.lag import Lag
-from console.metrics.live import Live, OperatorLive
+from console import formats
+from console.health.facts import CheckpointFacts, SentFacts
+from console.health.findings import Level
+from console.metrics.live import EndingLive, Live, OperatorLive
 from runtime.core.job.graph import Role
-from tests.console.health.facts_of import ago, found, operator, operators, sentence, subtask
+from runtime.core.job.lifecycle import RunState
+from runtime.core.subtask.watermark_alignment import WAITED_COUNTER
+from tests.console.health.facts_of import ago, checkpoint, found, operator, operators, sentence, subtask, verdict
 
 MIB = 1024 * 1024
 
@@ -60,6 +63,36 @@ def test_a_young_attempt_has_no_backpressure_yet() -> None:
     assert found("backpressure", flow_s=10.0, **blocked(0.9, 0.9, 0.9)) is None
 
 
+def test_the_root_does_not_move_to_the_receiver_of_a_slow_operator_while_the_rule_is_lit() -> None:
+    """The second expiry blamed the sink: the lower limit of a lit rule took the slow step for one that waits."""
+    slow = {"subtasks": (subtask(busy=0.62, backpressured=0.35),)}
+    waits = {"subtasks": (subtask(backpressured=0.9),)}
+    changes = {"operators": operators(orders=waits, join=slow, sink={"subtasks": (subtask(busy=0.03),)})}
+    for lit in (frozenset(), frozenset({"backpressure"})):
+        finding = found("backpressure", lit=lit, **changes)
+        assert finding is not None
+        assert finding.operator == "join", lit
+    expired = CheckpointFacts(
+        interval_ms=5_000, newest=checkpoint(completed_at=ago(200)), failed=2, failed_number=9, failed_reason="expired"
+    )
+    second = found("checkpoints-fail", lit=frozenset({"backpressure"}), checkpoints=expired, **changes)
+    assert second is not None
+    assert second.sentence.endswith("Barriers wait for `join`, which is only 62 % busy; `orders` waits for it.")
+
+
+def test_a_hot_key_is_not_relieved_by_more_subtasks() -> None:
+    """The page of a job with a hot key offered *Rescale the job…*, and advised a higher parallelism."""
+    hot = (subtask(0, records_per_s=28_500.0, busy=0.98), *(subtask(n, busy=0.1) for n in (1, 2, 3)))
+    waits = {"subtasks": (subtask(backpressured=0.9),)}
+    for changes, act in (({"join": {"subtasks": hot}, "orders": waits}, ""),
+                         ({"join": {"subtasks": (subtask(busy=0.98),)}, "orders": waits}, "rescale")):  # fmt: skip
+        slow = found("backpressure", operators=operators(**changes))
+        assert slow is not None
+        assert (slow.operator, slow.act) == ("join", act)
+        assert ("hot key" in slow.remedy) is not bool(act)
+        assert ("parallelism" in slow.remedy) is bool(act)
+
+
 def skewed(records: float, busy: float) -> dict[str, object]:
     subtasks = (subtask(0, records_per_s=records, busy=busy), *(subtask(n, busy=0.1) for n in (1, 2, 3)))
     return {"operators": operators(join={"subtasks": subtasks})}
@@ -98,8 +131,7 @@ def test_an_operator_that_takes_the_time_of_its_slot_is_named_though_nothing_wai
     assert finding is not None
     assert finding.operator == "join"
     assert finding.sentence == (
-        "`join` takes 97 % of the time of slot 1, which has none left for other operators: event time advances "
-        "0.4 s per second."
+        "The operators of slot 1 take 98 % of its time, `join` most, 97 %: event time advances 0.4 s per second."
     )
 
 
@@ -107,7 +139,7 @@ def test_an_operator_that_takes_the_time_of_its_slot_is_named_though_nothing_wai
     ("busy", "advance_ms", "lit", "is_found"),
     [
         (0.89, 62_000, False, True),
-        (0.88, 62_000, False, False),  # the slot has time left
+        (0.78, 62_000, False, False),  # the slot has time left
         (0.8, 62_000, True, True),
         (0.97, 63_000, False, False),  # event time keeps up
         (0.97, 140_000, False, False),  # a catch-up runs at full speed
@@ -169,12 +201,12 @@ def slowed(per_s: float, usual_per_s: float = 1_000.0, busy: float = 0.97) -> di
 
 def test_a_source_at_its_limit_that_reads_at_most_half_of_its_usual_records_falls_behind() -> None:
     """S1: a job at a quarter of its rate was told that its checkpoints are slow."""
-    assert sentence("falls-behind", **slowed(250.0), lag=Lag(213_000, "the newest record")) == (
+    assert sentence("falls-behind", **slowed(250.0), behind_newest_ms=213_000) == (
         "`orders` falls behind: it reads 250 /s of its usual 1.0 k/s, and the watermark is 3 min 33 s behind the "
         "newest record; it is 97 % busy."
     )
-    assert "watermark" not in sentence("falls-behind", **slowed(250.0), lag=Lag(900, "the clock"))
-    old = {"lag": Lag(213_000, "the clock"), "sampled_at": ago(60)}
+    assert "watermark" not in sentence("falls-behind", **slowed(250.0), lag_ms=900, behind_newest_ms=213_000)
+    old = {"lag_ms": 213_000, "sampled_at": ago(60)}
     assert "watermark" not in sentence("falls-behind", **slowed(250.0), **old), "it is not of the samples"
     assert found("falls-behind", **slowed(250.0), watermark_s=40.0) is None, "event time goes 1.75 times as fast"
 
@@ -215,10 +247,11 @@ def test_a_bounded_source_does_not_fall_behind() -> None:
     assert found("falls-behind", operators={**changes, "orders": replace(changes["orders"], bounded=True)}) is None
 
 
-def quiet(minutes: float, quarters: int, with_records: int, **numbers: object) -> dict[str, object]:
-    sent = SentFacts(quarters=quarters, with_records=with_records, per_s=84_000, until=ago(60 * minutes))
+def quiet(minutes: float | None, quarters: int, with_records: int, **numbers: object) -> dict[str, object]:
+    sent = SentFacts(quarters=quarters, with_records=with_records, per_s=84_000 if quarters else 0)
     subtasks = (subtask(**{"records_per_s": 0.0, **numbers}),)  # type: ignore[arg-type]
-    return {"operators": operators(orders={"sent": sent, "subtasks": subtasks})}
+    since = None if minutes is None else ago(60 * minutes)
+    return {"operators": operators(orders={"sent": sent, "subtasks": subtasks, "silent_since": since})}
 
 
 def test_an_input_that_was_steady_and_has_gone_silent_is_named_even_if_it_is_alone() -> None:
@@ -237,11 +270,100 @@ def test_an_input_that_was_steady_and_has_gone_silent_is_named_even_if_it_is_alo
         (quiet(15, 3, 3), False),  # young
         (quiet(15, 40, 35), False),  # it often pauses
         (quiet(15, 40, 36), True),
-        (quiet(15, 40, 40, records_per_s=0.1), False),  # records come again
+        (quiet(None, 40, 40, records_per_s=0.1), False),  # records come again
     ],
 )
 def test_a_silent_input_has_limits(changes: dict[str, object], is_found: bool) -> None:
     assert (found("input-silent", **changes) is not None) is is_found
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "silent_s", "is_found"), [(60, 75, True), (75, 75, True), (76, 75, False), (60, None, False)]
+)
+def test_a_job_has_its_own_limit_of_silence(limit_s: int, silent_s: float | None, is_found: bool) -> None:
+    """A stopped source was green for 15 minutes, and for ever in its first hour."""
+    source = {"subtasks": (subtask(records_per_s=0.0),), "silent_since": None if silent_s is None else ago(silent_s)}
+    changes = {"operators": operators(orders=source), "max_silence_s": limit_s}
+    finding = found("input-silent", **changes)
+    assert (finding is not None) is is_found
+    if finding is not None:
+        assert finding.sentence == (
+            f"`orders` has sent no records for 1 min 15 s; the limit of the job is {formats.duration(limit_s * 1000)}."
+        )
+        assert finding.since == ago(75)
+
+
+def test_a_silent_input_stays_a_finding_after_a_day() -> None:
+    """After a day no quarter with records is left, and the same time a day before was silent too."""
+    changes = quiet(60 * 30, 0, 0)["operators"]
+    assert isinstance(changes, dict)
+    sent = replace(changes["orders"].sent, was_silent_before=True)
+    former = replace(changes["orders"], sent=sent, lit=frozenset({"input-silent"}))
+    finding = found("input-silent", operators={**changes, "orders": former})
+    assert finding is not None
+    assert finding.sentence == "`orders` has sent no records for 1 d 6 h."
+    assert finding.since == ago(30 * 3_600)
+    assert found("input-silent", operators=changes, lit=frozenset({"input-silent"})) is None, "of another source"
+
+
+@pytest.mark.parametrize("limit_s", [0, 60])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"live": Live(at=ago(1), sources_paused=True)},
+        {"live": Live(at=ago(1), ending=EndingLive())},
+        {"state": RunState.STOPPING},
+        {"state": RunState.DRAINING},
+        {"operators": quiet(60, 40, 40, backpressured=0.3)["operators"]},
+    ],
+)
+def test_a_source_that_may_not_read_says_nothing_about_the_system_before_it(
+    limit_s: int, changes: dict[str, object]
+) -> None:
+    silent = {**quiet(60, 40, 40), "max_silence_s": limit_s}
+    assert found("input-silent", **silent)
+    held = verdict(**{**silent, **changes})
+    assert "input-silent" not in {finding.rule for finding in held.findings}
+    assert held.silent_inputs == ()
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "watermark", "is_found"), [(9_000, 500_000, False), (0, 500_000, True), (9_000, 2_000_000, True)]
+)
+def test_a_source_that_waits_for_a_slower_one_is_not_silent(waited_ms: int, watermark: int, is_found: bool) -> None:
+    """`max_drift` pauses a source while another one is behind it in event time."""
+    counters = {WAITED_COUNTER: waited_ms} if waited_ms else {}
+    entries = quiet(60, 40, 40)["operators"]
+    assert isinstance(entries, dict)
+    slower = replace(entries["payments"], subtasks=(subtask(watermark=watermark),))
+    changes = {
+        "live": Live(at=ago(1), operators={"orders": OperatorLive(counters=counters)}),
+        "operators": {**entries, "payments": slower},
+    }
+    assert (found("input-silent", **changes) is not None) is is_found
+    assert bool(verdict(**changes).silent_inputs) is is_found
+
+
+def test_silence_counts_up_to_the_newest_sample() -> None:
+    """Old samples do not show whether records have come since."""
+    source = {"subtasks": (subtask(records_per_s=0.0),), "silent_since": ago(600)}
+    changes = {"operators": operators(orders=source), "sampled_at": ago(550)}
+    assert found("input-silent", max_silence_s=60, **changes) is None
+    finding = found("input-silent", max_silence_s=50, **changes)
+    assert finding is not None
+    assert finding.sentence == "`orders` had sent no records for 50 s; the limit of the job is 50 s."
+    assert finding.ages == ()
+    assert finding.as_of == ago(550)
+
+
+def test_a_silent_input_is_a_fact_before_it_is_a_finding() -> None:
+    source = {"subtasks": (subtask(records_per_s=0.0),), "silent_since": ago(12)}
+    silent = verdict(operators=operators(orders=source))
+    assert silent.level is Level.OK
+    assert [(each.operator, each.since) for each in silent.silent_inputs] == [("orders", ago(12))]
+    for changes in ({"bounded": True}, {"finished": True}, {"silent_since": ago(9)}):
+        assert verdict(operators=operators(orders={**source, **changes})).silent_inputs == ()
+    assert verdict(operators=operators(orders=source), sampled_at=ago(60)).silent_inputs == (), "old numbers"
 
 
 def test_an_input_that_pauses_each_night_or_weekend_is_not_silent() -> None:

@@ -67,6 +67,33 @@ def test_missing_slots_are_counted() -> None:
     assert said.startswith("Waiting for slots: 1 of 2 are available; run 3 holds 2.")
 
 
+def test_a_spark_master_that_is_away_is_no_lack_of_executors() -> None:
+    live = Live(at=ago(1), waiting=WaitingLive(2, 0, "the Spark master spark://h:7077 does not answer"))
+    finding = found("no-slots", state=RunState.WAITING, live=live)
+    assert finding is not None
+    assert "0 of 2 are available; the Spark master spark://h:7077 does not answer." in finding.sentence
+    assert finding.remedy == "Start the Spark master, or check its host."
+
+
+def test_enough_slots_are_not_called_missing() -> None:
+    """The page of a job said *4 of 2 are available*, and advised to add executors."""
+    live = Live(at=ago(1), waiting=WaitingLive(wanted=2, there=4))
+    finding = found("no-slots", state=RunState.WAITING, live=live)
+    assert finding is not None
+    assert finding.sentence == "Enough slots are free: 4 for the 2 of the run. Their processes have not started yet."
+    assert "executors" not in finding.remedy
+
+
+@pytest.mark.parametrize(("max_restarts", "is_limited"), [(10, True), (None, False)])
+def test_a_wait_says_what_it_does_not_count_towards(max_restarts: int | None, is_limited: bool) -> None:
+    """*does not count as a restart* stood beside the number of restarts, which rose: the head counts all of them."""
+    live = Live(at=ago(1), waiting=WaitingLive(wanted=2, there=1))
+    said = sentence("no-slots", state=RunState.WAITING, live=live, max_restarts=max_restarts)
+    assert "count as a restart" not in said
+    assert ("The wait does not count towards its limit of restarts." in said) is is_limited
+    assert said.endswith("You can cancel the run.")
+
+
 @pytest.mark.parametrize(("silence_ms", "is_found"), [(4_000, True), (3_999, False)])
 def test_a_slot_is_silent_after_four_seconds(silence_ms: float, is_found: bool) -> None:
     live = Live(at=ago(1), slots=(SlotLive(index=1, host="h2", pid=9, seen_ms_ago=silence_ms),))

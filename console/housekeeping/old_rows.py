@@ -1,5 +1,6 @@
-"""Removal of old rows: checkpoints, attempts and operations. A Celery task calls it each minute.
+"""Removal of old rows: checkpoints, attempts, operations, incidents, answers to idempotent requests.
 
+A Celery task calls it each minute.
 A job with a checkpoint every 5 s stores about 40 MB of rows a day. Rows go in bounded batches, oldest first. A row
 stays while anything needs it: a snapshot that can be restored, a pin, a review, a schedule, an operation under way.
 """
@@ -15,9 +16,12 @@ from django.db import connection, transaction
 from django.db.models import BigIntegerField, Count, Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now
+from django.db.models.lookups import IsNull
 
+from console.accounts.models import IdempotentRequest
 from console.advisory_lock import try_lock
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, Kind, ReviewState, StateQuery, Status
+from console.incidents.models import Incident
 from console.jobs.models import Attempt, Job, Run
 from console.operations.kinds.job.succession import Succession
 from console.operations.models import (
@@ -44,7 +48,8 @@ def remove_old_rows() -> int:
     """
     count, deadline = 0, time.monotonic() + MAX_PASS_S
     with try_lock(_LOCK) as is_free:
-        for remove in (_remove_checkpoints, _remove_attempts, _remove_operations) if is_free else ():
+        removals = (_remove_checkpoints, _remove_attempts, _remove_operations, _remove_incidents, _remove_answers)
+        for remove in removals if is_free else ():
             count += _remove_batches(remove, deadline)
     if count:
         log.info("removed old rows", rows=count)
@@ -66,6 +71,12 @@ def _days_ago(days: int) -> Any:
 
 def _keys(rows: QuerySet[Any]) -> list[Any]:
     return list(rows.values_list("pk", flat=True)[:BATCH_ROWS])
+
+
+def _remove_answers() -> int:
+    """Removes answers to idempotent requests after a day."""
+    old = IdempotentRequest.objects.filter(created_at__lt=_days_ago(1)).order_by("created_at")
+    return IdempotentRequest.objects.filter(pk__in=_keys(old)).delete()[0]
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -116,8 +127,13 @@ def _limits_repetition() -> Q:
     committed = Checkpoint.objects.filter(job=OuterRef("job"), status=Status.COMPLETED).exclude(kind=Kind.SAVEPOINT)
     later = committed.filter(number__gt=OuterRef("number"))
     between = committed.filter(number__gt=OuterRef("point"), number__lt=OuterRef("number"))
-    is_first = Q(point__isnull=False) & ~Exists(between)
-    return Q(status=Status.COMPLETED) & ~Q(kind=Kind.SAVEPOINT) & (~Exists(later) | is_first)
+    is_first = Q(point__isnull=False) & _is_empty(between)
+    return Q(status=Status.COMPLETED) & ~Q(kind=Kind.SAVEPOINT) & (_is_empty(later) | is_first)
+
+
+def _is_empty(checkpoints: QuerySet[Checkpoint]) -> Q:
+    """Reads the first row by number: Postgres plans `NOT EXISTS` as a scan of the whole table, once per outer row."""
+    return Q(IsNull(Subquery(checkpoints.order_by("number").values("number")[:1]), True))
 
 
 # ---------------------------------------------------------------- attempts
@@ -183,3 +199,13 @@ def old_operations() -> QuerySet[Operation]:
     key = Cast(KeyTextTransform("checkpoint", OuterRef("params")), BigIntegerField())
     checkpoint = Checkpoint.objects.filter(job=OuterRef("job"), pk=key)
     return old.exclude(Q(kind__in=on_snapshots) & Exists(checkpoint))
+
+
+# ---------------------------------------------------------------- incidents
+
+
+def _remove_incidents() -> int:
+    """Removes incidents that ended more than `WEIR_OPERATION_DAYS` ago, with their findings, notes and alerts."""
+    keys = _keys(Incident.objects.filter(closed_at__lt=_days_ago(settings.WEIR_OPERATION_DAYS)).order_by("closed_at"))
+    Incident.objects.filter(pk__in=keys).delete()
+    return len(keys)

@@ -10,6 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks.trace.recorder import CHECKPOINTS, REASON, VALUES, Recorder, Trace
 from runtime.connectors.formats.json_lines import JsonLinesFormat
@@ -38,7 +39,7 @@ from stack.services import start_postgres
 
 ROUNDS: Final = 12
 SAVEPOINTS: Final = 16
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 240.0
 INTERVAL_MS: Final = 600
 FORWARDED_ROWS: Final = 1_000_000
 STATE_KEYS: Final = 200_000
@@ -104,7 +105,7 @@ class Steered:
         from console.jobs.models import Job, JobVersion, Run
         from console.runs import run_store
 
-        self.home, self.files = home, 0
+        self.home, self.files, self.rows = home, 0, 0
         user = User.objects.create_superuser("tracer", password="of no use elsewhere")  # noqa: S106
         job = Job.objects.create(
             name="traced", pipeline="traced", created_by=user, last_checkpoint_id=CHECKPOINTS.start
@@ -141,16 +142,16 @@ class Steered:
         return flow
 
     def write(self, *keys: int) -> None:
-        """Writes a file with a row for each key, and waits until its output is committed."""
+        """Writes a file with a row for each key, each a new one, and waits until its output is committed."""
         self.files += 1
-        shown = len(self.committed_files())
+        self.rows += len(keys)
         hidden = self.home / "in" / f".{self.files}"
         hidden.write_text("".join(json.dumps({"key": key}) + "\n" for key in keys))
         hidden.rename(self.home / "in" / f"{self.files:04}.json")
-        self.wait(lambda: len(self.committed_files()) > shown)
+        self.wait(lambda: self.committed_rows() == self.rows)
 
-    def committed_files(self) -> list[FilePath]:
-        return list((self.home / "out").glob("part-*.parquet"))
+    def committed_rows(self) -> int:
+        return sum(pq.read_metadata(file).num_rows for file in (self.home / "out").glob("part-*.parquet"))
 
     def savepoint(self, reason: str) -> tuple[str, str, int]:
         """Takes a savepoint over REST, and waits for it. Returns its reason, operation and checkpoint."""

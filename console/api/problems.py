@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from drf_spectacular.utils import extend_schema
+from psycopg.errors import DeadlockDetected
 from rest_framework import exceptions
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -32,8 +33,10 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(error, Refused):
         return problem(error.status, error.code, error.detail, request_id, _field_errors(error), error.facts)
     if isinstance(error, OperationalError | InterfaceError):
-        detail = "Postgres is unreachable. Nothing was changed; try again."
-        away = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database-away", detail, request_id)
+        code, detail = "database-away", "Postgres is unreachable. Nothing was changed; try again."
+        if isinstance(error.__cause__, DeadlockDetected):
+            code, detail = "deadlock", "Another request waited for this one. Nothing was changed; try again."
+        away = problem(HTTPStatus.SERVICE_UNAVAILABLE, code, detail, request_id)
         away["Retry-After"] = str(_DATABASE_RETRY_AFTER_S)
         return away
     if isinstance(error, RequestDataTooBig):

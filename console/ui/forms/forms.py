@@ -1,7 +1,7 @@
 """The forms of the pages. Fields catch simple mistakes; services decide, and their refusals appear at the field."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from django import forms
 from django.conf import settings
@@ -21,6 +21,8 @@ from console.ui.forms.schema_fields import Schema
 from console.ui.paging import whole_number
 from runtime.access.redaction import mask
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
+
+NEW_VERSION: Final = "Version {} is being compiled. Once it is ready, the next start or restore uses it."
 
 
 class JobForm(forms.Form):

@@ -16,7 +16,7 @@ from console.jobs.models import Job, JobVersion
 from console.jobs.planned_differences import planned_differences
 from console.jobs.services import create_version, pipeline_schema
 from console.runs.selectors import latest_run
-from console.ui.forms.forms import EditForm, YamlForm, add_refusal
+from console.ui.forms.forms import NEW_VERSION, EditForm, YamlForm, add_refusal
 from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
 from console.ui.live.revision import revision_of
 from console.ui.paging import by_number, whole_number
@@ -72,9 +72,7 @@ def change_version(request: HttpRequest, pk: int) -> HttpResponse:
         else:
             key = f"equal-{version.pk}-{request.POST['key']}" if request.POST.get("key") else None
             successor = editing.make_equal(user_of(request), version, key)
-            messages.info(
-                request, f"Version {successor.number} is equal to version {version.number}. The next start uses it."
-            )
+            messages.info(request, f"{NEW_VERSION.format(successor.number)} It is equal to version {version.number}.")
     except Refused as refused:
         messages.error(request, refused.detail)
     return redirect("ui:versions", version.job_id)
@@ -101,9 +99,7 @@ def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
                         user_of(request), job, **values["document"], message=values["message"],
                         request_key=f"yaml-{key}" if key else None,
                     )  # fmt: skip
-                    messages.success(
-                        request, f"Version {version.number} was created. The next start or restore uses it."
-                    )
+                    messages.info(request, NEW_VERSION.format(version.number))
                     return redirect("ui:job", job.pk)
             except Refused as refused:
                 status = refused.status

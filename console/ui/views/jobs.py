@@ -28,7 +28,7 @@ from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
 from console.pages import selectors
 from console.runs.row_marks import listed_run_marks
-from console.ui.forms.forms import JobForm, VersionForms, add_refusal
+from console.ui.forms.forms import NEW_VERSION, JobForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
 from console.ui.job_page import job_view
 from console.ui.lists.job_filters import JobFilters, health_tally, sum_by
@@ -152,8 +152,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if data is not None:
         job = _define(request, form, version, pipeline, like)
         if job is not None:
-            starts = " It starts once version 1 is compiled." if request.POST.get("start") else ""
-            messages.success(request, f"Job {job.name} was created.{starts}")
+            starts = " The job starts once it is ready." if request.POST.get("start") else ""
+            messages.info(request, f"Job {job.name} was created. Version 1 is being compiled.{starts}")
             return redirect("ui:job", job.pk)
         if before := _made_before(request):  # an earlier submission of this form created the job
             return before
@@ -181,7 +181,7 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
                 version = services.create_version(
                     user_of(request), job, **forms.values, request_key=_request_key(request)
                 )
-                messages.success(request, f"Version {version.number} was created. The next start or restore uses it.")
+                messages.info(request, NEW_VERSION.format(version.number))
                 return redirect("ui:job", job.pk)
         except Refused as refused:
             forms.add_refusal(refused)

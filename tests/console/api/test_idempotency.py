@@ -4,11 +4,12 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 from django.urls import URLPattern
 from rest_framework.test import APIClient
@@ -20,11 +21,13 @@ from console.checkpoints.models import StateQuery
 from console.housekeeping.old_rows import remove_old_rows
 from console.incidents.models import IncidentNote
 from console.jobs.models import Job, JobVersion
+from console.jobs.services import lock_job
 from console.operations.models import BulkOperation, Maintenance, Operation
 from runtime.core.job.lifecycle import RunState
 from tests.console.api.test_api import check_problem
 from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
 from tests.console.incidents.verdicts import open_incident
+from tests.waiting import until
 
 KEY: Final = {"Idempotency-Key": "once"}
 VERSION: Final = {"parallelism": 1, "params": {"path": "in"}}
@@ -139,6 +142,42 @@ def test_concurrent_repetitions_create_one_version(operator: User, job: Job) -> 
     assert {answer.status_code for answer in answers} == {202}
     assert len({json.loads(answer.content)["id"] for answer in answers}) == 1
     assert JobVersion.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_request_that_ends_in_a_deadlock_says_so(operator: User, job: Job) -> None:
+    """With a key all jobs of a request change in one transaction, so it holds the lock of the first at the second."""
+    other = Job.objects.create(name="other", pipeline=job.pipeline, created_by=operator)
+    first, second = sorted((job, other), key=lambda each: each.name)
+
+    def post(number: int) -> Any:
+        body = {"kind": "tag", "jobs": [job.pk, other.pk], "tags": [f"round-{number}"]}
+        try:
+            return api_as(operator).post("/api/v1/jobs/bulk/", body, headers={"Idempotency-Key": str(number)})
+        finally:
+            connection.close()
+
+    def is_ended_by_postgres(number: int) -> bool:
+        """Whether Postgres ended the request of this round; else it ended the transaction of this thread."""
+        with ThreadPoolExecutor(1) as pool, suppress(OperationalError), transaction.atomic():
+            lock_job(second)
+            answer = pool.submit(post, number)
+            until(is_waited_for)
+            lock_job(first)
+        if answer.result().status_code == 200:
+            return False
+        check_problem(answer.result(), 503, "deadlock")
+        assert answer.result().headers["Retry-After"] == "2"
+        assert not Job.objects.filter(tags__contains=[f"round-{number}"]).exists()
+        return True
+
+    assert any(is_ended_by_postgres(number) for number in range(10))
+
+
+def is_waited_for() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT bool_or(pg_backend_pid() = ANY (pg_blocking_pids(pid))) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 def test_answers_are_removed_after_a_day(api: APIClient, job: Job) -> None:

@@ -122,6 +122,6 @@ def test_a_page_defines_and_starts(client: Client) -> None:
               "params-on_malformed": '"fail"', "start": "on"}  # fmt: skip
     assert "Define and start" in blocks.text(client.get("/jobs/new/?pipeline=flights"))
     said = blocks.text(client.post("/jobs/new/", filled, follow=True))
-    assert "Job delays was created. It starts once version 1 is compiled." in said
+    assert "Job delays was created. Version 1 is being compiled. The job starts once it is ready." in said
     assert Operation.objects.get(kind="start").params["version"] == JobVersion.objects.get().pk
     assert "waiting for the compilation" in said

@@ -14,7 +14,7 @@ class SnapshotStore(Protocol):
 
     @property
     def concurrent_reads(self) -> int:
-        """The number of reads that are made at once where several files are needed. 1: in order, on a single thread."""
+        """The number of reads or copies at once where several files are needed. 1: in order, on a single thread."""
 
     def put(self, path: str, data: Iterable[bytes]) -> None:
         """Creates or replaces `path`. After an error the file is the old one, the new one, or absent."""

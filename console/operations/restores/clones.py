@@ -11,6 +11,7 @@ advisory lock shows that the process lives. If it dies before, the next pass of 
 import itertools
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -204,17 +205,22 @@ def _write_savepoint(snapshot: Checkpoint, clone: Job, manifest: Manifest, origi
         Refused: the storage fails.
     """
     store, renewal = storage.shared_store(), time.monotonic() + _PIN_RENEWAL_S
+
+    def write(segment: Segment) -> None:
+        origin = origins.get(segment.path, segment)
+        if origin.is_inline:
+            store.put(f"{clone.pk}/{segment.path}", [origin.content])
+        else:  # its checksum is verified when its state is read
+            store.copy(f"{snapshot.job_id}/{origin.path}", f"{clone.pk}/{segment.path}")
+
     try:
         store.put(f"{_MARKS}/{clone.pk}", [])
-        for segment in {segment.path: segment for segment in manifest.segments()}.values():  # subtasks share files
-            if time.monotonic() > renewal:
-                storage.pin(snapshot)
-                renewal = time.monotonic() + _PIN_RENEWAL_S
-            origin = origins.get(segment.path, segment)
-            if origin.is_inline:
-                store.put(f"{clone.pk}/{segment.path}", [origin.content])
-            else:  # its checksum is verified when its state is read
-                store.copy(f"{snapshot.job_id}/{origin.path}", f"{clone.pk}/{segment.path}")
+        segments = {segment.path: segment for segment in manifest.segments()}.values()  # subtasks share files
+        with ThreadPoolExecutor(store.concurrent_reads, thread_name_prefix="clone") as pool:
+            for _ in pool.map(write, segments):
+                if time.monotonic() > renewal:
+                    storage.pin(snapshot)
+                    renewal = time.monotonic() + _PIN_RENEWAL_S
         file = f"{clone.pk}/{manifest_folder(manifest)}/{MANIFEST_FILE}"
         store.put(file, [encode_manifest(manifest, settings.WEIR_MANIFEST_KEYS)])
     except EnvironmentFailure as error:

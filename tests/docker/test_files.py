@@ -136,6 +136,14 @@ def test_all_parts_of_weir_share_one_image_and_the_contract(services: dict[str, 
     assert [name for name in console if not variables <= set(weir_services[name]["environment"])] == []
 
 
+def test_the_credentials_of_a_bucket_reach_all_processes_that_open_it(services: dict[str, dict[str, Any]]) -> None:
+    """Without a value in the environment of the composition they are not set: an empty key would be a wrong one."""
+    names = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL"}
+    for name in services.keys() - OF_OTHERS - {"spark-master"}:
+        environment = services[name]["environment"]
+        assert {key for key, value in environment.items() if value is None} == names, name
+
+
 def test_the_role_of_the_console_is_not_the_superuser_that_the_image_makes(services: dict[str, dict[str, Any]]) -> None:
     superuser = services["postgres"]["environment"].get("POSTGRES_USER", "postgres")
     for name, service in services.items():

@@ -4,6 +4,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 SEEDS ?= 200
+START ?= 0
 PYTEST ?=
 JOBS ?= 3
 
@@ -74,8 +75,8 @@ fmt: setup-dev ## format the code
 	$(BIN)/ruff check --fix --quiet || true
 	$(BIN)/ruff format
 
-simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
-	@exec $(BIN)/python -m runtime.simulation --seeds $(SEEDS)
+simulate: setup ## run the simulator (SEEDS=2000: a thorough run; START=300: the first seed)
+	@exec $(BIN)/python -m runtime.simulation --seeds $(SEEDS) --start $(START)
 
 bench: setup-dev ## measure Weir beside its peers, and what it promises of itself; some hours (QUICK=1: minutes; ONLY=W8,R5; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -29,6 +29,7 @@ from runtime.operators.windows.sliding import SlidingWindow
 from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.operators.windows.window import RowInput
 from runtime.ports import Operator
+from tests.example_counts import examples
 from tests.operators.harness import Harness
 
 MAX_PARALLELISM = 16
@@ -174,7 +175,7 @@ def changes(draw: st.DrawFn, values: Sequence[Any]) -> list[list[Row]]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_a_changelog_aggregates_to_what_its_rows_leave(name: str, data: st.DataObject) -> None:
     """S0-07, S3-20: after every batch, also where a key has lost all rows, and after every restore."""
@@ -255,7 +256,7 @@ def comparable_windows(fired: Sequence[Row], size: int | None = None) -> list[st
 
 @pytest.mark.parametrize("kind_of_windows", WINDOWS)
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_windows_of_a_changelog_hold_what_its_rows_leave(name: str, kind_of_windows: str, data: st.DataObject) -> None:
     """S0-07, S3-20: also windows that have lost all rows, rows taken back too late, and after every restore."""
@@ -307,7 +308,7 @@ def fire_sessions(rows: list[Row], watermark: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_sessions_of_a_changelog_are_those_of_the_rows_that_are_left(name: str, data: st.DataObject) -> None:
     """S0-07, S3-20: also sessions that were split, shortened, or lost all rows, and after every restore."""
@@ -464,7 +465,7 @@ def chain_query(group: str) -> str:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(-3, 3)), max_size=12), min_size=1, max_size=5
@@ -521,7 +522,7 @@ def windows_query(group: str, kind_of_windows: str) -> str:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(-3, 3), st.integers(-20, 60)), max_size=12),

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from runtime.core.job.messages import Barrier
+from runtime.core.job.restart_strategy import NoRestart
 from runtime.core.subtask.barrier_delay import BarrierDelay
 from runtime.core.subtask.effects import AdvanceWatermark, SubtaskEffect
 from runtime.core.subtask.subtask import Subtask
@@ -15,7 +16,7 @@ from runtime.simulation.master import RunEnding
 from runtime.simulation.model import LATE
 from runtime.simulation.random_jobs import DISORDERS_MS, with_disordered_source
 from runtime.simulation.simulation import SeedViolation, Simulation, SimulationPlan, simulate
-from tests.simulation.test_scenarios import PERIODIC, windowing
+from tests.simulation.test_scenarios import PERIODIC, plan, windowing
 
 SEEDS = range(8)
 
@@ -28,6 +29,12 @@ def disordered(seed: int, stragglers: bool = True) -> Job:
 def simulated(seed: int) -> Simulation:
     """With random faults, stops, drains and rescales. The output is compared with the oracle's."""
     return simulate(seed, SimulationPlan(job=disordered(seed), settings=PERIODIC, pace_ms=10))
+
+
+def rescaled(seed: int) -> Simulation:
+    """A crash of a slot ends a run, and the next run has another parallelism."""
+    faults = {"crash_slot": 0.01}
+    return simulate(seed, plan(disordered(seed), faults=faults, restart=NoRestart(), restores_again=False))
 
 
 @pytest.fixture
@@ -92,7 +99,9 @@ def test_a_window_that_opens_again_after_a_restore_is_found(monkeypatch: pytest.
     def forgetful(machine: Subtask) -> list[SubtaskEffect]:
         return [effect for effect in start(machine) if not isinstance(effect, AdvanceWatermark)]
 
+    for seed in range(3):
+        rescaled(seed)
     monkeypatch.setattr(Subtask, "_on_start", forgetful)
     monkeypatch.setattr(GroupWatermarks, "store", lambda watermarks, time: None)
     with pytest.raises(SeedViolation, match="nothing-committed-twice"):
-        list(map(simulated, range(20, 40)))  # 20 finds it; after a change of the simulator one behind it does
+        list(map(rescaled, range(20)))

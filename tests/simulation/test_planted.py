@@ -1,8 +1,9 @@
 """Known bugs, planted one at a time: the simulator must find each, and say what a person needs to go on."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -31,11 +32,10 @@ from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_valve import WatermarkValve
 from runtime.master import retention
 from runtime.operators.sink import SinkOperator
-from runtime.simulation import master, simulation
+from runtime.simulation import master
 from runtime.simulation.__main__ import main
 from runtime.simulation.driver import Driver
 from runtime.simulation.model import HoldingOperator, PoolingOperator, Split
-from runtime.simulation.simulation import SeedViolation, simulate
 from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
 from runtime.state import encoded_texts
 from runtime.state.files.segment_log import PendingSegment
@@ -43,9 +43,27 @@ from runtime.task import deployment, output
 from runtime.task.output import Outputs
 from runtime.task.task import Task
 from runtime.task.watermark_hold import WatermarkHold
-
-SEEDS_MAX = 40
-Plant = Callable[[pytest.MonkeyPatch], None]
+from tests.simulation.planted_bugs import (
+    Plant,
+    World,
+    asking,
+    batching,
+    circulating,
+    crashing,
+    disordered,
+    find,
+    flooding,
+    following,
+    listing,
+    looping,
+    pausing_master,
+    pooling,
+    rescaling,
+    saving,
+    stopping,
+    superseding,
+    uneven,
+)
 
 
 def skip_alignment(patch: pytest.MonkeyPatch) -> None:
@@ -400,66 +418,67 @@ def answer_a_stop_before_its_run_has_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttemptMachine, "_answer", lambda machine, answer: answer)
 
 
-#: Each with a seed that finds it at once; after a change of the simulator the seeds behind it are tried as well.
-PLANTED: dict[Plant, int] = {
-    skip_alignment: 3,
-    commit_on_acknowledgement: 2,
-    reuse_an_old_token: 39,
-    abort_prepared_output_of_a_failed_checkpoint: 8,
+#: Each with a world in which it shows soon.
+PLANTED: dict[Plant, World] = {
+    skip_alignment: rescaling(),
+    commit_on_acknowledgement: rescaling(),
+    reuse_an_old_token: superseding,
+    abort_prepared_output_of_a_failed_checkpoint: rescaling(),
+    drop_the_last_batch_at_drain: following,
+    emit_behind_the_barrier: crashing(batching),
+    lose_list_state: rescaling(listing),
+    lose_union_lists: rescaling(pooling),
+    complete_with_a_partly_finished_union: rescaling(uneven),
+    take_every_entry_of_a_union: rescaling(pooling),
+    end_before_the_last_checkpoint: crashing(slow_manifest=0.3),
+    forget_the_delta_of_an_aborted_checkpoint: crashing(crash_slot=0.01, fail_snapshot=0.1),
+    delete_a_file_that_a_retained_manifest_names: rescaling(),
+    restart_after_a_completed_stop: stopping,
+    restore_an_older_checkpoint: crashing(),
+    clean_what_a_manifest_still_names: saving,
+    clean_what_another_sink_prepared: saving,
+    know_what_is_committed_by_its_file: crashing(take_output=0.02, fail_commit=0.2),
+    resume_without_a_word: following,
+    fire_before_the_successors_count_again: following,
+    end_time_over_the_head_of_an_idle_channel: following,
+    hold_back_time_when_all_are_idle: following,
+    lose_credit: crashing(),
+    acknowledge_before_the_barrier_is_back: looping,
+    align_on_back_edges: looping,
+    end_a_loop_without_probing: looping,
+    probe_past_what_an_operator_holds_back: crashing(partial(circulating, "holding")),
+    emit_the_watermark_of_the_newest_row: crashing(disordered),
+    blame_slots_for_the_time_in_which_the_master_was_stopped: pausing_master,
+    let_watermarks_overtake_buffered_rows: crashing(asking),
+    let_barriers_wait_for_credit: crashing(),
+    read_a_channel_behind_its_barrier: crashing(),
+    read_records_without_credit: crashing(),
+    grant_more_than_was_consumed: flooding,
+    wait_for_requests_before_the_barrier: crashing(asking),
+    leave_the_coordinator_running_after_a_failure: rescaling(),
+    answer_a_stop_before_its_run_has_ended: rescaling(),
+}
+
+#: Each is found in random worlds, from this seed on.
+PLANTED_IN_RANDOM_WORLDS: dict[Plant, int] = {
     skip_the_pending_commits_of_a_finished_operator: 16,
-    drop_the_last_batch_at_drain: 5,
-    emit_behind_the_barrier: 3,
-    lose_list_state: 5,
-    lose_union_lists: 8,
-    complete_with_a_partly_finished_union: 0,
-    take_every_entry_of_a_union: 12,
-    end_before_the_last_checkpoint: 7,
-    forget_the_delta_of_an_aborted_checkpoint: 0,
-    delete_a_file_that_a_retained_manifest_names: 2,
-    restart_after_a_completed_stop: 26,
-    restore_an_older_checkpoint: 8,
-    clean_what_a_manifest_still_names: 23,
-    clean_what_another_sink_prepared: 23,
-    know_what_is_committed_by_its_file: 26,
-    resume_without_a_word: 4,
-    fire_before_the_successors_count_again: 145,
-    end_time_over_the_head_of_an_idle_channel: 4,
-    hold_back_time_when_all_are_idle: 46,
-    lose_credit: 10,
-    acknowledge_before_the_barrier_is_back: 99,
-    align_on_back_edges: 20,
-    end_a_loop_without_probing: 0,
-    probe_past_what_an_operator_holds_back: 0,
-    emit_the_watermark_of_the_newest_row: 9,
     delete_what_an_unreadable_manifest_may_name: 8,
-    blame_slots_for_the_time_in_which_the_master_was_stopped: 6,
-    let_watermarks_overtake_buffered_rows: 1,
-    let_barriers_wait_for_credit: 0,
     decode_texts_by_another_dictionary: 23,
-    read_a_channel_behind_its_barrier: 0,
-    read_records_without_credit: 0,
-    grant_more_than_was_consumed: 0,
-    wait_for_requests_before_the_barrier: 0,
-    leave_the_coordinator_running_after_a_failure: 1,
-    answer_a_stop_before_its_run_has_ended: 0,
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulator_finds_a_planted_bug(plant: Plant) -> None:
     """S0-67, S1-14, S2-54, S3-28, S3-29, S4-29, S4-39, S4-41.
 
     The old way to end, and exact sinks behind a state that is not.
     """
-    plant(monkeypatch)
-    monkeypatch.setattr(simulation, "STEP_LIMIT", 14_000)  # some never end; the clean worlds of these seeds end before
-    with pytest.raises(SeedViolation):
-        _simulate_all(PLANTED[plant])
+    find(plant, PLANTED[plant])
 
 
-def _simulate_all(start: int) -> None:
-    for seed in range(start, start + SEEDS_MAX):
-        simulate(seed)
+@pytest.mark.parametrize("plant", PLANTED_IN_RANDOM_WORLDS, ids=lambda plant: plant.__name__)
+def test_the_simulator_finds_a_planted_bug_in_a_random_world(plant: Plant) -> None:
+    find(plant, first_seed=PLANTED_IN_RANDOM_WORLDS[plant])
 
 
 def test_a_violation_names_its_seed_and_law_and_the_shortest_journal_replays(

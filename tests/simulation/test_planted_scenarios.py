@@ -13,6 +13,7 @@ from runtime.simulation.jobs import Job
 from runtime.simulation.model import Split
 from runtime.simulation.simulation import Incident, SeedViolation, SimulationPlan, simulate
 from runtime.task import task as task_module
+from tests.simulation.planted_bugs import Plant, circulating
 from tests.simulation.test_planted import (
     forget_the_back_edge_log,
     keep_all_files_while_a_manifest_is_unreadable,
@@ -21,20 +22,15 @@ from tests.simulation.test_planted import (
 )
 from tests.simulation.test_scenarios import (
     CHECKPOINT,
-    FORWARD,
     HASH,
     NONE,
     PERIODIC,
-    REBALANCE,
     counting,
     plan,
     recorded,
     rows,
-    splits,
     windowing,
 )
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def coalesce_in_reverse_order(patch: pytest.MonkeyPatch) -> None:
@@ -58,16 +54,6 @@ def forget_the_timer_of_a_source_that_rests(patch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- scenarios
-
-
-def circulating() -> Job:
-    job = Job()
-    head = job.add("loop", 0, [(job.add_source(0, True, splits("s", 30, 30)), REBALANCE)])
-    body = job.add("hop", 0, [(head, HASH)], mark="~")
-    job.close(job.add("again", 0, [(body, FORWARD)], mark="~"), head, REBALANCE)
-    passed = job.add("out", 0, [(body, FORWARD)], mark="~")
-    job.add("sink", 0, [(job.add("count", 0, [(passed, HASH)]), FORWARD)])
-    return job
 
 
 def looping() -> SimulationPlan:

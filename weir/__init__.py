@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.postgres.changes import PostgresChanges as PostgresChanges
     from runtime.connectors.postgres.sink import PostgresSink as PostgresSink
     from runtime.connectors.postgres.source import PostgresSource as PostgresSource
+    from runtime.connectors.set_aside import SetAside as SetAside
+    from runtime.connectors.set_aside import dead_letters as dead_letters
     from runtime.connectors.sinks.avro import AvroSink as AvroSink
     from runtime.connectors.sinks.collect import CollectSink as CollectSink
     from runtime.connectors.sinks.csv import CsvSink as CsvSink
@@ -92,6 +94,7 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.operators.functions.process import BroadcastProcessFunction as BroadcastProcessFunction
     from runtime.operators.functions.process import ProcessFunction as ProcessFunction
     from runtime.operators.functions.process import SubtaskContext as SubtaskContext
+    from runtime.operators.functions.set_aside import dead_letter_rows as dead_letter_rows
     from runtime.operators.functions.value_state import AggregatingState as AggregatingState
     from runtime.operators.functions.value_state import ReducingState as ReducingState
     from runtime.operators.functions.value_state import ValueState as ValueState
@@ -140,6 +143,9 @@ _HOMES = {
     "ProcessContext": "runtime.operators.functions.keyed_process",
     "RowCollector": "runtime.operators.functions.function",
     "OutputTag": "runtime.operators.output_tag",
+    "SetAside": "runtime.connectors.set_aside",
+    "dead_letters": "runtime.connectors.set_aside",
+    "dead_letter_rows": "runtime.operators.functions.set_aside",
     "BroadcastState": "runtime.operators.functions.function",
     "ListState": "runtime.ports.operators",
     "ValueState": "runtime.operators.functions.value_state",

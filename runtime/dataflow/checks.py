@@ -6,12 +6,12 @@ from typing import TypeVar
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.operators.arguments import check_column
+from runtime.operators.arguments import argument_error, check_column
 from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.event_time import check_time_column
 from runtime.operators.late_rows import late_columns_error
 from runtime.operators.output_tag import OutputTag, check_tags
-from runtime.ports import Operator
+from runtime.ports import ErrorPolicy, Operator
 from runtime.state.encodings import nullable_schema, schema_without_views
 
 T = TypeVar("T")
@@ -57,6 +57,16 @@ def check_time(uid: str, name: object, columns: pa.Schema | None) -> None:
     check_column(uid, "time", name)
     if columns is not None:
         with_uid_in_errors(uid, lambda: check_time_column(schema_without_views(columns), str(name)))
+
+
+def check_policy(uid: str, policy: object) -> ErrorPolicy:
+    """Raises JobRejected unless `policy` is a policy for rows whose code raises."""
+    if isinstance(policy, type) or not isinstance(policy, ErrorPolicy):
+        raise argument_error(uid, "on_error", f"must be None or weir.SetAside(folder), not {policy!r}")
+    limit = policy.max_per_minute
+    if type(limit) is not int or limit < 1:
+        raise argument_error(uid, "on_error", f"needs max_per_minute as a whole number, at least 1, not {limit!r}")
+    return policy
 
 
 def check_late_columns(uid: str, late: OutputTag, columns: pa.Schema | None) -> None:

@@ -27,6 +27,7 @@ from runtime.ports import (
     HasIndependentWriters,
     HasParts,
     HasStandingStage,
+    HoldsDeadLetters,
     KnowsEventTime,
     LeavesOutColumns,
     ListsInput,
@@ -147,8 +148,11 @@ class CompiledJob:
         return {output: schema for (owner, output), schema in self.columns.items() if owner == uid}
 
     def __post_init__(self) -> None:
-        """Marks operators with a committer in the graph, because a restore and its report know the graph only."""
-        operators = tuple(replace(operator, commits=operator.uid in self.sinks) for operator in self.graph.operators)
+        """Marks operators with a committer, and sinks of dead letters: restores and the console know the graph only."""
+        operators = tuple(
+            replace(each, commits=each.uid in self.sinks, dead_letters=_dead_letters(self.sinks.get(each.uid)))
+            for each in self.graph.operators
+        )
         if operators != self.graph.operators:
             object.__setattr__(self, "graph", replace(self.graph, operators=operators))
 
@@ -252,17 +256,21 @@ class DataflowPlan:
         )
 
     def _check_folders(self) -> None:
-        """Refuses a sink into a folder that a source reads: the job would read its own output without end."""
+        """Refuses a sink into a folder that a source reads: the job would read its own output without end.
+
+        A bounded source may replay dead letters: its files are listed before the job adds others.
+        """
         read = {
-            os.path.normpath(path): step.uid
+            os.path.normpath(path): step
             for step in self.steps
             if step.role is Role.SOURCE and isinstance(step.code, UsesFolders)
             for path in step.code.folders().values()
         }
         for uid, sink in self.sinks.items():
             for path in sink.folders().values() if isinstance(sink, UsesFolders) else ():
-                if (source := read.get(os.path.normpath(path))) is not None:
-                    detail = f"it would write into {path}, which the source {source!r} reads: choose another folder"
+                source = read.get(os.path.normpath(path))
+                if source is not None and not (source.bounded and isinstance(sink, HoldsDeadLetters)):
+                    detail = f"it would write into {path}, which the source {source.uid!r} reads: choose another folder"
                     raise JobRejected("same-folder", uid, detail)
 
     def _upstream_of(self, uid: OperatorId) -> set[OperatorId]:
@@ -275,6 +283,10 @@ class DataflowPlan:
             waiting += feeding - uids
             uids |= feeding
         return uids
+
+
+def _dead_letters(sink: Sink | None) -> str:
+    return sink.dead_letter_folder if isinstance(sink, HoldsDeadLetters) else ""
 
 
 def source_with_input(source: Source, listing: bytes | None) -> Source:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from runtime.core.job.graph import Partitioning, Role
 from runtime.core.job.ids import OperatorId
-from runtime.dataflow.checks import common_columns, with_uid_in_errors
+from runtime.dataflow.checks import check_policy, common_columns, with_uid_in_errors
 from runtime.dataflow.connected_streams import ConnectedStreams
 from runtime.dataflow.connectors import guarantee_of, prepare_connector
 from runtime.dataflow.functions import add_function, add_transform
@@ -35,13 +35,14 @@ from runtime.operators.expressions import Filter, Project, names_column
 from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.functions.batch import FlatMapRows, MapBatches, MapRows
 from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction
+from runtime.operators.functions.set_aside import DEAD_LETTERS, Bisect, SetAsideRows
 from runtime.operators.iterate import Iterate
 from runtime.operators.output_tag import OutputTag, unknown_output_error
 from runtime.operators.partition import Partitioner
 from runtime.operators.retraction import OP_COLUMN
 from runtime.operators.sink import SinkOperator, WriteThrough
 from runtime.operators.union import Union
-from runtime.ports import BindsUid, ChecksColumns, HasParts, Operator, Sink
+from runtime.ports import BindsUid, ChecksColumns, ErrorPolicy, HasParts, Operator, Sink
 
 if TYPE_CHECKING:
     from runtime.dataflow.builder import Dataflow
@@ -80,34 +81,79 @@ class Stream:
         return side.with_declared_columns(tag.schema)
 
     def map_batches(
-        self, uid: str, function: BatchFunction, *, parallelism: int | None = None, repeatable: bool = False
+        self,
+        uid: str,
+        function: BatchFunction,
+        *,
+        on_error: ErrorPolicy | None = None,
+        parallelism: int | None = None,
+        repeatable: bool = False,
     ) -> Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded.
 
         Args:
+            on_error: `weir.SetAside(folder)`: rows for which the function raises become dead letters. A batch that
+                raises is halved until these rows are alone, so the function must be `repeatable`. None: the job fails.
             repeatable: each output row depends on its input row alone: not on other rows or earlier calls, on chance,
-                the time or an outside system. Then steps behind a shuffle can keep their state after a failure.
+                the time or an outside system. Then steps behind a shuffle can keep their state after a failure, unless
+                rows may be set aside.
         """
         check_function(uid, function)
-        return self._then_stateless(uid, lambda: MapBatches(function), parallelism, repeatable=repeatable)
+        if on_error is not None and not repeatable:
+            detail = "a batch that raises is run again in parts: on_error needs repeatable=True, or map in its place"
+            raise JobRejected("not-repeatable", uid, detail)
+        return self._then_stateless(
+            uid, lambda letters: _bisect(MapBatches(function), letters), parallelism, None, on_error, repeatable
+        )
 
-    def filter(self, uid: str, expression: pc.Expression, *, parallelism: int | None = None) -> Stream:
+    def filter(
+        self,
+        uid: str,
+        expression: pc.Expression,
+        *,
+        on_error: ErrorPolicy | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
         """Forwards the rows for which an Arrow expression is true, such as `pc.field("fare") > 0`. Null is not true.
 
-        Expressions are checked now if the columns of the stream are known, otherwise at the first batch.
+        Expressions are checked now if the columns of the stream are known, otherwise at the first batch. `on_error`:
+        see `map_batches`.
         """
         check_expression(uid, "expression", expression)
         use = columns_of_expressions(self.columns, [expression], forwards=True)
-        return self._then_expression(uid, Filter(expression), parallelism, use, _use_of_changelog([expression]))
+        changelog = _use_of_changelog([expression])
+        return self._then_expression(uid, Filter(expression), parallelism, use, changelog, on_error)
 
-    def select(self, uid: str, /, *names: str, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
-        """The columns `names`, then a column per Arrow expression, such as `euros=pc.field("fare") * 0.92`."""
+    def select(
+        self,
+        uid: str,
+        /,
+        *names: str,
+        on_error: ErrorPolicy | None = None,
+        parallelism: int | None = None,
+        **columns: pc.Expression,
+    ) -> Stream:
+        """The columns `names`, then a column per Arrow expression, such as `euros=pc.field("fare") * 0.92`.
+
+        `on_error`: see `map_batches`.
+        """
         check_columns(uid, "names", names)
-        return self._project(uid, {name: pc.field(name) for name in names}, columns, False, parallelism)
+        return self._project(uid, {name: pc.field(name) for name in names}, columns, False, parallelism, on_error)
 
-    def with_columns(self, uid: str, /, *, parallelism: int | None = None, **columns: pc.Expression) -> Stream:
-        """All columns, and a column per Arrow expression. A column of the same name is replaced where it stands."""
-        return self._project(uid, {}, columns, True, parallelism)
+    def with_columns(
+        self,
+        uid: str,
+        /,
+        *,
+        on_error: ErrorPolicy | None = None,
+        parallelism: int | None = None,
+        **columns: pc.Expression,
+    ) -> Stream:
+        """All columns, and a column per Arrow expression. A column of the same name is replaced where it stands.
+
+        `on_error`: see `map_batches`.
+        """
+        return self._project(uid, {}, columns, True, parallelism, on_error)
 
     def map(
         self,
@@ -115,13 +161,21 @@ class Stream:
         function: Callable[[dict[str, Any]], dict[str, Any]],
         schema: pa.Schema,
         *,
+        on_error: ErrorPolicy | None = None,
         parallelism: int | None = None,
         repeatable: bool = False,
     ) -> Stream:
-        """Applies a row-wise Python function that returns one row of `schema`. `repeatable`: see `map_batches`."""
+        """Applies a row-wise Python function that returns one row of `schema`.
+
+        Args:
+            on_error: `weir.SetAside(folder)`: a row for which the function raises, or returns a row that does not fit
+                `schema`, becomes a dead letter. None: the job fails.
+            repeatable: see `map_batches`.
+        """
         check_function(uid, function)
         check_schema(uid, schema)
-        return self._then_stateless(uid, lambda: MapRows(function, schema), parallelism, schema, repeatable=repeatable)
+        make = partial(MapRows, function, schema)
+        return self._then_stateless(uid, make, parallelism, schema, on_error, repeatable)
 
     def flat_map(
         self,
@@ -129,17 +183,21 @@ class Stream:
         function: RowFunction,
         schema: pa.Schema,
         *,
+        on_error: ErrorPolicy | None = None,
         parallelism: int | None = None,
         repeatable: bool = False,
     ) -> Stream:
         """Applies a row-wise Python function that returns any number of rows of `schema`.
 
-        `repeatable`: see `map_batches`.
+        Args:
+            on_error: see `map`. With it, the rows that the function returns for a row are collected before any is
+                emitted.
+            repeatable: see `map_batches`.
         """
         check_function(uid, function, rows=True)
         check_schema(uid, schema)
         make = partial(FlatMapRows, function, schema)
-        return self._then_stateless(uid, make, parallelism, schema, repeatable=repeatable)
+        return self._then_stateless(uid, make, parallelism, schema, on_error, repeatable)
 
     def join_broadcast(
         self,
@@ -378,6 +436,7 @@ class Stream:
         computed: Mapping[str, pc.Expression],
         keeps_input: bool,
         parallelism: int | None,
+        on_error: ErrorPolicy | None,
     ) -> Stream:
         for name, expression in computed.items():
             check_expression(uid, name, expression)
@@ -393,7 +452,7 @@ class Stream:
         changelog = _use_of_changelog(computed.values())
         if changelog is ChangelogUse.FORWARDED and (OP_COLUMN in computed or not (keeps_input or OP_COLUMN in columns)):
             changelog = ChangelogUse.REFUSED  # the rows would lose their kind, which no expression has read
-        return self._then_expression(uid, project, parallelism, use, changelog)
+        return self._then_expression(uid, project, parallelism, use, changelog, on_error)
 
     def _then_expression(
         self,
@@ -402,9 +461,13 @@ class Stream:
         parallelism: int | None,
         use: ColumnUse | None,
         changelog: ChangelogUse,
+        on_error: ErrorPolicy | None,
     ) -> Stream:
         columns = self.columns
         after = None if columns is None else with_uid_in_errors(uid, lambda: operator.columns_after(columns))
+        if on_error is not None:
+            make = partial(_bisect, operator)
+            return self._then_stateless(uid, make, parallelism, after, on_error, repeatable=True)
         source = StepInput(stream=self, use=use, takes_encoded_texts=isinstance(operator, Filter), changelog=changelog)
         stream = self.flow._add_operator(uid, lambda: operator, [source], parallelism, columns=after)
         self.flow._plan.passing.add(stream.uid)
@@ -413,16 +476,34 @@ class Stream:
     def _then_stateless(
         self,
         uid: str,
-        make: Callable[[], Operator],
+        make: Callable[[SetAsideRows | None], Operator],
         parallelism: int | None,
-        columns: pa.Schema | None = None,
-        *,
+        columns: pa.Schema | None,
+        on_error: ErrorPolicy | None,
         repeatable: bool,
     ) -> Stream:
-        """A step with code of the author. If it is repeatable, it passes the numbers of its rows on."""
-        stream = self._then(uid, make, parallelism, columns)
-        if repeatable:
-            self.flow._plan.passing.add(stream.uid)
+        """A step with code of the author. If it is repeatable, it passes the numbers of its rows on.
+
+        A step that sets rows aside reads all columns, for the dead letters, and passes no numbers on.
+
+        Args:
+            make: creates the operator of a subtask, with its dead letters; None: an error fails it.
+        """
+        if on_error is None:
+            stream = self._then(uid, lambda: make(None), parallelism, columns)
+            if repeatable:
+                self.flow._plan.passing.add(stream.uid)
+            return stream
+        policy, limit = check_policy(uid, on_error), on_error.max_per_minute
+        if self.changelog is not None:
+            detail = "a row that is set aside without the row that it takes back, or is taken back by, falsifies totals"
+            raise JobRejected("changelog-input", uid, f"on_error: {detail}. Use it before the changelog begins")
+        source, tags = StepInput(stream=self), (DEAD_LETTERS,)
+        stream = self.flow._add_operator(
+            uid, lambda: make(SetAsideRows(limit)), [source], parallelism, columns=columns, side_outputs=tags
+        )
+        letters, name = stream.side_output(DEAD_LETTERS), f"dead letters of {uid}"
+        letters.sink(f"{uid}.dead_letters", policy.sink(), parallelism=parallelism, name=name)
         return stream
 
     def _then(
@@ -448,6 +529,10 @@ class IterativeStream(Stream):
         before = self.flow._plan.back_edge_count(self.uid)
         changelog = ChangelogUse.REFUSED if self.changelog is None else ChangelogUse.FORWARDED
         self.flow._connect(self.uid, StepInput(stream=stream, feedback=True, changelog=changelog), before + 1)
+
+
+def _bisect(operator: Operator, letters: SetAsideRows | None) -> Operator:
+    return operator if letters is None else Bisect(operator, letters)
 
 
 def _use_of_changelog(expressions: Iterable[pc.Expression]) -> ChangelogUse:

@@ -140,6 +140,25 @@ class ChecksColumns(Protocol):
         """Raises JobRejected for columns that the sink cannot write. Called before the start, if they are known."""
 
 
+@runtime_checkable
+class ErrorPolicy(Protocol):
+    """What a step does with a row for which its code raises an error: it goes to `sink()` as a dead letter."""
+
+    @property
+    def max_per_minute(self) -> int:
+        """The number of dead letters of a subtask within a minute; one more fails the job."""
+
+    def sink(self) -> Sink: ...
+
+
+@runtime_checkable
+class HoldsDeadLetters(Protocol):
+    """A sink of dead letters in a folder that the console can read."""
+
+    @property
+    def dead_letter_folder(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class OutputEpoch:
     """The rows of a sink between two checkpoints.

@@ -26,6 +26,7 @@ from runtime.operators.column_difference import check_distinct_columns
 from runtime.operators.expressions import Filter, Project
 from runtime.operators.functions.async_map import AsyncMap
 from runtime.operators.functions.batch import MapBatches
+from runtime.operators.functions.set_aside import Bisect
 from runtime.operators.joins.two_streams import FIRST, SECOND, TwoStreamJoin
 from runtime.operators.retraction import INSERT, OP_COLUMN
 from runtime.operators.running_aggregate import RunningAggregate
@@ -85,6 +86,8 @@ class StepColumns:
         if uid in self._job.sinks:  # it forwards its input
             return self._input_schema(uid)
         operator = self._job.operators[uid]()
+        if isinstance(operator, Bisect):
+            operator = operator.operator
         if isinstance(operator, Union):  # the columns of some inputs may not be declared
             inputs = (each.spec for each in self._edges(uid).values())
             return common_columns(uid, [(each.source, self.schema_of(each.source, each.output)) for each in inputs])
@@ -193,8 +196,10 @@ class StepColumns:
                     subtask.process(batch, number)
         subtask.finish()
         subtask.close()
-        if isinstance(operator, MapBatches) and rows and not collector.batches:
-            return {"": [operator.empty_result(rows[0].schema)]}
+        if isinstance(operator, Bisect):
+            operator = operator.operator
+        if isinstance(operator, MapBatches) and rows and not collector.batches.get(""):
+            return {**collector.batches, "": [operator.empty_result(rows[0].schema)]}
         return collector.batches
 
     def _edges(self, uid: OperatorId) -> Mapping[int, Edge]:

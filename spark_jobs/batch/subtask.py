@@ -19,6 +19,8 @@ from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.dataflow.plan import CompiledJob
 from runtime.operators.functions.async_map import AsyncMap
+from runtime.operators.functions.batch import FlatMapRows
+from runtime.operators.functions.set_aside import Bisect
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from spark_jobs.batch.counts import RowCounter
@@ -108,6 +110,8 @@ class Subtask:
         if isinstance(operator, AsyncMap):
             operator.keep_order()
             context.now_ms, context.wake = wall_clock_ms, self._completed.set
+        if isinstance(operator, FlatMapRows | Bisect):  # their functions see no clock, and dead letters have a time
+            context.now_ms = wall_clock_ms
         self._call_hook("open", operator.open, context)
         self._call_hook("start", operator.start, self._out)
         for number, batches in builds:

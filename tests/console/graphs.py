@@ -12,7 +12,7 @@ def operator(
     return {
         "uid": uid, "name": name, "role": role, "parallelism": parallelism, "most": most, "bounded": bounded,
         "guarantee": "exactly-once", "commits": role == "sink", "durations": {}, "aggregates": [],
-        "times": [], "exclusive": False,
+        "times": [], "exclusive": False, "dead_letters": "",
         **fields,
     }  # fmt: skip
 

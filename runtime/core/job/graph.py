@@ -63,6 +63,7 @@ class OperatorSpec:
     aggregates: tuple[tuple[str, str], ...] = ()  #: output column and definition, such as "Sum(fare)"; in order
     times: tuple[str, ...] = ()  #: by input, the column of times by which the state is formed
     exclusive: bool = False  #: for sources: a second run must not read the input meanwhile; see `ports.ReadsAlone`
+    dead_letters: str = ""  #: of a sink of dead letters: its folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +215,7 @@ class JobGraph:
                 {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
                  "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK,
                  "durations": dict(o.durations), "aggregates": [list(pair) for pair in o.aggregates],
-                 "times": list(o.times), "exclusive": o.exclusive}
+                 "times": list(o.times), "exclusive": o.exclusive, "dead_letters": o.dead_letters}
                 for o in self.operators
             ],
             "edges": [

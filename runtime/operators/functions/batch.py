@@ -4,13 +4,17 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final
 
 import pyarrow as pa
 
+from runtime.errors import JobRejected
 from runtime.operators.functions.row_values import add_row_note, batch_of, rows_of
-from runtime.ports import Collector, Operator
+from runtime.operators.functions.set_aside import SetAsideRows, concerns_row
+from runtime.ports import Collector, Operator, OperatorContext
+
+Results = list[tuple[int, list[dict[str, Any]]]]  #: number of an input row, and its output rows
 
 MAX_ROWS_PER_BATCH: Final = 16_384  #: maximum rows per output batch of a flat map
 
@@ -49,13 +53,27 @@ class FlatMapRows(Operator):
     Args:
         function: maps a row (dict) to rows (dicts).
         schema: schema of the output rows; missing columns are null, unknown columns are refused.
+        letters: receives the rows for which the function raises; None: an error fails the operator.
     """
 
-    def __init__(self, function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]], schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]],
+        schema: pa.Schema,
+        letters: SetAsideRows | None = None,
+    ) -> None:
         self._function = function
         self._schema = schema
+        self._letters = letters
+
+    def open(self, context: OperatorContext) -> None:
+        if self._letters is not None:
+            self._letters.open(context)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        if self._letters is not None:
+            self._process_or_set_aside(batch, self._letters, out)
+            return
         rows = self._output_rows(batch)
         while chunk := list(islice(rows, MAX_ROWS_PER_BATCH)):
             out.emit(batch_of(chunk, self._schema))
@@ -71,6 +89,40 @@ class FlatMapRows(Operator):
                 add_row_note(error, row)
                 raise
 
+    def _process_or_set_aside(self, batch: pa.RecordBatch, letters: SetAsideRows, out: Collector) -> None:
+        results: Results = []
+        count = 0
+        for number, values in enumerate(_values_of(batch)):
+            try:
+                rows = list(self._function(next(rows_of(batch.slice(number, 1))) if values is None else values))
+            except Exception as error:
+                if not concerns_row(error):
+                    raise
+                letters.add(batch.slice(number, 1), error)
+                continue
+            results.append((number, rows))
+            count += len(rows)
+            if count >= MAX_ROWS_PER_BATCH:
+                self._emit_results(batch, results, letters, out)
+                results, count = [], 0
+        self._emit_results(batch, results, letters, out)
+
+    def _emit_results(self, batch: pa.RecordBatch, results: Results, letters: SetAsideRows, out: Collector) -> None:
+        """Emits output rows, and sets those input rows aside whose output does not fit the schema."""
+        rows = [row for _, each in results for row in each]
+        try:
+            fitting = [batch_of(rows, self._schema)] if rows else []
+        except (JobRejected, TypeError):
+            fitting = []
+            for number, each in results:
+                try:
+                    fitting.append(batch_of(each, self._schema))
+                except (JobRejected, TypeError) as error:
+                    letters.add(batch.slice(number, 1), error)
+        if fitting and (result := pa.concat_batches(fitting)).num_rows:
+            out.emit(result)
+        letters.flush(out)
+
 
 class MapRows(FlatMapRows):
     """Applies a row function that returns exactly one row.
@@ -80,8 +132,21 @@ class MapRows(FlatMapRows):
         schema: schema of the output rows; missing columns are null, unknown columns are refused.
     """
 
-    def __init__(self, function: Callable[[dict[str, Any]], dict[str, Any]], schema: pa.Schema) -> None:
-        super().__init__(lambda row: (_checked_row(function(row)),), schema)
+    def __init__(
+        self,
+        function: Callable[[dict[str, Any]], dict[str, Any]],
+        schema: pa.Schema,
+        letters: SetAsideRows | None = None,
+    ) -> None:
+        super().__init__(lambda row: (_checked_row(function(row)),), schema, letters)
+
+
+def _values_of(batch: pa.RecordBatch) -> Iterable[dict[str, Any] | None]:
+    """The values of each row; None for all rows if Python lacks a value of some row."""
+    try:
+        return rows_of(batch)
+    except OverflowError:
+        return repeat(None, batch.num_rows)
 
 
 def _checked_row(row: Any) -> dict[str, Any]:

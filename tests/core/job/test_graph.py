@@ -125,6 +125,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "aggregates": [],
         "times": [],
         "exclusive": False,
+        "dead_letters": "",
     }
     assert [entry["commits"] for entry in drawn["operators"]] == [False, False, True]
     assert drawn["edges"][1] == {

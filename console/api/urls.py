@@ -3,7 +3,19 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, cluster, definitions, incidents, logs, metrics, openapi, problems, saved_views, tokens
+from console.api import (
+    activity,
+    cluster,
+    dead_letters,
+    definitions,
+    incidents,
+    logs,
+    metrics,
+    openapi,
+    problems,
+    saved_views,
+    tokens,
+)
 from console.api.checkpoints import (
     comparison,
     evidence,
@@ -40,6 +52,7 @@ urlpatterns = [
     path("jobs/<int:job>/checkpoints/trend/", trend.CheckpointTrend.as_view(), name="trend"),
     path("jobs/<int:job>/checkpoints/schedule/", schedule.JobSchedule.as_view(), name="schedule"),
     path("jobs/<int:job>/operations/", activity.Operations.as_view(), name="operations"),
+    path("jobs/<int:job>/dead-letters/", dead_letters.JobDeadLetters.as_view(), name="dead-letters"),
     path("jobs/<int:job>/failures/", failures.FailureCauses.as_view(), name="failures"),
     path("jobs/<int:job>/preview/", preview.OperationPreview.as_view(), name="operation-preview"),
     path("versions/<int:pk>/equal/", definitions.EqualVersion.as_view(), name="equal-version"),

@@ -90,6 +90,11 @@ RULES: Final = (
         flow.BACKPRESSURE, FLOWING_STATES, flow.backpressure,
         _CHEAPER, is_sampled=True, act=_RESCALE,
     ),
+    Rule(
+        "rows-set-aside", FLOWING_STATES, flow.rows_set_aside,
+        "Open the dead letters of the job, correct the code of {operator} or its input, and replay them with a new "
+        "version.",
+    ),
     Rule("checkpoints-overdue", {_S.RUNNING}, checkpoints.overdue, "See the log of the job master."),
     Rule(
         "watermark", FLOWING_STATES, flow.watermark_stands,

@@ -198,6 +198,12 @@ class JobVersion(models.Model):
         return self.graph is not None and self.graph.get("mode") == ExecutionMode.BATCH
 
     @property
+    def dead_letter_folders(self) -> tuple[str, ...]:
+        """The folders of its steps that set rows aside."""
+        operators = (self.graph or {}).get("operators", ())
+        return tuple(sorted({each["dead_letters"] for each in operators if each.get("dead_letters")}))
+
+    @property
     def has_standing_stages(self) -> bool:
         """Whether an operator has a PySpark stage beside it."""
         return any(operator.get("stage") for operator in (self.graph or {}).get("operators", ()))

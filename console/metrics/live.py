@@ -158,6 +158,9 @@ class RegionLive(msgspec.Struct, frozen=True, kw_only=True):
         return RESTART_REASONS.get(self.reason, "")
 
 
+_SET_ASIDE: Final = "set_aside."  #: prefix of counters by type of error (`runtime.operators.functions.set_aside`)
+
+
 class Live(msgspec.Struct, frozen=True, kw_only=True):
     """`at` is the time of the master's report, from its own column; `flowing` is false while no records flow."""
 
@@ -184,6 +187,19 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         """The number of late rows of each step that has had some."""
         counts = {uid: step.counters.get("late_records", 0) for uid, step in self.operators.items()}
         return {uid: count for uid, count in counts.items() if count}
+
+    @property
+    def rows_set_aside(self) -> dict[str, dict[str, int]]:
+        """By step that has set rows aside in this attempt: their number by type of error, the most frequent first."""
+        counts = {
+            uid: {
+                name.removeprefix(_SET_ASIDE): count
+                for name, count in sorted(step.counters.items(), key=lambda each: (-each[1], each[0]))
+                if name.startswith(_SET_ASIDE)
+            }
+            for uid, step in self.operators.items()
+        }
+        return {uid: errors for uid, errors in counts.items() if errors}
 
     @property
     def mean_batch_rows(self) -> float | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from console import formats
 from console.health.facts import OperatorFacts, RunFacts, SubtaskFacts
-from console.health.findings import Finding, SilentInput
+from console.health.findings import Finding, SilentInput, names
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
 from runtime.core.subtask.watermark_alignment import WAITED_COUNTER
@@ -457,3 +457,14 @@ def _upstream(operators: Mapping[str, OperatorFacts], uid: str) -> set[str]:
             uids.add(other)
             pending += operators[other].inputs
     return uids
+
+
+def rows_set_aside(facts: RunFacts) -> Iterator[Finding]:
+    """Rows that became dead letters in this attempt, by operator."""
+    for uid, errors in facts.live.rows_set_aside.items():
+        rows, kinds = sum(errors.values()), names([f"{error} ({formats.count(n)})" for error, n in errors.items()])
+        yield Finding(
+            sentence=f"Rows that {facts.operator(uid)} has set aside in this attempt: {formats.count(rows)}. "
+            f"Errors: {kinds}. The rest of the stream goes on.",
+            operator=uid,
+        )

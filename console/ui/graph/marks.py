@@ -31,6 +31,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "slow-end": "delivers epochs",
     "sink-backlog": "stage not running",
     "standing-stage": "stage not running",
+    "rows-set-aside": "rows set aside",
     "state-growth": "state grows",
     "state-unmerged": "state not merged",
 }

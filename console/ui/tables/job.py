@@ -136,3 +136,42 @@ DIFFERENCES: Final = Table(
         Column("after", "Version {{ other.number }}", _VERSION_VALUE, style="value mono"),
     ),
 )
+
+ERROR_COUNTS: Final = Table(
+    name="error_counts",
+    row="count",
+    caption="Dead letters by operator and type of error",
+    region="Dead letters by operator and type of error",
+    empty='<p class="empty"><strong>No row was set aside.</strong></p>',
+    columns=(
+        Column("operator", "Operator", style="mono anywhere"),
+        Column(
+            "error",
+            "Error",
+            '<a href="{% here operator=count.operator error=count.error offset=None %}">{{ value }}</a>',
+            style="anywhere",
+        ),
+        Column("rows", "Rows", "exact", number=True),
+        Column("newest", "Newest", "{% ago value %}"),
+    ),
+)
+
+DEAD_LETTERS: Final = Table(
+    name="dead_letters",
+    row="letter",
+    caption="Dead letters, newest first",
+    region="Dead letters",
+    empty='<p class="empty">There is none.</p>',
+    columns=(
+        Column("at", "Set aside", "{% ago value %}"),
+        Column("operator", "Operator", style="mono anywhere"),
+        Column(
+            "error",
+            "Error",
+            "<details><summary>{{ value }}: {{ letter.message }}</summary>"
+            '<pre tabindex="0" role="region" aria-label="Traceback">{{ letter.traceback }}</pre></details>',
+            style="anywhere wrap",
+        ),
+        Column("row", "Row", style="mono anywhere wrap"),
+    ),
+)

@@ -134,6 +134,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Setting
         "job": job,
         "versions": f"{job}versions/",
         "version-differences": f"{job}versions/difference/?base=1&other=2",
+        "dead-letters": f"{job}dead-letters/?operator=sums",
         "failures": f"{job}failures/?operator=sums",
         "operation-preview": f"{job}preview/?act=stop",
         "runs": f"{job}runs/",

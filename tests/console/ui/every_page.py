@@ -49,6 +49,7 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "bulk-result": f"/jobs/bulk/{_bulk(run, operation).pk}/",
         "job": f"{job}/",
         "job-node": f"{job}/?node=window&span=6h",
+        "dead-letters": f"{job}/dead-letters/",
         "versions": f"{job}/versions/",
         "version-yaml": f"{job}/versions/yaml/",
         "edit": f"{job}/edit/",

@@ -15,7 +15,20 @@ import weir
 from runtime.dataflow.keyed_stream import KeyedStream
 from runtime.launch.local import run_local
 from spark_jobs.batch.run import run_batch
-from tests.spark_jobs.batch.flows import ALL, EVENTS, MINUTE, NAMES, NUMBERED, even, events, rows_in, schema_in
+from tests.contracts.files import Reading
+from tests.spark_jobs.batch.flows import (
+    ALL,
+    EVENTS,
+    FILES,
+    MINUTE,
+    NAMES,
+    NUMBERED,
+    ROWS_PER_FILE,
+    even,
+    events,
+    rows_in,
+    schema_in,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,6 +149,45 @@ def test_both_modes_commit_the_same_rows_of_each_output(
     """S0-10."""
     folders = compare(FLOWS[name], cluster, inputs, tmp_path)
     assert folders == FOLDERS[name]
+
+
+def priced(row: dict[str, Any]) -> dict[str, Any]:
+    if row["value"] % 7 == 0:
+        raise KeyError(row["value"])
+    return row
+
+
+def test_both_modes_set_the_same_rows_aside(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    """By a function, by an expression, and by a batch function whose columns are known from its rows only."""
+
+    def build(stream: weir.Stream, output: Path) -> None:
+        policy = weir.SetAside(str(output / "letters"), max_per_minute=100_000)
+        rows = stream.map("priced", priced, EVENTS, on_error=policy)
+        rows = rows.filter("divided", pc.scalar(100) / (pc.field("value") % 5) > 0, on_error=policy)
+        rows = rows.map_batches("small", _small_values, on_error=policy, repeatable=True)
+        rows.sink("out", weir.ParquetSink(str(output / "results")))
+
+    letters = {}
+    for mode in ("streaming", "batch"):
+        flow = weir.Dataflow("aside")
+        build(events(flow, inputs), tmp_path / mode)
+        if mode == "streaming":
+            run_local(flow, parallelism=2, storage=str(tmp_path / "s"))
+        else:
+            run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+        found = Reading(weir.dead_letters(str(tmp_path / mode / "letters"))).rows()
+        letters[mode] = sorted((letter["operator"], letter["error"], letter["row"]) for letter in found)
+    assert letters["batch"] == letters["streaming"]
+    assert {operator for operator, _, _ in letters["batch"]} == {"priced", "divided", "small"}
+    results = rows_in(tmp_path / "batch" / "results")
+    assert results == rows_in(tmp_path / "streaming" / "results")
+    assert len(letters["batch"]) + len(results) == FILES * ROWS_PER_FILE
+
+
+def _small_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if pc.max(batch["value"]).as_py() > 950:
+        raise ValueError("too large")
+    return batch
 
 
 STEPS_WITH_LATE_ROWS: Mapping[str, Callable[[KeyedStream, weir.OutputTag], weir.Stream]] = {

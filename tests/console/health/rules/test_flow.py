@@ -11,6 +11,7 @@ from console.metrics.live import EndingLive, Live, OperatorLive
 from runtime.core.job.graph import Role
 from runtime.core.job.lifecycle import RunState
 from runtime.core.subtask.watermark_alignment import WAITED_COUNTER
+from runtime.operators.functions.set_aside import SET_ASIDE_COUNTER
 from tests.console.health.facts_of import ago, checkpoint, found, operator, operators, sentence, subtask, verdict
 
 MIB = 1024 * 1024
@@ -493,3 +494,14 @@ def test_an_input_without_a_watermark_is_well_while_no_result_waits_for_it(chang
     assert found("watermark", **begun({"joined": 40}, **changes)) is None
     assert found("watermark", **begun({})) is None
     assert found("watermark", **begun({"rows": 40})) is None
+
+
+def test_rows_set_aside_are_counted_by_operator_and_error() -> None:
+    counters = {f"{SET_ASIDE_COUNTER}KeyError": 2, f"{SET_ASIDE_COUNTER}ValueError": 1_000, "late_records": 7}
+    live = Live(operators={"join": OperatorLive(counters=counters)})
+    text = sentence("rows-set-aside", live=live)
+    assert (
+        f"`join` has set aside in this attempt: {formats.count(1_002)}. Errors: ValueError ({formats.count(1_000)}) and"
+        in text
+    )
+    assert found("rows-set-aside", live=Live(operators={"join": OperatorLive()})) is None

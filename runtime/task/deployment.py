@@ -22,6 +22,7 @@ from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
 from runtime.dataflow.plan import CompiledJob, source_with_input
 from runtime.errors import OperatorFailure
+from runtime.operators.functions.set_aside import TIMES_STATE
 from runtime.ports import Clock, EncodesTexts, Operator, OperatorContext, SnapshotStore
 from runtime.state.backend import SubtaskState
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
@@ -122,6 +123,7 @@ class Deployment:
             self.compaction,
         )
         state.restore(restored)
+        state.discard(TIMES_STATE)  # a step that sets rows aside declares it
         return context
 
     def create_operator(self, subtask: SubtaskId) -> Operator:

@@ -8,6 +8,9 @@ from typing import Any
 
 import duckdb
 
+import weir
+from tests.contracts.files import Reading
+
 PAGE = Path(__file__).parents[2] / "docs/steps.md"
 ORDERS = [  # in the order of event time, so that no row is late
     *({"order_id": f"o{n}", "ordered_at": f"2026-01-01T10:{n % 60:02}:00", "amount": n} for n in range(60)),
@@ -27,7 +30,7 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
         (tmp_path / "in" / name).mkdir(parents=True)
         (tmp_path / "in" / name / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     code = "\n".join(re.findall(r"(?ms)^```python\n(.*?)^```", PAGE.read_text()))
-    for folder in ("in", "state"):
+    for folder in ("in", "state", "letters"):
         code = code.replace(f'"/{folder}', f'"{tmp_path}/{folder}')
     names: dict[str, Any] = {"__name__": "steps"}
     exec(compile(code, str(PAGE), "exec"), names)  # the page of this repository
@@ -75,3 +78,6 @@ def test_the_page_is_a_program_that_runs(tmp_path: Path) -> None:
     assert len(settled) + len(unpaid) == len(ORDERS)
     late = len(names["late_rows"].rows())
     assert sum(row["orders"] for row in names["total_rows"].rows()) + late == len(ORDERS)
+    shared = len(names["share_rows"].rows())
+    assert shared + len(Reading(weir.dead_letters(str(tmp_path / "letters"))).rows()) == len(ORDERS)
+    assert shared == len(ORDERS) - 2, "the others have the amount 0"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 
 import weir
 from runtime.core.job.ids import Token
@@ -18,6 +17,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.functions.set_aside import DEAD_LETTER
 from tests.contracts.files import Reading, drop
 from tests.jobs.conftest import Jobs
+from tests.jobs.live import running
 from tests.jobs.numbers import SCHEMA, Numbers, committed
 from tests.shared import Shared
 
@@ -137,13 +137,35 @@ def test_dead_letters_are_replayed_once_while_processes_are_killed(tmp_path: Pat
 
 
 def broken(row: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.005)
     raise KeyError("price")
 
 
-def test_a_function_that_is_broken_fails_the_job_by_its_error(tmp_path: Path) -> None:
+def test_a_function_that_is_broken_fails_the_job_and_restarts_allow_no_further_rows(tmp_path: Path) -> None:
     flow = weir.Dataflow("broken")
-    rows = flow.source("numbers", Numbers(100))
     policy = weir.SetAside(str(tmp_path / "letters"), max_per_minute=20)
-    rows.map("price", broken, SCHEMA, on_error=policy).sink("out", weir.DiscardSink())
-    with pytest.raises(weir.WeirError, match=r"price.*KeyError"):
-        weir.run_local(flow, parallelism=1, storage=str(tmp_path / "state"))
+    rows = flow.source("numbers", Numbers(100, splits=1, batch=4)).map("price", broken, SCHEMA, on_error=policy)
+    rows.sink("out", weir.DiscardSink())
+    with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=4, delay_ms=30)) as run:
+        run.join()
+    assert run.records.failure is not None
+    assert "KeyError: 'price'" in run.records.failure["message"]
+    assert run.records.completed, "a restart goes on behind the rows that were set aside before"
+    assert 0 < len(dead_letters(tmp_path)) <= 20
+
+
+def test_a_version_without_the_policy_goes_on_from_a_stop(tmp_path: Path) -> None:
+    flow = job(tmp_path, Step(Kills()), bounded=False)
+    with running(flow.compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: sum(output(tmp_path).values()) > 100)
+        savepoint = run.end("stop")
+    flow = weir.Dataflow("aside")
+    rows = flow.source("numbers", Numbers(750, batch=20, keys=KEYS, unbounded=True))
+    priced = rows.map("price", Step(Kills(), is_mended=True), SCHEMA, repeatable=True)
+    priced.key_by("key").process("passed", Passes, SCHEMA).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    records = MemoryRunStore(token=Token(100), restore_from=savepoint)
+    with running(flow.compile(2), tmp_path / "state", records) as run:
+        total = 3_000 - len(dead_letters(tmp_path))
+        run.wait_for(lambda: sum(output(tmp_path).values()) == total)
+        run.end("stop")
+    assert output(tmp_path) + rows_set_aside(dead_letters(tmp_path)) == EXPECTED

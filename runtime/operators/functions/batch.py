@@ -70,6 +70,10 @@ class FlatMapRows(Operator):
         if self._letters is not None:
             self._letters.open(context)
 
+    def snapshot(self, checkpoint: int) -> None:
+        if self._letters is not None:
+            self._letters.snapshot()
+
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if self._letters is not None:
             self._process_or_set_aside(batch, self._letters, out)

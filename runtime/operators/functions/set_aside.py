@@ -32,6 +32,7 @@ DEAD_LETTER: Final = pa.schema([
 ])  # fmt: skip
 DEAD_LETTERS: Final = OutputTag("dead_letters", DEAD_LETTER)
 SET_ASIDE_COUNTER: Final = "set_aside."  #: prefix of a counter per type of error
+TIMES_STATE: Final = "_set_aside_times"  #: list state; a version without the policy drops it
 
 MAX_MESSAGE, MAX_TRACEBACK, MAX_ROW = 1_000, 4_000, 10_000  #: characters
 _FRAMES: Final = 5  #: of the traceback: those next to the error
@@ -48,6 +49,9 @@ def concerns_row(error: Exception) -> bool:
 class SetAsideRows:
     """The dead letters of a subtask, between two emissions.
 
+    The times of the last minute are state: otherwise each restart of a job that exceeds the limit would allow as many
+    rows again.
+
     Args:
         max_per_minute: one more dead letter within a minute fails the job, by the error of its row.
     """
@@ -59,6 +63,12 @@ class SetAsideRows:
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
+        self._state = context.state.list_state(TIMES_STATE)
+        self._times.extend(sorted(self._state.get()))
+
+    def snapshot(self) -> None:
+        now_ms = self._context.now_ms()
+        self._state.replace(time for time in self._times if now_ms - time < _MINUTE_MS)
 
     def add(self, row: pa.RecordBatch, error: Exception) -> None:
         """Sets a row aside. Raises `error` beyond the limit.
@@ -105,6 +115,9 @@ class Bisect(Operator):
         for result in self._results(input, batch):
             out.emit(result)
         self._letters.flush(out)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._letters.snapshot()
 
     def _results(self, input: int, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         output = _Output()
@@ -174,7 +187,7 @@ def _row_text(row: pa.RecordBatch) -> str:
     (values,) = rows_of(row, far_times=True)
     try:
         return msgspec.json.encode(values, enc_hook=str).decode()
-    except (TypeError, ValueError):  # an integer beyond 64 bits, a key that is no text
+    except (TypeError, ValueError, OverflowError):  # an integer beyond 64 bits, a key that is no text
         return repr(values)
 
 

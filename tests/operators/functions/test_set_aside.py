@@ -17,6 +17,7 @@ from runtime.operators.functions.set_aside import (
     MAX_MESSAGE,
     MAX_ROW,
     SET_ASIDE_COUNTER,
+    TIMES_STATE,
     Bisect,
     SetAsideRows,
     dead_letter_rows,
@@ -150,6 +151,27 @@ def test_a_row_above_the_limit_fails_the_job_and_the_limit_is_that_of_a_minute()
     clock.advance(1)
     harness.process(BATCH.slice(5, 1))
     assert [row["n"] for row in rows_of_letters(harness)] == [0, 1, 2, 3, 5]
+
+
+def test_the_rows_of_the_last_minute_count_after_a_restore() -> None:
+    clock = ManualClock()
+    harness = Harness(MapRows(lambda row: {}[row["n"]], NUMBERS, SetAsideRows(4)), clock=clock)
+    harness.process(BATCH.slice(0, 1))
+    clock.advance(50_000)
+    harness.process(BATCH.slice(1, 3))
+    harness.operator.snapshot(1)
+    times = harness.state.capture(full=True).lists
+    assert len(times[TIMES_STATE]) == 4
+    restored = Harness(Bisect(MapBatches(fail_at(*range(10))), SetAsideRows(4)), clock=clock, lists=times)
+    with pytest.raises(ValueError, match="4"):
+        restored.process(BATCH.slice(4, 1))
+    clock.advance(10_000)
+    restored.process(BATCH.slice(5, 1))
+    with pytest.raises(ValueError, match="6"):
+        restored.process(BATCH.slice(6, 1))
+    clock.advance(60_000)
+    restored.operator.snapshot(2)
+    assert not restored.state.capture(full=True).lists[TIMES_STATE]
 
 
 def test_a_dead_letter_holds_any_row_and_any_error_and_is_bounded_but_for_the_row() -> None:

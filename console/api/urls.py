@@ -3,21 +3,10 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import (
-    activity,
-    cluster,
-    dead_letters,
-    definitions,
-    incidents,
-    logs,
-    metrics,
-    openapi,
-    problems,
-    saved_views,
-    tokens,
-)
+from console.api import activity, cluster, definitions, incidents, logs, metrics, openapi, problems, saved_views, tokens
 from console.api.checkpoints import (
     comparison,
+    dead_letters,
     evidence,
     failures,
     mapping,

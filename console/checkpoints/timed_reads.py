@@ -81,7 +81,7 @@ def require_target_in_time(path: str) -> None:
     read_in_time(("target", path), partial(target_place, path))
 
 
-def read_in_time(key: Hashable, load: Callable[[], T]) -> T:
+def read_in_time(key: Hashable, load: Callable[[], T], storage: str = "Checkpoint storage") -> T:
     """The result of `load`, which reads from storage and runs no query. `key`: names the read with its arguments.
 
     While another read hangs, it does not wait: all checkpoints share a storage.
@@ -95,7 +95,7 @@ def read_in_time(key: Hashable, load: Callable[[], T]) -> T:
     if read is not None:
         wait([read.result], 0 if hanging else TIMEOUT_S)
     if read is None or not read.result.done():
-        detail = "Checkpoint storage does not answer. Nothing was changed; try again."
+        detail = f"{storage} does not answer. Nothing was changed; try again."
         refused = Refused("storage-away", detail, status=HTTPStatus.SERVICE_UNAVAILABLE)
         raise refused from TimeoutError("it does not answer")
     with _lock:

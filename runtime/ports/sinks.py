@@ -142,7 +142,7 @@ class ChecksColumns(Protocol):
 
 @runtime_checkable
 class ErrorPolicy(Protocol):
-    """What a step does with a row for which its code raises an error: it goes to `sink()` as a dead letter."""
+    """The policy of a step for rows for which its code raises: each goes to `sink()` as a dead letter."""
 
     @property
     def max_per_minute(self) -> int:

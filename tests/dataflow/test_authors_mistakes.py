@@ -288,6 +288,30 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: keyed().batches("step", lambda batch: batch, max_rows=0, max_wait_ms=1),
         "max_rows.*at least 1",
     ),
+    "on_error is a folder": (
+        lambda: stream().map("step", dict, SCHEMA, on_error="/letters"),  # type: ignore[arg-type]
+        r"on_error.*weir\.SetAside\(folder\), not '/letters'",
+    ),
+    "no limit": (
+        lambda: stream().map("step", dict, SCHEMA, on_error=weir.SetAside("/letters", max_per_minute=0)),
+        "on_error needs max_per_minute.*at least 1, not 0",
+    ),
+    "batches that cannot run again": (
+        lambda: stream().map_batches("step", len, on_error=weir.SetAside("/letters")),
+        "on_error needs repeatable=True",
+    ),
+    "a changelog with on_error": (
+        lambda: (
+            keyed()
+            .aggregate("counts", COUNT, changelog=True)
+            .filter("step", pc.field("n") > 0, on_error=weir.SetAside("/letters"))
+        ),
+        "on_error.*totals",
+    ),
+    "dead letters in a bucket": (
+        lambda: stream().map("step", dict, SCHEMA, on_error=weir.SetAside("s3://letters")),
+        "step.dead_letters: path.*s3",
+    ),
     "same uid": (
         lambda: (flow := stream()).map_batches("numbers", len).sink("o", weir.ParquetSink("o")) or flow.flow.compile(1),  # type: ignore[func-returns-value]
         "numbers.*two operators",
@@ -302,6 +326,29 @@ def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
         build()
     text = str(error.value)
     assert "step" in text or mistake in ("keys in a list", "same uid"), "the operator is named"
+
+
+@pytest.mark.parametrize("step", [weir.Stream.process, weir.KeyedStream.process, weir.Stream.async_map])
+def test_a_step_that_cannot_set_rows_aside_has_no_policy(step: Callable[..., Any]) -> None:
+    """A function with state may have changed it before it raised."""
+    with pytest.raises(TypeError, match="on_error"):
+        step(stream(), "step", Plain, SCHEMA, on_error=weir.SetAside("/letters"))
+
+
+def test_only_a_bounded_source_may_read_the_dead_letters_of_its_job() -> None:
+    for bounded in (True, False):
+        flow = weir.Dataflow("replay")
+        source = weir.DirectorySource("/letters", weir.JsonLinesFormat(SCHEMA), bounded=bounded)
+        policy = weir.SetAside("/letters")
+        flow.source("again", source).map("step", dict, SCHEMA, on_error=policy).sink("out", weir.DiscardSink())
+        if bounded:
+            graph = flow.compile(1).graph
+            assert {each.uid: each.dead_letters for each in graph.operators if each.dead_letters} == {
+                "step.dead_letters": "/letters"
+            }
+        else:
+            with pytest.raises(weir.JobRejected, match="the source 'again' reads"):
+                flow.compile(1)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
 
-from runtime.core.attempt.failover_regions import numbered_senders
+from runtime.core.attempt.failover_regions import numbering_senders
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Message
@@ -175,7 +175,9 @@ class Deployment:
 
     @cached_property
     def _numbered_senders(self) -> Mapping[OperatorId, OperatorId]:
-        return numbered_senders(self.job.graph, self.job.failover_rules)
+        if self.mode is CheckpointMode.AT_LEAST_ONCE:  # no receiver keeps its state
+            return {}
+        return numbering_senders(self.job.graph, self.job.failover_rules)
 
     def _source_of(self, subtask: SubtaskId) -> SubtaskId | None:
         """The source subtask that numbers the rows of `subtask`, in the same slot; None: they have no numbers."""

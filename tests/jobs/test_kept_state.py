@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from runtime.core.attempt.failover_regions import restart_scope
+from runtime.core.attempt.failover_regions import numbering_senders, restart_scope
 from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.plan import CompiledJob
@@ -155,3 +155,4 @@ def test_a_function_of_the_author_is_not_taken_as_repeatable(tmp_path: Path) -> 
     rows.aggregate("counts", {"n": weir.Count()}).sink("out", weir.ParquetSink(str(tmp_path / "out")))
     job = flow.compile(SLOTS)
     assert not restart_scope(job.graph, job.failover_rules, {1}).kept_slots
+    assert not numbering_senders(job.graph, job.failover_rules), "rows that no survivor gets have no numbers"

@@ -91,7 +91,7 @@ def restart_scope(graph: JobGraph, rules: FailoverRules, failed: Collection[int]
 
 
 def numbered_senders(graph: JobGraph, rules: FailoverRules) -> Mapping[OperatorId, OperatorId]:
-    """The operators whose rows have numbers, each with its source: a chain of forward edges leads from it to them."""
+    """The operators whose rows can have numbers, each with its source: forward edges lead from it to them."""
     sources: dict[OperatorId, OperatorId] = {uid: uid for uid in rules.numbered}
     for operator in graph.operators:  # predecessors first
         inputs = [edge for edge in graph.edges if edge.target == operator.uid]
@@ -101,6 +101,21 @@ def numbered_senders(graph: JobGraph, rules: FailoverRules) -> Mapping[OperatorI
         if edge.source in sources and edge.partitioning is Partitioning.FORWARD and not edge.feedback:
             sources[operator.uid] = sources[edge.source]
     return sources
+
+
+def numbering_senders(graph: JobGraph, rules: FailoverRules) -> Mapping[OperatorId, OperatorId]:
+    """The operators whose rows get numbers, each with its source: some failure leaves a receiver of these rows."""
+    sources = numbered_senders(graph, rules)
+    # What restarts depends on the lowest failed slot: on the operators that have no subtask there.
+    slots = {0, *(operator.parallelism for operator in graph.operators)} & set(range(graph.parallelism))
+    scopes = [restart_scope(graph, rules, {slot}).everywhere for slot in slots]
+    repeating = {
+        sources[edge.source]
+        for edge in graph.edges
+        for everywhere in scopes
+        if edge.source in everywhere and edge.target not in everywhere
+    }
+    return {uid: source for uid, source in sources.items() if source in repeating}
 
 
 def restarted_inputs(graph: JobGraph, subtask: SubtaskId, everywhere: Collection[OperatorId]) -> list[ChannelId]:

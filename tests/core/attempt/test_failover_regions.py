@@ -13,6 +13,7 @@ from runtime.core.attempt.failover_regions import (
     RegionCause,
     RestartReason,
     numbered_senders,
+    numbering_senders,
     region_cause,
     restart_scope,
 )
@@ -246,6 +247,34 @@ def test_every_channel_into_a_subtask_that_keeps_its_state_is_safe(
             assert receiver.index not in scope.untouched_slots, f"{receiver} tells no numbers of {channel}"
         elif sender.index != receiver.index:
             assert not {sender.index, receiver.index} & reopened, f"rows in flight on {channel} are lost"
+
+
+@settings(max_examples=1_000)
+@given(pipelines())
+def test_rows_have_numbers_if_a_receiver_can_keep_its_state(case: tuple[JobGraph, FailoverRules, set[int]]) -> None:
+    """S4-44: the rows on every channel from a restarted sender to a survivor have numbers; others cost nothing."""
+    drawn, given_rules, failed = case
+    numbering = numbering_senders(drawn, given_rules)
+    scope = restart_scope(drawn, given_rules, failed)
+    kept = drawn.by_uid.keys() - scope.everywhere.keys()
+    assert {edge.source for edge in drawn.edges if edge.target in kept} <= numbering.keys() | kept
+    scopes = [restart_scope(drawn, given_rules, {slot}).everywhere for slot in range(drawn.parallelism)]
+    for source_uid in numbering.values():
+        senders = [uid for uid, each in numbering.items() if each == source_uid]
+        assert any(
+            edge.source in senders and edge.source in everywhere and edge.target not in everywhere
+            for edge in drawn.edges
+            for everywhere in scopes
+        ), f"no receiver of the rows of {source_uid} can keep its state"
+
+
+def test_a_job_whose_receivers_restart_numbers_no_rows() -> None:
+    """S4-44: numbers cost a batch per split, which a job without survivors does not pay."""
+    numbered = rules(numbered="a", passing="m")
+    assert numbering_senders(counting(), numbered) == {"a": "a", "m": "a"}
+    assert not numbering_senders(counting(shuffle=Partitioning.REBALANCE), numbered)
+    assert not numbering_senders(counting(), rules("c", numbered="a", passing="m"))
+    assert not numbering_senders(APART, rules(numbered="a", passing="b"))
 
 
 @given(pipelines())

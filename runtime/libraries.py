@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,6 +15,8 @@ from runtime.errors import EnvironmentFailure, JobRejected
 DISTRIBUTION: Final = "weir-streams"
 #: Libraries that modules of Weir import at their top -> their extra.
 _EXTRAS: Final = {"psycopg": "postgres", "pyspark": "spark"}
+#: Two threads that import modules of a package with cycles at a time may find one that is not complete.
+_IMPORTING: Final = threading.RLock()
 _JVM_EXITED: Final = "JAVA_GATEWAY_EXITED"  #: PySpark's code if there is no Java, or an old one
 _JAVA_NEEDED: Final = (
     "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
@@ -32,7 +35,8 @@ def import_library(module: str, extra: str) -> Any:
     """
     package = module.partition(".")[0]
     try:
-        return import_module(module)
+        with _IMPORTING:
+            return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the library is there and misses one of its own dependencies

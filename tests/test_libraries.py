@@ -17,6 +17,28 @@ def test_a_missing_library_names_the_extra_to_install() -> None:
         import_library("no_such_library.producer", "kafka")
 
 
+def test_threads_never_get_half_of_a_library(tmp_path: Path) -> None:
+    """Slots that are threads open their Kafka sources at a time; the modules of kafka-python import each other."""
+    (tmp_path / "cyclic").mkdir()
+    for name, other in ("ab", "ba"):
+        program = f"import time\ntime.sleep(0.2)\nimport cyclic.{other}\ntime.sleep(0.4)\nNAME = 1\n"
+        (tmp_path / "cyclic" / f"{name}.py").write_text(program)
+    program = (
+        "import sys\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from runtime.libraries import import_library\n"
+        "def name_of_the_other(pair):\n"
+        "    import_library(f'cyclic.{pair[0]}', 'kafka')\n"
+        "    return sys.modules[f'cyclic.{pair[1]}'].NAME\n"
+        "print(list(ThreadPoolExecutor(2).map(name_of_the_other, ('ab', 'ba'))))\n"
+    )
+    paths = f"{tmp_path}:{Path(__file__).parents[1]}"
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env={"PYTHONPATH": paths}
+    )
+    assert process.stdout == "[1, 1]\n", process.stderr
+
+
 def test_all_missing_extras_are_named_at_once() -> None:
     """They were named one at a time, each after another installation."""
     with pytest.raises(JobRejected) as refused:

@@ -89,10 +89,10 @@ def build(params: ComponentsParams, context: weir.PipelineContext) -> weir.Dataf
     edges = flow.source(
         "edges", weir.DirectorySource(params.edges_dir, weir.CsvFormat(EDGE_SCHEMA), bounded=params.bounded)
     )
-    loop = edges.map_batches("ends", to_both_ends).iterate("loop")
+    loop = edges.map_batches("ends", to_both_ends, repeatable=True).iterate("loop")
     updates = loop.key_by("vertex").process("labels", Labels, LABEL_UPDATES)
-    loop.close_with(updates.map_batches("messages", messages))
-    updates.map_batches("updates", labels).sink("parquet", weir.ParquetSink(params.output_dir))
+    loop.close_with(updates.map_batches("messages", messages, repeatable=True))
+    updates.map_batches("updates", labels, repeatable=True).sink("parquet", weir.ParquetSink(params.output_dir))
     return flow
 
 

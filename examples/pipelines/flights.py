@@ -63,7 +63,7 @@ def build(params: FlightsParams, context: weir.PipelineContext) -> weir.Dataflow
     if params.airlines_csv:
         context.check_path("airlines_csv", params.airlines_csv)
     flow = weir.Dataflow("flights")
-    flights = flow.source("flights", _source(params)).map_batches("prepared", prepare)
+    flights = flow.source("flights", _source(params)).map_batches("prepared", prepare, repeatable=True)
     airlines = flow.source(
         "airlines",
         weir.from_spark(lambda spark: flight_tables.airlines(spark, params.airlines_csv), schema=AIRLINES),

@@ -54,7 +54,7 @@ def build(params: SparkWordsParams, context: weir.PipelineContext) -> weir.Dataf
         if params.bounded
         else weir.from_spark_stream(lines, max_backlog=params.max_backlog)
     )
-    each = flow.source("lines", source).flat_map("words", words, pa.schema([("word", pa.string())]))
+    each = flow.source("lines", source).flat_map("words", words, pa.schema([("word", pa.string())]), repeatable=True)
     counts = each.key_by("word").aggregate("counts", {"count": weir.Count()})
     counts.sink("parquet", weir.ParquetSink(params.output_dir))
     return flow

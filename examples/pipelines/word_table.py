@@ -45,7 +45,7 @@ def build(params: WordTableParams, context: weir.PipelineContext) -> weir.Datafl
 
     flow = weir.Dataflow("word_table")
     lines = flow.source("lines", weir.DirectorySource(params.lines_dir, weir.LineFormat(), bounded=params.bounded))
-    each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
+    each = lines.flat_map("words", words, pa.schema([("word", pa.string())]), repeatable=True)
     each.sink("tables", weir.EpochStage(count, params.max_backlog, guarantee="exactly-once"))
     return flow
 

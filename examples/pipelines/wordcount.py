@@ -24,7 +24,7 @@ def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
 def build(params: WordCountParams, context: weir.PipelineContext) -> weir.Dataflow:
     flow = weir.Dataflow("wordcount")
     lines = flow.source("lines", weir.DirectorySource(params.lines_dir, weir.LineFormat(), bounded=params.bounded))
-    each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
+    each = lines.flat_map("words", words, pa.schema([("word", pa.string())]), repeatable=True)
     counts = each.key_by("word").aggregate("counts", {"count": weir.Count()})
     counts.sink("parquet", weir.ParquetSink(params.output_dir))
     return flow

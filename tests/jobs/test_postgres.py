@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter as Multiset
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import weir
@@ -20,8 +22,10 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
 from runtime.run_store import CompletedCheckpoint
 from tests.jobs.conftest import Jobs
+from tests.jobs.gated import Bomb, Gated
 from tests.jobs.live import PATIENCE_S
 from tests.jobs.mortal import Deaths, Mortal
+from tests.jobs.test_partial_restart import fail, pids
 from tests.postgres import address_without_password
 from tests.waiting import until
 
@@ -172,6 +176,34 @@ def test_upserts_are_exact_though_slots_end_three_times_behind_rows_of_no_checkp
     assert deaths.waiting == []
     for manifest in run.manifests:
         assert not any(s.committables or s.keyed or s.lists for s in manifest.operators["totals"].subtasks.values())
+
+
+def test_writers_of_other_slots_stage_rows_while_one_restarts(jobs: Jobs, tables: Tables, tmp_path: Path) -> None:
+    """S1-26, S4-44: a slot is killed, twice; the others keep counts, writers and open transactions."""
+    source, bomb = Gated(total=100, splits=6, keys=7, numbers_rows=True), Bomb()
+
+    def totals() -> dict[int, int]:
+        counts = Multiset((value * 31 + split) % source.keys for split in range(6) for value in range(source.total))
+        return dict(counts)
+
+    flow = weir.Dataflow("staged", max_parallelism=16)
+    counts = flow.source("numbers", source).map_batches("bomb", bomb, repeatable=True).key_by("key")
+    counted = counts.aggregate("counts", {"count": weir.Count()})
+    sink = weir.PostgresSink(tables.address, f"{tables.schema}.totals", key=["amount"])
+    counted.select("columns", amount=pc.field("key"), count=pc.field("count")).sink("totals", sink)
+    settings = CoordinatorSettings(interval_ms=1_000, min_pause_ms=0)
+    restart = weir.FixedDelay(attempts=9, delay_ms=20)
+    with jobs.running(flow.compile(3), tmp_path, settings=settings, restart=restart) as run:
+        run.wait_for(lambda: tables.totals() == totals() and len(pids(run)) == 3)
+        for token, slot in ((2, 1), (3, 2)):
+            source.total += 100
+            fail(run, bomb, slot)
+            source.total += 20
+            run.wait_for(lambda token=token: run.records.token == token)  # type: ignore[misc]
+            run.wait_for(lambda: tables.totals() == totals() and len(pids(run)) == 3)
+        run.end("drain")
+    assert tables.totals() == totals()
+    assert [len(failure["kept_slots"]) for failure in run.records.details] == [2, 2]
 
 
 def test_a_reader_chooses_whether_rows_of_a_pending_checkpoint_count(

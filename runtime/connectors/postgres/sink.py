@@ -83,6 +83,11 @@ class PostgresSink:
     def is_immediate(self) -> bool:
         return self.commit == "immediate"
 
+    @property
+    def has_independent_writers(self) -> bool:
+        """Staged rows of a lost writer block none. The view shows writers of one attempt; the others hold locks."""
+        return self.commit == "staged" and self.uncommitted is None
+
     def writer(self) -> SinkWriter:
         if self.commit == "prepared":
             return PreparedWriter(self.url, self.table)

@@ -30,7 +30,6 @@ from runtime.core.snapshot.control import (
     TriggerSubtask,
 )
 from runtime.core.snapshot.manifest import Manifest
-from runtime.core.snapshot.row_numbers import RepeatedChannel
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlServer, Hello
 from runtime.io.logs import traceback_text
@@ -354,11 +353,7 @@ class Attempt:
                 start.is_first,
                 config.slot_memory_bytes,
                 dict(start.inputs),
-                [
-                    RepeatedChannel(each.channel, each.ends, each.rows_since(start.checkpoint))
-                    for each in effect.processed
-                    if each.channel.source == slot
-                ],
+                [each.since(start.checkpoint) for each in effect.processed if each.channel.source == slot],
             )
             self._control.send(slot, deploy)
 

@@ -2,12 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.ports.operators import OperatorContext
+
+
+class NumberedRows(NamedTuple):
+    """Consecutive rows of a batch. `numbers`: of each row in `split`, from 1 on, ascending also between batches."""
+
+    split: str
+    numbers: npt.NDArray[np.int64]
 
 
 class SourceReader(ABC):
@@ -76,9 +85,9 @@ class SourceReader(ABC):
         """Begins the second part: every subtask has emitted its records of the first (`core.subtask.source_parts`)."""
 
     @property
-    def split(self) -> str:
-        """The split of the last polled batch, if the source numbers its rows; see `NumbersRows`."""
-        return ""
+    def numbered_rows(self) -> Sequence["NumberedRows"]:
+        """The rows of the last polled batch, in their order, if the source numbers its rows; see `NumbersRows`."""
+        return ()
 
     def snapshot(self, checkpoint: int) -> None:
         """Writes the positions to declared state."""
@@ -209,10 +218,10 @@ class RepeatsOrder(Protocol):
 
 @runtime_checkable
 class NumbersRows(Protocol):
-    """A source whose rows the runtime numbers, so that subtasks downstream keep their state after a failure.
+    """A source that numbers its rows, so that subtasks downstream keep their state after a failure.
 
-    The rows of a split come in the same order each time, however they are divided into batches. A batch has rows of a
-    single split, which `SourceReader.split` names.
+    A row has the same number each time it is read, however rows are divided into batches and whatever lies between
+    them: `SourceReader.numbered_rows`. Splits may come in another order, rows of a split may not.
     """
 
     @property

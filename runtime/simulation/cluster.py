@@ -178,7 +178,7 @@ class Attempt:
                 self.world.kept_subtasks += 1
                 rows = task.restart_inputs(channels)
                 restored = 0 if base is None else base.checkpoint
-                repeated += [RepeatedChannel(each.channel, each.ends, each.rows_since(restored)) for each in rows]
+                repeated += [each.since(restored) for each in rows]
         return repeated
 
     def continue_slot(self, index: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Protocol
 from zlib import crc32
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from runtime.connectors.sources.hybrid import HybridReader, HybridSource
@@ -24,6 +25,7 @@ from runtime.ports import (
     Clock,
     Collector,
     ListState,
+    NumberedRows,
     Operator,
     OperatorContext,
     SinkCommitter,
@@ -250,7 +252,7 @@ class ModelReader(SourceReader):
         self._discoveries = 0
         self._has_looked = True
         self._rests_until = 0
-        self._last_split = ""
+        self._last_rows = NumberedRows("", np.empty(0, np.int64))
         self._is_open = False
         self.splits: list[Split] = []  #: to read
         self.polled: Rows = []  #: all rows so far
@@ -324,16 +326,16 @@ class ModelReader(SourceReader):
         split = source.rng.choice(unread)
         start = self.position(split)
         count = min(max_rows, source.rng.randint(1, 3))
-        self._last_split = split.name
         rows = list(split.rows[start : min(start + count, split.available_rows(self.looked_at))])
         self.move(split, start + len(rows))
+        self._last_rows = NumberedRows(split.name, np.arange(start, start + len(rows)) + 1)
         self.polled += rows
         self._rests_until = now + source.rng.randint(0, source.pace_ms)
         return _encoded_texts(batch_of(rows)) if source.is_encoded else batch_of(rows)
 
     @property
-    def split(self) -> str:
-        return self._last_split
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        return [self._last_rows]
 
     def watermark(self) -> int | None:
         """A time just below all unread rows but stragglers. A fully read unbounded split counts with its last time."""

@@ -14,7 +14,7 @@ from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Message
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import SnapshotAnswer, SubtaskReport
-from runtime.core.snapshot.row_numbers import RepeatedChannel, RepeatedRows, SplitNumbers
+from runtime.core.snapshot.row_numbers import RepeatedChannel, RepeatedRows, SplitCuts
 from runtime.core.subtask.credits import FlowControl
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
@@ -32,8 +32,6 @@ from runtime.task.input_gate import QueueFactory, message_queue
 from runtime.task.output import Outputs
 from runtime.task.source_operator import SourceOperator
 from runtime.task.task import Task
-
-RestoredNumbers = Mapping[SubtaskId, Mapping[str, int]]  #: by subtask and split, see `SubtaskSnapshot.row_numbers`
 
 
 class TaskHost(Protocol):
@@ -89,9 +87,7 @@ class Deployment:
             OperatorFailure: an author's code raised where an operator is made.
             EnvironmentFailure: the state cannot be read; `CorruptState` if a file is damaged.
         """
-        assigned = list(assigned)
-        numbers = {restored.subtask: _row_numbers(restored) for restored in assigned}
-        tasks = {restored.subtask: self._create_task(restored, numbers) for restored in assigned}
+        tasks = {restored.subtask: self._create_task(restored) for restored in assigned}
         machines = {subtask: task.machine for subtask, task in (*surviving.items(), *tasks.items())}
         for subtask, task in tasks.items():
             if task.machine.is_source:
@@ -139,7 +135,7 @@ class Deployment:
         except Exception as error:
             raise OperatorFailure(uid, subtask.index, "its making", error) from error
 
-    def _create_task(self, restored: SubtaskRestore, numbers: RestoredNumbers) -> Task:
+    def _create_task(self, restored: SubtaskRestore) -> Task:
         job, host, subtask = self.job, self.host, restored.subtask
         context = self.context_of(restored)
         state: Any = context.state
@@ -150,7 +146,7 @@ class Deployment:
             job.edges,
             job.columns_of(subtask.operator),
             self.flow,
-            self._repeated_rows(subtask, numbers),
+            self._repeated_rows(subtask),
         )
         has_log = bool(restored.feedback)
         return Task(
@@ -169,7 +165,7 @@ class Deployment:
             key_types=KeyTypes(subtask.operator, restored.snapshots),
             flow=self.flow,
             make_queue=self.make_queue,
-            numbers=self._split_numbers(subtask, numbers),
+            cuts=self._cuts(subtask),
             passes_numbers=subtask.operator in self._numbered_senders,
         )
 
@@ -184,24 +180,19 @@ class Deployment:
         source = self._numbered_senders.get(subtask.operator)
         return None if source is None else SubtaskId(source, subtask.index)
 
-    def _repeated_rows(self, sender: SubtaskId, numbers: RestoredNumbers) -> dict[ChannelId, RepeatedRows]:
-        """By channel of the sender, the rows that it repeats: those after the restored numbers of its source."""
-        source = self._source_of(sender)
-        restored = numbers.get(source, {}) if source is not None else {}
+    def _repeated_rows(self, sender: SubtaskId) -> dict[ChannelId, RepeatedRows]:
         return {
-            each.channel: RepeatedRows(
-                {split: end for split, end in each.ends.items() if end > restored.get(split, 0)}, each.rows
-            )
+            each.channel: RepeatedRows(each.ends, each.rows)
             for each in self.processed
             if self.job.graph.source(each.channel) == sender
         }
 
-    def _split_numbers(self, subtask: SubtaskId, numbers: RestoredNumbers) -> SplitNumbers | None:
-        """The numbers of a source: its batches are cut where receivers of its rows have processed them."""
+    def _cuts(self, subtask: SubtaskId) -> SplitCuts | None:
+        """Where a source cuts its batches: at the rows that receivers have processed. None: it numbers no rows."""
         if self._source_of(subtask) != subtask:
             return None
         repeated = [each for each in self.processed if self._source_of(self.job.graph.source(each.channel)) == subtask]
-        return SplitNumbers(numbers[subtask], [end for each in repeated for end in each.ends.items()])
+        return SplitCuts(end for each in repeated for end in each.ends.items())
 
     def _poll_policy(self, source: SubtaskId, machines: Mapping[SubtaskId, Subtask]) -> PollPolicy:
         job = self.job
@@ -214,7 +205,3 @@ class Deployment:
             channel_drifts(job.graph, source, waiting, machines, pre_aggregated),
             channel_drifts(job.graph, source, waiting_edges(job.graph, source.operator, panes_ms), machines),
         )
-
-
-def _row_numbers(restored: SubtaskRestore) -> dict[str, int]:
-    return {split: end for snapshot in restored.snapshots for split, end in snapshot.row_numbers.items()}

@@ -5,13 +5,15 @@ measurements, and wraps each exception of user code in an `OperatorFailure`. Eve
 the writing of captured state (`AsyncSnapshot`) and `metrics`, which the heartbeat's thread calls.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
@@ -19,7 +21,7 @@ from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, EndOfData, Idle, Message, Records, TerminationMarker, Watermark
 from runtime.core.snapshot.control import ControlMessage, FollowWatermark, SnapshotAnswer, SubtaskReport
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
-from runtime.core.snapshot.row_numbers import ProcessedRows, Receipts, SplitNumbers
+from runtime.core.snapshot.row_numbers import ProcessedRows, Receipts, SplitCuts
 from runtime.core.subtask import effects
 from runtime.core.subtask.batch_size import is_more_wanted
 from runtime.core.subtask.credits import FlowControl, ReceiverWindow
@@ -43,9 +45,9 @@ from runtime.core.subtask.idle_sources import WatermarkFollower
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import WAITED_COUNTER
-from runtime.errors import OperatorFailure, RowsNotRepeated
+from runtime.errors import OperatorFailure, RowsNotRepeated, WeirError
 from runtime.io.control.messages import SubtaskMetrics, SubtaskStatus
-from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
+from runtime.ports import Clock, NumberedRows, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.backend import SubtaskState
 from runtime.state.index.key_types import KeyTypes
 from runtime.task.async_snapshot import AsyncSnapshot
@@ -56,6 +58,7 @@ from runtime.task.source_operator import SourceOperator, concat_alike
 from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
+MAX_REPETITION_WAIT_MS: Final = 30_000  #: without rows, while rows of the last attempt are missing
 MAX_EXTRA_STEP_MS: Final = 10.0  #: of a step in which a subtask takes more than a batch per input channel
 REPEATED_COUNTER: Final = "repeated_rows"  #: read again after a restart, and not sent to receivers that have them
 FAILED_MERGES_COUNTER: Final = "failed_merges"  #: of state files; each file stays until the next base
@@ -86,9 +89,10 @@ class Task:
     flow: FlowControl = FlowControl()
     make_queue: QueueFactory = message_queue
     is_paused: bool = False  #: the master has paused this source: a sink's backlog is too large
-    numbers: SplitNumbers | None = None  #: of a source that numbers its rows
+    cuts: SplitCuts | None = None  #: of a source that numbers its rows
     passes_numbers: bool = False  #: the output has the numbers of the input
     _aligning_since: float | None = None
+    _lacks_rows_since: float | None = None  #: monotonic ms; the source has no rows to read, but repeats rows
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
     _has_passed_barrier: bool = False  #: in this turn
@@ -184,7 +188,7 @@ class Task:
     @property
     def _repeats_rows(self) -> bool:
         """Whether the source still reads rows that surviving receivers have processed: barriers wait."""
-        return self.numbers is not None and self.numbers.repeats
+        return self.cuts is not None and self.cuts.repeats
 
     def _release_triggers(self) -> None:
         held, self._held_triggers = self._held_triggers, []
@@ -247,20 +251,22 @@ class Task:
             return False
         if self.poll_policy.rests(now):
             return False
-        batches, polled, splits = self._poll_batches(reader, max_rows)
+        batches, polled, numbered = self._poll_batches(reader, max_rows)
         rows = sum(polled)
         if not batches:
             self.poll_policy.on_empty()
+            self._check_repetition(now)
         else:
+            self._lacks_rows_since = None
             self.poll_policy.on_batch(polled, max_rows, now, self.clock.monotonic_ms())
             self._follower.on_rows()
             if self.machine.is_idle:
                 self.handle(SourceResumed())
-            if self.numbers is None:
+            if self.cuts is None:
                 for batch in concat_alike(batches):
                     self._call("poll", self._collector.emit, batch)
             else:
-                self._emit_numbered(self.numbers, batches, splits)
+                self._emit_numbered(self.cuts, batches, numbered)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             disorder_ms = self._call("max_disorder_ms", lambda: reader.max_disorder_ms)
@@ -274,20 +280,49 @@ class Task:
         self._report_event_time()
         return did
 
-    def _emit_numbered(self, numbers: SplitNumbers, batches: Sequence[pa.RecordBatch], splits: Sequence[str]) -> None:
+    def _emit_numbered(
+        self, cuts: SplitCuts, batches: Sequence[pa.RecordBatch], numbered: Sequence[Sequence[NumberedRows]]
+    ) -> None:
         """Emits batches, those of a split in a row as one, cut at the ends that surviving receivers have processed."""
-        for split, run in groupby(zip(splits, batches, strict=True), key=itemgetter(0)):
-            for batch in concat_alike([each for _, each in run]):
-                for offset, rows, end in numbers.pieces(split, batch.num_rows):
+        parts = [part for pair in zip(batches, numbered, strict=True) for part in self._parts_by_split(*pair)]
+        for split, run in groupby(parts, key=itemgetter(0)):
+            _, numbers, same = zip(*run, strict=True)
+            ends, offset = np.concatenate(numbers), 0
+            for batch in concat_alike(same):
+                for start, rows, end in cuts.pieces(split, ends[offset : offset + batch.num_rows]):
                     with self.outputs.numbering(split, end):
-                        self._call("poll", self._collector.emit, batch.slice(offset, rows))
+                        self._call("poll", self._collector.emit, batch.slice(start, rows))
+                offset += batch.num_rows
 
-    def _poll_batches(self, reader: SourceReader, max_rows: int) -> tuple[list[pa.RecordBatch], list[int], list[str]]:
+    def _parts_by_split(
+        self, batch: pa.RecordBatch, numbered: Sequence[NumberedRows]
+    ) -> Iterator[tuple[str, npt.NDArray[np.int64], pa.RecordBatch]]:
+        """Raises WeirError: the source has numbered other rows than it has emitted."""
+        if sum(len(rows.numbers) for rows in numbered) != batch.num_rows:
+            raise WeirError(f"{self.id} does not number all rows of a batch")
+        offset = 0
+        for split, numbers in numbered:
+            yield split, numbers, batch.slice(offset, len(numbers))
+            offset += len(numbers)
+
+    def _check_repetition(self, now: float) -> None:
+        """Raises RowsNotRepeated: the input lacks rows that survivors have processed, for which barriers wait."""
+        if not self._repeats_rows:
+            return
+        if self._lacks_rows_since is None:
+            self._lacks_rows_since = now
+        elif now - self._lacks_rows_since > MAX_REPETITION_WAIT_MS:
+            raise RowsNotRepeated(f"{self.id} does not find the rows that it had read in the last attempt")
+
+    def _poll_batches(
+        self, reader: SourceReader, max_rows: int
+    ) -> tuple[list[pa.RecordBatch], list[int], list[Sequence[NumberedRows]]]:
         """A batch, or small batches that the source has at hand: about `max_rows` rows; and the rows of each poll.
 
-        The last list has the split of each batch.
+        The last list has the numbers of the rows of each batch, if the source numbers them.
         """
-        batches, polled, splits, rows, nbytes = list[pa.RecordBatch](), list[int](), list[str](), 0, 0
+        batches, polled, rows, nbytes = list[pa.RecordBatch](), list[int](), 0, 0
+        numbered = list[Sequence[NumberedRows]]()
         began = self.clock.monotonic_ms()
         coalesces = self.poll_policy.coalesces(began)
         while rows < max_rows:
@@ -296,13 +331,14 @@ class Task:
             if batch is None:
                 break
             batches.append(batch)
-            splits.append(self._call("split", lambda: reader.split))
+            if self.cuts is not None:
+                numbered.append(self._call("numbered_rows", lambda: reader.numbered_rows))
             rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
             if len(polled) == 1 and self.poll_policy.has_few_rows:
                 continue  # the second poll shows whether the source has run out again
             if not coalesces or not is_more_wanted(polled[-1], rows, nbytes, self.clock.monotonic_ms() - began):
                 break
-        return batches, polled, splits
+        return batches, polled, numbered
 
     def _check_source_end(self, reader: SourceReader) -> bool:
         if self._call("exhausted", lambda: reader.exhausted):
@@ -503,7 +539,6 @@ class Task:
             watermark=effect.watermark,
             committables=committables,
             key_types=self.key_types.by_column(),
-            row_numbers={} if self.numbers is None else dict(self.numbers.by_split),
         )
         timings = SnapshotTimings(
             start_delay_ms=max(0.0, since_trigger_ms - aligned_ms - self._pre_barrier_ms),

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,7 +33,7 @@ from runtime.connectors.sources.epochs import EpochSource
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
-from runtime.ports import Source
+from runtime.ports import NumbersRows, Source
 from spark_jobs.sources.splits import InputFolder
 from spark_jobs.sources.table import from_spark
 from tests.contracts.files import INTERVAL_MS, Reading, drop
@@ -168,6 +169,74 @@ def test_every_row_is_read_once_across_restores_at_any_parallelism(
         committed += [number_of(row) for row in reader.rows(9)]
         assert reader.exhausted() == source.bounded
     assert sorted(committed) == list(range(total))
+
+
+NUMBERED = {
+    **{kind: each for kind, each in KINDS.items() if isinstance(each[1]("/in"), NumbersRows)},
+    "parquet, filtered": (
+        write_parquet,
+        lambda path: DirectorySource(path, ParquetFormat(), filter=(pc.field("id") > 50) & (pc.field("id") != 85)),
+    ),
+    "csv, cut": (write_csv, lambda path: DirectorySource(path, CSV, split_bytes=50)),
+    "lines, cut": (write_lines, lambda path: DirectorySource(path, LineFormat(), split_bytes=20)),
+}
+
+
+def numbers(reading: Reading, random_: random.Random) -> dict[int, tuple[str, int]]:
+    """Reads all rows that are there. Returns split and number by row."""
+    places: dict[int, tuple[str, int]] = {}
+    last: dict[str, int] = {}
+    reading.clock.advance(INTERVAL_MS)
+    while (batch := reading.poll(random_.randrange(1, 12))) is not None:
+        found = [(each.split, int(number)) for each in reading.reader.numbered_rows for number in each.numbers]
+        for split, number in found:
+            assert number > last.get(split, 0), "numbers ascend, also between batches"
+            last[split] = number
+        places |= dict(zip(map(number_of, batch.to_pylist()), found, strict=True))
+    return places
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_a_row_that_is_read_again_has_the_same_number(
+    kind: str, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """S4-45: other sizes of polls, a restore in the middle of a file, and files that were discovered in other order."""
+    write, make = NUMBERED[kind]
+    random_, folder, store = random.Random(seed), tmp_path_factory.mktemp("input"), MemorySnapshotStore()
+    parts = [(f"part-{number}", range(number * 40, number * 40 + random_.randrange(40))) for number in range(6)]
+    random_.shuffle(parts)
+    source: Source = make(str(folder))
+    assert isinstance(source, NumbersRows)
+    assert source.numbers_rows
+    for part in parts[: 6 if source.bounded else 3]:
+        write(folder, *part)
+    first = Reading(source, store=store)
+    for _ in range(random_.randrange(8)):
+        first.poll(random_.randrange(1, 12))
+    snapshot = first.snapshot("chk-1")
+    before = numbers(first, random_)
+    if not source.bounded:
+        for part in parts[3:]:
+            write(folder, *part)
+        before |= numbers(first, random_)
+    again = numbers(Reading(source, store=store, snapshots=[snapshot]), random_)
+    assert again == before
+    assert len(set(again.values())) == len(again), "two rows have one number"
+
+
+def test_the_rows_of_a_file_that_was_replaced_have_other_splits(tmp_path: Path) -> None:
+    """S4-45: as many rows of the same size, which counts of rows cannot tell apart."""
+    drop(tmp_path, "a.csv", csv(range(10, 20)))
+    source = DirectorySource(str(tmp_path), CSV)
+    first = Reading(source, store=MemorySnapshotStore())
+    snapshot = first.snapshot("chk-1")
+    before = set(numbers(first, random.Random(1)).values())
+    drop(tmp_path, "a.csv", csv(range(20, 30)))
+    again = numbers(Reading(source, store=first.store, snapshots=[snapshot]), random.Random(1))
+    assert len(again) == len(before) == 10
+    assert not before & set(again.values())
 
 
 def test_a_file_that_was_finished_is_never_opened_again(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import weir
+from runtime.ports import NumberedRows
 
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 
@@ -64,7 +66,7 @@ class NumbersReader(weir.spi.SourceReader):
         numbers = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
         self._mine = numbers
         self._turn = self._polls = 0
-        self._split = ""
+        self._numbered = NumberedRows("", np.empty(0, np.int64))
         self._slots = self._table.upsert([pa.array(numbers, pa.int64())]) if numbers else []
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
@@ -83,8 +85,8 @@ class NumbersReader(weir.spi.SourceReader):
                 stop = min(start + count, self._source.total)
                 column[slot] = stop
                 self._table.touch(slot)
-                self._split = str(self._mine[self._turn])
                 values = range(start, stop)
+                self._numbered = NumberedRows(str(self._mine[self._turn]), np.arange(start, stop) + 1)
                 keys = [(v * 31 + self._mine[self._turn]) % self._source.keys for v in values]
                 return pa.RecordBatch.from_arrays(
                     [pa.array(keys, pa.int64()), pa.array(values, pa.int64())], schema=SCHEMA
@@ -92,8 +94,8 @@ class NumbersReader(weir.spi.SourceReader):
         return None
 
     @property
-    def split(self) -> str:
-        return self._split
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        return [self._numbered]
 
     @property
     def exhausted(self) -> bool:

@@ -1,17 +1,18 @@
 """Subtasks that keep their state while their inputs restart: exact, and planted bugs show."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 import pytest
 
 from runtime.core.attempt import failover_regions
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.restart_strategy import FixedDelay
-from runtime.core.snapshot.row_numbers import ProcessedRows, RepeatedRows, SplitNumbers
+from runtime.core.snapshot.row_numbers import ProcessedRows, RepeatedRows, RowNumbers, SplitCuts
+from runtime.ports import NumberedRows
 from runtime.simulation import simulation
 from runtime.simulation.cluster import SimulatedTask
+from runtime.simulation.model import ModelReader
 from runtime.simulation.simulation import SeedViolation, Simulation, SimulationPlan, simulate
-from runtime.task import deployment
 from runtime.task.task import Task
 from tests.simulation.test_kept_slots import ENDS, FAULTS
 
@@ -42,8 +43,14 @@ def test_jobs_are_exact_while_subtasks_keep_their_state() -> None:
 
 
 def number_anew_after_a_restore(patch: pytest.MonkeyPatch) -> None:
-    """The numbers are not part of the snapshot."""
-    patch.setattr(deployment, "_row_numbers", lambda restored: {})
+    """The numbers of a source are not those of the positions in its input."""
+
+    def numbered(reader: ModelReader) -> list[NumberedRows]:
+        split, numbers = reader._last_rows
+        first = vars(reader).setdefault("first_numbers", {}).setdefault(split, numbers[0])
+        return [NumberedRows(split, numbers - first + 1)]
+
+    patch.setattr(ModelReader, "numbered_rows", property(numbered))
 
 
 def keep_receivers_of_rows_without_numbers(patch: pytest.MonkeyPatch) -> None:
@@ -76,12 +83,11 @@ def take_checkpoints_while_rows_are_repeated(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_no_batch(patch: pytest.MonkeyPatch) -> None:
-    def pieces(numbers: SplitNumbers, split: str, rows: int) -> Iterator[tuple[int, int, int]]:
-        end = numbers.by_split[split] = numbers.by_split.get(split, 0) + rows
-        numbers._cuts.clear()
-        yield 0, rows, end
+    def pieces(cuts: SplitCuts, split: str, numbers: RowNumbers) -> list[tuple[int, int, int]]:
+        cuts._ends.clear()
+        return [(0, len(numbers), int(numbers[-1]))]
 
-    patch.setattr(SplitNumbers, "pieces", pieces)
+    patch.setattr(SplitCuts, "pieces", pieces)
     patch.setattr(RepeatedRows, "check", lambda repeated: None)
 
 

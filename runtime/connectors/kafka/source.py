@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import accumulate, groupby
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -44,7 +45,7 @@ from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import DataRejected, JobRejected
 from runtime.libraries import import_library
 from runtime.operators.event_time import event_times_ms
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import NumberedRows, OperatorContext, SourceReader
 from runtime.state.index.hashing import hash_columns, key_groups_of_hashes
 from runtime.state.keyed_table import KeyedTable
 
@@ -162,6 +163,11 @@ class KafkaSource:
         """The source whose readers read partition after partition. A partition that waits its turn is not idle."""
         return replace(self, is_ordered=True, idle_after_ms=None)
 
+    @property
+    def numbers_rows(self) -> bool:
+        """Messages by their offset. Which messages are ahead of the clock depends on the attempt."""
+        return self.max_future_ms is None
+
     def topic_offsets(self, group: str) -> TopicOffsets:
         """With a new consumer, which the caller closes."""
         connection = KafkaConnection(self.servers, self.options)
@@ -216,6 +222,7 @@ class KafkaReader(SourceReader):
         self._source = source
         self._decode = source.format.decoder()
         self._splits: dict[Partition, _Split] = {}
+        self._emitted: Sequence[Any] = ()  #: messages of the last batch
         self._waiting: list[Partition] = []  #: partitions that are not read yet, of a source that reads in order
         self._changed: set[Partition] = set()  #: partitions whose position is not in the keyed table yet
         self._watermark: int | None = None
@@ -258,6 +265,17 @@ class KafkaReader(SourceReader):
         except self._library.KafkaException as error:
             raise self._connection.failure(error, f"topics {', '.join(self._source.topic_names)}") from error
         return self._emit(messages) if messages else None
+
+    @property
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        """A message of a transaction, or one that compaction may remove, has its offset also when others are gone."""
+        offsets = np.array([message.offset() for message in self._emitted], np.int64) + 1
+        runs = [(place, len(list(run))) for place, run in groupby(self._emitted, key=_partition_of)]
+        ends = accumulate(count for _, count in runs)
+        return [
+            NumberedRows(f"{topic}/{partition}", offsets[end - count : end])
+            for ((topic, partition), count), end in zip(runs, ends, strict=True)
+        ]
 
     @property
     def exhausted(self) -> bool:
@@ -456,6 +474,7 @@ class KafkaReader(SourceReader):
         if decoded.rows is not None:
             rows = decoded.rows.tolist()
             records, places = [records[row] for row in rows], [places[row] for row in rows]
+        self._emitted = records
         batch = self._with_metadata(decoded.batch, records)
         self._advance_clocks(batch, places)
         return batch
@@ -528,6 +547,10 @@ class KafkaReader(SourceReader):
             pa.array([_METADATA_VALUES[name](message) for message in messages], _METADATA_TYPES[name]) for name in names
         ]
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self._source.output_columns())
+
+
+def _partition_of(message: Any) -> Partition:
+    return message.topic(), message.partition()
 
 
 _METADATA_VALUES: Final[Mapping[str, Any]] = {

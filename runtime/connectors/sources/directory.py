@@ -11,18 +11,20 @@ A bounded source reads the files of a single listing, which the job master makes
 first checkpoint on the listing is state: every file of it has a position.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile, ScannedFormat
+from runtime.connectors.formats.base import RowNumbers
 from runtime.connectors.formats.input_file import InputFile, LocalFile
 from runtime.connectors.sources.event_clock import BoundedOutOfOrderness, EventClockReader, check_event_time
 from runtime.connectors.sources.file_positions import FilePositions, Split, SplitPosition
@@ -41,7 +43,7 @@ from runtime.connectors.sources.pending_splits import PendingSplits, missing_fil
 from runtime.connectors.sources.remote_folder import RemoteFolder, check_local_path, check_remote_url, local_path
 from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.ports import OperatorContext
+from runtime.ports import NumberedRows, OperatorContext
 from runtime.state.encoded_texts import declared_schema
 from runtime.state.encodings import nullable_schema
 
@@ -129,8 +131,8 @@ class DirectorySource:
 
     @property
     def numbers_rows(self) -> bool:
-        """The splits of a fixed listing are read in their order. A watched folder may list its files in another one."""
-        return self.bounded and self.max_future_ms is None
+        """Rows by their place in the version of a file. Which rows are ahead of the clock depends on the attempt."""
+        return self.max_future_ms is None
 
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
@@ -242,6 +244,8 @@ class DirectoryReader(EventClockReader):
         self._has_begun_file = False
         self._current: OpenFile | None = None
         self._split = Split("")  #: of the current file
+        self._version = ""  #: of the current file
+        self._rows: RowNumbers = np.empty(0, np.int64)  #: of the last batch, in the split
         self._schema: pa.Schema | None = None
         self._clock = BoundedOutOfOrderness(source.event_time, source.max_disorder_ms)
         self._letters: DeadLetters | None = None
@@ -285,6 +289,10 @@ class DirectoryReader(EventClockReader):
                 self._clock.on_batch(batch)
                 return batch
         return None
+
+    @property
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        return [NumberedRows(f"{self._split.start}:{self._version}:{self._split.path}", self._rows + 1)]
 
     @property
     def exhausted(self) -> bool:
@@ -352,7 +360,7 @@ class DirectoryReader(EventClockReader):
         position = self._positions.add(split, size)
         chunks = self._selection.apply(self._chunks(opened.file, split, position, values), values)
         self._current = OpenFile(f"{self._folder.location}/{split}", opened.descriptor, chunks)
-        self._split = split
+        self._split, self._version = split, opened.version
         if size != position.size_bytes:
             since = f"row {position.next_row} of it was read" if position.next_row else "it was listed"
             was = f"it has {size} bytes and had {position.size_bytes}"
@@ -386,6 +394,7 @@ class DirectoryReader(EventClockReader):
         if piece.malformed:
             self._on_malformed(file, piece.malformed)
         self._positions.advance(self._split, piece.next_row)
+        self._rows = piece.rows
         return self._check_columns(piece.batch, file.path) if piece.batch.num_rows else None
 
     def _latest_time_ms(self) -> int | None:

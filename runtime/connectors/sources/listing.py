@@ -32,6 +32,9 @@ class OpenInput(Protocol):
     def file(self) -> InputFile: ...
     @property
     def descriptor(self) -> int | None: ...
+    @property
+    def version(self) -> str:
+        """Another one if the file was replaced: its size and time of change."""
 
 
 class InputFolder(Protocol):

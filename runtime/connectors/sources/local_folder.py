@@ -24,6 +24,11 @@ class OpenLocalFile:
     def file(self) -> LocalFile:
         return LocalFile(descriptor_path(self.descriptor))
 
+    @property
+    def version(self) -> str:
+        status = os.fstat(self.descriptor)
+        return f"{status.st_size}.{status.st_mtime_ns}"
+
 
 class LocalFolder:
     """Implements `InputFolder`. In an output folder of Weir, only committed files are listed.

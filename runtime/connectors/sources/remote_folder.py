@@ -144,7 +144,8 @@ class RemoteFolder:
             raise _store_error(f"{self.location}/{path}", error) from error
         if info.type != fs.FileType.File:
             raise FileNotFoundError(info.path)
-        return OpenRemoteFile(RemoteFile(system, info.path, f"{self.location}/{path}", info.size))
+        file = RemoteFile(system, info.path, f"{self.location}/{path}", info.size)
+        return OpenRemoteFile(file, f"{info.size}.{info.mtime_ns}")
 
     @cached_property
     def _opened(self) -> "tuple[fs.FileSystem, str]":
@@ -168,6 +169,7 @@ class OpenRemoteFile:
     """A file of a store has no descriptor that keeps it."""
 
     file: InputFile
+    version: str
     descriptor: None = None
 
 

@@ -11,6 +11,7 @@ Blocks are small with a rate, so that subtasks stay close to each other in event
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from runtime.connectors.sources.split_groups import keys_of_groups
 from runtime.errors import JobRejected
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import NumberedRows, OperatorContext, SourceReader
 from runtime.state.keyed_table import KeyedTable
 
 KEY_MULTIPLIER: Final = 2_654_435_761  #: Knuth's multiplicative hash: neighbouring ids get distant keys
@@ -107,6 +108,7 @@ class SequenceReader(SourceReader):
         self._block_rows = _BLOCK_ROWS if source.rows_per_second is None else _PACED_BLOCK_ROWS
         self._offsets = np.empty(0, dtype=np.int64)
         self._steps = np.empty(0, dtype=np.int64)
+        self._emitted = range(0)  #: ids of the last batch
 
     def open(self, context: OperatorContext) -> None:
         self._now_ms = context.now_ms
@@ -140,7 +142,12 @@ class SequenceReader(SourceReader):
         first = int(self._next[split])
         count = self._advance(split, first, max_rows) - first
         self._budget -= count
+        self._emitted = range(first, first + count)
         return self._rows(first, count)
+
+    @property
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        return [NumberedRows("", np.arange(self._emitted.start, self._emitted.stop) + 1)]
 
     @property
     def exhausted(self) -> bool:

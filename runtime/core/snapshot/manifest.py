@@ -124,7 +124,6 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables
     empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows
     proofs: dict[str, dict[int, GroupProof]] = {}  #: of keyed and broadcast states, by name and key group
-    row_numbers: dict[str, int] = {}  #: of a source, by split: see `core.snapshot.row_numbers`
 
     def segments(self) -> tuple[Segment, ...]:
         state_maps = (*self.keyed.values(), *self.broadcast.values())

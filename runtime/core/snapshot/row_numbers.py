@@ -1,84 +1,120 @@
 """Row numbers: surviving subtasks know which rows they have processed, and restarted senders do not send them again.
 
-A source counts the rows of each split. Every batch has the number of its last row (`Records.end`), which row-wise and
-batch-wise steps pass on. The numbers are part of the snapshot of the source, so they continue after a restore.
+A source names for each row its split and its number there (`ports.NumbersRows`), a function of the row's position in
+the input: the offset of a message, the row of a file. So a row that is read again has the same number. Every batch has
+the number of its last row (`Records.end`), which row-wise and batch-wise steps pass on.
 
-1. A receiver stores by channel and split the end of the last batch (`ProcessedRows`).
-2. After a restart the source cuts its batches at these ends, so a batch lies on one side of each of them.
+1. A receiver stores by channel and split the end of the last batch since each barrier (`ProcessedRows`).
+2. After a restart the source cuts its batches at these ends, so a batch lies on one side of each of them (`SplitCuts`).
 3. A restarted sender drops the batches up to the end (`RepeatedRows`), and compares the number of dropped rows with the
-   number that the receiver has processed since the restored checkpoint. A step that does not repeat itself fails there.
+   number that the receiver has processed since the restored checkpoint. A step that does not repeat itself, or an input
+   that has changed, fails there.
 4. A source holds barriers until it has repeated its rows. A checkpoint therefore never lies between numbers, and a
-   snapshot needs no numbers of receivers: a restored receiver has processed the rows before the barrier.
+   snapshot needs no numbers: a restored receiver has processed the rows before the barrier.
 
 (Carbone et al. 2015, section 3.5, after SDGs, Fernandez et al. 2014.)
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
 
+_DEPLOYMENT = 0  #: in place of a checkpoint
+
+
+class RowNumbers(Protocol):
+    """Ascending integers, such as an array of numpy."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class ChannelRows(msgspec.Struct):
+    """Rows of a channel. `ends`: by split, the end of the last batch."""
+
+    ends: dict[str, int] = {}
+    rows: int = 0
+
+    def add(self, later: "ChannelRows") -> None:
+        self.ends.update(later.ends)
+        self.rows += later.rows
+
+
+class RepeatedChannel(msgspec.Struct, frozen=True):
+    """The rows of a channel that its sender repeats after a restart, and must not send again; see `ChannelRows`."""
+
+    channel: ChannelId
+    ends: dict[str, int]
+    rows: int
+
 
 class ProcessedRows(msgspec.Struct, frozen=True):
     """The rows of a channel that a surviving receiver has processed.
 
     Args:
-        ends: by split, the end of the last batch.
-        rows: the number of rows since the receiver was deployed.
-        rows_at: by checkpoint, this number at the barrier.
+        by_barrier: the rows from a barrier to the next, by checkpoint, oldest first; 0: from the deployment on.
     """
 
     channel: ChannelId
-    ends: dict[str, int]
-    rows: int
-    rows_at: dict[int, int]
+    by_barrier: dict[int, ChannelRows]
 
-    def rows_since(self, checkpoint: int) -> int:
-        """The number of rows since the barrier of `checkpoint`, or since the deployment if it restored it."""
-        return self.rows - self.rows_at.get(checkpoint, 0)
-
-
-class RepeatedChannel(msgspec.Struct, frozen=True):
-    """The rows of a channel that its sender repeats after a restart, and must not send again; see `ProcessedRows`."""
-
-    channel: ChannelId
-    ends: dict[str, int]
-    rows: int  #: since the restored checkpoint
+    def since(self, checkpoint: int) -> RepeatedChannel:
+        """The rows since the barrier of `checkpoint`, or since the deployment if it restored it."""
+        total = ChannelRows()
+        for barrier, rows in self.by_barrier.items():
+            if barrier >= checkpoint or checkpoint not in self.by_barrier:
+                total.add(rows)
+        return RepeatedChannel(self.channel, total.ends, total.rows)
 
 
 class Receipts:
     """The numbers of the rows that a subtask has processed. Mutable, owned by the loop of a slot."""
 
     def __init__(self) -> None:
-        self._ends: dict[ChannelId, dict[str, int]] = {}
-        self._rows: dict[ChannelId, int] = {}
-        self._rows_at: dict[ChannelId, dict[int, int]] = {}
+        self._by_barrier: dict[ChannelId, dict[int, ChannelRows]] = {}
+        self._newest: dict[ChannelId, ChannelRows] = {}
 
     def on_records(self, channel: ChannelId, records: Records) -> None:
         if records.end:
-            self._ends.setdefault(channel, {})[records.split] = records.end
-            self._rows[channel] = self._rows.get(channel, 0) + records.rows
+            if channel not in self._newest:
+                self._begin(channel, _DEPLOYMENT)
+            newest = self._newest[channel]
+            newest.ends[records.split] = records.end
+            newest.rows += records.rows
 
     def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> None:
-        if channel in self._rows:
-            self._rows_at.setdefault(channel, {})[checkpoint] = self._rows[channel]
+        if channel in self._newest:
+            self._begin(channel, checkpoint)
+
+    def _begin(self, channel: ChannelId, barrier: int) -> None:
+        self._newest[channel] = self._by_barrier.setdefault(channel, {})[barrier] = ChannelRows()
 
     def on_completed(self, checkpoint: CheckpointId) -> None:
-        """No restore needs an older checkpoint."""
-        for marks in self._rows_at.values():
-            for older in [each for each in marks if each < checkpoint]:
-                del marks[older]
+        """No restore needs rows before the checkpoint."""
+        for by_barrier in self._by_barrier.values():
+            if checkpoint in by_barrier:
+                for older in [each for each in by_barrier if each < checkpoint]:
+                    del by_barrier[older]
 
     def on_aborted(self, checkpoint: CheckpointId) -> None:
-        for marks in self._rows_at.values():
-            marks.pop(checkpoint, None)
+        """Joins the rows of the checkpoint with those before its barrier."""
+        for channel, by_barrier in self._by_barrier.items():
+            before = [each for each in by_barrier if each < checkpoint]
+            if before and checkpoint in by_barrier:
+                rows, joined = by_barrier.pop(checkpoint), by_barrier[before[-1]]
+                joined.add(rows)
+                if self._newest[channel] is rows:
+                    self._newest[channel] = joined
 
     def processed(self, channels: Collection[ChannelId]) -> list[ProcessedRows]:
         return [
-            ProcessedRows(channel, dict(self._ends[channel]), self._rows[channel], dict(self._rows_at.get(channel, {})))
-            for channel in sorted(self._rows.keys() & set(channels))
+            ProcessedRows(channel, dict(self._by_barrier[channel]))
+            for channel in sorted(self._by_barrier.keys() & set(channels))
         ]
 
 
@@ -108,37 +144,28 @@ class RepeatedRows:
             raise ValueError(f"{count} rows {kind} were repeated than the receiver had processed")
 
 
-class SplitNumbers:
-    """The numbers of the rows of a source subtask. Mutable, owned by the loop of a slot.
+class SplitCuts:
+    """Where a source subtask cuts its batches. Mutable, owned by the loop of a slot.
 
     Args:
-        restored: by split, the number of its last row before the restored checkpoint.
         ends: by split, the ends that survivors have processed.
     """
 
-    def __init__(self, restored: Mapping[str, int], ends: Iterable[tuple[str, int]] = ()) -> None:
-        self.by_split = dict(restored)
-        self._cuts: dict[str, list[int]] = {}
+    def __init__(self, ends: Iterable[tuple[str, int]] = ()) -> None:
+        self._ends: dict[str, list[int]] = {}
         for split, end in sorted(set(ends)):
-            if end > self.by_split.get(split, 0):
-                self._cuts.setdefault(split, []).append(end)
+            self._ends.setdefault(split, []).append(end)
 
     @property
     def repeats(self) -> bool:
         """Whether survivors have processed rows that are still to be read again."""
-        return bool(self._cuts)
+        return bool(self._ends)
 
-    def pieces(self, split: str, rows: int) -> Iterator[tuple[int, int, int]]:
-        """Cuts a batch of `rows` rows. Yields the offset, the number of rows and the end of each piece."""
-        offset = 0
-        while offset < rows:
-            before = self.by_split.get(split, 0)
-            cuts = self._cuts.get(split)
-            count = rows - offset if not cuts else min(rows - offset, cuts[0] - before)
-            end = self.by_split[split] = before + count
-            if cuts and end == cuts[0]:
-                del cuts[0]
-                if not cuts:
-                    del self._cuts[split]
-            yield offset, count, end
-            offset += count
+    def pieces(self, split: str, numbers: RowNumbers) -> list[tuple[int, int, int]]:
+        """Cuts rows with these numbers. Returns the offset, the number of rows and the end of each piece."""
+        ends = self._ends.pop(split, [])
+        passed = bisect_right(ends, numbers[-1])
+        if ends[passed:]:
+            self._ends[split] = ends[passed:]
+        stops = sorted({*(bisect_right(numbers, end) for end in ends[:passed]), len(numbers)} - {0})
+        return [(start, stop - start, int(numbers[stop - 1])) for start, stop in zip([0, *stops], stops, strict=False)]

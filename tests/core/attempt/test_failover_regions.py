@@ -24,7 +24,7 @@ from runtime.core.job.ids import ChannelId, OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE
 from runtime.core.snapshot.control import LogicFinished, SubtaskEnded
-from runtime.core.snapshot.row_numbers import ProcessedRows
+from runtime.core.snapshot.row_numbers import ChannelRows, ProcessedRows
 from tests.core.attempt.test_machine import Run, of
 from tests.core.builders import edge, operator, sink, source
 
@@ -356,7 +356,7 @@ def test_slots_with_a_subtask_that_keeps_its_state_are_kept() -> None:
     continue_slot(run, 0, since=5)
     continue_slot(run, 2, since=5)
     assert run.connect(1) == [effects.RetireSubtasks(frozenset({0, 2}), uids("am"))]
-    rows = [ProcessedRows(ChannelId(1, 0, target), {"split": 7}, 4, {}) for target in (0, 2)]
+    rows = [ProcessedRows(ChannelId(1, 0, target), {0: ChannelRows({"split": 7}, 4)}) for target in (0, 2)]
     assert run.handle(events.SlotRetired(0, 0, "anew:0", (rows[0],))) == []
     (deploy,) = of(effects.DeploySlots, run.handle(events.SlotRetired(0, 2, "anew:2", (rows[1],))))
     assert deploy.addresses == {0: "anew:0", 1: "host:1", 2: "anew:2"}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
-from runtime.core.snapshot.row_numbers import ProcessedRows, Receipts, RepeatedRows, SplitNumbers
+from runtime.core.snapshot.row_numbers import Receipts, RepeatedChannel, RepeatedRows, SplitCuts
 
 CHANNEL = ChannelId(0, 1, 2)
 RESTORED = 7  #: the restored checkpoint
@@ -16,7 +16,7 @@ def batch(split: str, end: int, rows: int) -> Records:
     return Records([], rows, 0, split, end)
 
 
-def test_a_receiver_knows_the_ends_of_its_rows_and_their_number_at_each_barrier() -> None:
+def test_a_receiver_knows_the_ends_and_the_number_of_its_rows_since_each_barrier() -> None:
     """S4-46."""
     receipts = Receipts()
     receipts.on_records(CHANNEL, batch("a", 4, 3))
@@ -26,31 +26,52 @@ def test_a_receiver_knows_the_ends_of_its_rows_and_their_number_at_each_barrier(
     receipts.on_records(CHANNEL, batch("a", 9, 1))
     receipts.on_records(CHANNEL, Records([], 5, 0))  # rows without numbers
     (processed,) = receipts.processed([CHANNEL, ChannelId(0, 0, 2)])
-    assert processed == ProcessedRows(CHANNEL, {"a": 9, "b": 2}, 6, {6: 3, RESTORED: 5})
-    assert processed.rows_since(RESTORED) == 1
-    assert processed.rows_since(5) == 6, "checkpoint 5 was restored at the deployment"
+    assert processed.since(RESTORED) == RepeatedChannel(CHANNEL, {"a": 9}, 1)
+    assert processed.since(6) == RepeatedChannel(CHANNEL, {"a": 9, "b": 2}, 3)
+    all_rows = RepeatedChannel(CHANNEL, {"a": 9, "b": 2}, 6)
+    assert processed.since(5) == all_rows, "checkpoint 5 was restored at the deployment"
 
 
-def test_a_receiver_forgets_barriers_that_no_restore_needs() -> None:
+def test_a_receiver_forgets_rows_that_no_restore_needs() -> None:
+    """A watched folder has more and more splits: their ends must not stay for ever."""
     receipts = Receipts()
-    receipts.on_records(CHANNEL, batch("a", 1, 1))
     for checkpoint in (6, 7, 8):
+        receipts.on_records(CHANNEL, batch(f"file {checkpoint}", 1, 1))
         receipts.on_barrier(CHANNEL, CheckpointId(checkpoint))
     receipts.on_completed(CheckpointId(7))
+    receipts.on_records(CHANNEL, batch("file 9", 1, 1))
+    (processed,) = receipts.processed([CHANNEL])
+    assert {barrier: rows.ends for barrier, rows in processed.by_barrier.items()} == {
+        7: {"file 8": 1},
+        8: {"file 9": 1},
+    }
     receipts.on_aborted(CheckpointId(8))
-    assert receipts.processed([CHANNEL])[0].rows_at == {7: 1}
+    receipts.on_records(CHANNEL, batch("file 9", 2, 1))
+    (processed,) = receipts.processed([CHANNEL])
+    assert processed.by_barrier.keys() == {7}
+    assert processed.since(7) == RepeatedChannel(CHANNEL, {"file 8": 1, "file 9": 2}, 3)
 
 
 def test_a_source_cuts_its_batches_until_it_has_repeated_its_rows() -> None:
-    numbers = SplitNumbers({"a": 10}, [("a", 14), ("a", 12), ("a", 12), ("a", 10), ("b", 1)])
-    batches = [("a", 3), ("a", 5), ("b", 1)]
-    pieces = [(list(numbers.pieces(split, rows)), numbers.repeats) for split, rows in batches]
-    assert pieces == [
+    cuts = SplitCuts([("a", 14), ("a", 12), ("a", 12), ("b", 1)])
+    batches = [("a", [11, 12, 13]), ("a", [14, 15, 18]), ("b", [1])]
+    assert [(cuts.pieces(*each), cuts.repeats) for each in batches] == [
         ([(0, 2, 12), (2, 1, 13)], True),
-        ([(0, 1, 14), (1, 4, 18)], True),  # split b is behind
+        ([(0, 1, 14), (1, 2, 18)], True),  # split b is behind
         ([(0, 1, 1)], False),
     ]
-    assert numbers.by_split == {"a": 18, "b": 1}
+
+
+def test_a_row_that_is_gone_moves_no_number() -> None:
+    """Compaction of a topic: the receiver has processed rows 1 to 5, and row 3 and row 5 are gone since."""
+    cuts = SplitCuts([("a", 5)])
+    assert cuts.pieces("a", [1, 2, 4, 6, 7]) == [(0, 3, 4), (3, 2, 7)]
+    assert not cuts.repeats
+    repeated = RepeatedRows({"a": 5}, rows=5)
+    assert repeated.drops("a", 4, 3)
+    assert not repeated.drops("a", 7, 2)
+    with pytest.raises(ValueError, match="2 rows fewer"):
+        repeated.check()
 
 
 def test_a_step_that_does_not_repeat_itself_is_noticed() -> None:
@@ -74,21 +95,23 @@ def test_rows_arrive_once_however_the_batches_are_divided(
     total = min(60, sum(second))
     receipts, processed = Receipts(), list[int]()
 
-    def send(numbers: SplitNumbers, rows: int, repeated: RepeatedRows | None) -> None:
-        for _, count, end in numbers.pieces("a", rows):
-            found = [row for row in range(end - count, end) if is_sent[row]]
-            if found and (repeated is None or not repeated.drops("a", end, len(found))):
-                processed.extend(found)
-                receipts.on_records(CHANNEL, batch("a", end, len(found)))
+    def send(cuts: SplitCuts, batches: list[int], total: int, repeated: RepeatedRows | None) -> None:
+        start = 0
+        for rows in batches:
+            numbers = range(start + 1, min(start + rows, total) + 1)
+            start += rows
+            for offset, count, end in cuts.pieces("a", numbers) if numbers else ():
+                assert end == numbers[offset + count - 1]
+                found = [row for row in range(end - count, end) if is_sent[row]]
+                if found and (repeated is None or not repeated.drops("a", end, len(found))):
+                    processed.extend(found)
+                    receipts.on_records(CHANNEL, batch("a", end, len(found)))
 
-    numbers = SplitNumbers({})
-    for rows in first:
-        send(numbers, min(rows, total - numbers.by_split.get("a", 0)), None)
-    known = receipts.processed([CHANNEL])
-    ends = known[0].ends if known else {}
-    again, repeated = SplitNumbers({}, ends.items()), RepeatedRows(ends, known[0].rows if known else 0)
-    for rows in second:
-        send(again, min(rows, total - again.by_split.get("a", 0)), repeated)
+    send(SplitCuts(), first, total, None)
+    known = [each.since(RESTORED) for each in receipts.processed([CHANNEL])]
+    ends, rows = (known[0].ends, known[0].rows) if known else ({}, 0)
+    again, repeated = SplitCuts(ends.items()), RepeatedRows(ends, rows)
+    send(again, second, total, repeated)
     assert not again.repeats
     repeated.check()
     assert processed == [row for row in range(total) if is_sent[row]]

@@ -59,8 +59,8 @@ class Adopting:
     def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         self._listener.on_credit(channel, nbytes)
 
-    def on_lost(self, channel: ChannelId, reason: str) -> None:
-        self._listener.on_lost(channel, reason)
+    def on_lost(self, channel: ChannelId, reason: str, is_own: bool = False) -> None:
+        self._listener.on_lost(channel, reason, is_own)
 
 
 class ChannelLauncher(LocalLauncher):

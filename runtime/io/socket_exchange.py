@@ -328,7 +328,7 @@ class _Sender:
             reason = f"cannot be sent: {error}"
         finally:
             if reason:
-                self._losses.report(self._channel, reason)
+                self._losses.report(self._channel, reason, is_own=True)
                 self.cancel()
             if hearing.is_alive():
                 hearing.join()

@@ -89,7 +89,7 @@ _MESSAGE_TYPES: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfDat
 _TYPE_INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_MESSAGE_TYPES) if kind is not None}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _MESSAGE_TYPES if kind is not None)
 #: Fields of _HEADER, rows, nbytes, end. The name of the split follows; the batch travels separately.
-_RECORDS_HEADER: Final = struct.Struct("<QBQQQ")
+_RECORDS_HEADER: Final = struct.Struct("<QBQQq")
 
 
 def encode(number: int, message: Message) -> bytes:
@@ -131,12 +131,12 @@ class LossReporter:
         self._reported: set[ChannelId] = set()
         self._is_silenced = False
 
-    def report(self, channel: ChannelId, reason: str) -> None:
+    def report(self, channel: ChannelId, reason: str, is_own: bool = False) -> None:
         with self._lock:
             if self._is_silenced or channel in self._reported:
                 return
             self._reported.add(channel)
-        self._listener.on_lost(channel, reason)
+        self._listener.on_lost(channel, reason, is_own)
 
     def silence(self) -> None:
         with self._lock:

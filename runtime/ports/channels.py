@@ -13,8 +13,8 @@ class ExchangeListener(Protocol):
     def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         """The receiver has consumed `nbytes` of `channel`, for which this slot is the sender."""
 
-    def on_lost(self, channel: ChannelId, reason: str) -> None:
-        """The channel failed before EndOfPartition, and with it the attempt."""
+    def on_lost(self, channel: ChannelId, reason: str, is_own: bool = False) -> None:
+        """The channel failed before EndOfPartition, and with it the attempt. `is_own`: by a failure of this end."""
 
 
 class Exchange(Protocol):

@@ -114,8 +114,8 @@ class _Listener:
     def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         self._post(partial(self._slot.on_credit, channel, nbytes))
 
-    def on_lost(self, channel: ChannelId, reason: str) -> None:
-        self._post(partial(self._slot.on_lost, channel, reason))
+    def on_lost(self, channel: ChannelId, reason: str, is_own: bool = False) -> None:
+        self._post(partial(self._slot.on_lost, channel, reason, is_own))
 
     def _post(self, call: Callable[[], None]) -> None:
         self._put(partial(self._forward, call))
@@ -293,7 +293,7 @@ class Slot:
             del self._tasks[task.id]
             self._close_task(task)
         self._listener = _Listener(self._mail.put, self)  # drops what comes from the old exchange
-        self._exchange.close()
+        self._close_aside(self._exchange)
         self._exchange = self._open_exchange(self._config.index, self._token, self._secret, self._listener)
         self._channel_loss, self._reports_losses = None, True
         processed, ended = list[ProcessedRows](), list[str]()
@@ -304,6 +304,14 @@ class Slot:
             if channels and not ended:
                 task.restart_inputs(channels)
         self._control.send(messages.Retired(self._exchange.address, processed, ", ".join(ended)))
+
+    def _close_aside(self, exchange: Exchange) -> None:
+        """Closes an exchange on a thread of its own: it waits for hanging peers, and the subtasks run on."""
+        thread = threading.Thread(target=exchange.close, name="old-exchange", daemon=True)
+        try:
+            start_thread(thread)
+        except EnvironmentFailure:
+            exchange.close()
 
     def _close_task(self, task: Task) -> None:
         try:
@@ -454,12 +462,18 @@ class Slot:
     def on_credit(self, channel: ChannelId, nbytes: int) -> None:
         self._repay(channel, nbytes)
 
-    def on_lost(self, channel: ChannelId, reason: str) -> None:
-        """Reports a broken channel. The master ends the attempt, and decides which subtasks keep their state."""
+    def on_lost(self, channel: ChannelId, reason: str, is_own: bool) -> None:
+        """Reports a broken channel. The master ends the attempt, and decides which subtasks keep their state.
+
+        Raises:
+            EnvironmentFailure: this slot has failed, and not its peer.
+        """
+        way = f"from slot {channel.source} to slot {channel.target}"
+        detail = f"channel {channel}, {way}, broke: {reason}"
+        if is_own and self._reports_losses:
+            raise EnvironmentFailure(detail)
         if self._channel_loss is None:
-            way = f"from slot {channel.source} to slot {channel.target}"
             peer = channel.source if channel.target == self._config.index else channel.target
-            detail = f"channel {channel}, {way}, broke: {reason}"
             self._channel_loss = messages.ChannelBroken(peer, detail)
             log.warning("a channel broke", slot=self._config.index, detail=escape(detail)[:MAX_DETAIL_CHARACTERS])
             if self._reports_losses:

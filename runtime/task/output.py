@@ -5,8 +5,8 @@ pre-aggregated rows has a pre-aggregator, whose rows are sent before every contr
 only sinks follow such a receiver (a window), the edge forwards a watermark only when it closes a pane; no other
 watermark makes the window fire.
 
-Rows with numbers (`core.snapshot.row_numbers`) are sent as a single batch per channel and number. A receiver that has
-processed them does not get them again.
+Rows with numbers (`core.snapshot.row_numbers`) are sent as a single batch per channel and number, or as parts of it if
+they are large. A receiver that has processed them does not get them again.
 
 The slot's `send` routes a message by its channel. Credits decide when a subtask may run.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ from runtime.state.encoded_texts import columns_with_many_values, decode
 from runtime.state.encodings import NullableRows, schema_without_views, without_views
 from runtime.state.index.key_types import check_keys
 
+MAX_JOINED_BYTES: Final = 64 << 20  #: a column of 2 GiB of text cannot be joined
 Send = Callable[[ChannelId, Message], None]
 Parts = list[pa.RecordBatch]
 
@@ -127,12 +129,15 @@ class Outputs:
 
     def _send_numbered(self) -> None:
         for channel, batches in self._numbered.items():
-            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            repeated = self.repeated.get(channel)
-            if repeated is not None and repeated.drops(self._split, self._end, batch.num_rows):
-                self.repeated_rows += batch.num_rows
-            else:
-                self._send(channel, batch, batch.num_rows, self._split, self._end)
+            rows, repeated = sum(batch.num_rows for batch in batches), self.repeated.get(channel)
+            if repeated is not None and repeated.drops(self._split, self._end, rows):
+                self.repeated_rows += rows
+                continue
+            is_small = sum(batch.nbytes for batch in batches) <= MAX_JOINED_BYTES
+            parts = [pa.concat_batches(batches)] if is_small and len(batches) > 1 else batches
+            for number, batch in enumerate(parts, 1):
+                end = self._end if number == len(parts) else -abs(self._end)
+                self._send(channel, batch, batch.num_rows, self._split, end)
 
     def broadcast(self, message: Control) -> None:
         """Sends a control message on every channel. Control messages cost no credit.

@@ -28,6 +28,7 @@ class Recorder:
         self.messages: dict[ChannelId, list[Message]] = defaultdict(list)
         self.credits: dict[ChannelId, int] = defaultdict(int)
         self.losses: list[tuple[ChannelId, str]] = []
+        self.own_losses: list[ChannelId] = []
         self.on_arrival: Callable[[ChannelId, Message], None] = lambda channel, message: None
 
     def on_message(self, channel: ChannelId, message: Message) -> None:
@@ -41,9 +42,10 @@ class Recorder:
             self.credits[channel] += nbytes
             self.changed.notify_all()
 
-    def on_lost(self, channel: ChannelId, reason: str) -> None:
+    def on_lost(self, channel: ChannelId, reason: str, is_own: bool = False) -> None:
         with self.changed:
             self.losses.append((channel, reason))
+            self.own_losses += [channel] * is_own
             self.changed.notify_all()
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:

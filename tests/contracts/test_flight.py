@@ -57,6 +57,8 @@ def test_a_batch_that_does_not_fit_its_stream_is_a_loss_with_a_reason(flight: Fl
     pair.heard[1].wait_for_loss(CHANNEL)
     wait_until_sent(CHANNEL)
     assert len(pair.losses) == 2, "each side is told once"
+    assert pair.heard[0].own_losses == [CHANNEL], "the sender has failed, and not its peer"
+    assert not pair.heard[1].own_losses
 
 
 def test_a_payload_that_is_no_batch_is_a_loss_not_a_silence(flight: FlightNetwork) -> None:

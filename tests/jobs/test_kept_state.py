@@ -1,5 +1,6 @@
 """Subtasks behind a shuffle keep their state while the sources restart, and process no row twice."""
 
+import threading
 from collections import Counter as Multiset
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.plan import CompiledJob
 from runtime.dataflow.stream import RowFunction
+from runtime.io.memory.exchange import MemoryExchange
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb, Gated
-from tests.jobs.live import Run, running
+from tests.jobs.live import PATIENCE_S, Run, running
 from tests.jobs.numbers import SCHEMA, committed
 from tests.jobs.test_partial_restart import fail, pids
 from tests.shared import Shared
@@ -111,6 +113,55 @@ def test_a_second_failure_right_after_the_first_doubles_nothing(tmp_path: Path, 
         run.end("drain")
     assert is_exact(source, output)
     assert all(len(failure["kept_slots"]) == SLOTS - 1 for failure in run.records.details)
+
+
+def test_restarts_in_part_that_help_nothing_end(tmp_path: Path) -> None:
+    """S4-44: a lasting partition is blamed on one end. Without a checkpoint in between, all slots restart at last."""
+    source, bomb, output = numbered(50), Bomb(), tmp_path / "out"
+    job = word_counts(source, bomb, output)
+    with running(job, tmp_path / "state", settings=CoordinatorSettings(interval_ms=None), restart=AGAIN) as run:
+        run.wait_for(lambda: run.operator("counts").get("records_in", 0) > 0)
+        for token in range(2, 7):
+            bomb.arm()
+            source.total += 20
+            run.wait_for(lambda token=token: opened(source, token) > 0)  # type: ignore[misc]
+            run.wait_for(lambda: run.operator("counts").get("records_in", 0) > 0)
+        run.end("drain")
+    assert is_exact(source, output)
+    assert ["kept_slots" in failure for failure in run.records.details] == [True, True, True, False, True]
+
+
+def test_a_channel_that_closes_slowly_does_not_hold_the_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kept slot closes its channels to a peer that hangs; its subtasks run on meanwhile."""
+    source, output = numbered(50), tmp_path / "out"
+    close, is_released, failed = MemoryExchange.close, threading.Event(), list[int]()
+
+    def fail_once(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if source.total > 50 and not failed:
+            failed.append(threading.get_ident())
+            raise RuntimeError("as the test wants it")
+        return batch
+
+    def close_slowly(exchange: MemoryExchange) -> None:
+        if failed and exchange._token == 1 and threading.get_ident() != failed[0]:
+            assert is_released.wait(PATIENCE_S)
+        close(exchange)
+
+    monkeypatch.setattr(MemoryExchange, "close", close_slowly)
+    flow = weir.Dataflow("slow-close")
+    rows = flow.source("numbers", source).map_batches("step", fail_once, repeatable=True)
+    rows.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("out", weir.ParquetSink(str(output)))
+    try:
+        with running(flow.compile(SLOTS), tmp_path / "state", settings=SLOW, restart=AGAIN) as run:
+            run.wait_for(lambda: run.manifests)
+            source.total = 100
+            run.wait_for(lambda: run.manifests[-1].token == 2)
+            is_released.set()
+            run.end("drain")
+    finally:
+        is_released.set()
+    (failure,) = run.records.details
+    assert len(failure["kept_slots"]) == SLOTS - 1
 
 
 class Changing(Shared):

@@ -182,7 +182,9 @@ def test_a_union_list_restarts_all_slots(tmp_path: Path, jobs: Jobs) -> None:
         (weir.ParquetSink("/out"), False),
         (weir.KafkaSink("kafka:9092", "topic", weir.KafkaJson(), commit="immediate"), False),
         (weir.KafkaSink("kafka:9092", "topic", weir.KafkaJson()), True),
-        (weir.PostgresSink("postgres://host/db", "rows"), True),
+        (weir.PostgresSink("postgres://host/db", "rows"), False),
+        (weir.PostgresSink("postgres://host/db", "rows", uncommitted="all_rows"), True),
+        (weir.PostgresSink("postgres://host/db", "rows", commit="prepared"), True),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -14,7 +14,7 @@ from structlog.testing import LogCapture
 
 from runtime.access.secrets import resolve
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.job.ids import CheckpointId, SubtaskId, Token
+from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit
@@ -23,8 +23,10 @@ from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.control.endpoints import ControlClient, ControlServer
 from runtime.io.control.messages import (
+    ChannelBroken,
     ConfirmCheckpoint,
     Deploy,
+    Deployed,
     Heartbeat,
     OperationTaken,
     Shutdown,
@@ -34,7 +36,7 @@ from runtime.io.control.messages import (
 )
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
-from runtime.ports import OperatorContext, SourceReader
+from runtime.ports import ExchangeListener, OperatorContext, SourceReader
 from runtime.slot import slot as worker
 from runtime.slot.slot import Slot, SlotConfig
 from tests.starved_threads import starved
@@ -111,11 +113,12 @@ class Master:
 
     def _slot(self, config: SlotConfig) -> None:
         hub = MemoryHub()
-        Slot(
-            config,
-            lambda slot, *arguments: MemoryExchange(hub, slot, arguments[0], arguments[2], arguments[1]),
-            FileStore,
-        ).run()
+
+        def exchange(slot: int, token: Token, secret: str, listener: ExchangeListener) -> MemoryExchange:
+            self.listener = listener
+            return MemoryExchange(hub, slot, token, listener, secret)
+
+        Slot(config, exchange, FileStore).run()
 
     def send(self, *messages: Any) -> None:
         for message in messages:
@@ -296,3 +299,31 @@ def test_a_failure_is_reported_before_it_is_logged_and_without_local_variables(
     assert order == ["report", "log slot failed 10"], "no longer than the name of the error"
     assert len(failure.detail) == worker.MAX_DETAIL_CHARACTERS
     assert Costly.printed == 0
+
+
+class Waiting(Failing):
+    """A source without rows."""
+
+    def reader(self) -> SourceReader:
+        return WaitingReader(self)
+
+
+class WaitingReader(FailingReader):
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        return None
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_slot_that_cannot_send_blames_itself(is_own: bool, tmp_path: Path, masters: list[Master]) -> None:
+    """A restart of its peer would not help. The peer names the channel only, and has no better reason."""
+    master = Master(Waiting(ValueError()), tmp_path)
+    masters.append(master)
+    while not isinstance(master.heard.get(timeout=PATIENCE_S), Deployed):
+        pass
+    master.listener.on_lost(ChannelId(0, 0, 1), "cannot be sent: no memory", is_own)
+    if is_own:
+        assert "broke: cannot be sent: no memory" in master.failure().detail
+        return
+    while not isinstance(message := master.heard.get(timeout=PATIENCE_S), ChannelBroken):
+        assert not isinstance(message, SlotFailed)
+    assert message.peer == 1

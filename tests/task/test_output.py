@@ -24,11 +24,13 @@ from runtime.core.job.messages import (
     TerminationMarker,
     Watermark,
 )
+from runtime.core.snapshot.row_numbers import Receipts, RepeatedRows
 from runtime.dataflow.plan import Edge, PreAggregation
-from runtime.errors import DataRejected, JobRejected, OperatorFailure, WeirError
+from runtime.errors import DataRejected, JobRejected, OperatorFailure, RowsNotRepeated, WeirError
 from runtime.operators.aggregates import Count
 from runtime.operators.windows.pre_aggregation import WindowPreAggregator
 from runtime.state.encoded_texts import encoded_columns
+from runtime.task import output
 from runtime.task.output import GuardedCollector, Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
 from tests.encoded_texts import encoded, plain
@@ -340,3 +342,47 @@ def test_codes_and_texts_may_alternate_but_other_types_may_not() -> None:
     codes = CODES.cast(pa.schema([field.remove_metadata() for field in CODES.schema]))
     with pytest.raises(WeirError, match="'text' was string and is dictionary"):
         out.emit_to("", codes)
+
+
+def test_more_text_than_a_column_holds_is_sent_in_parts() -> None:
+    """An exploding step: 2.2 GB of text for a channel, by one batch of its input. The parts share their memory."""
+    part = pa.record_batch({"text": ["x" * (100 << 20)]})
+    with pytest.raises(pa.ArrowException, match="offset overflow"):
+        pa.concat_batches([part] * 22)
+    sent: list[tuple[ChannelId, Message]] = []
+    emitter = outputs(sent)
+    with emitter.numbering("a", 7):
+        for _ in range(22):
+            emitter.emit_to("", part)
+    assert [message.end for _, message in sent if isinstance(message, Records)] == [-7] * 21 + [7]
+
+
+@pytest.mark.parametrize(("processed", "raises"), [(3, False), (2, True), (0, False)])
+def test_a_failure_between_two_parts_is_noticed(processed: int, raises: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4-45: the receiver has processed some of three parts of a batch; the sender repeats it."""
+    monkeypatch.setattr(output, "MAX_JOINED_BYTES", 0)
+    sent: list[tuple[ChannelId, Message]] = []
+    receipts = Receipts()
+
+    def emit(emitter: Outputs) -> None:
+        with emitter.numbering("a", 7):
+            for _ in range(3):
+                emitter.emit_to("", FIRST)
+
+    emit(outputs(sent))
+    channel = sent[0][0]
+    for _, message in sent[:processed]:
+        assert isinstance(message, Records)
+        receipts.on_records(channel, message)
+    known = [each.since(0) for each in receipts.processed([channel])]
+    rows = {each.channel: RepeatedRows(each.ends, each.rows) for each in known}
+    sent.clear()
+    again = replace(outputs(sent), repeated=rows)
+    emit(again)
+    assert len(sent) == (0 if processed == 3 else 3)
+    barrier = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
+    if raises:
+        with pytest.raises(RowsNotRepeated, match="2 rows fewer"):
+            again.broadcast(barrier)
+    else:
+        again.broadcast(barrier)

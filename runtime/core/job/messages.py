@@ -35,7 +35,8 @@ class CheckpointKind(StrEnum):
 class Records:
     """A batch of records. `nbytes`: the size that flow control charges.
 
-    `split` and `end`: rows up to row number `end` of this split of the source; 0: the rows have no numbers.
+    `split` and `end`: rows up to row number `end` of this split of the source; 0: the rows have no numbers. A negative
+    `end`: further batches with rows up to row `-end` follow on the channel.
     """
 
     payload: Any

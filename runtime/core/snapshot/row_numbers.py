@@ -84,8 +84,9 @@ class Receipts:
             if channel not in self._newest:
                 self._begin(channel, _DEPLOYMENT)
             newest = self._newest[channel]
-            newest.ends[records.split] = records.end
             newest.rows += records.rows
+            if records.end > 0:  # else a failure may lose the rest: the sender's check notices the rows of this part
+                newest.ends[records.split] = records.end
 
     def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> None:
         if channel in self._newest:
@@ -131,8 +132,8 @@ class RepeatedRows:
         self._missing_rows = rows
 
     def drops(self, split: str, end: int, rows: int) -> bool:
-        """Whether the receiver has processed `rows` rows up to row `end` of `split`."""
-        if end > self._ends.get(split, 0):
+        """Whether the receiver has processed `rows` rows up to row `end` of `split`; see `Records` for its sign."""
+        if abs(end) > self._ends.get(split, 0):
             return False
         self._missing_rows -= rows
         return True

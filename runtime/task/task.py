@@ -58,7 +58,8 @@ from runtime.task.source_operator import SourceOperator, concat_alike
 from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
-MAX_REPETITION_WAIT_MS: Final = 30_000  #: without rows, while rows of the last attempt are missing
+MAX_SEARCH_MS: Final = 30_000  #: time of polls without any of the rows that are to be repeated
+MAX_SEARCH_STEP_MS: Final = 1_000  #: of it between two polls: a source that is blocked does not search
 MAX_EXTRA_STEP_MS: Final = 10.0  #: of a step in which a subtask takes more than a batch per input channel
 REPEATED_COUNTER: Final = "repeated_rows"  #: read again after a restart, and not sent to receivers that have them
 FAILED_MERGES_COUNTER: Final = "failed_merges"  #: of state files; each file stays until the next base
@@ -92,7 +93,8 @@ class Task:
     cuts: SplitCuts | None = None  #: of a source that numbers its rows
     passes_numbers: bool = False  #: the output has the numbers of the input
     _aligning_since: float | None = None
-    _lacks_rows_since: float | None = None  #: monotonic ms; the source has no rows to read, but repeats rows
+    _searched_ms: float = 0.0  #: time of polls since the last row that was to be repeated
+    _searched_at: float = 0.0  #: monotonic ms
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
     _has_passed_barrier: bool = False  #: in this turn
@@ -255,9 +257,7 @@ class Task:
         rows = sum(polled)
         if not batches:
             self.poll_policy.on_empty()
-            self._check_repetition(now)
         else:
-            self._lacks_rows_since = None
             self.poll_policy.on_batch(polled, max_rows, now, self.clock.monotonic_ms())
             self._follower.on_rows()
             if self.machine.is_idle:
@@ -267,6 +267,8 @@ class Task:
                     self._call("poll", self._collector.emit, batch)
             else:
                 self._emit_numbered(self.cuts, batches, numbered)
+        if self._repeats_rows:
+            self._check_search(now)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             disorder_ms = self._call("max_disorder_ms", lambda: reader.max_disorder_ms)
@@ -287,6 +289,8 @@ class Task:
         parts = [part for pair in zip(batches, numbered, strict=True) for part in self._parts_by_split(*pair)]
         for split, run in groupby(parts, key=itemgetter(0)):
             _, numbers, same = zip(*run, strict=True)
+            if cuts.awaits(split):
+                self._searched_ms = 0.0
             ends, offset = np.concatenate(numbers), 0
             for batch in concat_alike(same):
                 for start, rows, end in cuts.pieces(split, ends[offset : offset + batch.num_rows]):
@@ -305,13 +309,11 @@ class Task:
             yield split, numbers, batch.slice(offset, len(numbers))
             offset += len(numbers)
 
-    def _check_repetition(self, now: float) -> None:
+    def _check_search(self, now: float) -> None:
         """Raises RowsNotRepeated: the input lacks rows that survivors have processed, for which barriers wait."""
-        if not self._repeats_rows:
-            return
-        if self._lacks_rows_since is None:
-            self._lacks_rows_since = now
-        elif now - self._lacks_rows_since > MAX_REPETITION_WAIT_MS:
+        self._searched_ms += min(now - self._searched_at, MAX_SEARCH_STEP_MS)
+        self._searched_at = now
+        if self._searched_ms > MAX_SEARCH_MS:
             raise RowsNotRepeated(f"{self.id} does not find the rows that it had read in the last attempt")
 
     def _poll_batches(

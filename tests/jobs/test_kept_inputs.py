@@ -127,7 +127,7 @@ def test_a_watched_file_that_has_changed_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], range]
 ) -> None:
     """S4-45: survivors hold rows of a file that is another one at the second reading. All subtasks restart."""
-    monkeypatch.setattr(task, "MAX_REPETITION_WAIT_MS", 300)
+    monkeypatch.setattr(task, "MAX_SEARCH_MS", 300)
     folder, output, bomb = tmp_path / "in", tmp_path / "out", Bomb()
     values = [*write_file(folder, "a", range(50))]
     with running(
@@ -138,8 +138,15 @@ def test_a_watched_file_that_has_changed_is_noticed(
         run.wait_for(lambda: read_rows(run) == 100)
         bomb.arm()
         values += change(folder)
-        values += write_file(folder, "c", range(3_000, 3_050))
-        run.wait_for(lambda: len(run.records.details) == 2 and read_rows(run) == len(values))
+        numbers = count(3_000)
+
+        def is_noticed() -> bool:
+            """Also while there are always other rows to read."""
+            values.extend(write_file(folder, f"c{(number := next(numbers))}", range(number, number + 1)))
+            return len(run.records.details) == 2
+
+        run.wait_for(is_noticed)
+        run.wait_for(lambda: read_rows(run) == len(values))
         run.end("drain")
     assert is_exact(values, output)
     first, second = run.records.details

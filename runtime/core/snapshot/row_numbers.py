@@ -162,6 +162,9 @@ class SplitCuts:
         """Whether survivors have processed rows that are still to be read again."""
         return bool(self._ends)
 
+    def awaits(self, split: str) -> bool:
+        return split in self._ends
+
     def pieces(self, split: str, numbers: RowNumbers) -> list[tuple[int, int, int]]:
         """Cuts rows with these numbers. Returns the offset, the number of rows and the end of each piece."""
         ends = self._ends.pop(split, [])

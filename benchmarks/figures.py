@@ -28,6 +28,7 @@ MEASUREMENT_MODULES: Final = {
     "W8-behind": "benchmarks.intervals.lagging",
     "W9": "benchmarks.state.size",
     "W11": "benchmarks.recovery.measure",
+    "W11-part": "benchmarks.recovery.partial",
     "W12": "benchmarks.slow_step",
     "L1": "benchmarks.latency.measure",
 }

@@ -5,7 +5,7 @@ It is a registered pipeline, so that the console starts it as any other job.
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 import weir
+from runtime.ports import NumberedRows
 
 NAME = "recovery-benchmark"
 TOTALS = {"count": weir.Count(), "sum": weir.Sum("id"), "first": weir.Min("id"), "last": weir.Max("id")}
@@ -21,7 +22,10 @@ RAISE, RAISED, HURRY = "raise", "raised", "hurry"  #: files in the orders folder
 
 
 class RecoveryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`began_ms`: start of the pace (Unix time). The first `keys` rows, a row per key, are due at once."""
+    """`began_ms`: start of the pace (Unix time). The first `keys` rows, a row per key, are due at once.
+
+    `keeps_state`: a failure restarts the job in part.
+    """
 
     output_dir: str
     orders_dir: str
@@ -29,6 +33,7 @@ class RecoveryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int
     rows_per_second: int
     began_ms: int
+    keeps_state: bool = False
 
     def due(self, now_ms: float) -> int:
         """The number of rows that are due at `now_ms`."""
@@ -41,6 +46,7 @@ class PacedSequence:
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
+    numbers_rows: ClassVar[bool] = True
 
     params: RecoveryParams
 
@@ -72,6 +78,10 @@ class PacedReader(weir.spi.SourceReader):
         return self._sequence.poll(max_rows)
 
     @property
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        return self._sequence.numbered_rows
+
+    @property
     def exhausted(self) -> bool:
         return self._sequence.exhausted
 
@@ -97,7 +107,8 @@ def raises_on_order(orders_dir: str) -> Callable[[pa.RecordBatch], pa.RecordBatc
 
 def build(params: RecoveryParams, context: weir.PipelineContext) -> weir.Dataflow:
     flow = weir.Dataflow(NAME)
-    rows = flow.source("numbers", PacedSequence(params=params)).map_batches("step", raises_on_order(params.orders_dir))
+    step = raises_on_order(params.orders_dir)
+    rows = flow.source("numbers", PacedSequence(params=params)).map_batches("step", step, repeatable=params.keeps_state)
     totals = rows.key_by("key").aggregate("totals", TOTALS)
     totals.sink("out", weir.ParquetSink(params.output_dir))
     return flow

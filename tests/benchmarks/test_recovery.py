@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.recovery import partial
 from benchmarks.recovery.job import HURRY, PIPELINE, RAISE, RAISED, RecoveryParams
 from benchmarks.recovery.measure import report, wrong
 from benchmarks.recovery.place import own_environment
@@ -127,3 +128,15 @@ def test_a_stack_that_somebody_else_runs_is_left_alone(monkeypatch: pytest.Monke
         monkeypatch.setenv(name, "theirs")
     assert "theirs" not in own_environment().values()
     assert "PATH" in own_environment()
+
+
+@pytest.mark.parametrize("keeps_state", [True, False])
+def test_recovery_in_part_is_measured_beside_full_recovery(
+    keeps_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "STATE_BYTES", {"small": 48_000})
+    monkeypatch.setattr(partial, "PATIENCE_S", 60.0)
+    case = partial.Case(size="small", keeps_state=keeps_state)
+    assert partial.measure(case, tmp_path, rounds=1) == ()
+    assert case.kept_slots == [3 * keeps_state]
+    assert len(case.delays_s) == len(case.delayed_rows) == 1

@@ -24,7 +24,7 @@ from tests.shared import Shared
 AGAIN = FixedDelay(attempts=100, delay_ms=30)
 SLOTS = 4
 WORDS = pa.schema([("word", pa.int64()), ("value", pa.int64())])
-SLOW = CoordinatorSettings(interval_ms=1_000, min_pause_ms=0)  #: so that rows are repeated
+SLOW = CoordinatorSettings(interval_ms=2_000, min_pause_ms=0)  #: so that rows are repeated
 
 
 def numbered(total: int) -> Gated:
@@ -55,6 +55,14 @@ def is_exact(source: Gated, output: Path) -> bool:
     }
 
 
+def read_after_a_checkpoint(run: Run, source: Gated, total: int) -> None:
+    """Lets the job read rows that no checkpoint has before the next one is due."""
+    run.checkpoints(1)
+    read = run.operator("counts").get("records_in", 0)
+    source.total = total
+    run.wait_for(lambda: run.operator("counts").get("records_in", 0) > read)
+
+
 def repeated_rows(run: Run) -> int:
     return int(run.operator("words").get("counters", {}).get("repeated_rows", 0))
 
@@ -75,9 +83,7 @@ def test_counters_of_other_slots_keep_their_state(tmp_path: Path, jobs: Jobs, ca
     with jobs.running(job, tmp_path / "state", settings=SLOW, restart=AGAIN) as run:
         run.wait_for(lambda: is_exact(source, output) and len(pids(run)) == SLOTS)
         before = pids(run)
-        source.total = 600
-        read = run.operator("counts").get("records_in", 0)
-        run.wait_for(lambda: run.operator("counts").get("records_in", 0) > read)
+        read_after_a_checkpoint(run, source, 600)
         if cause == "kill":
             fail(run, bomb, slot=1)
         else:
@@ -180,9 +186,7 @@ def test_a_step_that_does_not_repeat_itself_restarts_all(tmp_path: Path) -> None
     job = word_counts(source, bomb, output, words)
     with running(job, tmp_path / "state", settings=SLOW, restart=AGAIN) as run:
         run.wait_for(lambda: is_exact(source, output))
-        source.total = 600
-        read = run.operator("counts").get("records_in", 0)
-        run.wait_for(lambda: run.operator("counts").get("records_in", 0) > read)
+        read_after_a_checkpoint(run, source, 600)
         words.rows = 1
         bomb.arm()
         source.total = 700

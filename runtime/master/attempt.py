@@ -140,6 +140,7 @@ class Attempt:
             metadata_timeout_ms=config.metadata_timeout_ms,
             rules=self._rules,
             kept=start.kept,
+            checkpoint=start.checkpoint,
             has_backlog=DeliveryBacklog(config.job.sinks).has_sinks,
         )
 

@@ -91,6 +91,7 @@ class AttemptSettings:
     metadata_timeout_ms: int  #: a write of metadata that takes longer is hung
     rules: FailoverRules
     kept: Mapping[int, Token] = field(default_factory=dict)  #: see `AttemptFailed.kept`; of the last attempt
+    checkpoint: int = 0  #: that is restored; 0: none
     has_backlog: bool = False  #: a sink delivers committed epochs later
 
 
@@ -255,6 +256,10 @@ class AttemptMachine:
         self._liveness.on_message(event.slot)
         if event.ended:  # what has ended is not sent again
             detail = f"all subtasks restart: {event.ended} had read all rows"
+            return self._end(AttemptFailed(detail, code=ROWS_NOT_REPEATED_CODE))
+        newest = max((each.completed for each in event.processed), default=0)
+        if newest > self._settings.checkpoint:  # the numbers of rows between the two are forgotten
+            detail = f"all subtasks restart: checkpoint {self._settings.checkpoint} is older than {newest}"
             return self._end(AttemptFailed(detail, code=ROWS_NOT_REPEATED_CODE))
         self._addresses[event.slot] = event.address
         self._processed += event.processed

@@ -58,10 +58,12 @@ class ProcessedRows(msgspec.Struct, frozen=True):
 
     Args:
         by_barrier: the rows from a barrier to the next, by checkpoint, oldest first; 0: from the deployment on.
+        completed: the newest checkpoint whose completion the receiver knows; it may have no older rows.
     """
 
     channel: ChannelId
     by_barrier: dict[int, ChannelRows]
+    completed: int = 0
 
     def since(self, checkpoint: int) -> RepeatedChannel:
         """The rows since the barrier of `checkpoint`, or since the deployment if it restored it."""
@@ -78,6 +80,7 @@ class Receipts:
     def __init__(self) -> None:
         self._by_barrier: dict[ChannelId, dict[int, ChannelRows]] = {}
         self._newest: dict[ChannelId, ChannelRows] = {}
+        self._completed = 0
 
     def on_records(self, channel: ChannelId, records: Records) -> None:
         if records.end:
@@ -96,7 +99,8 @@ class Receipts:
         self._newest[channel] = self._by_barrier.setdefault(channel, {})[barrier] = ChannelRows()
 
     def on_completed(self, checkpoint: CheckpointId) -> None:
-        """No restore needs rows before the checkpoint."""
+        """No restore needs rows before the checkpoint: with an older one all subtasks restart."""
+        self._completed = max(self._completed, checkpoint)
         for by_barrier in self._by_barrier.values():
             if checkpoint in by_barrier:
                 for older in [each for each in by_barrier if each < checkpoint]:
@@ -114,7 +118,7 @@ class Receipts:
 
     def processed(self, channels: Collection[ChannelId]) -> list[ProcessedRows]:
         return [
-            ProcessedRows(channel, dict(self._by_barrier[channel]))
+            ProcessedRows(channel, dict(self._by_barrier[channel]), self._completed)
             for channel in sorted(self._by_barrier.keys() & set(channels))
         ]
 

@@ -20,11 +20,11 @@ from runtime.core.attempt.failover_regions import (
 from runtime.core.attempt.machine import CHANNEL_LOSS_WAIT_MS
 from runtime.core.attempt.result import AttemptFailed
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
-from runtime.core.job.ids import ChannelId, OperatorId, Token
-from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.job.messages import CheckpointKind, Records
 from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE
 from runtime.core.snapshot.control import LogicFinished, SubtaskEnded
-from runtime.core.snapshot.row_numbers import ChannelRows, ProcessedRows
+from runtime.core.snapshot.row_numbers import ChannelRows, ProcessedRows, Receipts
 from tests.core.attempt.test_machine import Run, of
 from tests.core.builders import edge, operator, sink, source
 
@@ -373,6 +373,27 @@ def test_a_subtask_that_has_read_the_end_of_an_input_restarts_all() -> None:
     run.connect(1)
     run.handle(events.SlotRetired(0, 0, "anew:0", ended="s/0"))
     assert kept(run) == {}
+
+
+@pytest.mark.parametrize(("restored", "is_kept"), [(6, False), (7, True)])
+def test_a_checkpoint_older_than_a_completed_one_restarts_all(restored: int, is_kept: bool) -> None:
+    """S4-46: receivers have forgotten the numbers of rows before the checkpoint that has completed."""
+    receipts, channel = Receipts(), ChannelId(1, 0, 0)
+    for checkpoint in (6, 7):
+        receipts.on_records(channel, Records([], 1, 0, "split", checkpoint))
+        receipts.on_barrier(channel, CheckpointId(checkpoint))
+    receipts.on_completed(CheckpointId(7))
+    run = Run(start=False, kept={0: Token(5), 2: Token(5)}, checkpoint=restored, **NUMBERED)
+    continue_slot(run, 0, since=5)
+    continue_slot(run, 2, since=5)
+    run.connect(1)
+    run.handle(events.SlotRetired(0, 0, "anew:0", tuple(receipts.processed([channel]))))
+    if is_kept:
+        assert run.machine.result is None
+    else:
+        result = run.result()
+        assert isinstance(result, AttemptFailed)
+        assert (result.code, dict(result.kept)) == (ROWS_NOT_REPEATED_CODE, {})
 
 
 @pytest.mark.parametrize("cause", ["finished", "not repeated"])

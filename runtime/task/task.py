@@ -59,7 +59,7 @@ from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
 
 MAX_SEARCH_MS: Final = 30_000  #: time of polls without any of the rows that are to be repeated
-MAX_SEARCH_STEP_MS: Final = 1_000  #: of it between two polls: a source that is blocked does not search
+MAX_SEARCH_STEP_MS: Final = 1_000  #: of it between a poll without rows and the next: other subtasks run meanwhile
 MAX_EXTRA_STEP_MS: Final = 10.0  #: of a step in which a subtask takes more than a batch per input channel
 REPEATED_COUNTER: Final = "repeated_rows"  #: read again after a restart, and not sent to receivers that have them
 FAILED_MERGES_COUNTER: Final = "failed_merges"  #: of state files; each file stays until the next base
@@ -94,7 +94,8 @@ class Task:
     passes_numbers: bool = False  #: the output has the numbers of the input
     _aligning_since: float | None = None
     _searched_ms: float = 0.0  #: time of polls since the last row that was to be repeated
-    _searched_at: float = 0.0  #: monotonic ms
+    _empty_since: float | None = None  #: monotonic ms; None: the last poll returned rows
+    _last_number: tuple[str, int] = ("", 0)  #: of the last row, with its split
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
     _has_passed_barrier: bool = False  #: in this turn
@@ -254,6 +255,8 @@ class Task:
         if self.poll_policy.rests(now):
             return False
         batches, polled, numbered = self._poll_batches(reader, max_rows)
+        if self._repeats_rows:
+            self._count_search(now, ran_out=not polled[-1])
         rows = sum(polled)
         if not batches:
             self.poll_policy.on_empty()
@@ -267,8 +270,8 @@ class Task:
                     self._call("poll", self._collector.emit, batch)
             else:
                 self._emit_numbered(self.cuts, batches, numbered)
-        if self._repeats_rows:
-            self._check_search(now)
+        if self._repeats_rows and self._searched_ms > MAX_SEARCH_MS:  # barriers wait for them
+            raise RowsNotRepeated(f"{self.id} does not find the rows that it had read in the last attempt")
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             disorder_ms = self._call("max_disorder_ms", lambda: reader.max_disorder_ms)
@@ -292,6 +295,7 @@ class Task:
             if cuts.awaits(split):
                 self._searched_ms = 0.0
             ends, offset = np.concatenate(numbers), 0
+            self._check_order(split, ends)
             for batch in concat_alike(same):
                 for start, rows, end in cuts.pieces(split, ends[offset : offset + batch.num_rows]):
                     with self.outputs.numbering(split, end):
@@ -309,12 +313,19 @@ class Task:
             yield split, numbers, batch.slice(offset, len(numbers))
             offset += len(numbers)
 
-    def _check_search(self, now: float) -> None:
-        """Raises RowsNotRepeated: the input lacks rows that survivors have processed, for which barriers wait."""
-        self._searched_ms += min(now - self._searched_at, MAX_SEARCH_STEP_MS)
-        self._searched_at = now
-        if self._searched_ms > MAX_SEARCH_MS:
-            raise RowsNotRepeated(f"{self.id} does not find the rows that it had read in the last attempt")
+    def _check_order(self, split: str, numbers: npt.NDArray[np.int64]) -> None:
+        """Raises WeirError: numbers are not above 0, or do not rise. Receivers would miss rows, or get them twice."""
+        last = self._last_number[1] if self._last_number[0] == split else 0
+        if numbers[0] <= last or (np.diff(numbers) <= 0).any():
+            raise WeirError(f"{self.id} has numbered rows of split '{split}' in no rising order from 1 on")
+        self._last_number = (split, int(numbers[-1]))
+
+    def _count_search(self, began: float, ran_out: bool) -> None:
+        """Counts the time of a poll, and the wait since a poll without rows. Steps of the job are no search."""
+        now = self.clock.monotonic_ms()
+        waited = 0.0 if self._empty_since is None else began - self._empty_since
+        self._searched_ms += now - began + min(waited, MAX_SEARCH_STEP_MS)
+        self._empty_since = now if ran_out else None
 
     def _poll_batches(
         self, reader: SourceReader, max_rows: int

@@ -1,18 +1,24 @@
 """Polls of a source within a step: small batches are sent as one, and nothing overtakes their rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, Message, Records, Watermark
+from runtime.core.snapshot.row_numbers import SplitCuts
 from runtime.core.subtask.batch_size import COALESCED_BATCH_MS, MAX_COALESCED_ROWS
 from runtime.core.subtask.events import Triggered
 from runtime.core.subtask.poll_policy import POLL_INTERVAL_MS
-from runtime.ports import OperatorContext, SourceReader
+from runtime.errors import RowsNotRepeated, WeirError
+from runtime.ports import NumberedRows, OperatorContext, SourceReader
 from runtime.task.source_operator import SourceOperator
+from runtime.task.task import MAX_SEARCH_MS, Task
 from tests.core.builders import chain, subtask
 from tests.manual_clock import ManualClock
 from tests.task.tasks import opened
@@ -134,6 +140,75 @@ def test_batches_that_take_long_are_not_made_longer() -> None:
 
 def test_batches_of_other_types_are_sent_apart() -> None:
     assert batch_rows([Poll(100), Poll(100, is_view=True)]) == [100, 100]
+
+
+class NumberedReader(Reader):
+    """Its rows belong to `split`, and have the numbers in `numbers`, poll after poll, if there are any."""
+
+    split = "other"
+    numbers: tuple[Sequence[int], ...] = ()
+
+    @property
+    def numbered_rows(self) -> Sequence[NumberedRows]:
+        if not self.numbers:
+            return [NumberedRows(self.split, np.array([self.next_row], np.int64))]
+        numbers, *self.numbers = self.numbers  # type: ignore[assignment]
+        return [NumberedRows(self.split, np.array(numbers, np.int64))]
+
+
+def numbering_task(polls: list[Poll], send_ms: int = 0) -> tuple[Task, NumberedReader, ManualClock]:
+    """A source that is to repeat the rows of split "awaited". `send_ms`: time that the job takes for each batch."""
+    clock = ManualClock(1_000)
+    reader = NumberedReader(polls, clock)
+
+    def send(channel: ChannelId, message: Message) -> None:
+        clock.advance(send_ms if isinstance(message, Records) else 0)
+
+    task = opened(chain(), subtask("a/0"), SourceOperator(reader), clock, send)
+    task.cuts = SplitCuts([("awaited", 9)])
+    task.start()
+    return task, reader, clock
+
+
+def step_numbering(task: Task, clock: ManualClock, steps: int) -> None:
+    """The slot waits for a second if the source had no rows."""
+    worked = True
+    for _ in range(steps):
+        task.outputs.credits.repay(next(iter(task.outputs.graph.outputs[task.id])), 10**9)
+        clock.advance(int(POLL_INTERVAL_MS) if worked else 1_000)
+        worked = task.step()
+
+
+@pytest.mark.parametrize("numbers", [((0,),), ((-1,),), ((3, 9, 4),), ((5, 5),), ((7,), (7,)), ((7,), (6,))])
+def test_numbers_from_1_on_that_rise_are_a_must(numbers: tuple[Sequence[int], ...]) -> None:
+    """S4-45: 0 means no number, and the end of a batch is the number of its last row."""
+    task, reader, clock = numbering_task([Poll(len(each)) for each in numbers])
+    reader.numbers = numbers
+    with pytest.raises(WeirError, match="no rising order from 1 on"):
+        step_numbering(task, clock, len(numbers))
+
+
+@pytest.mark.parametrize("poll", [Poll(0), Poll(1, ms=1_000), Poll(1)])
+def test_rows_that_never_come_are_noticed_although_others_do(poll: Poll) -> None:
+    """S4-45: a source without rows, one that always has other rows, and one that has them now and then."""
+    polls = [poll, Poll(0)] * 100 if poll == Poll(1) else [poll] * 100
+    task, _, clock = numbering_task(polls)
+    began = clock.monotonic_ms()
+    with pytest.raises(RowsNotRepeated, match="does not find the rows"):
+        step_numbering(task, clock, len(polls))
+    assert MAX_SEARCH_MS < clock.monotonic_ms() - began < 1.2 * MAX_SEARCH_MS
+
+
+def test_slow_steps_are_no_search() -> None:
+    """No false alarm: the job takes 10 s for each batch before the rows that are to be repeated."""
+    task, reader, clock = numbering_task([Poll(1)] * 102, send_ms=10_000)
+    step_numbering(task, clock, 100)
+    reader.split = "awaited"
+    reader.numbers = ((9,),)
+    assert task.cuts is not None
+    assert task.cuts.repeats
+    step_numbering(task, clock, 1)
+    assert not task.cuts.repeats
 
 
 @given(

@@ -75,8 +75,11 @@ class SequenceSource:
 
     @property
     def numbers_rows(self) -> bool:
-        """Rows come in the order of their ids. A source that ends by the clock may end before it has repeated them."""
-        return self.duration_ms is None
+        """Rows come in the order of their ids. A source that ends by the clock may end before it has repeated them.
+
+        One that emits a row now and then would seem to have lost them.
+        """
+        return self.duration_ms is None and (self.rows_per_second is None or self.rows_per_second >= 1)
 
     def output_columns(self) -> pa.Schema:
         return SCHEMA.set(1, SCHEMA.field("key").with_type(pa.string())) if self.text_keys else SCHEMA

@@ -50,7 +50,7 @@ from runtime.master.slot_wait import SlotWait
 from runtime.ports import Clock, ListsInput, SnapshotStore
 from runtime.run_store import RunStore, late_rows
 
-MAX_FUTILE_RESTARTS: Final = 3  #: in part, without a checkpoint: the cause may lie in a slot that was kept
+MAX_FUTILE_RESTARTS: Final = 3  #: in part, without a checkpoint or savepoint: the cause may lie in a slot that was kept
 MAX_PARTIAL_RESTARTS: Final = 20  #: then all slots restart once: only then are leftovers of failed slots removed
 
 log = structlog.get_logger()
@@ -86,7 +86,7 @@ class JobMaster:
         self._restarts = 0
         self._kept: Mapping[int, Token] = {}  #: slots that run on between two attempts
         self._partial_restarts = 0  #: since all slots restarted
-        self._futile_restarts = 0  #: of these, since the last checkpoint
+        self._futile_restarts = 0  #: of these, since the last checkpoint or savepoint
         self._repeats_rows = True  #: False once a step has sent other rows after a restart
         self._had_slots = config.has_had_slots
         self._inputs: dict[OperatorId, bytes | None] = {}  #: listings of sources, made before their first attempt
@@ -158,6 +158,8 @@ class JobMaster:
         if missing is not None:
             return missing
         markers = self._write_markers()
+        self._partial_restarts = self._partial_restarts + 1 if self._kept else 0
+        self._futile_restarts = self._futile_restarts + 1 if self._kept else 0
         return self._run_attempt(
             AttemptStart(
                 token=self._token,
@@ -286,8 +288,6 @@ class JobMaster:
                 log.warning("waiting for storage or a service", **decision.failure)
         if isinstance(decision, GiveUp):
             return self._end_run(RunEvent.GAVE_UP, "failed", decision.failure)
-        self._partial_restarts = self._partial_restarts + 1 if failed.kept else 0
-        self._futile_restarts = self._futile_restarts + 1 if failed.kept else 0
         self._keep_slots(failed.kept)
         return self._begin_restart(decision)
 

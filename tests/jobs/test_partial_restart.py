@@ -130,7 +130,12 @@ class AwayOnceSink(ParquetSink):
         return AwayOnce(Path(self.path), self._outages)
 
 
-def test_slots_run_on_while_an_outage_delays_the_restart(tmp_path: Path, jobs: Jobs) -> None:
+def test_slots_run_on_while_an_outage_delays_the_restart(
+    tmp_path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tries that end before slots are deployed are no restarts in part: their number is not bounded."""
+    for bound in ("MAX_PARTIAL_RESTARTS", "MAX_FUTILE_RESTARTS"):
+        monkeypatch.setattr(job_master, bound, 1)
     source, bomb, output, outages = Gated(total=100, splits=6), Bomb(), tmp_path / "out", Notes()
     flow = Dataflow("copies")
     copied = flow.source("numbers", source).map_batches("bomb", bomb)

@@ -47,6 +47,10 @@ class LocalStreamError(OSError):
     """The peer refused or broke the stream; the text is the peer's."""
 
 
+class UnsentFrame(LocalStreamError):
+    """This end could not send a frame, by no fault of the peer."""
+
+
 class LocalStream:
     """An end of a stream. One thread may write while another reads; `cancel` may be called from any thread."""
 
@@ -134,7 +138,8 @@ class LocalStream:
         """Metadata and batch of each frame, until the peer closes the stream.
 
         Raises:
-            LocalStreamError: the peer sent an error, the stream ended within a frame, or a frame could not be sent.
+            LocalStreamError: the peer sent an error, or the stream ended within a frame.
+            UnsentFrame: this end could not send a frame.
         """
         schema: pa.Schema | None = None
         while (header := self._next_header()) is not None:
@@ -158,18 +163,23 @@ class LocalStream:
         data = self._file.read(_HEADER.size)
         if not data:
             if self._send_error is not None:
-                raise LocalStreamError(f"cannot be sent: {self._send_error}")
+                raise self._cut_off()
             return None
         if len(data) < _HEADER.size:
-            raise LocalStreamError("the stream ended within a frame")
+            raise self._cut_off()
         kind, metadata_bytes, body_bytes = _HEADER.unpack(data)
         return kind, metadata_bytes, body_bytes
 
     def _read_exactly(self, size: int) -> pa.Buffer:
         buffer = pa.allocate_buffer(size)
         if self._file.readinto(memoryview(buffer)) < size:  # reads until the end of the stream
-            raise LocalStreamError("the stream ended within a frame")
+            raise self._cut_off()
         return buffer
+
+    def _cut_off(self) -> LocalStreamError:
+        if self._send_error is not None:
+            return UnsentFrame(f"cannot be sent: {self._send_error}")
+        return LocalStreamError("the stream ended within a frame")
 
     # ------------------------------------------------------------ the end
 

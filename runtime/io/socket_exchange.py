@@ -33,7 +33,7 @@ from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.errors import EnvironmentFailure, ProtocolViolation
 from runtime.io.clock import Deadline
-from runtime.io.local_stream import Frames, LocalServer, LocalStream
+from runtime.io.local_stream import Frames, LocalServer, LocalStream, UnsentFrame
 from runtime.io.sockets import SocketAddress, shut_down_connections, socket_address
 from runtime.io.threads import start_thread
 from runtime.io.wire import ChannelOpening, LossReporter, MessageNumbers, NumberCheck, decode, encode, refusal_reason
@@ -168,7 +168,7 @@ class SocketExchange:
                 reason = self._receive(receiver, frames)
             finally:
                 if reason:
-                    self._losses.report(receiver.channel, reason)
+                    self._losses.report(receiver.channel, reason, receiver.has_failed)
         if reason:
             raise fl.FlightServerError(reason)
 
@@ -211,6 +211,7 @@ class _Receiver:
         self.channel = channel
         self.numbering = MessageNumbers()
         self.break_reason = "the sender closed the channel before EndOfPartition"
+        self.has_failed = False  #: the channel is lost by a failure of this end
         self._credits: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._is_over = False
         self._claim_lock = threading.Lock()
@@ -230,6 +231,7 @@ class _Receiver:
                 yield decode(metadata, batch)
         except (*_STREAM_ERRORS, ValueError) as error:
             self.break_reason = f"broken before EndOfPartition: {error}"
+            self.has_failed = isinstance(error, UnsentFrame)
 
     @contextlib.contextmanager
     def returning_credits(self, writer: Any) -> Iterator[None]:
@@ -271,6 +273,7 @@ class _Sender:
         self._losses = losses
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._is_over = False
+        self._has_failed = False  #: the channel is lost by a failure of this end
         self._end_written = False
         self._schema: pa.Schema | None = None
         self._reader: Any = None
@@ -366,7 +369,7 @@ class _Sender:
             reason = self._read_credits(frames)
         finally:
             if reason:
-                self._losses.report(self._channel, reason)
+                self._losses.report(self._channel, reason, self._has_failed)
             self._is_over = True
             self._queue.put(None)  # ends the writing thread
 
@@ -378,6 +381,7 @@ class _Sender:
         except _DISCONNECT_ERRORS as error:
             return "" if self._end_written else f"the receiver is gone: {error}"
         except _STREAM_ERRORS as error:
+            self._has_failed = isinstance(error, UnsentFrame)
             return str(error)
         return "" if self._end_written else "the receiver closed the channel before EndOfPartition"
 

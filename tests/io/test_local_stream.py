@@ -224,6 +224,7 @@ def test_a_channel_is_lost_when_the_kernel_has_no_memory_for_a_frame(
     failed, other = pair.heard if at_sender else pair.heard[::-1]
     assert "cannot be sent: [Errno 105]" in failed.wait_for_loss(CHANNEL)
     assert "before EndOfPartition" in other.wait_for_loss(CHANNEL)
+    assert (failed.own_losses, other.own_losses) == ([CHANNEL], []), "a restart of the peer would not help"
 
 
 def test_a_channel_uses_flight_if_no_local_stream_can_begin(

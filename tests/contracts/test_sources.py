@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import io
 import json
+import os
 import random
 import resource
 from collections.abc import Iterator
@@ -30,7 +31,9 @@ from runtime.connectors.formats import (
 )
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
 from runtime.connectors.sources.epochs import EpochSource
+from runtime.connectors.sources.local_folder import LocalFolder, OpenLocalFile
 from runtime.connectors.sources.parquet import ParquetSource
+from runtime.connectors.sources.sequence import SequenceSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import NumbersRows, Source
@@ -224,6 +227,26 @@ def test_a_row_that_is_read_again_has_the_same_number(
     again = numbers(Reading(source, store=store, snapshots=[snapshot]), random_)
     assert again == before
     assert len(set(again.values())) == len(again), "two rows have one number"
+
+
+def test_a_file_that_was_replaced_within_a_tick_of_the_clock_is_another_split(tmp_path: Path) -> None:
+    """S4-45: its size and time of change are those of the old one."""
+    path, folder, files = tmp_path / "rows", LocalFolder(str(tmp_path)), list[OpenLocalFile]()
+    for name in ("old", "new"):
+        other = tmp_path / f".{name}"
+        other.write_text(name)
+        os.utime(other, ns=(1, 1))
+        other.rename(path)
+        files.append(folder.open("rows"))
+    assert len({file.version for file in files}) == 2
+    for file in files:
+        os.close(file.descriptor)
+
+
+@pytest.mark.parametrize(("rows_per_second", "expected"), [(None, True), (1, True), (0.5, False)])
+def test_a_sequence_that_rests_for_long_numbers_no_rows(rows_per_second: float | None, expected: bool) -> None:
+    """Else a search for rows would take a rest for a loss."""
+    assert SequenceSource(rows=9, rows_per_second=rows_per_second).numbers_rows is expected
 
 
 def test_the_rows_of_a_file_that_was_replaced_have_other_splits(tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ class KafkaReader(SourceReader):
         self._decode = source.format.decoder()
         self._splits: dict[Partition, _Split] = {}
         self._emitted: Sequence[Any] = ()  #: messages of the last batch
+        self._places: Sequence[Partition] = ()  #: their partitions
         self._waiting: list[Partition] = []  #: partitions that are not read yet, of a source that reads in order
         self._changed: set[Partition] = set()  #: partitions whose position is not in the keyed table yet
         self._watermark: int | None = None
@@ -270,7 +271,7 @@ class KafkaReader(SourceReader):
     def numbered_rows(self) -> Sequence[NumberedRows]:
         """A message of a transaction, or one that compaction may remove, has its offset also when others are gone."""
         offsets = np.array([message.offset() for message in self._emitted], np.int64) + 1
-        runs = [(place, len(list(run))) for place, run in groupby(self._emitted, key=_partition_of)]
+        runs = [(place, len(list(run))) for place, run in groupby(self._places)]
         ends = accumulate(count for _, count in runs)
         return [
             NumberedRows(f"{topic}/{partition}", offsets[end - count : end])
@@ -474,7 +475,7 @@ class KafkaReader(SourceReader):
         if decoded.rows is not None:
             rows = decoded.rows.tolist()
             records, places = [records[row] for row in rows], [places[row] for row in rows]
-        self._emitted = records
+        self._emitted, self._places = records, places
         batch = self._with_metadata(decoded.batch, records)
         self._advance_clocks(batch, places)
         return batch
@@ -547,10 +548,6 @@ class KafkaReader(SourceReader):
             pa.array([_METADATA_VALUES[name](message) for message in messages], _METADATA_TYPES[name]) for name in names
         ]
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self._source.output_columns())
-
-
-def _partition_of(message: Any) -> Partition:
-    return message.topic(), message.partition()
 
 
 _METADATA_VALUES: Final[Mapping[str, Any]] = {

@@ -85,7 +85,11 @@ class PostgresSink:
 
     @property
     def has_independent_writers(self) -> bool:
-        """Staged rows of a lost writer block none. The view shows writers of one attempt; the others hold locks."""
+        """Staged rows of a lost writer block none. The view shows writers of one attempt; the others hold locks.
+
+        If the target was altered, a new writer alters the staging table, and waits for open COPYs of kept writers. It
+        then fails as `TargetAway`; after some restarts in part all writers restart.
+        """
         return self.commit == "staged" and self.uncommitted is None
 
     def writer(self) -> SinkWriter:

@@ -34,7 +34,7 @@ class OpenInput(Protocol):
     def descriptor(self) -> int | None: ...
     @property
     def version(self) -> str:
-        """Another one if the file was replaced: its size and time of change."""
+        """Another one if the file was replaced: its size and time of change, and its inode if it has one."""
 
 
 class InputFolder(Protocol):

@@ -27,7 +27,7 @@ class OpenLocalFile:
     @property
     def version(self) -> str:
         status = os.fstat(self.descriptor)
-        return f"{status.st_size}.{status.st_mtime_ns}"
+        return f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}"
 
 
 class LocalFolder:

@@ -14,6 +14,7 @@ An attempt that is superseded, a late message and a lost race are values, not er
 """
 
 import errno
+from collections.abc import Iterator
 from typing import Final
 
 
@@ -103,7 +104,15 @@ OUTAGE_ERRNOS: Final = frozenset(
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether `error` is a temporary failure, or was raised from such a failure.
+    """Whether `error` is a temporary failure, or was raised from such a failure."""
+    return any(
+        isinstance(cause, TargetAway) or (isinstance(cause, OSError) and cause.errno in OUTAGE_ERRNOS)
+        for cause in causes_of(error)
+    )
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """`error` and its causes.
 
     Only explicit causes (`raise … from`) are followed, except behind an `OSError` without a number, which HTTP clients
     raise for a refused connection.
@@ -112,8 +121,6 @@ def is_outage(error: BaseException) -> bool:
     cause: BaseException | None = error
     while cause is not None and id(cause) not in ids:
         ids.add(id(cause))
-        if isinstance(cause, TargetAway) or (isinstance(cause, OSError) and cause.errno in OUTAGE_ERRNOS):
-            return True
+        yield cause
         wraps = isinstance(cause, OSError) and cause.errno is None
         cause = cause.__cause__ or (cause.__context__ if wraps else None)
-    return False

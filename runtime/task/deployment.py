@@ -14,6 +14,7 @@ from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Message
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import SnapshotAnswer, SubtaskReport
+from runtime.core.snapshot.manifest import SET_ASIDE_TIMES
 from runtime.core.snapshot.row_numbers import RepeatedChannel, RepeatedRows, SplitCuts
 from runtime.core.subtask.credits import FlowControl
 from runtime.core.subtask.poll_policy import PollPolicy
@@ -22,7 +23,6 @@ from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_alignment import channel_drifts, meeting_edges, waiting_edges
 from runtime.dataflow.plan import CompiledJob, source_with_input
 from runtime.errors import OperatorFailure
-from runtime.operators.functions.set_aside import TIMES_STATE
 from runtime.ports import Clock, EncodesTexts, Operator, OperatorContext, SnapshotStore
 from runtime.state.backend import SubtaskState
 from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
@@ -119,7 +119,7 @@ class Deployment:
             self.compaction,
         )
         state.restore(restored)
-        state.discard(TIMES_STATE)  # a step that sets rows aside declares it
+        state.discard(SET_ASIDE_TIMES)  # a step that sets rows aside declares it
         return context
 
     def create_operator(self, subtask: SubtaskId) -> Operator:

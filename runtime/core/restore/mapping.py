@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from runtime.core.job.column_types import Compatibility, Rule, key_rule, value_rule
 from runtime.core.job.graph import JobGraph, Partitioning, Role
 from runtime.core.restore.declarations import Declarations, invalid_changes
-from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest import (
+    FORMAT_VERSION,
+    SET_ASIDE_TIMES,
+    FinishedState,
+    Manifest,
+    OperatorSnapshot,
+    SubtaskSnapshot,
+)
 from runtime.core.snapshot.manifest_codec import OTHER_FORMAT, other_format
 from runtime.errors import JobRejected
 
@@ -181,7 +188,8 @@ def has_state(operator: OperatorSnapshot) -> bool:
 
 
 def _has_subtask_state(snapshot: SubtaskSnapshot) -> bool:
-    state_maps = (snapshot.keyed, snapshot.broadcast, snapshot.lists, snapshot.unions)
+    lists = {name: values for name, values in snapshot.lists.items() if name != SET_ASIDE_TIMES}
+    state_maps = (snapshot.keyed, snapshot.broadcast, lists, snapshot.unions)
     return any(any(states.values()) for states in state_maps) or bool(snapshot.committables or snapshot.feedback)
 
 

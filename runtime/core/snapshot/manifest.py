@@ -14,6 +14,8 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.proofs import GroupProof
 
 FORMAT_VERSION: Final = 1
+#: List state of a step that sets rows aside: the times of the last minute. It is a limit; no row is lost without it.
+SET_ASIDE_TIMES: Final = "_set_aside_times"
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.errors import JobRejected
 from runtime.operators.functions.row_values import add_row_note, batch_of, rows_of
 from runtime.operators.functions.set_aside import SetAsideRows, concerns_row
 from runtime.ports import Collector, Operator, OperatorContext
@@ -116,15 +115,19 @@ class FlatMapRows(Operator):
         rows = [row for _, each in results for row in each]
         try:
             fitting = [batch_of(rows, self._schema)] if rows else []
-        except (JobRejected, TypeError):
+        except Exception:  # noqa: BLE001 - raised again below, for its row
             fitting = []
             for number, each in results:
                 try:
                     fitting.append(batch_of(each, self._schema))
-                except (JobRejected, TypeError) as error:
+                except Exception as error:
+                    if not concerns_row(error):
+                        raise
                     letters.add(batch.slice(number, 1), error)
-        if fitting and (result := pa.concat_batches(fitting)).num_rows:
-            out.emit(result)
+        if fitting:
+            result = pa.concat_batches(fitting)
+            for start in range(0, result.num_rows, MAX_ROWS_PER_BATCH):
+                out.emit(result.slice(start, MAX_ROWS_PER_BATCH))
         letters.flush(out)
 
 
@@ -146,10 +149,10 @@ class MapRows(FlatMapRows):
 
 
 def _values_of(batch: pa.RecordBatch) -> Iterable[dict[str, Any] | None]:
-    """The values of each row; None for all rows if Python lacks a value of some row."""
+    """The values of each row; None for all rows if some row has none in Python, as for text that is no UTF-8."""
     try:
         return rows_of(batch)
-    except OverflowError:
+    except Exception:  # noqa: BLE001 - raised again for its row
         return repeat(None, batch.num_rows)
 
 

@@ -6,6 +6,7 @@ and dead letters therefore belong to the same checkpoint: a restart neither lose
 No result of a row is emitted before the code has returned for it: a row passes as a whole, or is set aside as a whole.
 """
 
+import socket
 import traceback
 from base64 import b64decode, b64encode
 from collections import deque
@@ -16,7 +17,8 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from runtime.errors import DataRejected, EnvironmentFailure, is_outage
+from runtime.core.snapshot.manifest import SET_ASIDE_TIMES
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, causes_of, is_outage
 from runtime.operators.arguments import check_schema
 from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.functions.row_values import add_row_note, rows_of
@@ -32,18 +34,20 @@ DEAD_LETTER: Final = pa.schema([
 ])  # fmt: skip
 DEAD_LETTERS: Final = OutputTag("dead_letters", DEAD_LETTER)
 SET_ASIDE_COUNTER: Final = "set_aside."  #: prefix of a counter per type of error
-TIMES_STATE: Final = "_set_aside_times"  #: list state; a version without the policy drops it
 
 MAX_MESSAGE, MAX_TRACEBACK, MAX_ROW = 1_000, 4_000, 10_000  #: characters
 _FRAMES: Final = 5  #: of the traceback: those next to the error
 _MAX_ERROR_TYPES: Final = 20  #: with a counter of their own
 _OTHER_ERRORS: Final = "other errors"
 _MINUTE_MS: Final = 60_000
+_LARGE_STREAM: Final = 16_384  #: bytes; a longer one of a row is made again without the values of other rows
+#: Errors of the environment beside those of `is_outage`. A cause of this kind counts, too.
+_NOT_OF_ROW: Final = (MemoryError, EnvironmentFailure, TimeoutError, socket.gaierror)
 
 
 def concerns_row(error: Exception) -> bool:
     """Whether an error may be due to the row. An outage or a lack of memory fails the job, as without a policy."""
-    return not isinstance(error, MemoryError | EnvironmentFailure) and not is_outage(error)
+    return not is_outage(error) and not any(isinstance(cause, _NOT_OF_ROW) for cause in causes_of(error))
 
 
 class SetAsideRows:
@@ -63,7 +67,7 @@ class SetAsideRows:
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        self._state = context.state.list_state(TIMES_STATE)
+        self._state = context.state.list_state(SET_ASIDE_TIMES)
         self._times.extend(sorted(self._state.get()))
 
     def snapshot(self) -> None:
@@ -79,7 +83,7 @@ class SetAsideRows:
         now_ms = self._context.now_ms()
         if len(self._times) == self._limit and now_ms - self._times[0] < _MINUTE_MS:
             error.add_note(f"{self._limit} rows were set aside within a minute, the limit max_per_minute of on_error")
-            add_row_note(error, next(rows_of(row, far_times=True)))
+            add_row_note(error, _values_of(row))
             raise error
         self._times.append(now_ms)
         self._letters.append(_letter(self._context.uid, now_ms, row, error))
@@ -103,6 +107,8 @@ class Bisect(Operator):
 
     A batch that raises an error is halved until the rows at fault are alone. Output of a batch that raised is dropped
     before its halves run, so no row is emitted twice.
+
+    JobRejected, as for an unknown column, concerns all rows and fails the job.
     """
 
     def __init__(self, operator: Operator, letters: SetAsideRows) -> None:
@@ -124,6 +130,8 @@ class Bisect(Operator):
         try:
             self.operator.process(input, batch, output)
             return output.batches
+        except JobRejected:
+            raise
         except Exception as error:
             if not batch.num_rows or not concerns_row(error):
                 raise
@@ -159,7 +167,10 @@ def dead_letter_rows(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordB
     def rows(letters: pa.RecordBatch) -> pa.RecordBatch:
         parts = []
         for operator, text in zip(letters.column("operator"), letters.column("arrow"), strict=True):
-            part = pa.ipc.open_stream(b64decode(text.as_py())).read_all()
+            try:
+                part = pa.ipc.open_stream(b64decode(text.as_py(), validate=True)).read_all()
+            except (TypeError, ValueError, OSError, pa.ArrowException) as error:
+                raise DataRejected(f"a dead letter of {operator.as_py()!r} has no readable row: {error}") from error
             if list(columns.items()) != list((found := columns_of(part.schema)).items()):
                 difference = column_difference(columns, found)
                 raise DataRejected(f"a dead letter of {operator.as_py()!r} has other columns: {difference}")
@@ -184,11 +195,19 @@ def _letter(uid: str, now_ms: int, row: pa.RecordBatch, error: Exception) -> dic
 
 
 def _row_text(row: pa.RecordBatch) -> str:
-    (values,) = rows_of(row, far_times=True)
+    values = _values_of(row)
     try:
         return msgspec.json.encode(values, enc_hook=str).decode()
     except (TypeError, ValueError, OverflowError):  # an integer beyond 64 bits, a key that is no text
         return repr(values)
+
+
+def _values_of(row: pa.RecordBatch) -> Any:
+    """The values of the row; Arrow's text of it if it has none in Python."""
+    try:
+        return next(rows_of(row, far_times=True))
+    except Exception:  # noqa: BLE001 - text that is no UTF-8, an unknown time zone
+        return str(row)
 
 
 def _text(text: str, limit: int, *, from_end: bool = False) -> str:
@@ -199,8 +218,30 @@ def _text(text: str, limit: int, *, from_end: bool = False) -> str:
 
 
 def _stream_of(row: pa.RecordBatch) -> bytes:
+    stream = _ipc_stream(row)
+    if len(stream) <= _LARGE_STREAM:
+        return stream
+    return _ipc_stream(pa.RecordBatch.from_arrays([_alone(column) for column in row.columns], schema=row.schema))
+
+
+def _ipc_stream(row: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, row.schema) as writer:
         writer.write_batch(row)
     stream: bytes = sink.getvalue().to_pybytes()
     return stream
+
+
+def _alone(column: pa.Array) -> pa.Array:
+    """A column of one row without the values of other rows: a slice holds a whole dictionary, and all text of views."""
+    if pa.types.is_dictionary(column.type):
+        index, words = column.indices[0].as_py(), column.dictionary
+        word = pa.nulls(0, words.type) if index is None else _alone(words.slice(index, 1))
+        place = pa.array([None if index is None else 0], column.type.index_type)
+        return pa.DictionaryArray.from_arrays(place, word, ordered=column.type.ordered)
+    if column.null_count:
+        return pa.nulls(1, column.type)
+    try:
+        return pa.array([column[0]], column.type)
+    except Exception:  # noqa: BLE001 - a type that Arrow does not make from scalars, such as run-end encoded
+        return column

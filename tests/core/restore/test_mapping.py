@@ -15,7 +15,7 @@ from runtime.core.restore.mapping import (
     check_restorable,
     mapping_report,
 )
-from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FORMAT_VERSION, SET_ASIDE_TIMES, Manifest, SubtaskSnapshot
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
 
@@ -48,6 +48,13 @@ def test_each_operator_has_a_fate_and_a_reason() -> None:
     }
     assert all(mapping.reason for mapping in mapped(savepoint).values())
     assert not mapping_report(savepoint, RestoreTarget.of(chain()), "job").all_problems
+
+
+def test_a_step_with_nothing_but_times_of_rows_set_aside_may_be_dropped() -> None:
+    times, rows = ({name: (1,)} for name in (SET_ASIDE_TIMES, "rows"))
+    for lists, is_refused in ((times, False), (times | rows, True)):
+        savepoint = manifest({"gone": [SubtaskSnapshot(lists=lists)]})
+        assert bool(mapping_report(savepoint, RestoreTarget.of(chain()), "job").all_problems) is is_refused
 
 
 def test_parallelism_is_told_before_and_after() -> None:

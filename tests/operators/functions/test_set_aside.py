@@ -1,30 +1,33 @@
 """Rows that are set aside: by functions over rows, by functions over batches, and by expressions."""
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
+from urllib.error import URLError
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from runtime.errors import DataRejected, EnvironmentFailure
+from runtime.core.snapshot.manifest import SET_ASIDE_TIMES
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.expressions import Filter
 from runtime.operators.functions.batch import MAX_ROWS_PER_BATCH, FlatMapRows, MapBatches, MapRows
 from runtime.operators.functions.set_aside import (
+    DEAD_LETTER,
     DEAD_LETTERS,
     MAX_MESSAGE,
     MAX_ROW,
     SET_ASIDE_COUNTER,
-    TIMES_STATE,
     Bisect,
     SetAsideRows,
     dead_letter_rows,
 )
 from runtime.ports import Operator
 from tests.manual_clock import ManualClock
-from tests.operators.harness import UID, Harness
+from tests.operators.harness import UID, Collected, Harness
 
 NUMBERS = pa.schema([("n", pa.int64())])
 BATCH = pa.record_batch({"n": list(range(10))})
@@ -70,7 +73,14 @@ def test_a_large_output_is_cut_between_two_rows_that_are_set_aside() -> None:
     passed = [row["n"] for row in harness.process(BATCH)]
     assert passed == [n for n in range(10) if n % 4 != 2 for _ in range(MAX_ROWS_PER_BATCH // 3)]
     assert len(harness.out.batches) > 1
+    assert max(batch.num_rows for batch in harness.out.batches) <= MAX_ROWS_PER_BATCH
     assert [row["n"] for row in rows_of_letters(harness)] == [2, 6]
+
+
+def test_many_rows_of_one_row_are_several_batches() -> None:
+    harness = Harness(FlatMapRows(lambda row: [row] * (2 * MAX_ROWS_PER_BATCH + 1), NUMBERS, SetAsideRows(100)))
+    harness.process(BATCH.slice(0, 1))
+    assert [batch.num_rows for batch in harness.out.batches] == [MAX_ROWS_PER_BATCH, MAX_ROWS_PER_BATCH, 1]
 
 
 def test_a_row_whose_result_does_not_fit_is_set_aside_alone() -> None:
@@ -78,6 +88,76 @@ def test_a_row_whose_result_does_not_fit_is_set_aside_alone() -> None:
     harness = Harness(MapRows(lambda row: results[row["n"]], NUMBERS, SetAsideRows(100)))
     assert harness.process(BATCH.slice(0, 7)) == [{"n": 1}, {"n": 2}, {"n": None}]
     assert sorted(row["n"] for row in rows_of_letters(harness)) == [1, 2, 3, 4]
+
+
+def test_a_result_that_raises_while_it_is_read_is_set_aside_and_an_outage_is_not() -> None:
+    class Lazy(dict[str, Any]):
+        def __init__(self, error: Exception) -> None:
+            super().__init__(n=1)
+            self._error = error
+
+        def __getitem__(self, key: str) -> Any:
+            raise self._error
+
+    harness = Harness(MapRows(lambda row: Lazy(RuntimeError("lazy")), NUMBERS, SetAsideRows(100)))
+    assert harness.process(BATCH.slice(3, 1)) == []
+    assert [row["n"] for row in rows_of_letters(harness)] == [3]
+    away = Harness(MapRows(lambda row: Lazy(EnvironmentFailure("away")), NUMBERS, SetAsideRows(100)))
+    with pytest.raises(EnvironmentFailure):
+        away.process(BATCH.slice(3, 1))
+
+
+def broken_text() -> pa.Array:
+    buffers = [None, pa.array([0, 1, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xff\xfe")]
+    return pa.Array.from_buffers(pa.string(), 2, buffers)
+
+
+@pytest.mark.parametrize(
+    "column", [broken_text(), pa.array([1, 2], pa.timestamp("us", "Nowhere/Town"))], ids=["no UTF-8", "unknown zone"]
+)
+def test_a_row_without_values_in_python_is_a_dead_letter_with_its_bytes(column: pa.Array) -> None:
+    batch = pa.record_batch({"value": column})
+
+    def fail(rows: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("always")
+
+    by_batch = Harness(Bisect(MapBatches(fail), SetAsideRows(100)))
+    by_row = Harness(MapRows(lambda row: row, batch.schema, SetAsideRows(100)))
+    for harness, at_fault in ((by_batch, batch), (by_row, batch.slice(1 if column.type == pa.string() else 0))):
+        harness.process(batch)
+        found = pa.Table.from_batches([dead_letter_rows(batch.schema)(each) for _, each in harness.out.side])
+        assert found.combine_chunks().column("value").chunk(0).equals(at_fault.column("value"))
+        assert all("value" in letter["row"] for letter in letters(harness))
+    limited = Harness(Bisect(MapBatches(fail), SetAsideRows(1)))
+    with pytest.raises(ValueError, match="always"):
+        limited.process(batch)
+
+
+WORDS = pa.array([f"a word of some length, number {number}" for number in range(5_000)])
+TIMES = pa.array(range(5_000), pa.timestamp("us"))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        WORDS.dictionary_encode(),
+        TIMES.dictionary_encode(),
+        WORDS.cast(pa.string_view()),
+        pa.array([[word] for word in WORDS.to_pylist()], pa.list_(pa.string_view())),
+        pa.StructArray.from_arrays([WORDS.dictionary_encode(), TIMES], ["word", "time"]),
+        pa.DictionaryArray.from_arrays(pa.array([None] * 5_000, pa.int32()), WORDS),
+    ],
+    ids=lambda column: str(column.type)[:20],
+)
+def test_a_dead_letter_has_no_values_of_other_rows(column: pa.Array) -> None:
+    rows = SetAsideRows(100)
+    rows.open(Harness(MapRows(dict, NUMBERS)).context)
+    rows.add((batch := pa.record_batch({"value": column})).slice(4_000, 1), ValueError("no"))
+    out = Collected()
+    rows.flush(out)
+    ((_, letter),) = out.side
+    assert len(letter.column("arrow")[0].as_py()) < 2_000
+    assert dead_letter_rows(batch.schema)(letter).to_pylist() == batch.slice(4_000, 1).to_pylist()
 
 
 def test_a_time_that_python_lacks_costs_its_row_only() -> None:
@@ -126,7 +206,31 @@ def test_an_expression_sets_the_rows_aside_for_which_it_has_no_value() -> None:
     assert [row["n"] for row in rows_of_letters(harness)] == [5]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), EnvironmentFailure("away"), ConnectionRefusedError(111, "refused")])
+def test_a_plan_mistake_fails_the_job_and_makes_no_dead_letter() -> None:
+    harness = Harness(Bisect(Filter(pc.field("nope") > 0), SetAsideRows(100)))
+    with pytest.raises(JobRejected, match="nope"):
+        harness.process(BATCH)
+    assert letters(harness) == []
+
+
+def unknown_host() -> Exception:
+    error = URLError("unknown host")
+    error.__cause__ = socket.gaierror(-2, "unknown host")
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        EnvironmentFailure("away"),
+        ConnectionRefusedError(111, "refused"),
+        TimeoutError("too late"),
+        socket.gaierror(-2, "unknown host"),
+        unknown_host(),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("by_row", [True, False])
 def test_an_error_that_is_not_due_to_the_row_fails_the_job(error: Exception, by_row: bool) -> None:
     def fail(_: Any) -> Any:
@@ -161,7 +265,7 @@ def test_the_rows_of_the_last_minute_count_after_a_restore() -> None:
     harness.process(BATCH.slice(1, 3))
     harness.operator.snapshot(1)
     times = harness.state.capture(full=True).lists
-    assert len(times[TIMES_STATE]) == 4
+    assert len(times[SET_ASIDE_TIMES]) == 4
     restored = Harness(Bisect(MapBatches(fail_at(*range(10))), SetAsideRows(4)), clock=clock, lists=times)
     with pytest.raises(ValueError, match="4"):
         restored.process(BATCH.slice(4, 1))
@@ -171,7 +275,7 @@ def test_the_rows_of_the_last_minute_count_after_a_restore() -> None:
         restored.process(BATCH.slice(6, 1))
     clock.advance(60_000)
     restored.operator.snapshot(2)
-    assert not restored.state.capture(full=True).lists[TIMES_STATE]
+    assert not restored.state.capture(full=True).lists[SET_ASIDE_TIMES]
 
 
 def test_a_dead_letter_holds_any_row_and_any_error_and_is_bounded_but_for_the_row() -> None:
@@ -214,3 +318,13 @@ def test_dead_letters_of_other_columns_are_refused_by_name() -> None:
     with pytest.raises(DataRejected, match=r"dead letter of 'op' has other columns: 'm' is missing; 'n' is new"):
         dead_letter_rows(pa.schema([("m", pa.int64())]))(batch)
     assert dead_letter_rows(NUMBERS)(batch.slice(0, 0)).num_rows == 0
+
+
+@pytest.mark.parametrize("damage", [None, "no base64!", "QUJD", lambda text: text[: len(text) // 8 * 4]])
+def test_a_dead_letter_without_its_row_is_refused_by_name(damage: Any) -> None:
+    harness = Harness(MapRows(lambda row: {}[row["n"]], NUMBERS, SetAsideRows(100)))
+    harness.process(BATCH.slice(0, 1))
+    (letter,) = letters(harness)
+    letter["arrow"] = damage(letter["arrow"]) if callable(damage) else damage
+    with pytest.raises(DataRejected, match="a dead letter of 'op' has no readable row"):
+        dead_letter_rows(NUMBERS)(pa.RecordBatch.from_pylist([letter], DEAD_LETTER))

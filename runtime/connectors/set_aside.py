@@ -21,8 +21,8 @@ class SetAside:
 
     Args:
         path: folder of the dead letters; steps and jobs may share it.
-        max_per_minute: dead letters of a subtask within a minute. One more fails the job, as without a policy: code
-            that is broken would set all rows aside.
+        max_per_minute: dead letters of a subtask within a minute, 100,000 at most. One more fails the job, as without
+            a policy: code that is broken would set all rows aside.
     """
 
     path: str

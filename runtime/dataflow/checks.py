@@ -1,7 +1,7 @@
 """Checks of a step that is being added. Each error names the step."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +15,8 @@ from runtime.ports import ErrorPolicy, Operator
 from runtime.state.encodings import nullable_schema, schema_without_views
 
 T = TypeVar("T")
+
+MAX_PER_MINUTE: Final = 100_000  #: dead letters of a subtask; the time of each is in every checkpoint
 
 
 def validate_factory(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
@@ -64,8 +66,9 @@ def check_policy(uid: str, policy: object) -> ErrorPolicy:
     if isinstance(policy, type) or not isinstance(policy, ErrorPolicy):
         raise argument_error(uid, "on_error", f"must be None or weir.SetAside(folder), not {policy!r}")
     limit = policy.max_per_minute
-    if type(limit) is not int or limit < 1:
-        raise argument_error(uid, "on_error", f"needs max_per_minute as a whole number, at least 1, not {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= MAX_PER_MINUTE:
+        detail = f"needs max_per_minute as a whole number, at least 1 and at most {MAX_PER_MINUTE:,}, not {limit!r}"
+        raise argument_error(uid, "on_error", detail)
     return policy
 
 

@@ -260,18 +260,18 @@ class DataflowPlan:
 
         A bounded source may replay dead letters: its files are listed before the job adds others.
         """
-        read = {
-            os.path.normpath(path): step
+        used = [
+            (os.path.normpath(path), step.uid, step.bounded and argument == "path")
             for step in self.steps
             if step.role is Role.SOURCE and isinstance(step.code, UsesFolders)
-            for path in step.code.folders().values()
-        }
+            for argument, path in step.code.folders().items()
+        ]
         for uid, sink in self.sinks.items():
             for path in sink.folders().values() if isinstance(sink, UsesFolders) else ():
-                source = read.get(os.path.normpath(path))
-                if source is not None and not (source.bounded and isinstance(sink, HoldsDeadLetters)):
-                    detail = f"it would write into {path}, which the source {source.uid!r} reads: choose another folder"
-                    raise JobRejected("same-folder", uid, detail)
+                for folder, source, may_replay in used:
+                    if folder == os.path.normpath(path) and not (may_replay and isinstance(sink, HoldsDeadLetters)):
+                        detail = f"it would write into {path}, which the source {source!r} uses: choose another folder"
+                        raise JobRejected("same-folder", uid, detail)
 
     def _upstream_of(self, uid: OperatorId) -> set[OperatorId]:
         """The operators upstream of `uid`, and `uid`."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import weir
+from runtime.core.job.graph import JobGraph
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers
 
@@ -294,7 +296,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no limit": (
         lambda: stream().map("step", dict, SCHEMA, on_error=weir.SetAside("/letters", max_per_minute=0)),
-        "on_error needs max_per_minute.*at least 1, not 0",
+        "on_error needs max_per_minute.*at least 1 and at most 100,000, not 0",
+    ),
+    "no limit in effect": (
+        lambda: stream().map("step", dict, SCHEMA, on_error=weir.SetAside("/letters", max_per_minute=10**30)),
+        "on_error needs max_per_minute.*at most 100,000",
     ),
     "batches that cannot run again": (
         lambda: stream().map_batches("step", len, on_error=weir.SetAside("/letters")),
@@ -336,19 +342,26 @@ def test_a_step_that_cannot_set_rows_aside_has_no_policy(step: Callable[..., Any
 
 
 def test_only_a_bounded_source_may_read_the_dead_letters_of_its_job() -> None:
-    for bounded in (True, False):
-        flow = weir.Dataflow("replay")
-        source = weir.DirectorySource("/letters", weir.JsonLinesFormat(SCHEMA), bounded=bounded)
-        policy = weir.SetAside("/letters")
-        flow.source("again", source).map("step", dict, SCHEMA, on_error=policy).sink("out", weir.DiscardSink())
-        if bounded:
-            graph = flow.compile(1).graph
-            assert {each.uid: each.dead_letters for each in graph.operators if each.dead_letters} == {
-                "step.dead_letters": "/letters"
-            }
-        else:
-            with pytest.raises(weir.JobRejected, match="the source 'again' reads"):
-                flow.compile(1)
+    once = weir.DirectorySource("/letters", weir.JsonLinesFormat(SCHEMA), bounded=True)
+    watched, other = replace(once, bounded=False), replace(once, path="/in")
+
+    def compiled(*sources: weir.DirectorySource) -> JobGraph:
+        flow, policy = weir.Dataflow("replay"), weir.SetAside("/letters")
+        first, *others = (flow.source(f"source_{number}", source) for number, source in enumerate(sources))
+        rows = first.union("all", *others) if others else first
+        rows.map("step", dict, SCHEMA, on_error=policy).sink("out", weir.DiscardSink())
+        return flow.compile(1).graph
+
+    letters = {each.uid: each.dead_letters for each in compiled(once).operators if each.dead_letters}
+    assert letters == {"step.dead_letters": "/letters"}
+    for sources, at_fault in (
+        ([watched], 0),
+        ([watched, once], 0),
+        ([once, watched], 1),
+        ([replace(other, on_malformed="dead_letter", dead_letter_path="/letters")], 0),
+    ):
+        with pytest.raises(weir.JobRejected, match=f"the source 'source_{at_fault}' uses"):
+            compiled(*sources)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -370,7 +383,7 @@ def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path:
 def test_a_job_that_would_read_its_own_output_is_refused(tmp_path: Path) -> None:
     flow = weir.Dataflow("mistakes")
     flow.source("files", files(str(tmp_path))).sink("step", weir.ParquetSink(f"{tmp_path}/."))
-    with pytest.raises(weir.JobRejected, match=r"step: .*the source 'files' reads") as error:
+    with pytest.raises(weir.JobRejected, match=r"step: .*the source 'files' uses") as error:
         flow.compile(1)
     assert error.value.code == "same-folder"
 

@@ -4,13 +4,14 @@ The files are JSON lines below a data root. A file belongs to the job by its nam
 so jobs may share a folder. A request reads a bounded part of the newest files.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -22,17 +23,19 @@ from runtime.access.data_roots import CheckedFolder, DataRoots
 from runtime.errors import JobRejected
 
 MAX_LETTERS: Final = 200  #: in an answer of REST
-MAX_BYTES: Final = 8 << 20  #: of files that a request reads
+MAX_BYTES: Final = 8 << 20  #: of dead letters that a request reads
+MAX_FILES: Final = 1_000  #: that a request opens
+_MAX_TRIES: Final = 4  #: at files of which no line ends within the bytes that are left
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that was set aside. `row`: as JSON, cut where it is long."""
+    """A row that was set aside. `row`: as JSON, cut where it is long. A line without time zone in `at` is another's."""
 
     operator: str
     error: str
     message: str
     traceback: str
-    at: datetime
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
     row: str
 
 
@@ -54,8 +57,8 @@ class DeadLetters:
         folders: those of the version of the latest run; none: no step of it sets rows aside.
         counts: by operator and error, of all letters that were read.
         total: number of letters that were read and chosen.
-        is_cut: there are older ones, which were not read.
-        fault: why a folder could not be read.
+        is_cut: there are others, older or larger than a request reads.
+        fault: why a folder or a file could not be read.
     """
 
     folders: tuple[str, ...] = ()
@@ -97,7 +100,7 @@ def _read(
     roots: DataRoots, job: int, folders: tuple[str, ...], operator: str, error: str, offset: int, limit: int
 ) -> DeadLetters:
     files: list[tuple[float, str, CheckedFolder]] = []  #: time, name, folder
-    fault, is_cut = "", False
+    fault = ""
     for path in folders:
         folder = CheckedFolder.of("dead_letters", path, roots)
         try:
@@ -108,14 +111,21 @@ def _read(
         except (OSError, JobRejected) as problem:
             fault = f"The console's host cannot read {path}: {problem}"
     files.sort(key=lambda each: each[:2], reverse=True)
-    budget, letters = MAX_BYTES, list[DeadLetter]()
-    for _, name, folder in files:
-        data, is_whole = _end_of(folder, name, budget)
+    is_cut = len(files) > MAX_FILES
+    budget, tries, letters = MAX_BYTES, _MAX_TRIES, list[DeadLetter]()
+    for _, name, folder in files[:MAX_FILES]:
+        try:
+            data, is_whole = _end_of(folder, name, budget)
+        except OSError as problem:
+            fault = f"The console's host cannot read {folder.path / name}: {problem}"
+            continue
         budget -= len(data)
         letters += list(_letters_in(data))[::-1]
-        if not is_whole:
-            is_cut = True
-            break
+        if not is_whole:  # older files have shorter dead letters, if not even one was read
+            is_cut, tries = True, tries - 1
+            if data or not tries:
+                break
+    letters.sort(key=lambda each: each.at, reverse=True)
     kinds: dict[tuple[str, str], list[datetime]] = {}
     for each in letters:
         kinds.setdefault((each.operator, each.error), []).append(each.at)
@@ -133,12 +143,13 @@ def _read(
 
 def _file_times(folder: Path, prefix: str) -> list[tuple[str, float]]:
     """The names and times of the files of a job."""
+    times = []
     with os.scandir(folder) as entries:
-        return [
-            (each.name, each.stat(follow_symlinks=False).st_mtime)
-            for each in entries
-            if each.name.startswith(prefix) and each.name.endswith(".jsonl") and each.is_file(follow_symlinks=False)
-        ]
+        for each in entries:
+            if each.name.startswith(prefix) and each.name.endswith(".jsonl") and each.is_file(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):  # it was moved meanwhile
+                    times.append((each.name, each.stat(follow_symlinks=False).st_mtime))
+    return times
 
 
 def _end_of(folder: CheckedFolder, name: str, limit: int) -> tuple[bytes, bool]:

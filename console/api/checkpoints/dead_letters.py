@@ -11,7 +11,7 @@ from console.api.base import ScopedView
 from console.api.json_schemas import integer_from
 from console.api.parsing import number_between
 from console.api.serializers.base import Problem
-from console.pages.dead_letters import MAX_BYTES, MAX_LETTERS, dead_letters
+from console.pages.dead_letters import MAX_BYTES, MAX_FILES, MAX_LETTERS, dead_letters
 
 DEFAULT_LETTERS: Final = 50
 MAX_OFFSET: Final = 1_000_000
@@ -39,9 +39,9 @@ class DeadLettersSerializer(serializers.Serializer[Any]):
     letters = DeadLetterSerializer(many=True, help_text="Newest first.")
     total = serializers.IntegerField(help_text="Number of dead letters that were read and match the filter.")
     is_cut = serializers.BooleanField(
-        help_text=f"Older dead letters were not read: a request reads the newest {MAX_BYTES >> 20} MiB of files."
+        help_text=f"Others were not read: a request reads the newest {MAX_BYTES >> 20} MiB of {MAX_FILES:,} files."
     )
-    fault = serializers.CharField(allow_blank=True, help_text="Why a folder cannot be read.")
+    fault = serializers.CharField(allow_blank=True, help_text="Why a folder or a file cannot be read.")
 
 
 class JobDeadLetters(ScopedView):

@@ -1,6 +1,10 @@
 """The dead letters of a job on its page and over REST, from files that a job of the runtime has written."""
 
+import ctypes
+import json
 import re
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ from rest_framework.test import APIClient
 import weir
 from console.jobs.models import Job
 from console.pages import dead_letters as letters_of_job
+from runtime.access.data_roots import DataRoots
 from runtime.operators.functions.set_aside import SET_ASIDE_COUNTER
 from tests.console.ui import rows
 from tests.jobs.numbers import SCHEMA, Numbers
@@ -112,6 +117,75 @@ def test_a_request_reads_the_newest_bytes_only(job: Job, api: APIClient, monkeyp
     assert 0 < found["total"] < 10
     assert found["is_cut"]
     assert "44" in found["letters"][0]["row"], "the newest one is the last of the file"
+
+
+def test_a_file_that_is_moved_during_a_listing_leaves_the_others(tmp_path: Path) -> None:
+    (tmp_path / "part-1-1-x-0-1-1~1.jsonl").write_text("")
+    moves = threading.Event()
+
+    def move() -> None:
+        number = 0
+        while not moves.is_set():
+            other, number = tmp_path / f"part-1-9-x-{number % 50}-1-1~1.jsonl", number + 1
+            other.write_text("")
+            other.rename(tmp_path / f"moved-{number % 50}")
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        times = [len(letters_of_job._file_times(tmp_path, "part-1-")) for _ in range(2_000)]
+    finally:
+        moves.set()
+        thread.join()
+    assert min(times) == 1
+    assert max(times) > 1, "files were moved during the listings"
+
+
+def test_a_file_that_cannot_be_read_leaves_the_others_and_is_named() -> None:
+    results: list[letters_of_job.DeadLetters] = []
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for number, mode in ((1, 0o644), (2, 0)):
+            file = Path(folder, f"part-1-{number}-x-0-1-1~1.jsonl")
+            file.write_text(letter("2020-01-01T00:00:00Z") + "\n")
+            file.chmod(mode)
+
+        def read() -> None:
+            ctypes.CDLL(None).setfsuid(65_534)  # of this thread: root may read every file
+            results.append(letters_of_job._read(DataRoots(), 1, (folder,), "", "", 0, 10))
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    (found,) = results
+    assert found.total == 1
+    assert "part-1-2-x-0-1-1~1.jsonl: [Errno 13]" in found.fault
+
+
+def letter(at: str, row: str = "{}") -> str:
+    return json.dumps({
+        "operator": "price", "error": "KeyError", "message": "", "traceback": "", "at": at, "row": "", "arrow": row,
+    })  # fmt: skip
+
+
+def test_letters_are_sorted_by_time_and_large_or_foreign_ones_leave_the_others(
+    job: Job, api: APIClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = f"/api/v1/jobs/{job.pk}/dead-letters/", tmp_path / "letters"
+    monkeypatch.setattr(letters_of_job, "MAX_BYTES", 100_000)
+    early, late = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+    lines = [letter(late), letter(early), letter("2030-01-01T00:00:00")]
+    (folder / f"part-{job.pk}-7-x-0-1-1~1.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / f"part-{job.pk}-8-x-0-1-1~1.jsonl").write_text(letter(late, "x" * 200_000) + "\n")
+    found = api.get(path).json()
+    times = [each["at"] for each in found["letters"]]
+    assert len(times) == 12
+    assert (times[0], times[-1]) == (late, early)
+    assert times == sorted(times, reverse=True)
+    assert found["is_cut"]
+    monkeypatch.setattr(letters_of_job, "MAX_FILES", 2)
+    found = api.get(path).json()
+    assert (found["total"], found["is_cut"]) == (2, True)
 
 
 def test_a_job_that_sets_no_rows_aside_has_an_empty_page(browser: Client, api: APIClient) -> None:

@@ -85,9 +85,7 @@ class StepColumns:
         """The output schema of an operator, as declared or by its inputs; None: known from its rows only."""
         if uid in self._job.sinks:  # it forwards its input
             return self._input_schema(uid)
-        operator = self._job.operators[uid]()
-        if isinstance(operator, Bisect):
-            operator = operator.operator
+        operator = _without_policy(self._job.operators[uid]())
         if isinstance(operator, Union):  # the columns of some inputs may not be declared
             inputs = (each.spec for each in self._edges(uid).values())
             return common_columns(uid, [(each.source, self.schema_of(each.source, each.output)) for each in inputs])
@@ -196,8 +194,7 @@ class StepColumns:
                     subtask.process(batch, number)
         subtask.finish()
         subtask.close()
-        if isinstance(operator, Bisect):
-            operator = operator.operator
+        operator = _without_policy(operator)
         if isinstance(operator, MapBatches) and rows and not collector.batches.get(""):
             return {**collector.batches, "": [operator.empty_result(rows[0].schema)]}
         return collector.batches
@@ -210,6 +207,11 @@ class StepColumns:
     def _input_schema(self, uid: OperatorId, input: int = 0) -> pa.Schema:
         spec = self._edges(uid)[input].spec
         return self.schema_of(spec.source, spec.output)
+
+
+def _without_policy(operator: Operator) -> Operator:
+    """The operator of the author, without its policy for rows that raise."""
+    return operator.operator if isinstance(operator, Bisect) else operator
 
 
 def _copy(uid: OperatorId, make: Callable[[], Operator]) -> Callable[[], Operator]:

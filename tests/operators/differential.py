@@ -182,6 +182,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 LEFT_OUT: Final = {
     "runtime.operators.functions.async_map": "rows come in the order of answers; tests/jobs/test_held_rows.py",
     "runtime.operators.functions.process": "lists are in the manifest; tests/jobs/test_subtask_state.py",
+    "runtime.operators.functions.set_aside": "times are in the manifest; tests/operators/functions/test_set_aside.py",
     function.__name__: "rules of a broadcast function; tests/jobs/test_subtask_state.py",
 }
 

@@ -6,7 +6,7 @@ The graph holds no user code. The dataflow keeps user code beside the graph, by 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -103,6 +103,10 @@ class JobGraph:
         _check_loops(self)
         object.__setattr__(self, "operators", _topological_order(self))
         _check_build_sides(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields. Another thread may add properties to `__dict__` while the graph is pickled."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def by_uid(self) -> Mapping[OperatorId, OperatorSpec]:

@@ -1,6 +1,9 @@
 """Graphs: what is refused, and how they unfold."""
 
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -144,6 +147,20 @@ def test_the_console_gets_the_graph_as_json() -> None:
 
 
 # ---------------------------------------------------------------- loops
+
+
+def test_a_graph_that_another_thread_reads_is_pickled_whole() -> None:
+    """A launcher pickles the job on its own thread, while the job master asks the graph for subtasks and channels."""
+
+    class Name(str):
+        def __reduce__(self) -> tuple[Any, ...]:
+            assert graph.subtasks  # as another thread would, at this moment
+            return str, (str(self),)
+
+    graph = JobGraph((source("numbers"), sink("out")), (edge("numbers", "out"),))
+    named = replace(graph.operators[0], name=Name("Numbers"))
+    graph = replace(graph, operators=(named, graph.operators[1]))
+    assert pickle.loads(pickle.dumps(graph)) == graph
 
 
 def test_a_loop_is_closed_by_feedback_edges_and_the_order_goes_by_the_others() -> None:

@@ -334,13 +334,6 @@ def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
     assert "step" in text or mistake in ("keys in a list", "same uid"), "the operator is named"
 
 
-@pytest.mark.parametrize("step", [weir.Stream.process, weir.KeyedStream.process, weir.Stream.async_map])
-def test_a_step_that_cannot_set_rows_aside_has_no_policy(step: Callable[..., Any]) -> None:
-    """A function with state may have changed it before it raised."""
-    with pytest.raises(TypeError, match="on_error"):
-        step(stream(), "step", Plain, SCHEMA, on_error=weir.SetAside("/letters"))
-
-
 def test_only_a_bounded_source_may_read_the_dead_letters_of_its_job() -> None:
     once = weir.DirectorySource("/letters", weir.JsonLinesFormat(SCHEMA), bounded=True)
     watched, other = replace(once, bounded=False), replace(once, path="/in")

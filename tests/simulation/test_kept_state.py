@@ -1,22 +1,21 @@
 """Subtasks that keep their state while their inputs restart: exact, and planted bugs show."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import pytest
 
 from runtime.core.attempt import failover_regions
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.snapshot.row_numbers import ProcessedRows, RepeatedRows, RowNumbers, SplitCuts
 from runtime.ports import NumberedRows
 from runtime.simulation import simulation
 from runtime.simulation.cluster import SimulatedTask
 from runtime.simulation.model import ModelReader
-from runtime.simulation.simulation import SeedViolation, Simulation, SimulationPlan, simulate
+from runtime.simulation.simulation import simulate
 from runtime.task.task import Task
-from tests.simulation.test_kept_slots import ENDS, FAULTS
+from tests.simulation.planted_bugs import Plant, find
+from tests.simulation.test_kept_slots import ENDS, failing
 
-SEEDS_MAX = 25
 LOSSES = {"crash_slot": 0.001, "lose_message": 0.02}  #: lost slots run on for a while
 
 
@@ -26,15 +25,9 @@ def numbered_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "NUMBERED", 1.0)
 
 
-def run(seed: int, has_losses: bool = False) -> Simulation:
-    more = LOSSES if has_losses else ENDS if seed % 2 else {}
-    faults = FAULTS | more
-    return simulate(seed, SimulationPlan(faults=faults, restart=FixedDelay(attempts=100, delay_ms=20)))
-
-
 def test_jobs_are_exact_while_subtasks_keep_their_state() -> None:
     """S4-44, S4-45, S4-46: failure after failure, also before the first checkpoint of an attempt."""
-    worlds = [run(seed).world for seed in range(10)]
+    worlds = [simulate(seed, failing(**ENDS) if seed % 2 else failing()).world for seed in range(10)]
     assert sum(world.kept_subtasks for world in worlds) > 30
     assert sum(world.repeated_rows for world in worlds) > 100
 
@@ -97,7 +90,7 @@ def send_repeated_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 #: By planted bug, the seed at which the search begins.
-PLANTED: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+PLANTED: dict[Plant, int] = {
     number_anew_after_a_restore: 0,
     keep_receivers_of_rows_without_numbers: 12,
     deliver_messages_of_an_older_attempt: 39,
@@ -109,16 +102,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_the_simulator_finds_a_planted_bug(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_simulator_finds_a_planted_bug(plant: Plant) -> None:
     """S4-45, S4-46."""
-    plant(monkeypatch)
-    monkeypatch.setattr(simulation, "STEP_LIMIT", 14_000)  # some never end; the clean worlds of these seeds end before
-    with pytest.raises(SeedViolation):
-        _run_all(PLANTED[plant], has_losses=plant is deliver_messages_of_an_older_attempt)
-
-
-def _run_all(start: int, has_losses: bool) -> None:
-    for seed in range(start, start + SEEDS_MAX):
-        run(seed, has_losses)
+    faults = LOSSES if plant is deliver_messages_of_an_older_attempt else {}
+    find(plant, lambda: failing(**faults), PLANTED[plant])

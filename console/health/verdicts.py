@@ -50,7 +50,7 @@ def judge(runs: Sequence[Run], now: datetime) -> list[tuple[Run, RunFacts, Verdi
 
 def present_verdict(run: Run, now: datetime) -> Verdict:
     """The verdict on `run`, whose version and job with its health are loaded."""
-    return _valid(run, now) or _made_verdicts([run], now).get(run.pk) or _stored_verdict(run, _stored(run), now)
+    return _valid(run, now) or _new_verdicts([run], now).get(run.pk) or _stored_verdict(run, _stored(run), now)
 
 
 def verdict_with_facts(run: Run, now: datetime) -> tuple[Verdict, RunFacts]:
@@ -69,11 +69,11 @@ def listed_verdicts(listed: Sequence[tuple[Run | None, JobHealth | None]], now: 
     """
     void = [run.pk for run, stored in listed if run is not None and (stored is None or not _judges(stored, run))]
     runs = Run.objects.filter(pk__in=void[:MAX_MADE]).select_related("version", "job__health") if void else ()
-    made = _made_verdicts(list(runs), now)
-    return [made.get(run.pk if run else 0) or _stored_verdict(run, stored, now) for run, stored in listed]
+    verdicts = _new_verdicts(list(runs), now)
+    return [verdicts.get(run.pk if run else 0) or _stored_verdict(run, stored, now) for run, stored in listed]
 
 
-def _made_verdicts(runs: Sequence[Run], now: datetime) -> dict[int, Verdict]:
+def _new_verdicts(runs: Sequence[Run], now: datetime) -> dict[int, Verdict]:
     """Verdicts made now, by run. A run whose facts break a rule is logged, and stops no other."""
     if not runs:
         return {}
@@ -83,7 +83,7 @@ def _made_verdicts(runs: Sequence[Run], now: datetime) -> dict[int, Verdict]:
         if len(runs) == 1:
             log.exception("no verdict on a run", run=runs[0].pk)
             return {}
-        return {pk: verdict for run in runs for pk, verdict in _made_verdicts([run], now).items()}
+        return {pk: verdict for run in runs for pk, verdict in _new_verdicts([run], now).items()}
 
 
 def _stored_verdict(run: Run | None, stored: JobHealth | None, now: datetime) -> Verdict:

@@ -86,9 +86,11 @@ def dead_letters(
         return DeadLetters()
     roots = DataRoots.of_environment(stage_environment())
     arguments = (job.pk, folders, operator, error, offset, limit)
-    found = read_in_time(("dead letters", *arguments), partial(_read, roots, *arguments), "The folder of dead letters")
+    listing = read_in_time(
+        ("dead letters", *arguments), partial(_read, roots, *arguments), "The folder of dead letters"
+    )
     redact = LogSecrets.of(run).redact
-    return replace(found, letters=tuple(_without_secrets(letter, redact) for letter in found.letters))
+    return replace(listing, letters=tuple(_without_secrets(letter, redact) for letter in listing.letters))
 
 
 def _without_secrets(letter: DeadLetter, redact: Callable[[str], str]) -> DeadLetter:

@@ -23,18 +23,18 @@ def dead_letter_list(request: HttpRequest, pk: int) -> HttpResponse:
     operator, error = text(request.GET.get("operator")), text(request.GET.get("error"))
     offset = min(whole_number(request.GET.get("offset")) or 0, 10**6)
     try:
-        found = dead_letters(job, operator, error, offset, LETTERS_PER_PAGE)
+        listing = dead_letters(job, operator, error, offset, LETTERS_PER_PAGE)
     except Refused as refused:
-        found = DeadLetters(fault=refused.detail)
-    end = offset + len(found.letters)
+        listing = DeadLetters(fault=refused.detail)
+    end = offset + len(listing.letters)
     context = {
         "job": job,
-        "found": found,
+        "listing": listing,
         "operator": operator,
         "error": error,
         "first": offset + 1,
         "end": end,
         "newer": max(0, offset - LETTERS_PER_PAGE) if offset else None,
-        "older": end if end < found.total else None,
+        "older": end if end < listing.total else None,
     }
     return page(request, "jobs/dead_letters.html", context)

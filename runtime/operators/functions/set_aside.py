@@ -162,7 +162,7 @@ def dead_letter_rows(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordB
         schema: the columns of the rows. Dead letters of other columns raise DataRejected: filter by `operator` first.
     """
     check_schema("dead_letter_rows", schema)
-    columns = columns_of(schema)
+    expected = columns_of(schema)
 
     def rows(letters: pa.RecordBatch) -> pa.RecordBatch:
         parts = []
@@ -171,8 +171,9 @@ def dead_letter_rows(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordB
                 part = pa.ipc.open_stream(b64decode(text.as_py(), validate=True)).read_all()
             except (TypeError, ValueError, OSError, pa.ArrowException) as error:
                 raise DataRejected(f"a dead letter of {operator.as_py()!r} has no readable row: {error}") from error
-            if list(columns.items()) != list((found := columns_of(part.schema)).items()):
-                difference = column_difference(columns, found)
+            columns = columns_of(part.schema)
+            if list(expected.items()) != list(columns.items()):
+                difference = column_difference(expected, columns)
                 raise DataRejected(f"a dead letter of {operator.as_py()!r} has other columns: {difference}")
             parts.append(part.cast(nullable_schema(schema)))
         table = pa.concat_tables(parts).combine_chunks() if parts else nullable_schema(schema).empty_table()

@@ -89,8 +89,16 @@ class Feed(Shared):
         self.offered = self.totals
 
     def rows_read(self, token: int) -> list[int]:
-        """By split. A reader of an attempt that restored the end of its splits was never opened."""
-        return [self.read[token].get(split, total) for split, total in enumerate(self.totals)]
+        """By split, at the end of an attempt.
+
+        A reader that survived a restart in part has the token of an older attempt. So has one that reached the end of
+        its splits, if the attempt restored that end.
+        """
+        return [self._read_until(token, split) for split in range(SPLITS)]
+
+    def _read_until(self, token: int, split: int) -> int:
+        newest = max(attempt for attempt, counts in self.read.items() if attempt <= token and split in counts)
+        return self.read[newest][split]
 
 
 class FeedReader(weir.spi.SourceReader):

@@ -123,11 +123,13 @@ def _is_blocked(facts: RunFacts, operator: OperatorFacts) -> bool:
 
 def catch_up_speed(facts: RunFacts) -> float | None:
     """Seconds of event time per second that the slowest source advances; None without event time."""
-    if facts.watermark_s <= 0:
-        return None
     sources = [o for o in facts.operators.values() if o.role is Role.SOURCE and not o.finished]
-    advances = [s.advance_ms for o in sources for s in o.subtasks if s.watermark is not None and not s.idle]
-    return min(advances) / 1000 / facts.watermark_s if advances else None
+    return _slowest_advance(facts, [subtask for source in sources for subtask in source.subtasks])
+
+
+def _slowest_advance(facts: RunFacts, subtasks: Sequence[SubtaskFacts]) -> float | None:
+    advances = [s.advance_ms for s in subtasks if s.watermark is not None and not s.idle]
+    return min(advances) / 1000 / facts.watermark_s if advances and facts.watermark_s > 0 else None
 
 
 def backpressure(facts: RunFacts) -> Iterator[Finding]:
@@ -190,11 +192,15 @@ def _slot_loads(facts: RunFacts) -> dict[int, dict[str, float]]:
 
 
 def _slowness(facts: RunFacts) -> str:
-    """`event time advances 0.4 s per second`, or what a source reads of its usual records; "" if the job keeps up."""
-    speed = catch_up_speed(facts)
+    """`event time advances 0.4 s per second`, or what a source reads of its usual records; "" if the job keeps up.
+
+    A subtask without records is silent, which has its own rule, and its event time stands still for no load.
+    """
+    sources = _unbounded_sources(facts)
+    speed = _slowest_advance(facts, [s for source in sources for s in source.subtasks if s.records_per_s > 0])
     if speed is not None and speed < _KEEPS_UP:
         return f"event time advances {speed:.1f} s per second"
-    return next(filter(None, (_lost_records(facts, source) for source in _unbounded_sources(facts))), "")
+    return next(filter(None, (_lost_records(facts, source) for source in sources)), "")
 
 
 def falls_behind(facts: RunFacts) -> Iterator[Finding]:

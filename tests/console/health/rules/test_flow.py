@@ -151,6 +151,13 @@ def test_saturation_has_limits(busy: float, advance_ms: int, lit: bool, is_found
     assert (found("saturated", lit=rules, **starved(busy, advance_ms)) is not None) is is_found
 
 
+def test_a_silent_source_is_not_starved() -> None:
+    """Else a busy machine is named as the cause of event time that stands still for want of records."""
+    facts = starved(0.97, 70_000)
+    silent = operators(payments={"subtasks": (subtask(0, records_per_s=0.0, advance_ms=0.0),)})["payments"]
+    assert found("saturated", operators={**facts["operators"], "payments": silent}) is None  # type: ignore[dict-item]
+
+
 def test_a_source_that_is_busy_itself_saturates_nothing() -> None:
     assert found("saturated", **lagging(2, 3, advance_ms=28_000)) is None
 

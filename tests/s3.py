@@ -129,8 +129,7 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
     prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     command = [*prefix, str(binary), "-logtostderr", "server", *(f"-{name}={value}" for name, value in options.items())]
     with (folder / "log").open("wb") as log:
-        environment = {**os.environ, "GOMEMLIMIT": "150MiB"}
-        child = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder, start_new_session=True)
+        child = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
     server = S3Server(port, child.pid)
 
     def serves() -> bool:

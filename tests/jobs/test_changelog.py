@@ -60,7 +60,7 @@ def expected_groups(source: Numbers) -> dict[int, tuple[int, int, int, int]]:
 def _numbers_of_keys(source: Numbers) -> dict[int, tuple[int, int, int]]:
     """By key: the number of rows, their sum, the largest."""
     rows = [((v * 31 + split) % source.keys, v) for split in range(source.splits) for v in range(source.total)]
-    high = {key: max(v for k, v in rows if k == key) for key, _ in rows}
+    high = dict(sorted(rows))
     return {key: (n, total, high[key]) for key, (n, total) in expected_counts(source).items()}
 
 

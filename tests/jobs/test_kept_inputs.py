@@ -52,11 +52,11 @@ def is_exact(values: list[int], output: Path) -> bool:
     """Whether the last count and sum of each key are right, and none was written twice."""
     updates = [(row["key"], row["n"], row["total"]) for row in committed(output)]
     assert len({update[:2] for update in updates}) == len(updates), "an update was written twice"
-    last = {key: max(update[1:] for update in updates if update[0] == key) for key, *_ in updates}
-    n, totals = Multiset(map(key_of, values)), Multiset[int]()
+    last = {key: (n, total) for key, n, total in sorted(updates)}
+    counts, totals = Multiset(map(key_of, values)), Multiset[int]()
     for value in values:
         totals[key_of(value)] += value
-    return last == {key: (n[key], totals[key]) for key in n}
+    return last == {key: (counts[key], totals[key]) for key in counts}
 
 
 def key_of(value: int) -> int:

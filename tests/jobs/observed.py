@@ -46,12 +46,14 @@ class Trace(Shared):
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
+        self._by_subtask: dict[tuple[str, int], list[Turn]] = {}
 
     def add(self, turn: Turn) -> None:
         self.turns.append(turn)
+        self._by_subtask.setdefault((turn.uid, turn.index), []).append(turn)
 
     def of(self, uid: str, index: int) -> list[Turn]:
-        return [turn for turn in self.turns if (turn.uid, turn.index) == (uid, index)]
+        return list(self._by_subtask.get((uid, index), ()))
 
     def ended(self) -> set[str]:
         """The operators of which a subtask has ended."""

@@ -139,7 +139,7 @@ def live_ids(make: Any, first: int, live_rows: int) -> list[int]:
 
 
 @pytest.mark.parametrize("make", [folders, two_bounded, folder_and_listed])
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_every_row_is_read_once_across_cuts_before_at_and_after_the_switch(
     make: Any, seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -171,7 +171,7 @@ def through(item: int) -> int:
 
 
 def takes(source: "queue.SimpleQueue[int]") -> int:
-    return through(source.get(timeout=10))
+    return through(source.get(timeout=60))
 
 
 def test_the_recorder_sees_what_threads_hand_over() -> None:

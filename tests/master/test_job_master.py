@@ -75,7 +75,7 @@ def test_a_master_that_is_superseded_between_attempts_goes_at_once_and_touches_n
     thread.start()
     until(lambda: records.state is RunState.RESTARTING)
     records.superseded = True
-    thread.join(20)
+    thread.join(60)
     has_ended = not thread.is_alive()
     master.release()
     thread.join(60)

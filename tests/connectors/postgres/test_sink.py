@@ -173,7 +173,7 @@ def test_a_query_of_the_view_does_not_hold_up_a_restart(database: Database) -> N
             blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             opened = threading.Thread(target=lambda: open_writer(of, token=2).close())
             opened.start()
-            opened.join(20)
+            opened.join(60)
             assert not opened.is_alive(), f"{other.execute(blocked).fetchone()} locks are awaited"
 
 

@@ -171,7 +171,7 @@ sys.stdin.read()
     finally:
         server.stdin.close()
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_an_operation_wakes_the_master_of_its_run(operator: User, job: Job, make
     with psycopg.connect(**listening, autocommit=True) as listener:
         listener.execute("LISTEN weir_operation")
         ask(operator, job, "savepoint")
-        payloads = [notice.payload for notice in listener.notifies(timeout=5, stop_after=1)]
+        payloads = [notice.payload for notice in listener.notifies(timeout=60, stop_after=1)]
     assert payloads == [str(run.pk)]
 
 

@@ -18,13 +18,14 @@ from stack.settings import ROOT
 from tests.waiting import until
 
 NOW = datetime(2026, 11, 27, 3, tzinfo=UTC)
+PATIENCE_S = 60.0
 
 
 def test_a_worker_answers_with_its_queues_and_places(broker_url: str) -> None:
     options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False}
     options |= {"hostname": "runs-1@here", "queues": ["first", "second"]}  # other tests leave tasks in those of runs
     with start_worker(app, **options):
-        workers = until(lambda: [worker for worker in ask_workers() if worker.queues], 20)
+        workers = until(lambda: [worker for worker in ask_workers() if worker.queues])
     assert workers == [Worker("runs-1@here", ("first", "second"), places=2, busy=0)]
 
 
@@ -43,7 +44,7 @@ def test_a_worker_keeps_its_connection_until_postgres_ends_it(broker_url: str, m
 
     def run(number: int, **arguments: Any) -> None:
         note_backend.apply_async(kwargs=arguments)
-        until(lambda: len(backends) == number, 20)
+        until(lambda: len(backends) == number)
 
     with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False, queues=["connections"]):
         run(1)
@@ -59,22 +60,22 @@ def test_an_answer_comes_at_once_and_an_old_one_starts_a_question(monkeypatch: p
 
     def ask() -> tuple[Worker, ...]:
         questions.release()
-        may_answer.wait(10)
+        may_answer.wait(PATIENCE_S)
         return (Worker("a", ("runs",), 2, 1),)
 
     census = WorkerCensus(ask)
     assert census.last() is None
-    assert questions.acquire(timeout=5)
+    assert questions.acquire(timeout=PATIENCE_S)
     assert census.last() is None, "while the workers are being asked"
     may_answer.set()
-    answer = until(census.last, 5)
+    answer = until(census.last)
     assert answer is not None
     assert answer.workers[0].free == 1
     assert census.last() is answer
     assert not questions.acquire(timeout=0.2), "a young answer starts no question"
     monkeypatch.setattr(workers, "_MAX_AGE", timedelta(0))
     assert census.last() is answer
-    assert questions.acquire(timeout=5)
+    assert questions.acquire(timeout=PATIENCE_S)
     monkeypatch.setattr(workers, "_CURRENT", timedelta(0))
     assert census.last() is None, "rows of the database contradict an answer of long ago"
 
@@ -85,7 +86,7 @@ def test_a_broker_that_is_gone_is_named() -> None:
 
     census = WorkerCensus(ask)
     census.last()
-    answer = until(census.last, 5)
+    answer = until(census.last)
     assert answer is not None
     assert answer.error == "The broker does not answer: ConnectionRefusedError."
 

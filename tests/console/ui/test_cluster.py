@@ -56,7 +56,7 @@ def census(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
     worker_census = WorkerCensus(lambda: tuple(answering))
     monkeypatch.setattr("console.pages.workers.CENSUS", worker_census)
     worker_census.last()
-    until(worker_census.last, 5)
+    until(worker_census.last)
     return answering
 
 
@@ -74,7 +74,7 @@ def test_idle_workers_and_free_places_by_queue_are_shown(at_console: Client, cen
 def test_a_cluster_without_workers_says_so(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("console.pages.workers.CENSUS", worker_census := WorkerCensus(lambda: ()))
     assert "The workers are being asked." in blocks.text(at_console.get("/cluster/"))
-    until(worker_census.last, 5)
+    until(worker_census.last)
     assert "No Celery worker answers." in blocks.text(at_console.get("/cluster/"))
 
 

@@ -248,7 +248,7 @@ def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_wh
         until(lambda: loops)
     assert not loops[0].is_closed()
     go_on.set()
-    until(loops[0].is_closed, 10)
+    until(loops[0].is_closed)
 
 
 def test_closing_ends_the_thread_and_what_is_under_way() -> None:

@@ -60,7 +60,7 @@ class RendezvousStore(MemorySnapshotStore):
         self.paths: list[str] = []
 
     def get(self, path: str) -> bytes:
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         self.paths.append(path)
         return super().get(path)
 

@@ -119,6 +119,16 @@ def test_a_required_value_that_is_missing_is_named(tmp_path: Path) -> None:
     assert str(bad) == "row 2, column 'n': a value is missing"
 
 
+def test_nan_is_a_number_and_no_null(tmp_path: Path) -> None:
+    """The sink of CSV writes NaN as `nan`, which its source took for null."""
+    path = tmp_path / "a"
+    path.write_bytes(b"x,n\nnan,1\nNaN,NA\n,NULL\ninf,nan\n")
+    (chunk,) = CsvFormat(pa.schema([("x", pa.float64()), ("n", pa.int32())])).read(path, 0)
+    assert str(chunk.batch["x"].to_pylist()) == "[nan, nan, None]"
+    assert chunk.batch["n"].to_pylist() == [1, None, None]
+    assert [(bad.row, bad.column) for bad in chunk.malformed] == [(3, "n")]
+
+
 def test_many_bad_rows_in_a_large_file_are_all_found(tmp_path: Path) -> None:
     path = tmp_path / "a"
     bad = {number for number in range(60_000) if number % 997 == 3}

@@ -85,13 +85,15 @@ def test_types_are_those_of_the_schema(tmp_path: Path) -> None:
                 ("zoned", pa.timestamp("ms", tz="UTC")),
                 ("price", pa.decimal128(10, 2)),
                 ("tags", pa.list_(pa.string())),
-                ("place", pa.struct([("lat", pa.float32())])),
+                ("place", pa.struct([("lat", pa.float32()), ("since", pa.date32())])),
+                ("days", pa.list_(pa.date64())),
             ]
         )
     )
     line = {
-        "day": 1, "at": "1970-01-01T00:00:01.000002", "zoned": "1970-01-01T00:00:01Z", "price": 1.25,
-        "tags": [None, "a"], "place": {"lat": 0.5},
+        "day": "1970-01-02", "at": "1970-01-01T00:00:01.000002", "zoned": "1970-01-01T00:00:01Z", "price": 1.25,
+        "tags": [None, "a"], "place": {"lat": 0.5, "since": "2024-02-29"},
+        "days": ["0001-01-01", None],
     }  # fmt: skip
     (chunk,) = read(json.dumps(line).encode() + b"\n{}\n", tmp_path, kind=kind)
     assert chunk.batch.schema == kind.schema
@@ -99,9 +101,24 @@ def test_types_are_those_of_the_schema(tmp_path: Path) -> None:
     zoned = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     first, second = chunk.batch.to_pylist()
     assert (first["day"], first["zoned"], first["price"]) == (date(1970, 1, 2), zoned, Decimal("1.25"))
-    assert (first["tags"], first["place"]) == ([None, "a"], {"lat": 0.5})
+    assert (first["tags"], first["place"]) == ([None, "a"], {"lat": 0.5, "since": date(2024, 2, 29)})
+    assert first["days"] == [date(1, 1, 1), None]
     assert first["at"].isoformat() == line["at"]
     assert set(second.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ('"2024-02-30"', "invalid value '2024-02-30', date32[day] expected"),
+        ('"2024-02-28T00:00:00"', "invalid value '2024-02-28T00:00:00', date32[day] expected"),
+        ("19782", "a number, string expected"),
+    ],
+)
+def test_a_date_is_text(value: str, reason: str, tmp_path: Path) -> None:
+    """The sink of JSON lines writes dates as text, which its source refused."""
+    (chunk,) = read(f'{{"day": {value}}}\n'.encode(), tmp_path, kind=JsonLinesFormat(pa.schema([("day", pa.date32())])))
+    assert [(bad.column, bad.reason) for bad in chunk.malformed] == [("day", reason)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])

@@ -29,6 +29,8 @@ _CONVERSION_ERROR: Final = re.compile(
 )
 _OPEN_QUOTE: Final = "a quote is not closed"
 _LINE_BREAK_INSIDE: Final = "there is a line break inside the row"
+#: Arrow takes NaN for null, also the one that our sink has written.
+_NULL_VALUES: Final = [text for text in pa_csv.ConvertOptions().null_values if "nan" not in text.lower()]
 _COLUMN_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
@@ -38,7 +40,7 @@ class CsvFormat(ScannedFormat):
 
     Args:
         schema: the wanted columns with their types; a field that is not nullable must have a value. Except in text
-            columns, an empty value, `NA`, `N/A`, `NULL`, `NaN` and similar spellings are null.
+            columns, an empty value, `NA`, `N/A`, `NULL` and similar spellings are null. `NaN` is a number.
         has_header: the first row names the columns, in any order; other columns are ignored.
         delimiter: a single ASCII character.
     """
@@ -112,7 +114,9 @@ class _CsvParser:
         self._probe = probe.encode() + b"\n"  #: a row that is valid for all types
         self._parse_options = pa_csv.ParseOptions(delimiter=delimiter)
         self._convert_options = pa_csv.ConvertOptions(
-            include_columns=schema.names, column_types={item.name: item.type for item in schema}
+            include_columns=schema.names,
+            column_types={item.name: item.type for item in schema},
+            null_values=_NULL_VALUES,
         )
 
     def try_types(self) -> None:

@@ -29,6 +29,7 @@ _NO_OBJECT: Final = "the line is not a JSON object"
 _NOT_TEXT: Final = "the line is not UTF-8"
 _TYPE_CHANGE: Final = re.compile(r"Column\(.*\) changed from (\w+) to (\w+)")
 _CONVERSION_ERROR: Final = re.compile(r"Failed to convert JSON to (.+?), couldn't parse:\s?(.*)", re.DOTALL)
+_NO_DATE: Final = re.compile(r"Failed to parse string: '(.*)' as a scalar of type (\S+)", re.DOTALL)
 _MISSING_VALUE: Final = re.compile(r"a required field was (?:absent|null)")
 _SYNTAX_ERROR: Final = re.compile(r"JSON parse error: (.*?)\.?(?: in row \d+)?", re.DOTALL)
 
@@ -39,7 +40,8 @@ class JsonLinesFormat(ScannedFormat):
 
     Args:
         schema: the wanted fields with their types; further fields are ignored. A missing field is null; a field that
-            is not nullable must have a value. Timestamps are ISO 8601 text with any offset, by default UTC.
+            is not nullable must have a value. Dates and timestamps are ISO 8601 text, timestamps with any offset, by
+            default UTC.
     """
 
     schema: pa.Schema
@@ -100,6 +102,8 @@ def _reword(error: str) -> str:
         return f"a {match[2]}, {match[1]} expected"
     if match := _CONVERSION_ERROR.search(error):
         return f"invalid value {match[2]!r}, {match[1]} expected"
+    if match := _NO_DATE.search(error):
+        return f"invalid value {match[1]!r}, {match[2]} expected"
     if _MISSING_VALUE.search(error):
         return "a value is missing"
     return match[1] if (match := _SYNTAX_ERROR.fullmatch(error)) else error

@@ -38,7 +38,7 @@ def row_parser(schema: pa.Schema) -> "KernelRows":
 
 
 def read_by_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
-    """All objects in `data`. Crashes on `null` in place of an object.
+    """All objects in `data`. Dates are ISO 8601 text. Crashes on `null` in place of an object.
 
     Raises:
         ArrowInvalid: an object is malformed, or `data` is too long; callers then divide the rows.
@@ -46,8 +46,21 @@ def read_by_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     if len(data) > _MAX_TEXT_BYTES:
         raise pa.ArrowInvalid(f"the rows have {len(data)} bytes, of at most {_MAX_TEXT_BYTES}")
     options = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    parsing = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return pa_json.read_json(pa.BufferReader(data), options, parsing)
+    as_text = pa.schema([item.with_type(_with_text(item.type)) for item in schema])
+    parsing = pa_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="ignore")
+    table = pa_json.read_json(pa.BufferReader(data), options, parsing)
+    return table if as_text == schema else table.cast(schema)
+
+
+def _with_text(kind: pa.DataType) -> pa.DataType:
+    """The type with text for dates, which Arrow's parser takes as numbers of days only."""
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([item.with_type(_with_text(item.type)) for item in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_text(kind.value_type)))
+    return kind
 
 
 @dataclass(frozen=True, slots=True)

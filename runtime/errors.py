@@ -103,6 +103,16 @@ OUTAGE_ERRNOS: Final = frozenset(
 )
 
 
+def name_operator(error: BaseException, operator: str) -> None:
+    """Notes the operator whose connector raised `error`, for `operator_of`. Its type stays what callers expect."""
+    error.operator = operator_of(error) or operator  # type: ignore[attr-defined]
+
+
+def operator_of(error: BaseException) -> str:
+    """The operator that raised `error`; "" if it is not known."""
+    return str(getattr(error, "operator", ""))
+
+
 def is_outage(error: BaseException) -> bool:
     """Whether `error` is a temporary failure, or was raised from such a failure."""
     return any(

@@ -18,7 +18,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.commit import CommitPermit, output_in_progress, pending_committables, permit_for_manifest
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure, WeirError
+from runtime.errors import EnvironmentFailure, JobRejected, OperatorFailure, WeirError, name_operator
 from runtime.ports import ExpiringOutput, Sink, SinkCommitter
 
 #: Before repetitions of a failed commit. Afterwards the attempt ends, and its restore commits.
@@ -69,7 +69,8 @@ class CheckpointOutput:
 
         Raises:
             OSError, EnvironmentFailure: a target failed. Earlier sinks have committed.
-            JobRejected, DataRejected: a sink refuses permanently; the error names it.
+            JobRejected, DataRejected: a sink refuses permanently.
+            All name their operator (`runtime.errors.operator_of`).
         """
         pending = pending_committables(manifest)
         self._recorded_committables = {
@@ -81,12 +82,8 @@ class CheckpointOutput:
         try:
             for uid, committables in pending.items():
                 self._commit(uid, permit, committables)
-        except (WeirError, OSError) as error:
+        except (WeirError, OSError):
             self._uncommitted_checkpoint = manifest.checkpoint
-            if isinstance(error, JobRejected):
-                raise JobRejected(error.code, f"{uid}.{error.field}", error.detail) from error
-            if isinstance(error, DataRejected):
-                raise DataRejected(f"operator {uid!r}: {error}") from error
             raise
 
     def _commit(self, uid: OperatorId, permit: CommitPermit, committables: Sequence[Any]) -> None:
@@ -113,14 +110,15 @@ class CheckpointOutput:
 
 @contextmanager
 def connector_call(uid: OperatorId, hook: str) -> Iterator[None]:
-    """A call of a connector's code by the job master. The errors of its client library name no operator.
+    """A call of a connector's code by the job master. Its errors name the operator.
 
     Raises:
         OperatorFailure: the call raised an error that is neither Weir's nor of the operating system.
     """
     try:
         yield
-    except (WeirError, OSError):
+    except (WeirError, OSError) as error:
+        name_operator(error, uid)
         raise
     except Exception as error:
         raise OperatorFailure(uid, None, hook, error) from error

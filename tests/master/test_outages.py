@@ -13,12 +13,14 @@ import pytest
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.parquet import ParquetSink, ParquetWriter
 from runtime.core.attempt.result import master_failure
+from runtime.core.job.ids import OperatorId
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import OUTAGE_CODE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.dataflow.builder import Dataflow
-from runtime.errors import DataRejected, EnvironmentFailure, TargetAway, is_outage
+from runtime.errors import DataRejected, EnvironmentFailure, OperatorFailure, TargetAway, is_outage
+from runtime.master.output_commit import connector_call
 from tests.jobs.gated import Gated
 from tests.jobs.live import running
 from tests.jobs.numbers import Numbers, committed, counts
@@ -181,3 +183,12 @@ def test_rows_that_a_target_refuses_in_a_commit_are_no_reason_to_restart() -> No
     """As in a slot: the rows stay the same, and a person must act."""
     failed = master_failure(DataRejected("topic 't': a message is too large"))
     assert (failed.is_final, failed.is_outage) == (True, False)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EROFS, "read-only"), DataRejected("too large"), KeyError("part")])
+def test_an_error_of_a_committer_names_its_operator(error: Exception) -> None:
+    """The page said that the file system is read-only, and not of which sink."""
+    kind = OperatorFailure if isinstance(error, KeyError) else type(error)
+    with pytest.raises(kind) as caught, connector_call(OperatorId("out"), "its committer's commit"):
+        raise error
+    assert master_failure(caught.value).operator == "out"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.snapshot.manifest import Manifest
-from runtime.errors import CorruptState, DataRejected, JobRejected, OperatorFailure, WeirError, is_outage
+from runtime.errors import CorruptState, DataRejected, JobRejected, WeirError, is_outage, operator_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,13 @@ AttemptResult = Ended | SavepointCompleted | Canceled | Released | Superseded | 
 
 def master_failure(error: Exception, context: str = "") -> AttemptFailed:
     """An attempt that fails by an error of the master's own work."""
-    detail = f"{context}{error}"
+    detail, operator = f"{context}{error}", operator_of(error)
     if isinstance(error, JobRejected):
-        return AttemptFailed(detail, is_final=True, code=error.code)
+        return AttemptFailed(detail, operator, is_final=True, code=error.code)
     if isinstance(error, DataRejected):  # of a commit: the target refuses rows
-        return AttemptFailed(detail, is_final=True)
+        return AttemptFailed(detail, operator, is_final=True)
     if isinstance(error, CorruptState):
-        return AttemptFailed(detail, damaged_file=error.file)
-    if isinstance(error, OperatorFailure):
-        return AttemptFailed(detail, error.operator, is_outage=is_outage(error))
+        return AttemptFailed(detail, operator, damaged_file=error.file)
     if not isinstance(error, WeirError | OSError):  # its text alone may be a bare value
         detail = f"{context}{type(error).__name__}: {error}"
-    return AttemptFailed(detail, is_outage=is_outage(error))
+    return AttemptFailed(detail, operator, is_outage=is_outage(error))

@@ -24,6 +24,7 @@ from tests.jobs.test_own_sink import LinesSink, LinesWriter
 
 PARALLELISM = 2
 INTERVAL_MS = 2_000
+TIMEOUT_MS = 5_000  #: of a checkpoint
 OUT = pa.schema([("key", pa.int64())])
 
 
@@ -121,7 +122,23 @@ def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
     raise RuntimeError("the rate of EUR is missing")
 
 
-def chain(name: str, folder: Path, sink: LinesSink | None = None, **steps: Callable[..., Any]) -> weir.Dataflow:
+def block(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Blocks for longer than a checkpoint may take, again and again."""
+    time.sleep(3 * TIMEOUT_MS / 1000)
+    return batch
+
+
+def parse(row: dict[str, Any]) -> dict[str, Any]:
+    if row["key"] == 7:
+        raise ValueError("no number: seven")
+    return {"key": row["key"]}
+
+
+def files(folder: Path) -> weir.JsonLinesSink:
+    return weir.JsonLinesSink(str(folder), roll_on_checkpoint=True)
+
+
+def chain(name: str, folder: Path, sink: weir.spi.Sink | None = None, **steps: Callable[..., Any]) -> weir.Dataflow:
     """`ticks`, the steps, counts by key, and a sink."""
     folder.mkdir(exist_ok=True)
     flow = weir.Dataflow(name, required_guarantee="none")
@@ -163,6 +180,23 @@ def skewed(folder: Path) -> weir.Dataflow:
     return flow
 
 
+def stopped(folder: Path) -> weir.Dataflow:
+    """Its only input stops after a second."""
+    folder.mkdir(exist_ok=True)
+    flow = weir.Dataflow("stopped", required_guarantee="none")
+    flow.source("ticks", Ticks(rows=500)).sink("out", LinesSink(folder / "out"))
+    return flow
+
+
+def poisoned(folder: Path) -> weir.Dataflow:
+    """A row in 50 cannot be parsed, and is set aside."""
+    folder.mkdir(exist_ok=True)
+    flow = weir.Dataflow("poisoned", required_guarantee="none")
+    aside = weir.SetAside(str(folder / "aside"), max_per_minute=100_000)
+    flow.source("ticks", Ticks()).map("parse", parse, OUT, on_error=aside).sink("out", LinesSink(folder / "out"))
+    return flow
+
+
 def held(folder: Path) -> weir.Dataflow:
     folder.mkdir(exist_ok=True)
     flow = weir.Dataflow("held", required_guarantee="none")
@@ -183,7 +217,7 @@ def master_of(
     storage = str(folder / "state")
     config = MasterConfig(
         job_id=str(job), token=Token(token), job=flow.compile(PARALLELISM), storage=storage,
-        coordinator=CoordinatorSettings(interval_ms=INTERVAL_MS, min_pause_ms=50),
+        coordinator=CoordinatorSettings(interval_ms=INTERVAL_MS, timeout_ms=TIMEOUT_MS, min_pause_ms=50),
         restart=FixedDelay(attempts=100_000, delay_ms=300),
     )  # fmt: skip
     return JobMaster(config, records, store(storage), LocalLauncher(), SystemClock())

@@ -1,13 +1,15 @@
-"""Eight faults in real jobs, all at once: the page of each job names its own, and none looks well.
+"""Faults in real jobs, many at once: the page of each job names its own, and none looks well.
 
-A ninth run waits for a worker. A receiver on a socket gets an alert of each faulty job, with operator, reason and act.
+One run waits for a worker. A receiver on a socket gets an alert of each faulty job, with operator, reason and act.
 """
 
 import multiprocessing
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,24 @@ from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.master.job_master import JobMaster
 from tests.console.alerts.passes import deliver_due
-from tests.console.alerts.receivers import SECRET, webhook
+from tests.console.alerts.receivers import SECRET, Webhook, webhook
 from tests.console.compiled import compiled_graph
 from tests.console.health import sick_jobs
-from tests.console.health.sick_jobs import FullSink, RefusedSink, SlowStore, chain, held, skewed, slow, starved
+from tests.console.health.sick_jobs import (
+    FullSink,
+    RefusedSink,
+    SlowStore,
+    chain,
+    files,
+    held,
+    poisoned,
+    skewed,
+    slow,
+    starved,
+    stopped,
+)
 from tests.console.ui import blocks
-from tests.contracts.sinks.disks import full, small_disk
+from tests.contracts.sinks.disks import delete_folder, full, read_only, small_disk
 from tests.contracts.test_records import url
 from tests.waiting import until
 
@@ -42,19 +56,64 @@ PATIENCE_S = 120.0
 #: A slot without time for its source. Where other jobs take much of the machine, its channel is full at times.
 STARVED = "The operators of slot .* greedy most, .*event time advances|Backpressure from greedy, which is"
 
-#: Patterns of words that the page of each job must show.
-EXPECTED = {
-    "slow": ["Backpressure from slow, which is", "ticks waits for it"],
-    "starved": [STARVED],
-    "skewed": ["Skew: subtask", "of hot gets 100 % of the records of 2 subtasks."],
-    "held": ["Event time stands still: subtask", "of payments has sent no records", "while orders goes on"],
-    "refused": ["Waiting for storage or a service: out.", "Connection refused", "times in a row"],
-    "looping": ["Restart loop: failed", "in broken:", "the rate of EUR is missing", "No checkpoint has completed"],
-    "full": ["Storage is full: out.", "No space left on device", "Free space"],
-    "dying": ["The job master has not reported for"],
-    "stored": ["Storage is slow: checkpoint", "after the last acknowledgement"],
-    "queued": ["The run has waited", "no Celery worker of the queue runs has claimed it"],
-}
+
+@dataclass(frozen=True)
+class Signs:
+    """What an operator on call reads of a faulty job.
+
+    Args:
+        words: patterns that the page of the job shows at once.
+        operator: of an alert; "": no operator is to blame, None: any may be.
+        reason: pattern of the sentence of the same alert.
+    """
+
+    words: Sequence[str]
+    operator: str | None
+    reason: str
+
+
+SIGNS = {
+    "slow": Signs(["Backpressure from slow, which is", "ticks waits for it"], "slow", "Backpressure from slow"),
+    "starved": Signs([STARVED], "greedy", STARVED),
+    "skewed": Signs(
+        ["Skew: subtask", "of hot gets 100 % of the records of 2 subtasks."], "hot", "Skew: subtask"
+    ),
+    "held": Signs(
+        ["Event time stands still: subtask", "of payments has sent no records", "while orders goes on"],
+        "payments",
+        "Event time stands still",
+    ),
+    "refused": Signs(
+        ["Waiting for storage or a service: out.", "Connection refused", "times in a row"],
+        "out",
+        "Waiting for storage or a service: out.",
+    ),
+    "looping": Signs(
+        ["Restart loop: failed", "in broken:", "the rate of EUR is missing", "No checkpoint has completed"],
+        "broken",
+        "the rate of EUR is missing",
+    ),
+    "full": Signs(
+        ["Storage is full: out.", "No space left on device", "Free space"], "out", "Storage is full: out."
+    ),
+    "dying": Signs(["The job master has not reported for"], "", "The job master has not reported"),
+    "stored": Signs(["Storage is slow: checkpoint", "after the last acknowledgement"], None, "Storage is slow"),
+    "queued": Signs(["The run has waited", "no Celery worker of the queue runs has claimed it"], "", "has waited"),
+}  # fmt: skip
+MORE_SIGNS = {
+    "stopped": Signs(
+        ["ticks has sent no records for", "the limit of the job is 15 s"], "ticks", "ticks has sent no records"
+    ),
+    "locked": Signs(
+        ["The file system is read-only: out.", "mount it writable"], "out", "The file system is read-only: out."
+    ),
+    "removed": Signs(["Restart loop: failed", "each time in out:", "neither pending nor"], "out", "neither pending"),
+    "blocking": Signs(["No checkpoint has completed for", "failed since then", "expired"], "block", "expired"),
+    "poisoned": Signs(
+        ["Rows that parse has set aside in this attempt", "Errors: ValueError"], "parse", "parse has set aside"
+    ),
+    "both": Signs(["Skew: subtask", "of hot gets 100 %", "Storage is slow: checkpoint"], None, "Skew|Storage is slow"),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -107,40 +166,14 @@ class FaultyJobs:
             assert not thread.is_alive()
 
 
-#: Operator and a pattern of the reason of an alert of each job. "": no operator is to blame; None: any may be.
-ALERTS: dict[str, tuple[str | None, str]] = {
-    "slow": ("slow", "Backpressure from slow"),
-    "starved": ("greedy", STARVED),
-    "skewed": ("hot", "Skew: subtask"),
-    "held": ("payments", "Event time stands still"),
-    "refused": ("out", "Waiting for storage or a service: out."),
-    "looping": ("broken", "the rate of EUR is missing"),
-    "full": ("out", "Storage is full: out."),
-    "dying": ("", "The job master has not reported"),
-    "stored": (None, "Storage is slow: checkpoint"),
-    "queued": ("", "The run has waited"),
-}
-
-
 def test_pages_and_alerts_of_nine_faulty_jobs_name_their_faults(
     tmp_path: Path, full_disk: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow operator, one in the slot of its source, skew, an idle input, a failing sink, a restart loop, …"""
-    monkeypatch.setenv("WEIR_SECRET_HOOK", SECRET)
-    with webhook() as receiver:
-        Channel.objects.create(name="night shift", address=receiver.url, signing_secret="${secret:HOOK}")
+    with night_shift(monkeypatch) as receiver:
         run_faulty_jobs(tmp_path, full_disk, client)
-        until(lambda: not deliver_due() and not Delivery.objects.filter(delivered_at=None).exists(), PATIENCE_S)
-        alerts: dict[str, list[dict[str, Any]]] = {}
-        for message in receiver.messages:
-            alerts.setdefault(message["job"]["name"], []).append(message)
-    assert alerts.keys() == EXPECTED.keys(), "each faulty job, and none of the job that is well"
-    missing = {
-        name: [(message["cause"]["operator"], message["cause"]["sentence"]) for message in alerts[name]]
-        for name, (operator, reason) in ALERTS.items()
-        if not any(_names(message, operator, reason) for message in alerts[name])
-    }
-    assert not missing, "\n".join(map(str, missing.items()))
+        alerts = alerts_by_job(receiver)
+    check_alerts(alerts, SIGNS)
     assert {name: messages[0]["event"] for name, messages in alerts.items()} == dict.fromkeys(alerts, "opened")
     opened = [message["id"] for messages in alerts.values() for message in messages if message["event"] == "opened"]
     assert len(opened) == len(set(opened)) == len(alerts), "an incident per job"
@@ -149,13 +182,75 @@ def test_pages_and_alerts_of_nine_faulty_jobs_name_their_faults(
     }
 
 
-def _names(message: Mapping[str, Any], operator: str | None, reason: str) -> bool:
+def test_six_more_faulty_jobs_are_named_and_one_that_recovers_is_resolved(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An input that stops, a disk that is locked, a target that is removed, a step that blocks, poison, two at once."""
+    client.force_login(User.objects.create_superuser("operator", password="a long enough one"))
+    jobs, out = FaultyJobs(tmp_path), tmp_path / "target"
+    with night_shift(monkeypatch) as receiver, small_disk(tmp_path / "disk") as disk:
+        try:
+            jobs.start("well", chain("well", tmp_path / "well"))
+            jobs.start("stopped", stopped(tmp_path / "stopped"))
+            Job.objects.filter(name="stopped").update(max_silence_s=15)
+            jobs.start("locked", chain("locked", tmp_path, files(disk / "out")))
+            jobs.start("removed", chain("removed", tmp_path, files(out)))
+            jobs.start("blocking", chain("blocking", tmp_path / "blocking", block=sick_jobs.block))
+            jobs.start("poisoned", poisoned(tmp_path / "poisoned"))
+            jobs.start("both", skewed(tmp_path / "both"), SlowStore)
+            until(lambda: all(_has_committed(folder) for folder in (disk / "out", out)), PATIENCE_S)
+            with read_only(disk):
+                delete_folder(out)
+                _check_pages(client, jobs, MORE_SIGNS)
+            assert _health(client, jobs.runs["well"]) == ("ok", ())
+            until(lambda: _health(client, jobs.runs["locked"])[0] == "ok", PATIENCE_S)
+            watch_jobs()
+            alerts = alerts_by_job(receiver)
+            assert alerts["locked"][-1]["event"] == "resolved"
+        finally:
+            jobs.release()
+    check_alerts(alerts, MORE_SIGNS)
+
+
+@contextmanager
+def night_shift(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    """A channel that gets all alerts, and its receiver."""
+    monkeypatch.setenv("WEIR_SECRET_HOOK", SECRET)
+    with webhook() as receiver:
+        Channel.objects.create(name="night shift", address=receiver.url, signing_secret="${secret:HOOK}")
+        yield receiver
+
+
+def alerts_by_job(receiver: Webhook) -> dict[str, list[dict[str, Any]]]:
+    """Delivers what is due. Returns the messages by the name of their job."""
+    until(lambda: not deliver_due() and not Delivery.objects.filter(delivered_at=None).exists(), PATIENCE_S)
+    alerts: dict[str, list[dict[str, Any]]] = {}
+    for message in receiver.messages:
+        alerts.setdefault(message["job"]["name"], []).append(message)
+    return alerts
+
+
+def check_alerts(alerts: Mapping[str, Sequence[Mapping[str, Any]]], signs: Mapping[str, Signs]) -> None:
+    assert alerts.keys() == signs.keys(), "each faulty job, and none of the job that is well"
+    missing = {
+        name: [(message["cause"]["operator"], message["cause"]["sentence"]) for message in alerts[name]]
+        for name, sign in signs.items()
+        if not any(_names(message, sign) for message in alerts[name])
+    }
+    assert not missing, "\n".join(map(str, missing.items()))
+
+
+def _names(message: Mapping[str, Any], sign: Signs) -> bool:
     """Whether an alert names the operator, the reason and an act, and leads to its incident."""
     cause, text = message["cause"], message["text"]
     is_linked = f"/incidents/{message['incident']['id']}/" in text
-    has_operator = operator in (None, cause["operator"])
+    has_operator = sign.operator in (None, cause["operator"])
     has_operator &= (f"Operator: {cause['operator_name']}" in text) == bool(cause["operator"])
-    return has_operator and bool(re.search(reason, cause["sentence"])) and bool(cause["remedy"]) and is_linked
+    return has_operator and bool(re.search(sign.reason, cause["sentence"])) and bool(cause["remedy"]) and is_linked
+
+
+def _has_committed(folder: Path) -> bool:
+    return any(folder.glob("part-*"))
 
 
 def run_faulty_jobs(tmp_path: Path, full_disk: Path, client: Client) -> None:
@@ -181,11 +276,7 @@ def run_faulty_jobs(tmp_path: Path, full_disk: Path, client: Client) -> None:
         Run.objects.filter(pk=queued.pk).update(created_at=timezone.now() - timedelta(seconds=30))
         until(lambda: Run.objects.get(pk=alone.pk).state == "running", PATIENCE_S)
         process.kill()
-        missing = _read(client, jobs)
-        assert not missing, "\n".join(
-            f"{name}: no {words} in {_health(client, jobs.runs[name])}; {_live_report(jobs.runs[name])}"
-            for name, words in missing.items()
-        )
+        _check_pages(client, jobs, SIGNS)
         assert _health(client, jobs.runs["well"]) == ("ok", ())
         watch_jobs()
         listed = client.get("/jobs/")
@@ -201,23 +292,22 @@ def run_faulty_jobs(tmp_path: Path, full_disk: Path, client: Client) -> None:
         jobs.release()
 
 
-def _read(client: Client, jobs: FaultyJobs) -> dict[str, list[str]]:
-    """Reads the pages until each has shown all its words at once. The words that are missing on the newest pages."""
-    missing = {name: list(words) for name, words in EXPECTED.items()}
+def _check_pages(client: Client, jobs: FaultyJobs, signs: Mapping[str, Signs]) -> None:
+    """Reads the pages until each has shown all its words at once."""
+    missing = {name: sign.words for name, sign in signs.items()}
     deadline = time.monotonic() + PATIENCE_S
     while missing and time.monotonic() < deadline:
         watch_jobs()
         for name in list(missing):
             page = blocks.text(client.get(f"/jobs/{jobs.runs[name].job_id}/"))
-            missing[name] = [words for words in EXPECTED[name] if not re.search(words, page)]
+            missing[name] = [words for words in signs[name].words if not re.search(words, page)]
             if not missing[name]:
                 del missing[name]
         time.sleep(1)
-    return missing
-
-
-def _live_report(run: Run) -> str:
-    return str(Run.objects.get(pk=run.pk).live)
+    assert not missing, "\n".join(
+        f"{name}: no {words} in {_health(client, jobs.runs[name])}; {Run.objects.get(pk=jobs.runs[name].pk).live}"
+        for name, words in missing.items()
+    )
 
 
 def _health(client: Client, run: Run) -> tuple[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from console import formats
 from console.health.facts import CheckpointFacts, CompletedCheckpoint, RunFacts
 from console.health.findings import Finding, Level
 from console.health.rules.attempts import storage_cause
-from console.health.rules.flow import Bottleneck, bottleneck
+from console.health.rules.flow import Bottleneck, bottleneck, full_slot
 from runtime.core.snapshot.failure_reason import FailureReason
 
 MAX_COUNTED_FAILURES: Final = 100  #: failures counted exactly; more are shown as "100 or more"
@@ -193,13 +193,17 @@ def failing(facts: RunFacts) -> Iterator[Finding]:
     cause, _ = storage_cause(checkpoints.failed_detail)
     number = f"{checkpoints.failed}{' or more' if checkpoints.failed >= MAX_COUNTED_FAILURES else ''}"
     is_known = checkpoints.failed_reason == FailureReason.EXPIRED and facts.old_since is None
-    root = bottleneck(facts) if is_known else None
-    late = f" Barriers wait for {root.root}, {root.clause}." if root else ""
+    root, slot = (bottleneck(facts), full_slot(facts)) if is_known else (None, None)
+    operator, late = "", ""
+    if root:
+        operator, late = root.root.uid, f" Barriers wait for {root.root}, {root.clause}."
+    elif slot:
+        operator, late = slot.operator.uid, f" {slot.clause}."
     yield Finding(
         sentence=f"{f'{cause}. ' if cause else ''}{_overdue_text(facts, since)} {number} failed since then, "
         f"checkpoint {checkpoints.failed_number} with {reason}.{late}",
         level=Level.FAILED if cause or checkpoints.failed >= MIN_FAILURES else Level.ATTENTION,
-        operator=root.root.uid if root else "",
+        operator=operator,
         checkpoint=checkpoints.failed_pk,
         since=since,
     )

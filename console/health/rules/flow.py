@@ -80,6 +80,23 @@ class SlowSubtask:
         return f"subtask {self.index} of {self.root}, which is {formats.percent(self.busy)} busy"
 
 
+@dataclass(frozen=True, slots=True)
+class FullSlot:
+    """A slot whose operators take nearly all of its time, and the operator that takes most of it."""
+
+    index: int
+    load: float
+    operator: OperatorFacts
+    busy: float
+
+    @property
+    def clause(self) -> str:
+        return (
+            f"The operators of slot {self.index} take {formats.percent(self.load)} of its time, {self.operator} most, "
+            f"{formats.percent(self.busy)}"
+        )
+
+
 def slow_subtask(facts: RunFacts) -> SlowSubtask | None:
     """A single slow subtask behind a forward edge, as on a slow host. It blocks its own sender, few of all subtasks."""
     if facts.flow_s < MIN_FLOW_S:
@@ -165,21 +182,24 @@ def saturated(facts: RunFacts) -> Iterator[Finding]:
     The subtasks of a slot, which have the same index, share a thread. So those upstream of a slow one find no time to
     run: nothing waits for a receiver, and there is no backpressure.
     """
-    if facts.flow_s < MIN_FLOW_S or _is_full_speed(facts) or bottleneck(facts) or slow_subtask(facts):
+    if _is_full_speed(facts) or bottleneck(facts) or slow_subtask(facts):
         return
+    slot, effect = full_slot(facts), _slowness(facts)
+    if slot and effect and slot.operator.role is not Role.SOURCE:
+        yield Finding(sentence=f"{slot.clause}: {effect}.", operator=slot.operator.uid)
+
+
+def full_slot(facts: RunFacts) -> FullSlot | None:
+    """The slot with the highest load, if its operators take nearly all of its time."""
     loads = _slot_loads(facts)
-    index = max(loads, key=lambda slot: sum(loads[slot].values()), default=0)
-    load = sum(loads[index].values()) if loads else 0.0
-    if not facts.exceeds(SATURATED, load, _FULL, 0.7):
-        return
-    uid, busy = max(loads[index].items(), key=lambda load: load[1])
-    operator, effect = facts.operators[uid], _slowness(facts)
-    if effect and busy >= _FULL / 2 and operator.role is not Role.SOURCE:
-        yield Finding(
-            sentence=f"The operators of slot {index} take {formats.percent(min(load, 1.0))} of its time, "
-            f"{operator} most, {formats.percent(busy)}: {effect}.",
-            operator=uid,
-        )
+    if facts.flow_s < MIN_FLOW_S or not loads:
+        return None
+    index = max(loads, key=lambda slot: sum(loads[slot].values()))
+    load = sum(loads[index].values())
+    uid, busy = max(loads[index].items(), key=lambda share: share[1])
+    if busy < _FULL / 2 or not facts.exceeds(SATURATED, load, _FULL, 0.7):
+        return None
+    return FullSlot(index, min(load, 1.0), facts.operators[uid], busy)
 
 
 def _slot_loads(facts: RunFacts) -> dict[int, dict[str, float]]:

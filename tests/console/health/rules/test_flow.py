@@ -151,6 +151,17 @@ def test_saturation_has_limits(busy: float, advance_ms: int, lit: bool, is_found
     assert (found("saturated", lit=rules, **starved(busy, advance_ms)) is not None) is is_found
 
 
+def test_an_expired_checkpoint_names_the_operator_that_takes_the_time_of_its_slot() -> None:
+    """The step blocked for longer than the time-out: its neighbours had no time to wait, and nobody was to blame."""
+    expired = CheckpointFacts(interval_ms=5_000, failed=2, failed_number=9, failed_reason="expired")
+    finding = found("checkpoints-fail", checkpoints=expired, **starved(0.97, 70_000))
+    assert finding is not None
+    assert finding.operator == "join"
+    assert finding.sentence.endswith(
+        "9 with expired. The operators of slot 1 take 98 % of its time, `join` most, 97 %."
+    )
+
+
 def test_a_silent_source_is_not_starved() -> None:
     """Else a busy machine is named as the cause of event time that stands still for want of records."""
     facts = starved(0.97, 70_000)

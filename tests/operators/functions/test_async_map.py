@@ -230,7 +230,7 @@ def test_an_exit_that_a_function_asks_for_is_an_error_and_no_timeout() -> None:
     with opened(async_map) as harness:
         harness.process(batch(1))
         with pytest.raises(RuntimeError, match=re.escape("the function called sys.exit(3) for the row {'v': 1}")):
-            until(lambda: harness.tick() and False, 10)
+            until(lambda: harness.tick() and False)
 
 
 def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_when_it_returns() -> None:

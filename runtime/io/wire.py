@@ -88,14 +88,14 @@ _HEADER: Final = struct.Struct("<QB")  #: number of the message, index into _MES
 _MESSAGE_TYPES: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition, TerminationMarker)
 _TYPE_INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_MESSAGE_TYPES) if kind is not None}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _MESSAGE_TYPES if kind is not None)
-#: Fields of _HEADER, rows, nbytes, end. The name of the split follows; the batch travels separately.
-_RECORDS_HEADER: Final = struct.Struct("<QBQQq")
+#: Fields of _HEADER, rows, nbytes, end, keys. The name of the split follows; the batch travels separately.
+_RECORDS_HEADER: Final = struct.Struct("<QBQQqQ")
 
 
 def encode(number: int, message: Message) -> bytes:
     """The bytes of a message, without the batch of a `Records`."""
     if isinstance(message, Records):
-        header = _RECORDS_HEADER.pack(number, 0, message.rows, message.nbytes, message.end)
+        header = _RECORDS_HEADER.pack(number, 0, message.rows, message.nbytes, message.end, message.keys)
         return header + message.split.encode() if message.split else header
     return _HEADER.pack(number, _TYPE_INDEX[type(message)]) + msgspec.msgpack.encode(message)
 
@@ -111,8 +111,8 @@ def decode(data: bytes, payload: Any) -> tuple[int, Message]:
         if kind == 0:
             if payload is None:
                 raise ValueError("records without a batch")
-            _, _, rows, nbytes, end = _RECORDS_HEADER.unpack_from(data)
-            return number, Records(payload, rows, nbytes, data[_RECORDS_HEADER.size :].decode(), end)
+            _, _, rows, nbytes, end, keys = _RECORDS_HEADER.unpack_from(data)
+            return number, Records(payload, rows, nbytes, data[_RECORDS_HEADER.size :].decode(), end, keys)
         message: Message = _DECODERS[kind - 1].decode(data[_HEADER.size :])
     except (struct.error, IndexError, msgspec.DecodeError) as error:
         raise ValueError(f"unreadable message: {error}") from error

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from runtime.core.job.key_groups import key_group_owner
 from runtime.errors import DataRejected, JobRejected, WeirError
-from runtime.state.index.hashing import key_groups
+from runtime.state.index.hashing import hash_columns, key_groups, key_groups_of_hashes
 
 _MAX_SELECTED_TARGETS: Final = 8  #: number of subtasks up to which selecting is cheaper than sorting
 
@@ -71,6 +71,16 @@ def partition_by_key_group(
     return _split_by_owner(
         batch, owners_of_groups(max_parallelism, parallelism)[key_groups(batch, keys, max_parallelism)], parallelism
     )
+
+
+def partition_with_key_sums(
+    batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int, parallelism: int
+) -> tuple[list[pa.RecordBatch | None], list[int]]:
+    """As `partition_by_key_group`, with the sum of the hashes of the keys for each subtask (`Records.keys`)."""
+    hashes, sums = hash_columns([batch[name] for name in keys]), np.zeros(parallelism, dtype=np.uint64)
+    owners = owners_of_groups(max_parallelism, parallelism)[key_groups_of_hashes(hashes, max_parallelism)]
+    np.add.at(sums, owners, hashes)
+    return _split_by_owner(batch, owners, parallelism), sums.tolist()
 
 
 def _split_by_owner(

@@ -182,7 +182,7 @@ class Deployment:
 
     def _repeated_rows(self, sender: SubtaskId) -> dict[ChannelId, RepeatedRows]:
         return {
-            each.channel: RepeatedRows(each.ends, each.rows)
+            each.channel: RepeatedRows(each.ends, each.rows, each.keys)
             for each in self.processed
             if self.job.graph.source(each.channel) == sender
         }

@@ -22,13 +22,13 @@ import pyarrow as pa
 from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId
 from runtime.core.job.messages import Barrier, Control, Idle, Message, Records, Watermark
-from runtime.core.snapshot.row_numbers import RepeatedRows
+from runtime.core.snapshot.row_numbers import KEY_SUMS, RepeatedRows
 from runtime.core.subtask.credits import Credits, FlowControl
 from runtime.core.subtask.watermark_valve import PaneEndWatermarks
 from runtime.dataflow.plan import Edge
 from runtime.errors import JobRejected, OperatorFailure, RowsNotRepeated, WeirError
 from runtime.operators.column_difference import check_distinct_columns, column_difference, columns_of
-from runtime.operators.partition import partition_by_function, partition_by_key_group
+from runtime.operators.partition import partition_by_function, partition_by_key_group, partition_with_key_sums
 from runtime.operators.windows.pre_aggregation import PreAggregator, input_row_count
 from runtime.state.encoded_texts import columns_with_many_values, decode
 from runtime.state.encodings import NullableRows, schema_without_views, without_views
@@ -70,7 +70,8 @@ class Outputs:
     repeated_rows: int = 0  #: rows that were not sent again
     _split: str = ""  #: of the rows that are being emitted
     _end: int = 0  #: number of the last of these rows; 0: they have no numbers
-    _numbered: dict[ChannelId, list[pa.RecordBatch]] = field(default_factory=dict)  #: the rows with this number
+    #: The rows with this number, and the sums of the hashes of their keys.
+    _numbered: dict[ChannelId, list[tuple[pa.RecordBatch, int]]] = field(default_factory=dict)
     #: By output, the schema of the last batch without views, and the form in which it was sent.
     _schemas: dict[str, tuple[pa.Schema, NullableRows]] = field(default_factory=dict)
     _is_idle: bool = False  #: idle: the watermark advances without this subtask
@@ -128,16 +129,17 @@ class Outputs:
             self._numbered.clear()
 
     def _send_numbered(self) -> None:
-        for channel, batches in self._numbered.items():
-            rows, repeated = sum(batch.num_rows for batch in batches), self.repeated.get(channel)
-            if repeated is not None and repeated.drops(self._split, self._end, rows):
+        for channel, emitted in self._numbered.items():
+            batches, sums = zip(*emitted, strict=True)
+            rows, keys, repeated = sum(map(len, batches)), sum(sums) % KEY_SUMS, self.repeated.get(channel)
+            if repeated is not None and repeated.drops(self._split, self._end, rows, keys):
                 self.repeated_rows += rows
                 continue
-            is_small = sum(batch.nbytes for batch in batches) <= MAX_JOINED_BYTES
-            parts = [pa.concat_batches(batches)] if is_small and len(batches) > 1 else batches
-            for number, batch in enumerate(parts, 1):
+            is_joined = len(batches) > 1 and sum(batch.nbytes for batch in batches) <= MAX_JOINED_BYTES
+            parts = [(pa.concat_batches(batches), keys)] if is_joined else emitted
+            for number, (batch, batch_keys) in enumerate(parts, 1):
                 end = self._end if number == len(parts) else -abs(self._end)
-                self._send(channel, batch, batch.num_rows, self._split, end)
+                self._send(channel, batch, batch.num_rows, self._split, end, batch_keys)
 
     def broadcast(self, message: Control) -> None:
         """Sends a control message on every channel. Control messages cost no credit.
@@ -227,9 +229,7 @@ class Outputs:
             case Partitioning.FORWARD:
                 self._send_batch(edge.channels[0], batch)
             case Partitioning.HASH:
-                groups = self.graph.max_parallelism
-                parts = partition_by_key_group(batch, edge.spec.keys, groups, len(edge.channels))
-                self._send_parts(edge, [None if part is None else decode(part) for part in parts])
+                self._send_by_key(edge, batch)
             case Partitioning.CUSTOM:
                 function = edge.compiled.partitioner
                 assert function is not None, "a custom edge has a partitioner"
@@ -241,6 +241,14 @@ class Outputs:
             case Partitioning.REBALANCE:
                 self._send_batch(edge.channels[edge.next_channel], batch)
                 edge.next_channel = (edge.next_channel + 1) % len(edge.channels)
+
+    def _send_by_key(self, edge: _Edge, batch: pa.RecordBatch) -> None:
+        arguments = batch, edge.spec.keys, self.graph.max_parallelism, len(edge.channels)
+        if self._end:
+            parts, key_sums = partition_with_key_sums(*arguments)
+        else:
+            parts, key_sums = partition_by_key_group(*arguments), []
+        self._send_parts(edge, [None if part is None else decode(part) for part in parts], key_sums)
 
     def _send_pre_aggregates(self, edge: _Edge, due: Callable[[], Parts]) -> None:
         """Sends the pre-aggregated rows that `due` returns. A batch counts as the rows that it pre-aggregates.
@@ -259,23 +267,25 @@ class Outputs:
                 if part is not None:
                     self._send(channel, part, input_row_count(part))
 
-    def _send_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None]) -> None:
-        for channel, part in zip(edge.channels, parts, strict=True):
+    def _send_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None], key_sums: Sequence[int] = ()) -> None:
+        for channel, part, keys in zip(edge.channels, parts, key_sums or [0] * len(parts), strict=True):
             if part is not None:
-                self._send_batch(channel, part)
+                self._send_batch(channel, part, keys)
 
-    def _send_batch(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
+    def _send_batch(self, channel: ChannelId, batch: pa.RecordBatch, keys: int = 0) -> None:
         if self._end:
-            self._numbered.setdefault(channel, []).append(batch)
+            self._numbered.setdefault(channel, []).append((batch, keys))
         else:
             self._send(channel, batch, batch.num_rows)
 
-    def _send(self, channel: ChannelId, batch: pa.RecordBatch, rows: int, split: str = "", end: int = 0) -> None:
+    def _send(
+        self, channel: ChannelId, batch: pa.RecordBatch, rows: int, split: str = "", end: int = 0, keys: int = 0
+    ) -> None:
         nbytes = batch.nbytes
         self.bytes += nbytes
         if not self.graph.is_feedback(channel):
             self.credits.spend(channel, nbytes)
-        self.send(channel, Records(batch, rows, nbytes, split, end))
+        self.send(channel, Records(batch, rows, nbytes, split, end, keys))
 
 
 class GuardedCollector:

@@ -3,12 +3,14 @@
 import threading
 from collections import Counter as Multiset
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import weir
 from runtime.core.attempt.failover_regions import numbering_senders, restart_scope
+from runtime.core.job.key_groups import default_max_parallelism, key_group_owner
 from runtime.core.job.restart_strategy import ROWS_NOT_REPEATED_CODE, FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.plan import CompiledJob
@@ -23,6 +25,7 @@ from tests.shared import Shared
 
 AGAIN = FixedDelay(attempts=100, delay_ms=30)
 SLOTS = 4
+GROUPS = default_max_parallelism(SLOTS)
 WORDS = pa.schema([("word", pa.int64()), ("value", pa.int64())])
 SLOW = CoordinatorSettings(interval_ms=2_000, min_pause_ms=0)  #: so that rows are repeated
 
@@ -170,23 +173,33 @@ def test_a_channel_that_closes_slowly_does_not_hold_the_slot(tmp_path: Path, mon
 
 
 class Changing(Shared):
-    """A row function that emits fewer rows from some moment on."""
+    """A row function that emits fewer rows from some moment on, or other words in equal numbers to each receiver."""
 
     def __init__(self) -> None:
-        self.rows = 2
+        self.rows, self.words = 2, list(range(13))
 
     def __call__(self, row: dict[str, int]) -> list[dict[str, int]]:
-        return [{"word": row["value"] % 13, "value": n} for n in range(self.rows)]
+        return [{"word": self.words[row["value"] % 13], "value": n} for n in range(self.rows)]
 
 
-def test_a_step_that_does_not_repeat_itself_restarts_all(tmp_path: Path) -> None:
+def other_words() -> list[int]:
+    """For each word another one that goes to the same subtask, as far as there is one."""
+    words = pa.record_batch({"word": pa.array(range(13), pa.int64())})
+    groups = weir.spi.key_groups(words, ["word"], GROUPS)
+    owners = [key_group_owner(int(group), GROUPS, SLOTS) for group in groups]
+    same = [[word for word in range(13) if owners[word] == owner] for owner in owners]
+    return [words[(words.index(word) + 1) % len(words)] for word, words in enumerate(same)]
+
+
+@pytest.mark.parametrize("change", [{"rows": 1}, {"words": other_words()}], ids=["fewer", "other"])
+def test_a_step_that_does_not_repeat_itself_restarts_all(tmp_path: Path, change: dict[str, Any]) -> None:
     """S4-45: other rows than before a restart are noticed before a checkpoint can contain them."""
     source, bomb, output, words = numbered(200), Bomb(), tmp_path / "out", Changing()
     job = word_counts(source, bomb, output, words)
     with running(job, tmp_path / "state", settings=SLOW, restart=AGAIN) as run:
         run.wait_for(lambda: is_exact(source, output))
         read_after_a_checkpoint(run, source, 600)
-        words.rows = 1
+        vars(words).update(change)
         bomb.arm()
         source.total = 700
         run.wait_for(lambda: len(run.records.details) == 2 and run.manifests[-1].token == 3)

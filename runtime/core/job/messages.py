@@ -36,7 +36,8 @@ class Records:
     """A batch of records. `nbytes`: the size that flow control charges.
 
     `split` and `end`: rows up to row number `end` of this split of the source; 0: the rows have no numbers. A negative
-    `end`: further batches with rows up to row `-end` follow on the channel.
+    `end`: further batches with rows up to row `-end` follow on the channel. `keys`: of numbered rows, the sum of the
+    hashes of their keys, modulo 2**64.
     """
 
     payload: Any
@@ -44,6 +45,7 @@ class Records:
     nbytes: int
     split: str = ""
     end: int = 0
+    keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)

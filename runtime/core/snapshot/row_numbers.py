@@ -6,9 +6,9 @@ the number of its last row (`Records.end`), which row-wise and batch-wise steps 
 
 1. A receiver stores by channel and split the end of the last batch since each barrier (`ProcessedRows`).
 2. After a restart the source cuts its batches at these ends, so a batch lies on one side of each of them (`SplitCuts`).
-3. A restarted sender drops the batches up to the end (`RepeatedRows`), and compares the number of dropped rows with the
-   number that the receiver has processed since the restored checkpoint. A step that does not repeat itself, or an input
-   that has changed, fails there.
+3. A restarted sender drops the batches up to the end (`RepeatedRows`), and compares the number and the keys of dropped
+   rows with those that the receiver has processed since the restored checkpoint. A step that does not repeat itself, or
+   an input that has changed, fails there.
 4. A source holds barriers until it has repeated its rows. A checkpoint therefore never lies between numbers, and a
    snapshot needs no numbers: a restored receiver has processed the rows before the barrier.
 
@@ -17,7 +17,7 @@ the number of its last row (`Records.end`), which row-wise and batch-wise steps 
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -25,6 +25,7 @@ from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
 
 _DEPLOYMENT = 0  #: in place of a checkpoint
+KEY_SUMS: Final = 1 << 64  #: sums of hashes of keys are modulo this number
 
 
 class RowNumbers(Protocol):
@@ -35,14 +36,16 @@ class RowNumbers(Protocol):
 
 
 class ChannelRows(msgspec.Struct):
-    """Rows of a channel. `ends`: by split, the end of the last batch."""
+    """Rows of a channel. `ends`: by split, the end of the last batch. `keys`: as `Records.keys`."""
 
     ends: dict[str, int] = {}
     rows: int = 0
+    keys: int = 0
 
     def add(self, later: "ChannelRows") -> None:
         self.ends.update(later.ends)
         self.rows += later.rows
+        self.keys = (self.keys + later.keys) % KEY_SUMS
 
 
 class RepeatedChannel(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ class RepeatedChannel(msgspec.Struct, frozen=True):
     channel: ChannelId
     ends: dict[str, int]
     rows: int
+    keys: int = 0
 
 
 class ProcessedRows(msgspec.Struct, frozen=True):
@@ -71,7 +75,7 @@ class ProcessedRows(msgspec.Struct, frozen=True):
         for barrier, rows in self.by_barrier.items():
             if barrier >= checkpoint or checkpoint not in self.by_barrier:
                 total.add(rows)
-        return RepeatedChannel(self.channel, total.ends, total.rows)
+        return RepeatedChannel(self.channel, total.ends, total.rows, total.keys)
 
 
 class Receipts:
@@ -88,6 +92,7 @@ class Receipts:
                 self._begin(channel, _DEPLOYMENT)
             newest = self._newest[channel]
             newest.rows += records.rows
+            newest.keys = (newest.keys + records.keys) % KEY_SUMS
             if records.end > 0:  # else a failure may lose the rest: the sender's check notices the rows of this part
                 newest.ends[records.split] = records.end
 
@@ -128,25 +133,28 @@ class RepeatedRows:
 
     Args:
         ends: by split, the end of the rows that the receiver has processed.
-        rows: the number of these rows since the restored checkpoint.
+        rows, keys: the number of these rows since the restored checkpoint, and the sum of their keys.
     """
 
-    def __init__(self, ends: Mapping[str, int], rows: int) -> None:
+    def __init__(self, ends: Mapping[str, int], rows: int, keys: int = 0) -> None:
         self._ends = dict(ends)
-        self._missing_rows = rows
+        self._missing_rows, self._missing_keys = rows, keys
 
-    def drops(self, split: str, end: int, rows: int) -> bool:
-        """Whether the receiver has processed `rows` rows up to row `end` of `split`; see `Records` for its sign."""
+    def drops(self, split: str, end: int, rows: int, keys: int = 0) -> bool:
+        """Whether the receiver has processed these rows, up to row `end` of `split`; see `Records`."""
         if abs(end) > self._ends.get(split, 0):
             return False
         self._missing_rows -= rows
+        self._missing_keys = (self._missing_keys - keys) % KEY_SUMS
         return True
 
     def check(self) -> None:
-        """Called once all rows were repeated. Raises ValueError: their number is another than before the restart."""
+        """Called once all rows were repeated. Raises ValueError: they are others than before the restart."""
         if self._missing_rows:
             count, kind = abs(self._missing_rows), "fewer" if self._missing_rows > 0 else "more"
             raise ValueError(f"{count} rows {kind} were repeated than the receiver had processed")
+        if self._missing_keys:
+            raise ValueError("as many rows were repeated as the receiver had processed, but with other keys")
 
 
 class SplitCuts:

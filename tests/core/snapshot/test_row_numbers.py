@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Records
-from runtime.core.snapshot.row_numbers import Receipts, RepeatedChannel, RepeatedRows, SplitCuts
+from runtime.core.snapshot.row_numbers import KEY_SUMS, Receipts, RepeatedChannel, RepeatedRows, SplitCuts
 
 CHANNEL = ChannelId(0, 1, 2)
 RESTORED = 7  #: the restored checkpoint
@@ -85,6 +85,24 @@ def test_a_step_that_does_not_repeat_itself_is_noticed() -> None:
     repeated = RepeatedRows({"a": 4}, rows=2)
     repeated.drops("a", 4, 2)
     repeated.check()
+
+
+def test_other_keys_in_equal_numbers_are_noticed() -> None:
+    """Sums of hashes wrap."""
+    receipts = Receipts()
+    for keys in (KEY_SUMS - 1, 5):
+        receipts.on_records(CHANNEL, Records([], 1, 0, "a", 4, keys))
+    (known,) = (each.since(0) for each in receipts.processed([CHANNEL]))
+    assert known.keys == 4
+    for first, is_equal in ((6, True), (7, False)):
+        repeated = RepeatedRows(known.ends, known.rows, known.keys)
+        assert repeated.drops("a", 3, 1, first)
+        assert repeated.drops("a", 4, 1, KEY_SUMS - 2)
+        if is_equal:
+            repeated.check()
+        else:
+            with pytest.raises(ValueError, match="with other keys"):
+                repeated.check()
 
 
 @given(st.lists(st.integers(1, 9)), st.lists(st.integers(1, 9)), st.lists(st.booleans(), min_size=60, max_size=60))

@@ -10,10 +10,19 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Gated
+from tests.jobs.live import Run
 from tests.jobs.numbers import SCHEMA, Numbers
 from tests.jobs.test_ended_branches import Answers, Service
+from tests.waiting import until
 
 MAX_GROWTH = 64 << 20  #: bytes, of all slots; without credits the source would send hundreds of MB in 20 s
+
+
+def is_steady(run: Run, answers: Answers) -> bool:
+    """Whether the source sends no rows and the step no requests, over several reports."""
+    before = run.operator("rows")["records_out"], answers.count()
+    time.sleep(2.5)
+    return before == (run.operator("rows")["records_out"], answers.count())
 
 
 def test_memory_is_flat_and_others_go_on_while_a_step_is_blocked(tmp_path: Path, jobs: Jobs) -> None:
@@ -31,7 +40,7 @@ def test_memory_is_flat_and_others_go_on_while_a_step_is_blocked(tmp_path: Path,
     with jobs.running(flow.compile(2), tmp_path / "state", settings=settings) as run:
         run.wait_for(lambda: answers.count() and run.records.live.get("slots"))
         processes = [psutil.Process(pid) for pid in {slot["pid"] for slot in run.records.live["slots"]}]
-        time.sleep(2.5)  # all that has been granted arrives
+        until(lambda: is_steady(run, answers))  # all that has been granted arrives
         sent, requests = run.operator("rows")["records_out"], answers.count()
         began, sizes = time.monotonic(), list[int]()
         while time.monotonic() - began < blocked_s:

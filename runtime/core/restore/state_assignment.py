@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runtime.core.job.graph import JobGraph, OperatorSpec, Partitioning, Role
-from runtime.core.job.ids import ChannelId, SubtaskId
+from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.proofs import StateProof, add_proofs
@@ -41,15 +41,17 @@ class SubtaskRestore:
 def assign_state(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, SubtaskRestore]:
     """Assigns the state in `manifest` to every subtask of `graph`."""
     assigned: dict[SubtaskId, SubtaskRestore] = {}
+    moved = _operators_with_moved_rows(manifest, graph)
     ended: set[SubtaskId] = set()  #: subtasks that emit no further rows
     for subtask in graph.subtasks:  # predecessors first
         operator = graph.by_uid[subtask.operator]
         old = manifest.operators.get(operator.uid)
+        held = () if old is None else _held_snapshots(subtask, operator, old, graph, is_moved=operator.uid in moved)
         restored = SubtaskRestore(subtask=subtask) if old is None else _restore_subtask(subtask, operator, old, graph)
         feeding = {graph.source(channel) for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)} - ended
         bounds = [assigned[sender].watermark for sender in feeding]
-        if old is None or not all(snapshot.finished for snapshot in _held_snapshots(subtask, operator, old, graph)):
-            bounds.append(restored.watermark)
+        if old is None or not all(snapshot.finished for snapshot in held):
+            bounds.append(_min_watermark(held))
         if restored.finished or not bounds:
             ended.add(subtask)
         else:
@@ -71,6 +73,21 @@ def restores_apart(manifest: Manifest | None, graph: JobGraph) -> bool:
     )
 
 
+def _operators_with_moved_rows(manifest: Manifest, graph: JobGraph) -> set[OperatorId]:
+    """The operators whose subtasks may get rows that another subtask had, or was to get.
+
+    A step that holds rows back restores the watermark that it has received. The captured watermarks of its receivers
+    are those that it has sent.
+    """
+    moved: set[OperatorId] = set()
+    for operator in graph.operators:  # predecessors first
+        stored = manifest.operators.get(operator.uid)
+        edges = (edge for edge in graph.edges if edge.target == operator.uid and _edge_keeps_rows(edge))
+        if (stored is not None and _is_shared(stored, operator)) or any(edge.source in moved for edge in edges):
+            moved.add(operator.uid)
+    return moved
+
+
 def _restore_subtask(
     subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
 ) -> SubtaskRestore:
@@ -85,7 +102,6 @@ def _restore_subtask(
         broadcast=_broadcast_snapshot(old),
         proofs=keyed_proofs(old.subtasks.values(), _key_groups(subtask, operator, graph)),
         feedback=_redistribute_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
-        watermark=_min_watermark(_held_snapshots(subtask, operator, old, graph)),
     )
 
 
@@ -118,10 +134,10 @@ def keyed_proofs(snapshots: Collection[SubtaskSnapshot], groups: range) -> dict[
 
 
 def _held_snapshots(
-    subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph
+    subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph, *, is_moved: bool
 ) -> tuple[SubtaskSnapshot, ...]:
-    """The snapshots of old subtasks whose splits or rows the subtask may hold."""
-    if _is_shared(old, operator):
+    """The snapshots of old subtasks whose splits or rows the subtask may hold, or get from its senders."""
+    if is_moved:
         return tuple(old.subtasks.values())
     return _overlapping(subtask, operator, old, graph)
 
@@ -131,7 +147,11 @@ def _keeps_rows(graph: JobGraph, channel: ChannelId) -> bool:
 
     Not behind a shuffle by key: the captured watermark of the receiver already is the minimum over all senders.
     """
-    return not graph.is_feedback(channel) and graph.edges[channel.edge].partitioning is not Partitioning.HASH
+    return _edge_keeps_rows(graph.edges[channel.edge])
+
+
+def _edge_keeps_rows(edge: EdgeSpec) -> bool:
+    return not edge.feedback and edge.partitioning is not Partitioning.HASH
 
 
 def _min_if_known(bounds: Collection[int | None]) -> int | None:

@@ -1,5 +1,7 @@
 """From a manifest to the next attempt."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -75,6 +77,17 @@ def test_event_time_is_not_that_of_a_finished_subtask_of_a_source() -> None:
     old = {"a": partly_finished(), "b": [SubtaskSnapshot(watermark=1_000)] * 2}
     assigned = assign_state(manifest(old), chain(parallelism=2))
     assert [assigned[subtask(name)].watermark for name in ("a/0", "a/1", "b/0", "b/1")] == [None, 1_200, 1_000, 1_000]
+
+
+def test_event_time_behind_redistributed_rows_is_no_later_than_any_that_their_holders_had_sent() -> None:
+    """A step that holds rows back has received a higher watermark than it has sent."""
+    held = SubtaskSnapshot(watermark=9, lists={"held": (1, 4)})
+    old = {"a": [DONE, SubtaskSnapshot(watermark=9)], "b": [DONE, held], "c": [DONE, SubtaskSnapshot(watermark=0)]}
+    graph = dataclasses.replace(
+        chain(2), edges=(edge("a", "b", Partitioning.FORWARD), edge("b", "c", Partitioning.FORWARD))
+    )
+    assigned = assign_state(manifest(old), graph)
+    assert [assigned[subtask(f"c/{n}")].watermark for n in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize("watermark", [1_200, None])

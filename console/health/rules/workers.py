@@ -80,7 +80,7 @@ def silent_since(at: datetime | None, now: datetime) -> datetime | None:
 
 
 def silent_master(facts: RunFacts) -> Iterator[Finding]:
-    at = silent_since(facts.live.at, facts.now)
+    at = silent_since(facts.live.at or facts.started_at, facts.now)
     if at is None:
         return
     silence = facts.age(at)

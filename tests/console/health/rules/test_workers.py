@@ -107,6 +107,12 @@ def test_a_job_master_is_silent_after_ten_seconds(seconds: float, is_found: bool
     assert (found("silent-master", live=Live(at=ago(seconds))) is not None) is is_found
 
 
+def test_a_job_master_that_died_before_its_first_report_is_silent_too() -> None:
+    finding = found("silent-master", live=Live(), started_at=ago(10))
+    assert finding is not None
+    assert finding.since == ago(10)
+
+
 @pytest.mark.parametrize(("seconds", "is_found"), [(20, True), (19.9, False)])
 def test_samples_are_old_after_twenty_seconds(seconds: float, is_found: bool) -> None:
     finding = found("old-numbers", sampled_at=ago(seconds))

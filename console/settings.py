@@ -20,7 +20,7 @@ from kombu import Exchange, Queue
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from runtime.access.spark_settings import SETTINGS_VARIABLE, set_added_settings
+from runtime.access.spark_settings import REMOTE_VARIABLE, SETTINGS_VARIABLE, set_added_settings, set_slot_server
 from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.errors import JobRejected
 from runtime.io.store import is_absolute, storage_uri
@@ -135,6 +135,7 @@ WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo
 WEIR_DATA_HOSTS = optional("WEIR_DATA_HOSTS", "").split()
 
 set_added_settings(optional(SETTINGS_VARIABLE, ""))  # which job versions may choose
+set_slot_server(optional(REMOTE_VARIABLE, ""))  # whose settings they may not choose
 
 #: Command of a job master; the run id and the attempt token are appended.
 WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.launch.spark", "run"]

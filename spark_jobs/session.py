@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from runtime.access.data_roots import JOB_VARIABLES
+from runtime.access.spark_settings import REMOTE_VARIABLE
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
 from runtime.libraries import import_library, jvm_start
@@ -97,6 +98,7 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     import_library("pyspark", "spark")
     from pyspark.sql import SparkSession
 
+    os.environ.pop(REMOTE_VARIABLE, None)  # of slots: PySpark would open a session there
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.master.startswith("local"):  # otherwise the host's name must resolve

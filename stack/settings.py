@@ -138,6 +138,7 @@ def stack_variables(settings: Settings, database: str, broker: str, http_port: i
         "DJANGO_SECRET_KEY": load_or_create_secret(settings.run / "secret", environment.get("DJANGO_SECRET_KEY", "")),
         "DJANGO_SETTINGS_MODULE": "console.settings",
         "SPARK_MASTER": environment.get("SPARK_MASTER", ""),
+        **({"SPARK_REMOTE": environment["SPARK_REMOTE"]} if environment.get("SPARK_REMOTE") else {}),
         "SPARK_LOCAL_DIRS": str(settings.var / "spark"),
         **_event_log(settings, environment),
         **_spark_address(environment),
@@ -156,7 +157,7 @@ def _event_log(settings: Settings, environment: Mapping[str, str]) -> dict[str, 
 
 def _spark_address(environment: Mapping[str, str]) -> dict[str, str]:
     """Loopback for local Spark, so that no host name must resolve. On a cluster, executors must reach the driver."""
-    is_local = (environment.get("SPARK_MASTER") or "local").startswith("local")
+    is_local = (environment.get("SPARK_MASTER") or "local").startswith("local") and not environment.get("SPARK_REMOTE")
     address = environment.get("SPARK_LOCAL_IP") or ("127.0.0.1" if is_local else "")
     return {"SPARK_LOCAL_IP": address} if address else {}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SETTINGS_VARIABLE: Final = "WEIR_SPARK_SETTINGS"
+REMOTE_VARIABLE: Final = "SPARK_REMOTE"  #: URL of the Spark Connect server that runs the slots; unset: see SPARK_MASTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ _CODE: Final = re.compile(
 
 
 _added: set[str] = set()  #: names that the administrator has added, in this process
+_servers: set[str] = set()  #: the Spark Connect server of the slots, in this process; empty: an application per run
 
 
 def set_added_settings(names: str) -> None:
@@ -116,9 +118,23 @@ def set_added_settings(names: str) -> None:
     _added.update(names.split())
 
 
-def check_spark_settings(settings: Mapping[str, str]) -> None:
-    """Raises ValueError if a version may not choose a setting; the error names the setting and the reason."""
+def set_slot_server(url: str) -> None:
+    """Sets the Spark Connect server of the slots, at the start of the process: `SPARK_REMOTE`, or ""."""
+    _servers.clear()
+    _servers.update(url.split())
+
+
+def check_spark_settings(settings: Mapping[str, str], *, for_slots: bool = False) -> None:
+    """Raises ValueError if a version may not choose a setting; the error names the setting and the reason.
+
+    `for_slots`: the application may be that of slots. On a Spark Connect server it exists before the run.
+    """
     for name, value in settings.items():
+        if for_slots and _servers:
+            raise ValueError(
+                f"`{name}` cannot be chosen here: slots run on the Spark Connect server of {REMOTE_VARIABLE}, whose "
+                "application has its own settings"
+            )
         if not name.startswith("spark."):
             raise ValueError(f"`{name}` is not a Spark setting: their names begin with 'spark.'")
         if not _NAME.fullmatch(name):

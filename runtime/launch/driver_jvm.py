@@ -1,8 +1,7 @@
 """The JVM of a Spark driver: calls that steer it are bounded, and a JVM that does not answer is killed.
 
-PySpark's calls have no time limit. A JVM that is stopped, swaps or collects garbage for minutes would block the job
-master, which then recovers nothing. A call that takes longer than `CALL_TIMEOUT_S` therefore kills the JVM with all its
-descendants. This process can then start no more slots: the supervisor starts a fresh job master.
+A call that takes longer than `CALL_TIMEOUT_S` kills the JVM with all its descendants. This process can then start no
+more slots: the supervisor starts a fresh job master.
 """
 
 import contextlib
@@ -11,15 +10,15 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import psutil
 import structlog
 from pyspark import SparkContext
 
 from runtime.errors import EnvironmentFailure
+from runtime.launch.bounded_calls import CALL_TIMEOUT_S, BoundedCalls
 
-CALL_TIMEOUT_S: Final = 5.0  #: limit of each call that steers Spark: cancel, status, stop
 _KILL_TIMEOUT_S: Final = 5.0
 
 T = TypeVar("T")
@@ -37,8 +36,7 @@ class DriverJvm:
         self._process = getattr(context._gateway, "proc", None)  # None: another program has started the JVM
         self._killed_for = ""
         self._killing = threading.Lock()
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, name="spark calls", daemon=True).start()
+        self._calls = BoundedCalls()
 
     @property
     def loss(self) -> str:
@@ -57,28 +55,17 @@ class DriverJvm:
         """
         if loss := self.loss:
             raise JvmLost(loss)
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._calls.put((function, answer))
         try:
-            result, error = answer.get(timeout=CALL_TIMEOUT_S)
+            return self._calls.call(function)
         except queue.Empty:
             self._kill(
                 f"the JVM of the Spark driver did not answer {name} within {CALL_TIMEOUT_S:.0f} s and was killed"
             )
             raise JvmLost(self._killed_for) from None
-        if error is None:
-            return result  # type: ignore[no-any-return]
-        if loss := self.loss:
-            raise JvmLost(loss) from error
-        raise error
-
-    def _serve(self) -> None:
-        while True:
-            function, answer = self._calls.get()
-            try:
-                answer.put((function(), None))
-            except Exception as error:
-                answer.put((None, error))
+        except Exception as error:
+            if loss := self.loss:
+                raise JvmLost(loss) from error
+            raise
 
     def _kill(self, reason: str) -> None:
         with self._killing:

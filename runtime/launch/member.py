@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from runtime.access.data_roots import JOB_VARIABLES
 from runtime.access.redaction import redact
 from runtime.core.job.ids import Token
 from runtime.io.control.endpoints import ControlClient, Hello
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from runtime.ports import Exchange, ExchangeListener
 
 _MAX_DETAIL_CHARACTERS: Final = 1_000
 
 MemberTask = Callable[[Iterable[int]], Iterator[int]]
+ArrowTask = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 class StartSlot(msgspec.Struct, frozen=True, tag=True):
@@ -140,15 +144,31 @@ def local_address(peer: str) -> str:
 def member_task(address: SlotPoolAddress, job: bytes) -> MemberTask:
     """Function for `mapPartitions`: runs the member with each number of its input, and returns the number.
 
-    Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process.
+    Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process. The
+    function carries the variables of this process that bound a job: an executor may be of another installation.
     """
+    variables = {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ}
 
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
+            os.environ.update(variables)
             _run_member(address, job, number)
             yield number
 
     return task
+
+
+def arrow_task(task: MemberTask) -> ArrowTask:
+    """`task` as a function for `mapInArrow`: reads and returns the number in a column `id`."""
+
+    def run(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in task(batch.column(0).to_pylist()):
+                yield pa.record_batch({"id": pa.array([number], pa.int64())})
+
+    return run
 
 
 def _run_member(address: SlotPoolAddress, job: bytes, number: int) -> None:

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
-from runtime.access.data_roots import JOB_VARIABLES
-from runtime.access.spark_settings import check_spark_settings
+from runtime.access.spark_settings import REMOTE_VARIABLE, check_spark_settings
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
+from runtime.core.job.settings import JobSettings
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
@@ -32,7 +32,8 @@ from runtime.io.store import open_store
 from runtime.launch.driver_jvm import DriverJvm, JvmLost
 from runtime.launch.event_log import event_log_settings
 from runtime.launch.member import MemberTask, local_address, member_task
-from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, SlotPoolLauncher, StartMember
+from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, StartMember
+from runtime.launch.spark_tasks import SparkTaskLauncher, summarize_error
 from runtime.launch.standalone_cluster import StandaloneMaster
 from runtime.libraries import jvm_start
 from runtime.master.config import MasterConfig
@@ -50,19 +51,13 @@ from runtime.master.master_process import (
     touch_heartbeat,
 )
 
-STOP_TIMEOUT_S: Final = 15.0
 EXTRA_CORES: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
 LOOPBACK: Final = "127.0.0.1"
-_MAX_SUMMARY_HALF_CHARACTERS: Final = 500  #: kept of each end of an error text
-#: Error lines without information: blank, Py4J's prefix, traceback marks and locations, lists of folders.
-_NOISE_LINE: Final = re.compile(
-    r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$"
-)
 
 log = structlog.get_logger()
 
 
-class SparkLauncher(SlotPoolLauncher):
+class SparkLauncher(SparkTaskLauncher):
     """Implements `launcher.Launcher` with a Spark job per slot, in a Spark context that lives as long as the master."""
 
     def __init__(
@@ -75,7 +70,6 @@ class SparkLauncher(SlotPoolLauncher):
         self._jvm: DriverJvm | None = None  #: as `context`
         self._ui_address = self._application = ""
         self._opening = threading.Lock()
-        self._threads: dict[int, threading.Thread] = {}  #: by member: they wait for the end of its Spark job
         self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
 
     @property
@@ -158,48 +152,18 @@ class SparkLauncher(SlotPoolLauncher):
         task = member_task(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
 
         def start(number: int) -> None:
-            thread = threading.Thread(target=self._run_member, args=(pool, context, task, number), daemon=True)
-            thread.start()
-            self._threads[number] = thread
+            self.start_thread(pool, number, partial(self._run_task, context, task, pool, number))
 
         return start
 
-    def _run_member(self, pool: SlotPool, context: SparkContext, task: MemberTask, number: int) -> None:
-        error: Exception | None = None
-        try:
-            context.addJobTag(_tag_of(number))
-            context.setInterruptOnCancel(True)
-            context.setJobDescription(f"{self._name}: process {number} for slots")
-            if not pool.is_dismissed:
-                context.parallelize([number], 1).mapPartitions(task).collect()
-        except Exception as failure:
-            error = failure
-        detail = "its task ended before it connected" if error is None else summarize_error(error)
-        pool.on_end(number, detail, is_retried=_EXECUTOR_LOST_MARK in str(error))
+    def _run_task(self, context: SparkContext, task: MemberTask, pool: SlotPool, number: int) -> None:
+        context.addJobTag(self.tag_of(number))
+        context.setInterruptOnCancel(True)
+        context.setJobDescription(f"{self._name}: process {number} for slots")
+        if not pool.is_dismissed:
+            context.parallelize([number], 1).mapPartitions(task).collect()
 
-    def kill_member(self, number: int) -> None:
-        self._threads.pop(number, None)
-        self._cancel(_tag_of(number))
-
-    def end_members(self) -> None:
-        """Cancels the tasks of members that do not exit by themselves. Spark kills their processes, even stopped ones.
-
-        A cancel ends only jobs that have begun, so it is repeated.
-        """
-        clock, patience_ms = SystemClock(), 1000.0 * STOP_TIMEOUT_S
-        began_at = clock.monotonic_ms()
-        while alive := {number: thread for number, thread in self._threads.items() if thread.is_alive()}:
-            waited_ms = clock.monotonic_ms() - began_at
-            if waited_ms >= patience_ms:
-                log.error("Spark jobs do not end and keep their tasks", tags=[_tag_of(number) for number in alive])
-                break
-            if waited_ms >= 1000:
-                for number in alive:
-                    self._cancel(_tag_of(number))
-            next(iter(alive.values())).join(POLL_INTERVAL_S)
-        self._threads.clear()
-
-    def _cancel(self, tag: str) -> None:
+    def cancel(self, tag: str) -> None:
         if self.context is None or self._jvm is None:
             return
         try:
@@ -258,7 +222,6 @@ class SparkLauncher(SlotPoolLauncher):
         check_spark_settings(self._settings)  # again: the console may have other settings, or the row may be changed
         settings = SparkConf().setAppName(self._name)
         settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
-        settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in JOB_VARIABLES if name in os.environ])
         settings.setMaster(self._spark_master or f"local[{slots + self._spares + EXTRA_CORES}]")
         if is_local(settings.get("spark.master", "")):
             settings.set("spark.authenticate", "true")
@@ -296,12 +259,6 @@ def _addresses(host: str) -> dict[str, str]:
     return {"spark.driver.host": host, "spark.driver.bindAddress": host}
 
 
-def _tag_of(number: int) -> str:
-    """The tag of the Spark job of a member, in the context of its launcher."""
-    return f"slots-{number}"
-
-
-_EXECUTOR_LOST_MARK: Final = "ExecutorLostFailure"
 #: Defaults on a cluster, which the administrator may override. Spark counts the slots of a silent host until its
 #: executors have missed their heartbeats: two minutes by Spark's defaults, half a minute by these settings.
 _CLUSTER_SETTINGS: Final = {
@@ -338,25 +295,11 @@ def is_local(master: str) -> bool:
     return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 
-def summarize_error(error: BaseException) -> str:
-    """Beginning (the failed step) and end (the cause) of a Spark error, which has pages, without Java frames."""
-    lines = []
-    for line in str(error).splitlines():
-        if line.startswith("\tat "):
-            break
-        if not _NOISE_LINE.match(line):
-            lines.append(line.strip().removeprefix(": "))
-    text = " ".join(lines)
-    if len(text) > 2 * _MAX_SUMMARY_HALF_CHARACTERS:
-        text = f"{text[:_MAX_SUMMARY_HALF_CHARACTERS]} ... {text[-_MAX_SUMMARY_HALF_CHARACTERS:]}"
-    return text or type(error).__name__
-
-
 # ---------------------------------------------------------------- the process
 
 
 def _create_master(
-    row: RunRow, run: int, token: Token, launcher: SparkLauncher, url: str
+    row: RunRow, run: int, token: Token, launcher: SparkTaskLauncher, url: str
 ) -> tuple[JobMaster, PostgresRunStore]:
     """Compiles the run's version and creates its job master. Raises JobRejected."""
     settings = settings_of(row)
@@ -387,9 +330,17 @@ def _create_master(
     return master, records
 
 
+def _create_launcher(name: str, settings: JobSettings) -> SparkTaskLauncher:
+    """The launcher on the Spark Connect server of SPARK_REMOTE, else on SPARK_MASTER. Raises JobRejected."""
+    if remote := os.environ.pop(REMOTE_VARIABLE, ""):  # PySpark reads it too
+        from runtime.launch.connect import ConnectLauncher
+
+        return ConnectLauncher(remote, settings.spare_slots)
+    return SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings.spark, settings.spare_slots)
+
+
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
-    name, settings = f"{row.job_name}, run {run}", settings_of(row)
-    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings.spark, settings.spare_slots)
+    launcher = _create_launcher(f"{row.job_name}, run {run}", settings_of(row))
     launcher.warm_up(row.parallelism)
     master, records = _create_master(row, run, token, launcher, url)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())

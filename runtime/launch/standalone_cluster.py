@@ -62,7 +62,7 @@ class StandaloneMaster:
     @property
     def is_reachable(self) -> bool:
         """Whether a master listens. Blocks for seconds at most."""
-        return any(map(_is_listening, self._addresses))
+        return any(map(is_listening, self._addresses))
 
     @property
     def has_forgotten_application(self) -> bool:
@@ -88,7 +88,7 @@ class StandaloneMaster:
     def _state(self, context: SparkContext) -> Any:
         """State of the leading master, or None."""
         for host, port in self._addresses:
-            if not _is_listening((host, port)):
+            if not is_listening((host, port)):
                 continue
             try:
                 state = _master_state(context, host, port)
@@ -148,7 +148,8 @@ def _addresses(url: str) -> list[tuple[str, int]]:
     return [(each.hostname, each.port or 7077) for each in parts if each.hostname]
 
 
-def _is_listening(address: tuple[str, int]) -> bool:
+def is_listening(address: tuple[str, int]) -> bool:
+    """Whether a server accepts connections at host and port. Takes `CONNECT_TIMEOUT_S` at most."""
     try:
         with socket.create_connection(address, timeout=CONNECT_TIMEOUT_S):
             return True

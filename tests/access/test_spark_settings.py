@@ -6,7 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.access.spark_settings import SETTINGS_VARIABLE, VALUES, check_spark_settings, set_added_settings
+from runtime.access.spark_settings import (
+    SETTINGS_VARIABLE,
+    VALUES,
+    check_spark_settings,
+    set_added_settings,
+    set_slot_server,
+)
 from runtime.core.job.settings import JobSettings
 from runtime.launch.event_log import event_log_settings
 
@@ -89,6 +95,20 @@ def test_no_administrator_adds_a_name_that_loads_code(name: str) -> None:
     set_added_settings(name)
     with pytest.raises(ValueError, match=r"it loads code|the job master is the driver"):
         check_spark_settings({name: "x"})
+
+
+def test_a_spark_connect_server_has_its_own_settings() -> None:
+    """Its memory, cores and retries were set at its start. A run in BATCH has its own application."""
+    set_slot_server("sc://head:15002/;token=hidden")
+    try:
+        spark = {"spark.executor.memory": "2g"}
+        with pytest.raises(msgspec.ValidationError, match=r"`spark\.executor\.memory` .* of SPARK_REMOTE") as refusal:
+            msgspec.convert({"spark": spark}, JobSettings)
+        assert "hidden" not in str(refusal.value)
+        assert msgspec.convert({"spark": spark, "execution_mode": "batch"}, JobSettings).spark == spark
+        msgspec.convert({}, JobSettings)
+    finally:
+        set_slot_server("")
 
 
 def test_the_settings_of_a_version_hold_them() -> None:

@@ -23,6 +23,7 @@ from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.spark import SparkLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from runtime.master.launcher import Launcher
 from tests.jobs.numbers import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 
@@ -41,7 +42,7 @@ def launcher() -> Iterator[SparkLauncher]:
 class Running:
     """A job master in a thread, and what may be asked of it."""
 
-    def __init__(self, launcher: SparkLauncher, folder: Path, source: Numbers, parallelism: int, **config: Any) -> None:
+    def __init__(self, launcher: Launcher, folder: Path, source: Numbers, parallelism: int, **config: Any) -> None:
         self.records = config.pop("records", None) or MemoryRunStore()
         self.output = folder / "out"
         attempts, trouble = config.pop("attempts", 3), config.pop("trouble", None)

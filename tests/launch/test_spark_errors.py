@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.launch.spark import LOOPBACK, SparkLauncher, summarize_error
+from runtime.launch.spark import LOOPBACK, SparkLauncher
+from runtime.launch.spark_tasks import summarize_error
 
 #: As Spark 4.1 says it, with the folders shortened.
 NO_NUMPY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.

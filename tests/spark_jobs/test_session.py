@@ -25,3 +25,13 @@ def test_a_local_session_starts_on_a_host_whose_name_does_not_resolve() -> None:
         [*_NAMESPACE, "sh", "-c", script], input=_PROGRAM, env=environment, check=True, capture_output=True, text=True
     )
     assert process.stdout == "3\n"
+
+
+@pytest.mark.slow
+def test_a_stage_runs_beside_slots_on_a_spark_connect_server() -> None:
+    """SPARK_REMOTE is for slots: a stage runs where SPARK_MASTER says, and PySpark refused both together."""
+    environment = {**os.environ, "SPARK_REMOTE": "sc://no-such-host.invalid:15002", "SPARK_LOCAL_IP": "127.0.0.1"}
+    process = subprocess.run(
+        [sys.executable, "-"], input=_PROGRAM, env=environment, check=True, capture_output=True, text=True
+    )
+    assert process.stdout == "3\n"

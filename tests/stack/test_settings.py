@@ -26,17 +26,19 @@ from stack.settings import (
         ("spark://head:7077", "", None),  # executors elsewhere could not reach the driver
         ("spark://head:7077", "10.0.0.7", "10.0.0.7"),
         ("", "127.0.0.2", "127.0.0.2"),
+        ("sc://head:15002", "", None),  # executors could not reach the job master
     ],
 )
 def test_the_driver_keeps_to_this_machine_only_where_spark_is_local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, address: str, expected: str | None
 ) -> None:
-    monkeypatch.setenv("SPARK_MASTER", master)
+    monkeypatch.setenv("SPARK_REMOTE" if master.startswith("sc:") else "SPARK_MASTER", master)
     monkeypatch.setenv("SPARK_LOCAL_IP", address)
     settings = Settings.read(tmp_path / "var", {})
     make_folders(settings)
     variables = stack_variables(settings, "postgresql://db/weir", "redis://broker/0", 8000)
     assert variables.get("SPARK_LOCAL_IP") == expected
+    assert variables.get("SPARK_REMOTE", master) == master  # PySpark takes an empty value for a server
 
     write_env_file(settings, variables)
     assert read_env_file(settings.var) == variables

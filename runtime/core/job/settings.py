@@ -208,7 +208,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Raises ValueError if settings contradict each other."""
         if self.restart_max_backoff_ms < self.restart_initial_backoff_ms:
             raise ValueError("`restart_max_backoff_ms` must not be below `restart_initial_backoff_ms`")
-        check_spark_settings(self.spark)
+        check_spark_settings(self.spark, for_slots=self.execution_mode is not ExecutionMode.BATCH)
 
     @property
     def coordinator(self) -> CoordinatorSettings:

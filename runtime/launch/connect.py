@@ -1,0 +1,257 @@
+"""Slots on a Spark Connect server (`SPARK_REMOTE=sc://HOST:PORT`): the job master needs no JVM.
+
+The server and its executors belong to somebody else. Settings of the application, such as its memory, its cores and the
+retries of its tasks, are therefore the server's, and a version may choose none. The executors need the Python of this
+process, with Weir and the pipelines.
+
+All job masters of a user share one session of the server. Spark starts a Python daemon for each session on every
+executor, and ends it with the executor only (270 MB each). A session that the server has closed cannot be opened
+again, so the next number follows.
+"""
+
+import itertools
+import os
+import queue
+import threading
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import pyspark
+import structlog
+from pyspark import cloudpickle
+
+from runtime.access.spark_settings import REMOTE_VARIABLE
+from runtime.dataflow.plan import CompiledJob
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.launch.bounded_calls import CALL_TIMEOUT_S, BoundedCalls
+from runtime.launch.member import ArrowTask, arrow_task, local_address, member_task
+from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, StartMember
+from runtime.launch.spark_tasks import SparkTaskLauncher, summarize_error
+from runtime.launch.standalone_cluster import is_listening
+from runtime.libraries import import_library
+from runtime.master.launcher import SlotPhase
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_FORM: Final = "sc://HOST:PORT, with parameters such as ;use_ssl=true behind a slash"
+_SESSIONS: Final = uuid.UUID("5b1f6f0e-6c1c-4a0e-9a53-2f0b6f3f5d0a")  #: namespace of the ids of sessions
+_CLOSED_MARK: Final = "INVALID_HANDLE.SESSION_CLOSED"  #: of Spark: the id had a session, which has ended
+_MAX_SESSIONS: Final = 1_000  #: closed sessions that a server remembers (spark.connect.session.manager)
+#: A member's call waits for its task as long as the run. It survives a server or network that is away for this long.
+_MAX_RETRIES: Final = 600
+_MAX_BACKOFF_MS: Final = 1_000
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class ConnectSession:
+    """A client of the shared session. Thread-safe."""
+
+    def __init__(self, session: "SparkSession") -> None:
+        self.spark = session
+        self._calls = BoundedCalls()
+        self._is_hung = False
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Returns the result of `function`, which calls the server.
+
+        Raises:
+            EnvironmentFailure: this call or an earlier one took more than `CALL_TIMEOUT_S`.
+            Exception: as raised by `function`.
+        """
+        if not self._is_hung:
+            try:
+                return self._calls.call(function)
+            except queue.Empty:
+                self._is_hung = True
+        raise EnvironmentFailure(f"it did not answer within {CALL_TIMEOUT_S:.0f} s")
+
+    def close(self) -> None:
+        """Closes the connection, which ends all calls. The session stays, for other job masters."""
+        try:
+            BoundedCalls().call(self.spark.client.close)
+        except Exception as error:
+            log.warning("the connection to the Spark Connect server did not close", error=summarize_error(error))
+
+
+class ConnectLauncher(SparkTaskLauncher):
+    """Implements `launcher.Launcher` with a Spark job per slot in a session of a Spark Connect server.
+
+    Args:
+        url: as in SPARK_REMOTE.
+
+    Raises:
+        JobRejected: the URL has another form, or a library is not installed.
+    """
+
+    def __init__(self, url: str, spares: int = 0) -> None:
+        super().__init__(spares=spares)
+        import_library("grpc", "spark")
+        self._url, self._address = url, _address_of(url)
+        self._name = f"the Spark Connect server {self._address[0]}:{self._address[1]}"
+        self._session: ConnectSession | None = None  #: None until it is opened
+        self._former: list[ConnectSession] = []  #: their calls may go on
+        self._connecting = threading.Lock()
+        self._begun: set[str] = set()  #: operations of this process whose task runs
+
+    @property
+    def loss(self) -> str:
+        return ""  # a new session replaces a lost one
+
+    @property
+    def spans_hosts(self) -> bool:
+        return True
+
+    @property
+    def host(self) -> str:
+        try:
+            return os.environ.get("SPARK_LOCAL_IP") or local_address(self._address[0])
+        except OSError as error:  # a name server's outage is temporary
+            raise EnvironmentFailure(f"{REMOTE_VARIABLE}: no route to {self._name}: {error}") from error
+
+    def warm_up(self, slots: int) -> None:
+        try:
+            self._connect()
+        except EnvironmentFailure as error:  # the run waits for the server
+            log.warning("no session on the Spark Connect server yet", error=str(error))
+
+    def close(self) -> None:
+        for session in [*self._former, *([self._session] if self._session else [])]:
+            session.close()
+
+    def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
+        task = arrow_task(member_task(pool.address, cloudpickle.dumps(job)))  # type: ignore[no-untyped-call]
+
+        def start(number: int) -> None:
+            spark = self._connect_when_reachable(pool).spark
+            self.start_thread(pool, number, partial(self._run_task, spark, task, pool, number))
+
+        return start
+
+    def _run_task(self, spark: "SparkSession", task: ArrowTask, pool: SlotPool, number: int) -> None:
+        spark.addTag(self.tag_of(number))  # of this thread
+        if not pool.is_dismissed:
+            spark.range(number, number + 1, 1, 1).mapInArrow(task, "id long").collect()
+
+    def is_replaced(self, error: Exception) -> bool:
+        return super().is_replaced(error) or self._server_loss() != ""
+
+    def cancel(self, tag: str) -> None:
+        session = self._session
+        if session is None:
+            return
+        try:
+            session.call(partial(session.spark.interruptTag, tag))
+        except Exception as error:  # the task ends with its server, or when its member has lost the master
+            log.error("a Spark job is not canceled", tag=tag, error=summarize_error(error))
+
+    def end_members(self) -> None:
+        if self._server_loss():
+            self.close()  # the calls end, since no task is there
+        super().end_members()
+
+    def report(self, pool: SlotPool) -> None:
+        status = pool.status
+        begun = max(len(self._begun), status.connected)  # an idle server reports the begin of a task within 2 s
+        if loss := self._server_loss():
+            pool.on_status(SlotPhase.WAITING, status.connected, loss)
+        elif begun < status.wanted:
+            pool.on_status(SlotPhase.WAITING, begun, f"{self._name} has not begun the other tasks")
+        else:
+            pool.on_status(SlotPhase.STARTING, begun)
+
+    def _connect_when_reachable(self, pool: SlotPool) -> ConnectSession:
+        while True:
+            try:
+                return self._connect()
+            except EnvironmentFailure as error:
+                pool.on_status(SlotPhase.WAITING, 0, str(error))
+            threading.Event().wait(POLL_INTERVAL_S)
+            if pool.is_dismissed:
+                raise EnvironmentFailure("no slots are needed any more")
+
+    def _connect(self) -> ConnectSession:
+        """The session, or another if it has been lost.
+
+        Raises:
+            EnvironmentFailure: the server does not answer, or opens no session.
+            JobRejected: the server has another version of Spark.
+        """
+        with self._connecting:
+            if self._session is None or self._server_loss():
+                session = self._open_session()
+                if self._session is not None:
+                    self._former.append(self._session)
+                self._session = session
+                self._begun.clear()
+            return self._session
+
+    def _server_loss(self) -> str:
+        """Why the session is of no use; "" while its server answers. Takes a few seconds at most."""
+        session = self._session
+        if not is_listening(self._address):
+            return f"{self._name} does not answer"
+        if session is None:
+            return ""
+        try:
+            session.call(lambda: session.spark.version)
+        except Exception as error:
+            return f"{self._name} does not answer: {summarize_error(error)}"
+        return ""
+
+    def _open_session(self) -> ConnectSession:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        if not is_listening(self._address):
+            raise EnvironmentFailure(f"{self._name} does not answer")
+        for number in itertools.count():
+            builder = DefaultChannelBuilder(self._url)
+            is_chosen = builder.session_id is not None
+            if not is_chosen:
+                builder.set(DefaultChannelBuilder.PARAM_SESSION_ID, str(uuid.uuid5(_SESSIONS, str(number))))
+            session = ConnectSession(SparkSession.builder.channelBuilder(builder).create())
+            session.spark.client.set_retry_policies([DefaultPolicy(_MAX_RETRIES, max_backoff=_MAX_BACKOFF_MS)])
+            try:
+                version = session.call(lambda spark=session.spark: spark.version)  # type: ignore[misc]
+            except Exception as error:
+                session.close()
+                if _CLOSED_MARK in str(error) and not is_chosen and number < _MAX_SESSIONS:
+                    continue
+                raise EnvironmentFailure(f"{self._name} opens no session: {summarize_error(error)}") from error
+            if _release(version) != _release(pyspark.__version__):
+                session.close()
+                problem = f"{self._name} has Spark {version}, and slots need {_release(pyspark.__version__)}"
+                raise JobRejected("bad-environment", REMOTE_VARIABLE, problem)
+            session.spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]  # a function too
+            return session
+        raise AssertionError("the count has no end")
+
+    def _on_progress(self, *, inflight_tasks: int, operation_id: str, done: bool, **_: Any) -> None:
+        """Called by the threads of members, every two seconds."""
+        if done:
+            self._begun.discard(operation_id)
+        elif inflight_tasks:
+            self._begun.add(operation_id)
+
+
+def _address_of(url: str) -> tuple[str, int]:
+    """Host and port. An error does not quote the URL, whose parameters may have a token."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "sc" and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    except ValueError:  # the port is no number
+        pass
+    raise JobRejected("bad-environment", REMOTE_VARIABLE, f"{REMOTE_VARIABLE} must have the form {_FORM}")
+
+
+def _release(version: str) -> str:
+    """Major and minor number: between these, Spark may change how it calls Python."""
+    return ".".join(version.split(".")[:2])

@@ -124,6 +124,11 @@ def set_slot_server(url: str) -> None:
     _servers.update(url.split())
 
 
+def slot_server() -> str:
+    """The URL of the Spark Connect server of the slots; "" if there is none."""
+    return next(iter(_servers), "")
+
+
 def check_spark_settings(settings: Mapping[str, str], *, for_slots: bool = False) -> None:
     """Raises ValueError if a version may not choose a setting; the error names the setting and the reason.
 

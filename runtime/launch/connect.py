@@ -1,15 +1,13 @@
 """Slots on a Spark Connect server (`SPARK_REMOTE=sc://HOST:PORT`): the job master needs no JVM.
 
-The server and its executors belong to somebody else. Settings of the application, such as its memory, its cores and the
-retries of its tasks, are therefore the server's, and a version may choose none. The executors need the Python of this
-process, with Weir and the pipelines.
+The application exists before the run. Its memory, its cores and the retries of its tasks are therefore the server's,
+and a version may choose no settings. The executors need the Python of this process, with Weir and the pipelines.
 
 All job masters of a user share one session of the server. Spark starts a Python daemon for each session on every
 executor, and ends it with the executor only (270 MB each). A session that the server has closed cannot be opened
 again, so the next number follows.
 """
 
-import itertools
 import os
 import queue
 import threading
@@ -158,9 +156,12 @@ class ConnectLauncher(SparkTaskLauncher):
     def report(self, pool: SlotPool) -> None:
         status = pool.status
         begun = max(len(self._begun), status.connected)  # an idle server reports the begin of a task within 2 s
-        if loss := self._server_loss():
-            pool.on_status(SlotPhase.WAITING, status.connected, loss)
-        elif begun < status.wanted:
+        try:
+            self._connect()
+        except Exception as error:
+            pool.on_status(SlotPhase.WAITING, status.connected, str(error))
+            return
+        if begun < status.wanted:
             pool.on_status(SlotPhase.WAITING, begun, f"{self._name} has not begun the other tasks")
         else:
             pool.on_status(SlotPhase.STARTING, begun)
@@ -211,7 +212,7 @@ class ConnectLauncher(SparkTaskLauncher):
 
         if not is_listening(self._address):
             raise EnvironmentFailure(f"{self._name} does not answer")
-        for number in itertools.count():
+        for number in range(_MAX_SESSIONS):
             builder = DefaultChannelBuilder(self._url)
             is_chosen = builder.session_id is not None
             if not is_chosen:
@@ -222,7 +223,7 @@ class ConnectLauncher(SparkTaskLauncher):
                 version = session.call(lambda spark=session.spark: spark.version)  # type: ignore[misc]
             except Exception as error:
                 session.close()
-                if _CLOSED_MARK in str(error) and not is_chosen and number < _MAX_SESSIONS:
+                if _CLOSED_MARK in str(error) and not is_chosen:
                     continue
                 raise EnvironmentFailure(f"{self._name} opens no session: {summarize_error(error)}") from error
             if _release(version) != _release(pyspark.__version__):
@@ -231,7 +232,7 @@ class ConnectLauncher(SparkTaskLauncher):
                 raise JobRejected("bad-environment", REMOTE_VARIABLE, problem)
             session.spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]  # a function too
             return session
-        raise AssertionError("the count has no end")
+        raise EnvironmentFailure(f"{self._name} opens no session: it has closed {_MAX_SESSIONS}")
 
     def _on_progress(self, *, inflight_tasks: int, operation_id: str, done: bool, **_: Any) -> None:
         """Called by the threads of members, every two seconds."""

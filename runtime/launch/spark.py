@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
-from runtime.access.spark_settings import REMOTE_VARIABLE, check_spark_settings
+from runtime.access.spark_settings import check_spark_settings, slot_server
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.settings import JobSettings
@@ -332,10 +332,10 @@ def _create_master(
 
 def _create_launcher(name: str, settings: JobSettings) -> SparkTaskLauncher:
     """The launcher on the Spark Connect server of SPARK_REMOTE, else on SPARK_MASTER. Raises JobRejected."""
-    if remote := os.environ.pop(REMOTE_VARIABLE, ""):  # PySpark reads it too
+    if url := slot_server():
         from runtime.launch.connect import ConnectLauncher
 
-        return ConnectLauncher(remote, settings.spare_slots)
+        return ConnectLauncher(url, settings.spare_slots)
     return SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings.spark, settings.spare_slots)
 
 

@@ -58,7 +58,7 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
     url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
     set_signing_keys(parse_keys(keys))
     set_added_settings(os.environ.get(SETTINGS_VARIABLE, ""))
-    set_slot_server(os.environ.get(REMOTE_VARIABLE, ""))
+    set_slot_server(os.environ.pop(REMOTE_VARIABLE, ""))  # PySpark reads it too
     touch_heartbeat()
     row, token = _load_run(url, arguments.run), Token(arguments.token)
     logs.configure(redaction_of(row))

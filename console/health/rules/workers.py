@@ -18,7 +18,7 @@ MAX_SLOT_SILENCE_MS: Final = 4_000.0  #: slots send a heartbeat each second
 MAX_MASTER_SILENCE: Final = timedelta(seconds=10)  #: a master reports each second
 MAX_END_WAIT_MS: Final = 60_000.0  #: for a commit or a delivery after the end of all subtasks
 MAX_NAMED: Final = 3
-_MASTER_AWAY: Final = "does not answer"  #: in the cause of a shortage, as `runtime.launch.spark` words it
+_MASTER_AWAY: Final = "does not answer"  #: in the cause of a shortage, as launchers word it
 
 
 def lost_lease(facts: RunFacts) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def no_slots(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         sentence=f"Waiting for slots{there}{holders}. The run starts by itself once enough slots are free. "
         f"{facts.not_counted('The wait')}You can cancel the run.",
-        remedy="Start the Spark master, or check its host." if _MASTER_AWAY in holders else "",
+        remedy="Start the Spark master or Spark Connect server, or check its host." if _MASTER_AWAY in holders else "",
     )
 
 

@@ -21,7 +21,7 @@ SECRETS = (
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*SECRETS, "DATABASE_URL", "WEIR_MANIFEST_KEY"):
+    for name in (*SECRETS, "DATABASE_URL", "SPARK_REMOTE", "WEIR_MANIFEST_KEY"):
         monkeypatch.setenv(name, "swordfish")
 
 
@@ -34,6 +34,7 @@ def test_a_master_is_given_the_database_and_the_key_of_manifests_alone(tmp_path:
     variables = child_environment.master_environment(tmp_path / "beat", "sums")
     assert sorted(name for name, value in variables.items() if value == "swordfish") == [
         "DATABASE_URL",
+        "SPARK_REMOTE",
         "WEIR_MANIFEST_KEY",
     ]
     assert variables["WEIR_BEAT_FILE"] == str(tmp_path / "beat")

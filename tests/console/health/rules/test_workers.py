@@ -72,7 +72,7 @@ def test_a_spark_master_that_is_away_is_no_lack_of_executors() -> None:
     finding = found("no-slots", state=RunState.WAITING, live=live)
     assert finding is not None
     assert "0 of 2 are available; the Spark master spark://h:7077 does not answer." in finding.sentence
-    assert finding.remedy == "Start the Spark master, or check its host."
+    assert finding.remedy == "Start the Spark master or Spark Connect server, or check its host."
 
 
 def test_enough_slots_are_not_called_missing() -> None:

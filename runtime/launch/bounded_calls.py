@@ -17,7 +17,7 @@ class BoundedCalls:
     """Makes calls one after the other in a thread of its own. Thread-safe."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name="spark calls", daemon=True).start()
 
     def call(self, function: Callable[[], T]) -> T:
@@ -34,9 +34,13 @@ class BoundedCalls:
             raise error
         return result  # type: ignore[no-any-return]
 
+    def close(self) -> None:
+        """Ends the thread after the calls so far. No call may follow."""
+        self._calls.put(None)
+
     def _serve(self) -> None:
-        while True:
-            function, answer = self._calls.get()
+        while (next_call := self._calls.get()) is not None:
+            function, answer = next_call
             try:
                 answer.put((function(), None))
             except Exception as error:

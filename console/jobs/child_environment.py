@@ -1,7 +1,7 @@
 """The environment of processes that run code of job authors, without the secrets of the console.
 
 A job master needs the database URL, the manifest key and the Spark Connect server of its slots, whose URL may have a
-token. It removes them from its own environment before it runs code of an author. A PySpark stage needs none of them.
+token. It removes these from its own environment before it runs code of an author. A PySpark stage needs none of them.
 """
 
 import os
@@ -14,12 +14,14 @@ from django.conf import settings
 
 from console.jobs.connections import connections_of
 from runtime.access.data_hosts import CONNECTIONS_VARIABLE, HOSTS_VARIABLE
+from runtime.access.spark_settings import REMOTE_VARIABLE, TOKEN_VARIABLE
 
 #: Variables of the console. `PG…` are defaults of libpq, which it would send to any host that a job names.
 _CONSOLE_VARIABLE: Final = re.compile(
-    r"(?:CELERY_|DATABASE_URL|DJANGO_|PG|POSTGRES_|REDIS|SPARK_REMOTE|WEIR_ADMIN_|WEIR_DB_|WEIR_MANIFEST_KEY)"
+    r"(?:CELERY_|DATABASE_URL|DJANGO_|PG|POSTGRES_|REDIS|SPARK_CONNECT_AUTHENTICATE_TOKEN|SPARK_REMOTE|WEIR_ADMIN_"
+    r"|WEIR_DB_|WEIR_MANIFEST_KEY)"
 )
-_NAMES_OF_MASTERS: Final = ("DATABASE_URL", "SPARK_REMOTE", "WEIR_MANIFEST_KEY")
+_NAMES_OF_MASTERS: Final = ("DATABASE_URL", REMOTE_VARIABLE, TOKEN_VARIABLE, "WEIR_MANIFEST_KEY")
 _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 

@@ -23,7 +23,8 @@ from runtime.errors import JobRejected
 
 DATA_ROOTS_VARIABLE: Final = "WEIR_DATA_ROOTS"
 DATA_URLS_VARIABLE: Final = "WEIR_DATA_URLS"
-#: Environment by which a slot or a Spark task determines what it may use. Executors on other hosts have their own.
+#: Environment by which a slot or a Spark task determines what it may use. Slots on executors of a cluster have their
+#: hosts' own; slots on a Spark Connect server and tasks of BATCH have the job master's.
 JOB_VARIABLES: Final = (
     *(DATA_ROOTS_VARIABLE, DATA_URLS_VARIABLE, HOSTS_VARIABLE, CONNECTIONS_VARIABLE),
     *("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS"),

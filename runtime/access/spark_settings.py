@@ -15,6 +15,8 @@ from typing import Final
 
 SETTINGS_VARIABLE: Final = "WEIR_SPARK_SETTINGS"
 REMOTE_VARIABLE: Final = "SPARK_REMOTE"  #: URL of the Spark Connect server that runs the slots; unset: see SPARK_MASTER
+#: Of PySpark: the token of that server, which SPARK_REMOTE may have as ;token= too.
+TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # the name of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ _CODE: Final = re.compile(
 
 
 _added: set[str] = set()  #: names that the administrator has added, in this process
-_servers: set[str] = set()  #: the Spark Connect server of the slots, in this process; empty: an application per run
+_server: dict[str, str] = {}  #: URL and token of the Spark Connect server of the slots, in this process, by variable
 
 
 def set_added_settings(names: str) -> None:
@@ -118,15 +120,24 @@ def set_added_settings(names: str) -> None:
     _added.update(names.split())
 
 
-def set_slot_server(url: str) -> None:
-    """Sets the Spark Connect server of the slots, at the start of the process: `SPARK_REMOTE`, or ""."""
-    _servers.clear()
-    _servers.update(url.split())
+def set_slot_server(url: str, token: str = "") -> None:
+    """Sets the Spark Connect server of the slots, at the start of the process.
+
+    Args:
+        url: `SPARK_REMOTE`, or "": an application per run.
+        token: `SPARK_CONNECT_AUTHENTICATE_TOKEN`, or "".
+    """
+    _server.update({REMOTE_VARIABLE: url.strip(), TOKEN_VARIABLE: token})
 
 
 def slot_server() -> str:
     """The URL of the Spark Connect server of the slots; "" if there is none."""
-    return next(iter(_servers), "")
+    return _server.get(REMOTE_VARIABLE, "")
+
+
+def slot_server_token() -> str:
+    """The token for that server; "" if there is none, or only that of the URL."""
+    return _server.get(TOKEN_VARIABLE, "")
 
 
 def check_spark_settings(settings: Mapping[str, str], *, for_slots: bool = False) -> None:
@@ -135,7 +146,7 @@ def check_spark_settings(settings: Mapping[str, str], *, for_slots: bool = False
     `for_slots`: the application may be that of slots. On a Spark Connect server it exists before the run.
     """
     for name, value in settings.items():
-        if for_slots and _servers:
+        if for_slots and slot_server():
             raise ValueError(
                 f"`{name}` cannot be chosen here: slots run on the Spark Connect server of {REMOTE_VARIABLE}, whose "
                 "application has its own settings"

@@ -34,6 +34,10 @@ class BoundedCalls:
             raise error
         return result  # type: ignore[no-any-return]
 
+    def submit(self, function: Callable[[], None]) -> None:
+        """Calls `function` in the thread after the calls so far, without waiting for it."""
+        self._calls.put((function, queue.SimpleQueue()))
+
     def close(self) -> None:
         """Ends the thread after the calls so far. No call may follow."""
         self._calls.put(None)

@@ -144,14 +144,11 @@ def local_address(peer: str) -> str:
 def member_task(address: SlotPoolAddress, job: bytes) -> MemberTask:
     """Function for `mapPartitions`: runs the member with each number of its input, and returns the number.
 
-    Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process. The
-    function carries the variables of this process that bound a job: an executor may be of another installation.
+    Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process.
     """
-    variables = {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ}
 
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
-            os.environ.update(variables)
             _run_member(address, job, number)
             yield number
 
@@ -159,11 +156,17 @@ def member_task(address: SlotPoolAddress, job: bytes) -> MemberTask:
 
 
 def arrow_task(task: MemberTask) -> ArrowTask:
-    """`task` as a function for `mapInArrow`: reads and returns the number in a column `id`."""
+    """`task` as a function for `mapInArrow`: reads and returns the number in a column `id`.
+
+    It carries the variables of this process that bound a job: the executors of a Spark Connect server may be of another
+    installation. Those of a cluster keep theirs, which may be narrower.
+    """
+    variables = {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ}
 
     def run(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
+        os.environ.update(variables)
         for batch in batches:
             for number in task(batch.column(0).to_pylist()):
                 yield pa.record_batch({"id": pa.array([number], pa.int64())})

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
-from runtime.access.spark_settings import check_spark_settings, slot_server
+from runtime.access.spark_settings import check_spark_settings, slot_server, slot_server_token
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.settings import JobSettings
@@ -335,22 +335,24 @@ def _create_launcher(name: str, settings: JobSettings) -> SparkTaskLauncher:
     if url := slot_server():
         from runtime.launch.connect import ConnectLauncher
 
-        return ConnectLauncher(url, settings.spare_slots)
+        return ConnectLauncher(url, settings.spare_slots, slot_server_token())
     return SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), settings.spark, settings.spare_slots)
 
 
 def _run(row: RunRow, run: int, token: Token, url: str) -> MasterExitCode:
     launcher = _create_launcher(f"{row.job_name}, run {run}", settings_of(row))
-    launcher.warm_up(row.parallelism)
-    master, records = _create_master(row, run, token, launcher, url)
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
-    listener = OperationsListener(url, run, master.poke)
     try:
-        return master.run()
+        launcher.warm_up(row.parallelism)
+        master, records = _create_master(row, run, token, launcher, url)
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
+        listener = OperationsListener(url, run, master.poke)
+        try:
+            return master.run()
+        finally:
+            listener.close()
+            records.close()
     finally:
-        listener.close()
         launcher.close()
-        records.close()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ class SparkTaskLauncher(SlotPoolLauncher):
         """Whether a member that Spark has lost by `error` before it connected is replaced without an error."""
         return _EXECUTOR_LOST_MARK in str(error)
 
+    def describe(self, error: Exception) -> str:
+        """The error of a member's Spark job, for the run."""
+        return summarize_error(error)
+
     def tag_of(self, number: int) -> str:
         """The tag of the Spark job of a member."""
         return f"slots-{self._tag}-{number}"
@@ -66,7 +70,7 @@ class SparkTaskLauncher(SlotPoolLauncher):
         try:
             run_task()
         except Exception as error:
-            detail, is_retried = summarize_error(error), self.is_replaced(error)
+            detail, is_retried = self.describe(error), self.is_replaced(error)
         pool.on_end(number, detail, is_retried=is_retried)
 
     def kill_member(self, number: int) -> None:

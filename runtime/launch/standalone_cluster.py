@@ -149,7 +149,7 @@ def _addresses(url: str) -> list[tuple[str, int]]:
 
 
 def is_listening(address: tuple[str, int]) -> bool:
-    """Whether a server accepts connections at host and port. Takes `CONNECT_TIMEOUT_S` at most."""
+    """Whether a server accepts connections at host and port. Waits for `CONNECT_TIMEOUT_S` per address of the host."""
     try:
         with socket.create_connection(address, timeout=CONNECT_TIMEOUT_S):
             return True

@@ -16,7 +16,13 @@ import structlog
 from runtime.access.data_roots import DataRoots
 from runtime.access.redaction import redact_json
 from runtime.access.secrets import register_references
-from runtime.access.spark_settings import REMOTE_VARIABLE, SETTINGS_VARIABLE, set_added_settings, set_slot_server
+from runtime.access.spark_settings import (
+    REMOTE_VARIABLE,
+    SETTINGS_VARIABLE,
+    TOKEN_VARIABLE,
+    set_added_settings,
+    set_slot_server,
+)
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import Token
@@ -58,7 +64,8 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
     url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
     set_signing_keys(parse_keys(keys))
     set_added_settings(os.environ.get(SETTINGS_VARIABLE, ""))
-    set_slot_server(os.environ.pop(REMOTE_VARIABLE, ""))  # PySpark reads it too
+    # PySpark reads them too.
+    set_slot_server(os.environ.pop(REMOTE_VARIABLE, ""), os.environ.pop(TOKEN_VARIABLE, ""))
     touch_heartbeat()
     row, token = _load_run(url, arguments.run), Token(arguments.token)
     logs.configure(redaction_of(row))

@@ -12,6 +12,8 @@ from runtime.access.spark_settings import (
     check_spark_settings,
     set_added_settings,
     set_slot_server,
+    slot_server,
+    slot_server_token,
 )
 from runtime.core.job.settings import JobSettings
 from runtime.launch.event_log import event_log_settings
@@ -95,6 +97,15 @@ def test_no_administrator_adds_a_name_that_loads_code(name: str) -> None:
     set_added_settings(name)
     with pytest.raises(ValueError, match=r"it loads code|the job master is the driver"):
         check_spark_settings({name: "x"})
+
+
+def test_the_server_of_slots_has_the_token_of_the_environment() -> None:
+    set_slot_server("sc://head:15002", "hidden")
+    try:
+        assert (slot_server(), slot_server_token()) == ("sc://head:15002", "hidden")
+    finally:
+        set_slot_server("")
+    assert (slot_server(), slot_server_token()) == ("", "")
 
 
 def test_a_spark_connect_server_has_its_own_settings() -> None:

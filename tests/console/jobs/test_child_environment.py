@@ -17,11 +17,12 @@ SECRETS = (
     *("PGPASSFILE", "PGPASSWORD", "PGSERVICEFILE", "POSTGRES_PASSWORD", "REDISCLI_AUTH", "REDIS_PASSWORD"),
     *("WEIR_ADMIN_PASSWORD", "WEIR_DB_PASSWORD"),
 )
+SECRETS_OF_MASTERS = ("DATABASE_URL", "SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_REMOTE", "WEIR_MANIFEST_KEY")
 
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*SECRETS, "DATABASE_URL", "SPARK_REMOTE", "WEIR_MANIFEST_KEY"):
+    for name in (*SECRETS, *SECRETS_OF_MASTERS):
         monkeypatch.setenv(name, "swordfish")
 
 
@@ -32,11 +33,7 @@ def test_a_stage_is_given_none_of_our_secrets() -> None:
 
 def test_a_master_is_given_the_database_and_the_key_of_manifests_alone(tmp_path: Path) -> None:
     variables = child_environment.master_environment(tmp_path / "beat", "sums")
-    assert sorted(name for name, value in variables.items() if value == "swordfish") == [
-        "DATABASE_URL",
-        "SPARK_REMOTE",
-        "WEIR_MANIFEST_KEY",
-    ]
+    assert sorted(name for name, value in variables.items() if value == "swordfish") == [*SECRETS_OF_MASTERS]
     assert variables["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
 
 

@@ -1,4 +1,4 @@
-"""The environment of code that a job master runs: neither the database nor the key of manifests."""
+"""The environment of code that a job master runs: no database, key of manifests or Spark Connect server."""
 
 import json
 import os
@@ -27,12 +27,13 @@ sys.exit(run_master("engine", engine))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_code_of_an_author_finds_neither_database_nor_key() -> None:
+def test_code_of_an_author_finds_none_of_the_secrets_of_a_job_master() -> None:
     run = rows.run(rows.job(), "starting", token=40)
     Attempt.objects.create(run=run, token=40, outcome="running")
     url = "postgresql://{USER}:{PASSWORD}@{HOST}:{PORT}/{NAME}".format(**connection.settings_dict)
     key = "a key of thirty-two characters or more"
-    environment = {**os.environ, "DATABASE_URL": url, "WEIR_MANIFEST_KEY": key}
+    server = {"SPARK_REMOTE": "sc://head:15002/;token=swordfish", "SPARK_CONNECT_AUTHENTICATE_TOKEN": "barracuda"}
+    environment = {**os.environ, "DATABASE_URL": url, "WEIR_MANIFEST_KEY": key, **server}
     command = [sys.executable, "-c", PROGRAM, "run", str(run.pk), "40"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as master:
         assert master.stdout is not None
@@ -40,4 +41,4 @@ def test_code_of_an_author_finds_neither_database_nor_key() -> None:
         assert master.wait(60) == 0
     for variables in (master_sees, child_sees):
         assert "PATH" in variables
-        assert not {url, key}.intersection(variables.values())
+        assert not {url, key, *server.values()}.intersection(variables.values())

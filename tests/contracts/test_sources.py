@@ -191,11 +191,11 @@ def numbers(reading: Reading, random_: random.Random) -> dict[int, tuple[str, in
     last: dict[str, int] = {}
     reading.clock.advance(INTERVAL_MS)
     while (batch := reading.poll(random_.randrange(1, 12))) is not None:
-        found = [(each.split, int(number)) for each in reading.reader.numbered_rows for number in each.numbers]
-        for split, number in found:
+        entries = [(each.split, int(number)) for each in reading.reader.numbered_rows for number in each.numbers]
+        for split, number in entries:
             assert number > last.get(split, 0), "numbers ascend, also between batches"
             last[split] = number
-        places |= dict(zip(map(number_of, batch.to_pylist()), found, strict=True))
+        places |= dict(zip(map(number_of, batch.to_pylist()), entries, strict=True))
     return places
 
 

@@ -115,8 +115,8 @@ def uneven() -> Job:
 def asking() -> Job:
     """A step before a window holds rows until requests are answered."""
     job = Job()
-    asked = job.add("asking", 0, [(job.add_source(0, True, splits("s", 30, 20)), FORWARD)])
-    job.add("sink", 1, [(job.add("window", 1, [(asked, HASH)]), FORWARD)])
+    asking = job.add("asking", 0, [(job.add_source(0, True, splits("s", 30, 20)), FORWARD)])
+    job.add("sink", 1, [(job.add("window", 1, [(asking, HASH)]), FORWARD)])
     return job
 
 

@@ -375,7 +375,7 @@ def test_a_failure_between_two_parts_is_noticed(processed: int, raises: bool, mo
         assert isinstance(message, Records)
         receipts.on_records(channel, message)
     known = [each.since(0) for each in receipts.processed([channel])]
-    rows = {each.channel: RepeatedRows(each.ends, each.rows) for each in known}
+    rows = {each.channel: RepeatedRows(each.ends, each.rows, each.keys) for each in known}
     sent.clear()
     again = replace(outputs(sent), repeated=rows)
     emit(again)

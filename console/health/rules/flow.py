@@ -184,8 +184,8 @@ def saturated(facts: RunFacts) -> Iterator[Finding]:
     """
     if _is_full_speed(facts) or bottleneck(facts) or slow_subtask(facts):
         return
-    slot, effect = full_slot(facts), _slowness(facts)
-    if slot and effect and slot.operator.role is not Role.SOURCE:
+    slot = full_slot(facts)
+    if slot and slot.operator.role is not Role.SOURCE and (effect := _slowness(facts)):
         yield Finding(sentence=f"{slot.clause}: {effect}.", operator=slot.operator.uid)
 
 

@@ -29,8 +29,8 @@ _CONVERSION_ERROR: Final = re.compile(
 )
 _OPEN_QUOTE: Final = "a quote is not closed"
 _LINE_BREAK_INSIDE: Final = "there is a line break inside the row"
-#: Arrow takes NaN for null, also the one that our sink has written.
-_NULL_VALUES: Final = [text for text in pa_csv.ConvertOptions().null_values if "nan" not in text.lower()]
+#: By default Arrow takes NaN for null, also the one that our sink has written.
+_NULL_VALUES: Final = [text for text in pa_csv.ConvertOptions().null_values if text.lower().strip("-") != "nan"]
 _COLUMN_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 

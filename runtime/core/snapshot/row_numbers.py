@@ -54,7 +54,7 @@ class RepeatedChannel(msgspec.Struct, frozen=True):
     channel: ChannelId
     ends: dict[str, int]
     rows: int
-    keys: int = 0
+    keys: int
 
 
 class ProcessedRows(msgspec.Struct, frozen=True):
@@ -136,11 +136,11 @@ class RepeatedRows:
         rows, keys: the number of these rows since the restored checkpoint, and the sum of their keys.
     """
 
-    def __init__(self, ends: Mapping[str, int], rows: int, keys: int = 0) -> None:
+    def __init__(self, ends: Mapping[str, int], rows: int, keys: int) -> None:
         self._ends = dict(ends)
         self._missing_rows, self._missing_keys = rows, keys
 
-    def drops(self, split: str, end: int, rows: int, keys: int = 0) -> bool:
+    def drops(self, split: str, end: int, rows: int, keys: int) -> bool:
         """Whether the receiver has processed these rows, up to row `end` of `split`; see `Records`."""
         if abs(end) > self._ends.get(split, 0):
             return False

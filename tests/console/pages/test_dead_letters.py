@@ -61,12 +61,12 @@ def shown(page: str) -> str:
 
 def test_page_and_api_show_dead_letters_by_operator_and_error(job: Job, browser: Client, api: APIClient) -> None:
     path = f"/jobs/{job.pk}/dead-letters/"
-    found = api.get(f"/api/v1{path}").json()
-    assert [(each["operator"], each["error"], each["rows"]) for each in found["counts"]] == [
+    answer = api.get(f"/api/v1{path}").json()
+    assert [(each["operator"], each["error"], each["rows"]) for each in answer["counts"]] == [
         ("price", "LookupError", 5), ("price", "TypeError", 5),
     ]  # fmt: skip
-    assert (found["total"], len(found["letters"]), found["is_cut"], found["fault"]) == (10, 10, False, "")
-    assert {each["row"] for each in found["letters"] if each["error"] == "LookupError"} == {
+    assert (answer["total"], len(answer["letters"]), answer["is_cut"], answer["fault"]) == (10, 10, False, "")
+    assert {each["row"] for each in answer["letters"] if each["error"] == "LookupError"} == {
         f'{{"key":{value * 31 % 7},"value":{value}}}' for value in (3, 13, 23, 33, 43)
     }
     chosen = api.get(f"/api/v1{path}", {"error": "TypeError", "offset": "3", "limit": "1"}).json()
@@ -113,10 +113,10 @@ def test_only_files_of_the_job_below_a_data_root_are_read(
 
 def test_a_request_reads_the_newest_bytes_only(job: Job, api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letters_of_job, "MAX_BYTES", 8_000)
-    found = api.get(f"/api/v1/jobs/{job.pk}/dead-letters/").json()
-    assert 0 < found["total"] < 10
-    assert found["is_cut"]
-    assert "44" in found["letters"][0]["row"], "the newest one is the last of the file"
+    answer = api.get(f"/api/v1/jobs/{job.pk}/dead-letters/").json()
+    assert 0 < answer["total"] < 10
+    assert answer["is_cut"]
+    assert "44" in answer["letters"][0]["row"], "the newest one is the last of the file"
 
 
 def test_a_file_that_is_moved_during_a_listing_leaves_the_others(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_a_file_that_cannot_be_read_leaves_the_others_and_is_named() -> None:
         thread = threading.Thread(target=read)
         thread.start()
         thread.join()
-    (found,) = results
-    assert found.total == 1
-    assert "part-1-2-x-0-1-1~1.jsonl: [Errno 13]" in found.fault
+    (listing,) = results
+    assert listing.total == 1
+    assert "part-1-2-x-0-1-1~1.jsonl: [Errno 13]" in listing.fault
 
 
 def letter(at: str, row: str = "{}") -> str:
@@ -177,15 +177,15 @@ def test_letters_are_sorted_by_time_and_large_or_foreign_ones_leave_the_others(
     lines = [letter(late), letter(early), letter("2030-01-01T00:00:00")]
     (folder / f"part-{job.pk}-7-x-0-1-1~1.jsonl").write_text("\n".join(lines) + "\n")
     (folder / f"part-{job.pk}-8-x-0-1-1~1.jsonl").write_text(letter(late, "x" * 200_000) + "\n")
-    found = api.get(path).json()
-    times = [each["at"] for each in found["letters"]]
+    answer = api.get(path).json()
+    times = [each["at"] for each in answer["letters"]]
     assert len(times) == 12
     assert (times[0], times[-1]) == (late, early)
     assert times == sorted(times, reverse=True)
-    assert found["is_cut"]
+    assert answer["is_cut"]
     monkeypatch.setattr(letters_of_job, "MAX_FILES", 2)
-    found = api.get(path).json()
-    assert (found["total"], found["is_cut"]) == (2, True)
+    answer = api.get(path).json()
+    assert (answer["total"], answer["is_cut"]) == (2, True)
 
 
 def test_a_job_that_sets_no_rows_aside_has_an_empty_page(browser: Client, api: APIClient) -> None:

@@ -26,9 +26,9 @@ def test_a_receiver_knows_the_ends_and_the_number_of_its_rows_since_each_barrier
     receipts.on_records(CHANNEL, batch("a", 9, 1))
     receipts.on_records(CHANNEL, Records([], 5, 0))  # rows without numbers
     (processed,) = receipts.processed([CHANNEL, ChannelId(0, 0, 2)])
-    assert processed.since(RESTORED) == RepeatedChannel(CHANNEL, {"a": 9}, 1)
-    assert processed.since(6) == RepeatedChannel(CHANNEL, {"a": 9, "b": 2}, 3)
-    all_rows = RepeatedChannel(CHANNEL, {"a": 9, "b": 2}, 6)
+    assert processed.since(RESTORED) == RepeatedChannel(CHANNEL, {"a": 9}, 1, 0)
+    assert processed.since(6) == RepeatedChannel(CHANNEL, {"a": 9, "b": 2}, 3, 0)
+    all_rows = RepeatedChannel(CHANNEL, {"a": 9, "b": 2}, 6, 0)
     assert processed.since(5) == all_rows, "checkpoint 5 was restored at the deployment"
 
 
@@ -49,7 +49,7 @@ def test_a_receiver_forgets_rows_that_no_restore_needs() -> None:
     receipts.on_records(CHANNEL, batch("file 9", 2, 1))
     (processed,) = receipts.processed([CHANNEL])
     assert processed.by_barrier.keys() == {7}
-    assert processed.since(7) == RepeatedChannel(CHANNEL, {"file 8": 1, "file 9": 2}, 3)
+    assert processed.since(7) == RepeatedChannel(CHANNEL, {"file 8": 1, "file 9": 2}, 3, 0)
 
 
 def test_a_source_cuts_its_batches_until_it_has_repeated_its_rows() -> None:
@@ -67,23 +67,23 @@ def test_a_row_that_is_gone_moves_no_number() -> None:
     cuts = SplitCuts([("a", 5)])
     assert cuts.pieces("a", [1, 2, 4, 6, 7]) == [(0, 3, 4), (3, 2, 7)]
     assert not cuts.repeats
-    repeated = RepeatedRows({"a": 5}, rows=5)
-    assert repeated.drops("a", 4, 3)
-    assert not repeated.drops("a", 7, 2)
+    repeated = RepeatedRows({"a": 5}, rows=5, keys=0)
+    assert repeated.drops("a", 4, 3, 0)
+    assert not repeated.drops("a", 7, 2, 0)
     with pytest.raises(ValueError, match="2 rows fewer"):
         repeated.check()
 
 
 def test_a_step_that_does_not_repeat_itself_is_noticed() -> None:
     for sent, words in ((1, "1 rows fewer were repeated"), (3, "1 rows more were repeated")):
-        repeated = RepeatedRows({"a": 4}, rows=2)
-        assert repeated.drops("a", 3, sent)
-        assert not repeated.drops("a", 5, 1)
-        assert not repeated.drops("b", 1, 1)
+        repeated = RepeatedRows({"a": 4}, rows=2, keys=0)
+        assert repeated.drops("a", 3, sent, 0)
+        assert not repeated.drops("a", 5, 1, 0)
+        assert not repeated.drops("b", 1, 1, 0)
         with pytest.raises(ValueError, match=words):
             repeated.check()
-    repeated = RepeatedRows({"a": 4}, rows=2)
-    repeated.drops("a", 4, 2)
+    repeated = RepeatedRows({"a": 4}, rows=2, keys=0)
+    repeated.drops("a", 4, 2, 0)
     repeated.check()
 
 
@@ -120,15 +120,15 @@ def test_rows_arrive_once_however_the_batches_are_divided(
             start += rows
             for offset, count, end in cuts.pieces("a", numbers) if numbers else ():
                 assert end == numbers[offset + count - 1]
-                found = [row for row in range(end - count, end) if is_sent[row]]
-                if found and (repeated is None or not repeated.drops("a", end, len(found))):
-                    processed.extend(found)
-                    receipts.on_records(CHANNEL, batch("a", end, len(found)))
+                sent = [row for row in range(end - count, end) if is_sent[row]]
+                if sent and (repeated is None or not repeated.drops("a", end, len(sent), 0)):
+                    processed.extend(sent)
+                    receipts.on_records(CHANNEL, batch("a", end, len(sent)))
 
     send(SplitCuts(), first, total, None)
     known = [each.since(RESTORED) for each in receipts.processed([CHANNEL])]
     ends, rows = (known[0].ends, known[0].rows) if known else ({}, 0)
-    again, repeated = SplitCuts(ends.items()), RepeatedRows(ends, rows)
+    again, repeated = SplitCuts(ends.items()), RepeatedRows(ends, rows, 0)
     send(again, second, total, repeated)
     assert not again.repeats
     repeated.check()

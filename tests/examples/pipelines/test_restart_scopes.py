@@ -66,6 +66,6 @@ def line(pipeline: Pipeline[Any], parameters: dict[str, str]) -> str:
 def test_the_page_shows_how_much_of_each_pipeline_restarts() -> None:
     """S4-44: at least half of the pipelines restart less than all."""
     table = [line(*each) for each in PIPELINES]
-    shown = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert shown == table
+    listed = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert listed == table
     assert 2 * sum("| all |" not in line for line in table) >= len(table)

@@ -125,8 +125,8 @@ def test_a_row_without_values_in_python_is_a_dead_letter_with_its_bytes(column: 
     by_row = Harness(MapRows(lambda row: row, batch.schema, SetAsideRows(100)))
     for harness, at_fault in ((by_batch, batch), (by_row, batch.slice(1 if column.type == pa.string() else 0))):
         harness.process(batch)
-        found = pa.Table.from_batches([dead_letter_rows(batch.schema)(each) for _, each in harness.out.side])
-        assert found.combine_chunks().column("value").chunk(0).equals(at_fault.column("value"))
+        replayed = pa.Table.from_batches([dead_letter_rows(batch.schema)(each) for _, each in harness.out.side])
+        assert replayed.combine_chunks().column("value").chunk(0).equals(at_fault.column("value"))
         assert all("value" in letter["row"] for letter in letters(harness))
     limited = Harness(Bisect(MapBatches(fail), SetAsideRows(1)))
     with pytest.raises(ValueError, match="always"):

@@ -176,8 +176,8 @@ def test_both_modes_set_the_same_rows_aside(cluster: SparkSession, inputs: Path,
             run_local(flow, parallelism=2, storage=str(tmp_path / "s"))
         else:
             run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
-        found = Reading(weir.dead_letters(str(tmp_path / mode / "letters"))).rows()
-        letters[mode] = sorted((letter["operator"], letter["error"], letter["row"]) for letter in found)
+        rows = Reading(weir.dead_letters(str(tmp_path / mode / "letters"))).rows()
+        letters[mode] = sorted((letter["operator"], letter["error"], letter["row"]) for letter in rows)
     assert letters["batch"] == letters["streaming"]
     assert {operator for operator, _, _ in letters["batch"]} == {"priced", "divided", "small"}
     results = rows_in(tmp_path / "batch" / "results")

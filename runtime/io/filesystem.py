@@ -174,7 +174,8 @@ class FileStore:
         for place in reversed(missing):
             with contextlib.suppress(FileNotFoundError):  # a concurrent delete has taken its parent away
                 place.mkdir(mode=0o700, exist_ok=True)  # no other user may read state
-        folder.mkdir(parents=True, exist_ok=True)
+        if missing:
+            folder.mkdir(parents=True, exist_ok=True)
         return missing
 
     @contextlib.contextmanager

@@ -78,6 +78,10 @@ class ObjectRows:
         return pa.array(list(map(_row_key, self._by_entry)), _BINARY_TYPE)
 
     @cached_property
+    def _key_hashes(self) -> Hashes:
+        return hash_column(self._keys)
+
+    @cached_property
     def _values(self) -> pa.Array:
         return _encoded_values(list(self._by_entry.values()))
 
@@ -90,7 +94,7 @@ class ObjectRows:
         """Whether each value is present, and the hash of its entry, as `PrimaryKey.row_hashes` computes it."""
         column = value_input(values)
         present = np.ones(len(values), np.bool_) if column.valid is None else column.valid
-        return present, row_hashes(hash_column(self._keys), [column], ~present)
+        return present, row_hashes(self._key_hashes, [column], ~present)
 
 
 class ObjectTable:

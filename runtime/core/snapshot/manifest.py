@@ -6,6 +6,7 @@ since the split into tasks may differ in the next run.
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import msgspec
@@ -27,6 +28,7 @@ def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = 
     return f"{folder}-{variant}" if variant else folder
 
 
+@lru_cache(maxsize=1024)  # each capture asks for the folder of every segment that it names
 def parse_folder(folder: str) -> tuple[int, int] | None:
     """Checkpoint id and token of a folder that `folder_of` named; None for any other name."""
     kind, *parts = folder.split("-")

@@ -124,7 +124,11 @@ def measure() -> tuple[dict[str, Path], dict[str, list[Turn]]]:
         forwarded = forward(home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    paths = {ROW: row(trace), BARRIER: middle(barriers(trace)), SAVEPOINT: middle(savepoints(trace, made))}
+    paths = {
+        ROW: row(trace),
+        BARRIER: middle(barriers(trace)),
+        SAVEPOINT: min(savepoints(trace, made), key=lambda path: path.hops),
+    }
     step, forwards = name_of(Task.step), name_of(MapBatches.process)
     of_slots = turns(forwarded, step, forwards)
     return paths, {

@@ -227,10 +227,14 @@ def _scan(value: Any, found: set[Mark], depth: int) -> None:
             _scan(part, found, depth + 1)
 
 
+def _result(future: Future[Any]) -> list[Any]:
+    return [future.result()] if future.done() and not future.cancelled() and not future.exception() else []
+
+
 _CONTAINERS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {
     partial: lambda value: [*value.args, *value.keywords.values()],
     FunctionType: lambda value: [cell.cell_contents for cell in value.__closure__ or ()],
-    Future: lambda value: [value.result()] if value.done() and not value.exception() else [],
+    Future: _result,
     pa.RecordBatch: lambda value: [item for column in value.columns for item in _numbers(column)],
 }
 

@@ -106,8 +106,8 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
             assert re.match(r"Slot [01] on host '", detail["message"])
             assert detail["operator"] == ("" if cause is grow else "trouble")
             run.wait_for(lambda number=number: run.records.live.get("restarts", 0) >= number)  # type: ignore[misc]
-            run.wait_for(lambda: len(_slots(run)) == 2)
-            replaced = {row["index"] for row in _slots(run) if row["pid"] != pids[row["index"]]}
+            run.wait_for(lambda: _replaced(run, pids) >= {detail["slot"]} and len(_slots(run)) == 2)  # noqa: B023
+            replaced = _replaced(run, pids)
             assert replaced == {detail["slot"]}, "its sibling stays, with the memory that it has freed"
         hurry.touch()
         run.wait_for(lambda: final_counts(tmp_path / "out") == expected_counts(source))
@@ -168,3 +168,8 @@ def test_a_union_list_waits_with_checkpoints_until_its_operator_has_ended_whole(
 
 def _given_up(run: Run) -> int:
     return sum(r.reason is FailureReason.UNION_STATE_PARTLY_FINISHED for r in run.records.reports)
+
+
+def _replaced(run: Run, pids: dict[int, int]) -> set[int]:
+    """Slots with another process than in `pids`."""
+    return {row["index"] for row in _slots(run) if row["pid"] != pids[row["index"]]}

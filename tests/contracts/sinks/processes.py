@@ -6,6 +6,7 @@ A process that loads the libraries itself needs about a second before its job be
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -21,7 +22,7 @@ from pyspark import cloudpickle
 from tests.contracts.sinks.job_process import JobSpec, run_job
 from tests.waiting import until
 
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 140.0
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([f"tests.contracts.sinks.{name}" for name in ("targets", "job_process", "preload")])
 
@@ -32,13 +33,18 @@ class JobProcess:
     def __init__(self, spec: JobSpec) -> None:
         pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
         arguments = (pickled, spec.folder / "log", dict(os.environ))
+        self._log = spec.folder / "log"
         self._process: BaseProcess = _FORKS.Process(target=_run, args=arguments)
         self._process.start()
 
     def wait(self) -> int:
         """Waits for the end. Returns the exit code: 0 if the job has ended by itself, negative for a signal."""
         self._process.join(PATIENCE_S)
-        assert self._process.exitcode is not None, f"the process still runs after {PATIENCE_S:g} s"
+        if self._process.exitcode is None:
+            os.kill(self._pid, signal.SIGABRT)  # writes the stack of each thread into the log
+            self._process.join()
+            log = self._log.read_text(errors="replace")[-40_000:]
+            raise AssertionError(f"the process still runs after {PATIENCE_S:g} s; {log}")
         return self._process.exitcode
 
     @property
@@ -55,13 +61,17 @@ class JobProcess:
         until(is_stopped, PATIENCE_S, or_else=log)
 
     def resume(self) -> None:
-        assert self._process.pid is not None, "the process has begun"
-        os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self._pid, signal.SIGCONT)
 
     def end(self) -> None:
         self._process.kill()
         self._process.join()
         self._process.close()
+
+    @property
+    def _pid(self) -> int:
+        assert self._process.pid is not None, "the process has begun"
+        return self._process.pid
 
     @property
     def _state(self) -> str:
@@ -91,4 +101,5 @@ def _run(pickled: bytes, log: Path, environment: dict[str, str]) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
+    faulthandler.enable(output)
     sys.exit(run_job(cloudpickle.loads(pickled)))

@@ -20,12 +20,14 @@ from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
+from runtime.master.launcher import Launcher
 from tests.jobs.test_own_sink import LinesSink, LinesWriter
 
 PARALLELISM = 2
 INTERVAL_MS = 2_000
 TIMEOUT_MS = 5_000  #: of a checkpoint
 OUT = pa.schema([("key", pa.int64())])
+_LEAKED: list[bytearray] = []
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,22 @@ def parse(row: dict[str, Any]) -> dict[str, Any]:
     return {"key": row["key"]}
 
 
+class MissingModel(weir.KeyedProcessFunction):
+    """A deployment without one of its files."""
+
+    def open(self, context: weir.ProcessContext) -> None:
+        Path("/nowhere/model.bin").read_bytes()
+
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
+        out.emit({"key": row["key"]})
+
+
+def leak(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Keeps a megabyte for each batch."""
+    _LEAKED.append(bytearray(b"x") * (1 << 20))
+    return batch
+
+
 def files(folder: Path) -> weir.JsonLinesSink:
     return weir.JsonLinesSink(str(folder), roll_on_checkpoint=True)
 
@@ -146,6 +164,15 @@ def chain(name: str, folder: Path, sink: weir.spi.Sink | None = None, **steps: C
     for uid, step in steps.items():
         stream = stream.map_batches(uid, step)
     stream.key_by("key").aggregate("counts", {"n": weir.Count()}).sink("out", sink or LinesSink(folder / "out"))
+    return flow
+
+
+def undeployable(folder: Path) -> weir.Dataflow:
+    folder.mkdir(exist_ok=True)
+    flow = weir.Dataflow("undeployable", required_guarantee="none")
+    flow.source("ticks", Ticks()).key_by("key").process("score", MissingModel, OUT).sink(
+        "out", LinesSink(folder / "out")
+    )
     return flow
 
 
@@ -213,14 +240,18 @@ def master_of(
     token: int,
     folder: Path,
     store: type[FileStore] = FileStore,
+    launcher: Launcher | None = None,
+    parallelism: int = PARALLELISM,
+    slot_memory_bytes: int | None = None,
 ) -> JobMaster:
+    """A job master with a launcher of its own, or with one that no other running job has."""
     storage = str(folder / "state")
     config = MasterConfig(
-        job_id=str(job), token=Token(token), job=flow.compile(PARALLELISM), storage=storage,
+        job_id=str(job), token=Token(token), job=flow.compile(parallelism), storage=storage,
         coordinator=CoordinatorSettings(interval_ms=INTERVAL_MS, timeout_ms=TIMEOUT_MS, min_pause_ms=50),
-        restart=FixedDelay(attempts=100_000, delay_ms=300),
+        restart=FixedDelay(attempts=100_000, delay_ms=300), slot_memory_bytes=slot_memory_bytes,
     )  # fmt: skip
-    return JobMaster(config, records, store(storage), LocalLauncher(), SystemClock())
+    return JobMaster(config, records, store(storage), launcher or LocalLauncher(), SystemClock())
 
 
 def run_alone(run: int, job: int, token: int, url: str, folder: Path) -> None:

@@ -23,6 +23,7 @@ import weir
 from console.accounts.models import User
 from console.alerts.models import Channel, Delivery
 from console.alerts.watching import watch_jobs
+from console.checkpoints.models import Checkpoint
 from console.incidents import following
 from console.jobs.models import Job, JobVersion, Run
 from runtime.core.job.ids import Token
@@ -45,10 +46,13 @@ from tests.console.health.sick_jobs import (
     slow,
     starved,
     stopped,
+    undeployable,
 )
 from tests.console.ui import blocks
 from tests.contracts.sinks.disks import delete_folder, full, read_only, small_disk
 from tests.contracts.test_records import url
+from tests.kafka import running_broker
+from tests.spark import spark_cluster
 from tests.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(400)]
@@ -115,6 +119,18 @@ MORE_SIGNS = {
     ),
     "both": Signs(["Skew: subtask", "of hot gets 100 %", "Storage is slow: checkpoint"], None, "Skew|Storage is slow"),
 }  # fmt: skip
+SIGNS_ON_SPARK = {
+    "leaking": Signs(["Slot . on host .* its bound of 512 MB"], "", "its bound of 512 MB"),
+    "short": Signs(["Waiting for slots: 4 of 5 are available"], "", "Waiting for slots: 4 of 5"),
+    "undeployable": Signs(
+        ["Restart loop: failed", "in score:", "No such file or directory", "/nowhere/model.bin"],
+        "score",
+        "/nowhere/model.bin",
+    ),
+    "brokerless": Signs(
+        ["Waiting for storage or a service: out", "Kafka at 127.0.0.1"], "out", "Waiting for storage or a service: out"
+    ),
+}
 
 
 @pytest.fixture
@@ -129,8 +145,8 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 class FaultyJobs:
     """Runs of sick jobs, in threads of this process and in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._user = folder, User.objects.create_user("author")
+    def __init__(self, folder: Path, author: str = "author") -> None:
+        self._folder, self._user = folder, User.objects.create_user(author)
         self.runs: dict[str, Run] = {}
         self._started: list[tuple[JobMaster, threading.Thread, PostgresRunStore]] = []
 
@@ -150,18 +166,23 @@ class FaultyJobs:
         self.runs[name] = run
         return run
 
-    def start(self, name: str, flow: weir.Dataflow, store: type[FileStore] = FileStore) -> None:
+    def start(self, name: str, flow: weir.Dataflow, store: type[FileStore] = FileStore, **arguments: Any) -> None:
+        """Starts a job master; `arguments`: further ones of `sick_jobs.master_of`."""
         run = self.create(name, flow)
         records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
-        master = sick_jobs.master_of(flow, records, run.job_id, run.token, self._folder / name, store)
+        master = sick_jobs.master_of(flow, records, run.job_id, run.token, self._folder / name, store, **arguments)
         thread = threading.Thread(target=master.run, daemon=True)
         thread.start()
         self._started.append((master, thread, records))
 
+    def has_completed(self, name: str) -> bool:
+        return Checkpoint.objects.filter(run=self.runs[name], status="completed").exists()
+
     def release(self) -> None:
-        for master, _, _ in self._started:
+        started, self._started = self._started, []
+        for master, _, _ in started:
             master.release()
-        for _, thread, records in self._started:
+        for _, thread, records in started:
             thread.join(60)
             records.close()
             assert not thread.is_alive()
@@ -211,6 +232,36 @@ def test_six_more_faulty_jobs_are_named_and_one_that_recovers_is_resolved(
         finally:
             jobs.release()
     check_alerts(alerts, MORE_SIGNS)
+
+
+@pytest.mark.spark
+def test_four_more_faulty_jobs_are_named_two_of_them_on_spark(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that grows, too few slots, a deployment without a file, a broker that is away."""
+    client.force_login(User.objects.create_superuser("operator", password="a long enough one"))
+    on_spark, jobs = FaultyJobs(tmp_path), FaultyJobs(tmp_path, "another author")
+    with night_shift(monkeypatch) as receiver, spark_cluster("sick") as launcher:
+        try:
+            with running_broker() as broker:
+                sink = weir.KafkaSink(
+                    broker.servers, broker.topic(), weir.KafkaJson(), options={"socket.timeout.ms": "2000"}
+                )
+                jobs.start("brokerless", chain("brokerless", tmp_path / "brokerless", sink))
+                jobs.start("undeployable", undeployable(tmp_path / "undeployable"))
+                flow = chain("leaking", tmp_path / "leaking", leak=sick_jobs.leak)
+                on_spark.start("leaking", flow, launcher=launcher, slot_memory_bytes=512 << 20)
+                until(lambda: jobs.has_completed("brokerless") and on_spark.has_completed("leaking"), PATIENCE_S)
+            for each in (jobs, on_spark):
+                _check_pages(client, each, {name: SIGNS_ON_SPARK[name] for name in each.runs})
+            on_spark.release()
+            on_spark.start("short", chain("short", tmp_path / "short"), launcher=launcher, parallelism=5)
+            _check_pages(client, on_spark, {"short": SIGNS_ON_SPARK["short"]})
+            alerts = alerts_by_job(receiver)
+        finally:
+            jobs.release()
+            on_spark.release()
+    check_alerts(alerts, SIGNS_ON_SPARK)
 
 
 @contextmanager

@@ -265,6 +265,7 @@ class SlotPoolLauncher(ABC):
     def __init__(self, exit_timeout_s: float = SLOT_EXIT_TIMEOUT_S, spares: int = 0) -> None:
         self._exit_timeout_s, self._spares = exit_timeout_s, spares
         self._pool: SlotPool | None = None
+        self._job: CompiledJob | None = None  #: of the pool
         self._filler: threading.Thread | None = None  #: of the pool
         self._numbers = itertools.count()
 
@@ -344,6 +345,8 @@ class SlotPoolLauncher(ABC):
             arguments = (self._pool, job)
             self._filler = threading.Thread(target=self._fill, args=arguments, name="slot pool", daemon=True)
             self._filler.start()
+            self._job = job
+        assert self._job is job, "a launcher runs the slots of one job at a time"
         return self._pool
 
     def _fill(self, pool: SlotPool, job: CompiledJob) -> None:

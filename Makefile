@@ -9,7 +9,7 @@ PYTEST ?=
 JOBS ?= 3
 
 # Tests wait about as long as they compute, so more run at a time than there are cores.
-# Files begin in the order of collection; the acceptance tests have one stack, so one worker runs them all.
+# Files begin in the order of collection, first the tests that one worker runs for their stack or cluster: see tests/conftest.py.
 # A JVM of a test lives for seconds: the second compiler and parallel collectors would cost more than they save.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 # With an archive of Spark's classes a JVM starts with about half the work. To make it takes as long as ten such starts.

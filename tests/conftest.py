@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Final
 
 import pytest
 from django.db import connections
@@ -24,6 +25,8 @@ from tests.emptied_tables import empty_tables
 from tests.s3 import BUCKET, NoServer, S3Server, running_s3
 from tests.slices import parse_slice, select_slice
 
+_SHARING: Final = ("tests/acceptance", "tests/spark_jobs/batch")  #: folders with a fixture for all of their tests
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slice", type=parse_slice, metavar="K/N", help="run one of N parts of the selected tests")
@@ -31,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts what a single worker must run before all else: begun late, it would go on alone."""
+    items.sort(key=lambda item: not shared_folder(item.nodeid))
     select_slice(config, items)
 
 
@@ -56,12 +61,18 @@ def _check_descriptor(descriptor: int) -> None:
     os.fstat(descriptor)
 
 
+def shared_folder(nodeid: str) -> str:
+    """The name under which tests share a stack or a cluster of Spark; empty for others."""
+    if nodeid.startswith("tests/jobs/") and "[spark" in nodeid:
+        return "tests/jobs on Spark"
+    return next((folder for folder in _SHARING if nodeid.startswith(f"{folder}/")), "")
+
+
 class Scheduling(LoadFileScheduling):
-    """Gives each file to one worker, and all of `tests/acceptance` to one: it shares a stack, and two would starve."""
+    """Gives each file to one worker, and all tests that share a stack or a cluster to one: two would starve."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "tests/acceptance" if file.startswith("tests/acceptance/") else file
+        return shared_folder(nodeid) or super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -82,16 +82,16 @@ def test_a_default_timeout_of_sockets_breaks_no_stream() -> None:
         assert list(stream.frames()) == [(b"late", None)]
         stream.write_metadata(opening)
 
-    socket.setdefaulttimeout(0.2)
+    socket.setdefaulttimeout(0.05)
     try:
         server = LocalServer(serve)
-        time.sleep(0.4)
+        time.sleep(0.1)
         stream = LocalStream.connect(server.name, b"open")
     finally:
         socket.setdefaulttimeout(None)
     assert stream is not None
     with stream:
-        time.sleep(0.4)
+        time.sleep(0.1)
         stream.write_metadata(b"late")
         stream._socket.shutdown(socket.SHUT_WR)
         assert list(stream.frames()) == [(b"open", None)]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -275,6 +275,11 @@ class Troubled(MemoryRunStore):
         return super().next_checkpoint_id()
 
 
+def beating(turns: Sequence[MasterTurn]) -> set[int]:
+    """The slots whose heartbeats arrived."""
+    return {turn.event.slot for turn in turns if isinstance(turn.event, HeartbeatReceived)}
+
+
 @dataclass(frozen=True)
 class Begun:
     journal: Journal
@@ -300,7 +305,8 @@ def troubled(tmp_path_factory: pytest.TempPathFactory, jobs: Jobs) -> Iterator[B
             run.wait_for(lambda: records.asked == 2)
             run.wait_for(lambda: records.live.get("counters"))
             state.counters.append(records.live["counters"])
-            time.sleep(1.2)
+            at = len(journal)
+            run.wait_for(lambda: beating(journal[at:]) == {0, 1})
             bomb.arm()
             source.total = 40
             run.wait_for(lambda: any(turn.token == 1 and "bomb went off" in repr(turn.event) for turn in journal))
@@ -335,8 +341,7 @@ def test_the_master_goes_on_while_an_id_is_awaited(troubled: Begun) -> None:
     """S2-17: heartbeats of both slots are handled."""
     first = [turn for turn in troubled.journal if turn.token == 1]
     asked = max(n for n, turn in enumerate(first) if IssueId() in turn.effects)
-    beats = [turn.event.slot for turn in first[asked:] if isinstance(turn.event, HeartbeatReceived)]
-    assert set(beats) == {0, 1}
+    assert beating(first[asked:]) == {0, 1}
 
 
 def test_an_id_that_comes_after_the_attempt_has_failed_begins_nothing(troubled: Begun) -> None:

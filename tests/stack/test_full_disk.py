@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -131,7 +130,8 @@ def test_a_full_disk_ends_no_supervisor_and_all_comes_back_once_there_is_space(
         os.kill(checkout.row(name)["pid"], signal.SIGKILL)
         until(partial(shows, log, f"{name}: ended with"), 30, or_else=lambda: log.read_text()[-3000:])
         fill(disk)
-    time.sleep(3)  # of restarts without space
+    ends = log.read_text().count("ended with")
+    until(lambda: log.read_text().count("ended with") >= ends + 2, or_else=lambda: log.read_text()[-3000:])
     assert supervisor.poll() is None, log.read_text()[-3000:]
     assert "the status cannot be written, and the stack runs on: [Errno 28]" in log.read_text()
 

@@ -69,11 +69,17 @@ def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tup
 
 
 @pytest.mark.slow
-def test_a_killed_postgres_and_a_killed_worker_come_back_and_ctrl_c_ends_all(
+def test_a_killed_postgres_and_a_killed_worker_come_back_and_ctrl_c_and_clean_leave_nothing(
     checkouts: tuple[Checkout, Checkout],
 ) -> None:
-    """Rows outlive the SIGKILL; the restart waits for as long as WEIR_RESTART_DELAY_S says."""
+    """Rows outlive the SIGKILL; the restart waits for as long as WEIR_RESTART_DELAY_S says.
+
+    `clean` also removes what lies elsewhere because root's service account cannot reach the checkout, and no file of
+    the user. The stacks of the acceptance tests run when they are cleaned.
+    """
     checkout = checkouts[0]
+    checkout.var.mkdir(parents=True)
+    (checkout.var / "mine").touch()
     child = checkout.start("up", "--foreground", WEIR_RESTART_DELAY_S="2.5")
     assert child.stdout is not None
     lines = iter(child.stdout.readline, "")
@@ -97,6 +103,17 @@ def test_a_killed_postgres_and_a_killed_worker_come_back_and_ctrl_c_ends_all(
     assert child.returncode == 0
     assert last_lines[-3:] == ["web: ended", "redis: ended", "postgres: ended"], "servers go last"
     assert checkout.left == []
+
+    (checkout.var / "data/examples/clickstream").mkdir(parents=True)
+    elsewhere = [(checkout.var / name).resolve() for name in ("pg", "redis", "programs")]
+    assert elsewhere[0].is_dir()
+    assert f"left in {checkout.var}: mine\n" in checkout.run("clean")
+    assert [path.name for path in checkout.var.iterdir()] == ["mine"]
+    assert not any(folder.exists() for folder in elsewhere)
+
+    (checkout.var / "mine").unlink()
+    assert checkout.run("clean").endswith("removed all data\n")
+    assert not checkout.var.exists()
 
 
 def test_bad_settings_and_taken_ports_are_one_clear_line(checkouts: tuple[Checkout, Checkout]) -> None:
@@ -151,27 +168,6 @@ def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:
     )  # fmt: skip
     assert process.stderr == "process 1 was started by another user (root); run `weir stack down` as that user\n"
     assert process.returncode == 1
-
-
-@pytest.mark.slow
-def test_clean_removes_all_that_a_stack_made_and_nothing_else(checkouts: tuple[Checkout, Checkout]) -> None:
-    """Also what lies elsewhere because root's service account cannot reach the checkout."""
-    checkout = checkouts[0]
-    checkout.var.mkdir(parents=True)
-    (checkout.var / "mine").touch()
-    checkout.run("up")
-    (checkout.var / "data/examples/clickstream").mkdir(parents=True)
-    elsewhere = [(checkout.var / name).resolve() for name in ("pg", "redis", "programs")]
-    assert elsewhere[0].is_dir()
-
-    assert f"left in {checkout.var}: mine\n" in checkout.run("clean")
-    assert [path.name for path in checkout.var.iterdir()] == ["mine"]
-    assert not any(folder.exists() for folder in elsewhere)
-    assert checkout.left == []
-
-    (checkout.var / "mine").unlink()
-    assert checkout.run("clean").endswith("removed all data\n")
-    assert not checkout.var.exists()
 
 
 def _supervisor(checkout: Checkout) -> ProcessId:

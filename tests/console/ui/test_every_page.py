@@ -57,11 +57,12 @@ WITHOUT_KEYS = """() => {
 CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
   .map((e) => `${e.getAttribute('aria-label')}: ${e.scrollWidth} of ${e.clientWidth}`)"""
 
-#: Runs the named rules, or all, after transitions of colours have ended. No rule needs the style sheets, which it would
-#: load again.
-AXE = """async (rules) => {
+#: Runs the rules of `only`, or all but those of `without`, after transitions of colours have ended. No rule needs the
+#: style sheets, which it would load again.
+AXE = """async ({only, without}) => {
   await Promise.all(document.getAnimations().map((animation) => animation.finished));
-  const chosen = rules ? {runOnly: {type: 'rule', values: rules}} : {};
+  const off = Object.fromEntries(without.map((rule) => [rule, {enabled: false}]));
+  const chosen = only.length ? {runOnly: {type: 'rule', values: only}} : {rules: off};
   const {violations} = await axe.run(document, {resultTypes: ['violations'], preload: false, ...chosen});
   return violations.filter(({impact}) => impact === 'serious' || impact === 'critical')
     .flatMap(({id, nodes}) => nodes.map(({html, any}) => `${id}: ${html.slice(0, 120)} ${any[0]?.message ?? ''}`));
@@ -70,7 +71,10 @@ AXE = """async (rules) => {
 #: and date and time have one label together. Swagger: buttons contain links to their operations.
 VENDOR = {"admin": ("label-title-only", "aria-prohibited-attr", "label:"), "api": ("nested-interactive",)}
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-COLOUR_RULES = ["color-contrast", "link-in-text-block"]  #: the findings of all others are the same in each scheme
+#: The findings of all others are the same in each scheme. These take most of the time of axe.
+COLOUR_RULES = ["color-contrast", "link-in-text-block"]
+#: Whether a page has parts that only its narrow form shows. The colours of all others are the same at each width.
+HAS_NARROW_PARTS = "Boolean(document.querySelector('.narrow-only, .narrow-graph'))"
 OVERFLOW = "document.documentElement.scrollWidth - window.innerWidth"
 HEADINGS = "[...document.querySelectorAll('h1,h2,h3')].map((h) => Number(h.tagName[1]))"
 
@@ -164,7 +168,8 @@ def faults_of_page(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]
         if page.evaluate(OVERFLOW) > 0:
             wrong.append(f"scrolls sideways at {width} px")
     page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
-    wrong += [f"{fault} at {NARROW} px" for fault in violations(page, schemes[:1])]
+    colours = bool(page.evaluate(HAS_NARROW_PARTS))
+    wrong += [f"{fault} at {NARROW} px" for fault in violations(page, schemes[:1], colours=colours)]
     for width in DESKS:
         page.set_viewport_size({"width": width, "height": 900})
         wrong += page.evaluate(CUT_OFF)
@@ -172,14 +177,18 @@ def faults_of_page(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]
     return wrong + violations(page, schemes)
 
 
-def violations(page: Page, schemes: Sequence[Scheme] = SCHEMES) -> list[str]:
-    """Serious and critical findings of axe: of all rules in the first scheme, of those for colours in the others."""
+def violations(page: Page, schemes: Sequence[Scheme] = SCHEMES, *, colours: bool = True) -> list[str]:
+    """Serious and critical findings of axe: of all rules in the first scheme, of those for colours in the others.
+
+    `colours`: whether the rules for colours are among those of the first scheme.
+    """
     if not page.evaluate("Boolean(window.axe)"):
         page.evaluate(AXE_SCRIPT)
     problems: list[str] = []
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme)
-        rules = None if scheme == schemes[0] else COLOUR_RULES
-        problems += [f"{fault} ({scheme})" for fault in page.evaluate(AXE, rules)]
+        only = [] if scheme == schemes[0] else COLOUR_RULES
+        without = [] if colours else COLOUR_RULES
+        problems += [f"{fault} ({scheme})" for fault in page.evaluate(AXE, {"only": only, "without": without})]
     page.emulate_media(color_scheme="light")
     return problems

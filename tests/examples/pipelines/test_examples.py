@@ -15,10 +15,14 @@ from examples.pipelines import change_capture, clickstream, enrichment, order_pa
 from examples.samples.check import differences
 from examples.samples.commands import SAMPLES
 from runtime.core.job.ids import Token
+from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.io.memory.run_store import MemoryRunStore
 from tests.examples.inputs import OUTPUTS, drop_example_tables, example_params
 from tests.jobs.live import PATIENCE_S, Run, running
+
+#: The outputs are read again and again: they would be hundreds of files.
+SETTINGS = CoordinatorSettings(interval_ms=300, min_pause_ms=0)
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def test_an_example_is_exact_over_a_stop_and_a_rescale(example: str, tmp_path: P
     half, savepoint, clicks = sample.steps // 2, None, 0
     for token, (parallelism, steps) in enumerate([(2, range(half)), (3, range(half, sample.steps))], 1):
         records = MemoryRunStore(token=Token(token), restore_from=savepoint)
-        with running(flow.compile(parallelism), tmp_path / "state", records) as run:
+        with running(flow.compile(parallelism), tmp_path / "state", records, settings=SETTINGS) as run:
             for step in steps:
                 sample.write_step(tmp_path, database, step)
             run.wait_for(lambda: has_read_all(example, run, sample.tables(tmp_path, database), clicks))  # noqa: B023

@@ -1,4 +1,4 @@
-"""A Spark with two executors for the batch tests of a module, with the settings of a batch run."""
+"""A Spark with two executors, with the settings of a batch run, for all batch tests that a worker runs in a row."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ROOT = Path(__file__).resolve().parents[3]
 MASTER = "local-cluster[2,1,1024]"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("inputs")
     write_inputs(root)
     return root
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("events")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory, event_log: Path) -> Iterator[SparkSession]:
     scratch = str(tmp_path_factory.mktemp("spark"))
     extra = {

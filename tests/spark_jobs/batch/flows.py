@@ -429,7 +429,7 @@ def asynchronous(stream: weir.Stream, root: Path) -> weir.Stream:
 
 def asynchronous_with_timeout(stream: weir.Stream, root: Path) -> weir.Stream:
     rows = stream.filter("positive", pc.field("value") > 0)
-    return rows.async_map("requests", slow_at_times, HALVES, capacity=50, timeout_ms=1_500, on_timeout=not_in_time)
+    return rows.async_map("requests", slow_at_times, HALVES, capacity=1_000, timeout_ms=1_500, on_timeout=not_in_time)
 
 
 FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {

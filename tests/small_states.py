@@ -1,6 +1,7 @@
 """State whose files are merged all the time, for jobs of tests. The default policy would hardly merge states so small.
 
-Run as a module, it is the daemon of Spark's Python workers: that of production, whose slots keep such states.
+Run as a module, it is the daemon of Spark's Python workers: that of production, whose slots keep such states and report
+as often as those of `tests.jobs.live`.
 """
 
 import sys
@@ -13,6 +14,7 @@ from runtime.task.deployment import Deployment
 
 SMALL_STATES: Final = CompactionPolicy(copied_bytes=0, base_bytes=0, inline_bytes=0, max_deltas=2)
 DEPLOYMENT_OF_SLOTS: Final = "runtime.slot.slot.Deployment"  #: how a slot makes its tasks
+HEARTBEAT_INTERVAL_S: Final = 0.1  #: tests wait for the figures of heartbeats
 small_deployment: Final = partial(Deployment, compaction=SMALL_STATES)
 
 
@@ -24,6 +26,7 @@ def main() -> None:
     from runtime.slot import slot
 
     setattr(slot, "Deployment", small_deployment)  # noqa: B010  # the module exports a class of this name to itself only
+    setattr(slot, "HEARTBEAT_INTERVAL_S", HEARTBEAT_INTERVAL_S)  # noqa: B010  # it is Final
     manager()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
@@ -23,16 +24,20 @@ from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.store import open_store
 from runtime.launch.local import LocalLauncher
+from runtime.master import live_report
 from runtime.master.config import MasterConfig
 from runtime.master.job_master import JobMaster
 from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.running_aggregate import RunningAggregate
 from runtime.ports import Operator, OperatorContext, SnapshotStore
+from runtime.slot import slot
 from runtime.state.backend import SubtaskState
+from tests.small_states import HEARTBEAT_INTERVAL_S
 from tests.waiting import until
 
 FAST = CoordinatorSettings(interval_ms=30, min_pause_ms=0)
+LIVE_INTERVAL_MS = 100  #: tests wait for the figures of live reports, which otherwise come once a second
 PATIENCE_S = 120.0  #: nothing here is about speed
 
 
@@ -117,13 +122,16 @@ def running(
     run = Run(
         master, records, threading.Thread(target=lambda: exit_codes.append(master.run()), daemon=True), exit_codes
     )
-    run.thread.start()
-    try:
-        yield run
-    finally:
-        if run.thread.is_alive():
-            run.ask("cancel")
-            run.thread.join(PATIENCE_S)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slot, "HEARTBEAT_INTERVAL_S", HEARTBEAT_INTERVAL_S)
+        patch.setattr(live_report, "LIVE_INTERVAL_MS", LIVE_INTERVAL_MS)
+        run.thread.start()
+        try:
+            yield run
+        finally:
+            if run.thread.is_alive():
+                run.ask("cancel")
+                run.thread.join(PATIENCE_S)
 
 
 def run_to_end(

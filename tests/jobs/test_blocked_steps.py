@@ -21,7 +21,7 @@ MAX_GROWTH = 64 << 20  #: bytes, of all slots; without credits the source would 
 def is_steady(run: Run, answers: Answers) -> bool:
     """Whether the source sends no rows and the step no requests, over several reports."""
     before = run.operator("rows")["records_out"], answers.count()
-    time.sleep(2.5)
+    time.sleep(0.7)
     return before == (run.operator("rows")["records_out"], answers.count())
 
 

@@ -50,7 +50,7 @@ def test_few_rows_are_read_before_a_slow_step_has_handled_its_first(jobs: Jobs, 
         run.wait_for(lambda: run.operator("numbers").get("records_out", 0))
         read, previous = 1, 0
         while read != previous:
-            time.sleep(2.0)  # of several reports
+            time.sleep(0.5)  # of several reports
             previous, read = read, run.operator("numbers")["records_out"]
         assert read <= PARALLELISM * MAX_ROWS_AHEAD
         gate.touch()

@@ -360,7 +360,7 @@ def _check_pages(client: Client, jobs: FaultyJobs, signs: Mapping[str, Signs]) -
             missing[name] = [words for words in signs[name].words if not re.search(words, page)]
             if not missing[name]:
                 del missing[name]
-        time.sleep(1)
+        time.sleep(2)
     assert not missing, "\n".join(
         f"{name}: no {words} in {_health(client, jobs.runs[name])}; {Run.objects.get(pk=jobs.runs[name].pk).live}"
         for name, words in missing.items()

@@ -22,10 +22,13 @@ from tests.jobs.test_process_job import BURST_MS, Clicks
 
 
 class Steered(Operator):
-    """Passes batches on. Subtask 1 stands still while the file `hold` is there, and fails once for the file `raise`."""
+    """Passes batches on. Subtask 1 stands still while the file `hold` is there, and fails once for the file `raise`.
+
+    The file `held` is there once it stands still.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._hold, self._raise = folder / "hold", folder / "raise"
+        self._hold, self._held, self._raise = folder / "hold", folder / "held", folder / "raise"
 
     def open(self, context: weir.spi.OperatorContext) -> None:
         self._mine = context.index == 1
@@ -38,6 +41,7 @@ class Steered(Operator):
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
         while self._hold.exists():
+            self._held.touch()
             time.sleep(0.02)
         if self._raise.exists():
             self._raise.unlink()

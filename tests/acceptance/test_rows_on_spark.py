@@ -73,6 +73,7 @@ def test_two_overlapping_checkpoints_complete_although_one_input_is_held(
     with running(job, tmp_path / "state", settings=ASKED, launcher=launcher) as run:
         run.wait_for(lambda: run.operator("counts").get("records_in", 0) > 0)
         (tmp_path / "hold").touch()
+        run.wait_for((tmp_path / "held").exists)
         run.records.operations += [OperationRequest(name, "checkpoint") for name in ("one", "two")]
         run.master.poke()
         run.wait_for(lambda: len(run.records.reports) == 2)

@@ -21,6 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from runtime.access import redaction
 from tests import example_counts  # noqa: F401 - loads the profile of Hypothesis, which later options may replace
+from tests.apache_kafka import ApacheKafka, NoBroker, running_apache_kafka
 from tests.emptied_tables import empty_tables
 from tests.s3 import BUCKET, NoServer, S3Server, running_s3
 from tests.slices import parse_slice, select_slice
@@ -110,6 +111,17 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         except NoServer as error:
             pytest.skip(str(error))
         yield server
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """A real Apache Kafka. Where it cannot be had, the tests that need it are skipped."""
+    with ExitStack() as stack:
+        try:
+            node = stack.enter_context(running_apache_kafka(tmp_path_factory.mktemp("kafka")))
+        except NoBroker as error:
+            pytest.skip(str(error))
+        yield node
 
 
 @pytest.fixture

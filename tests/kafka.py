@@ -8,6 +8,8 @@ applies the markers of the log itself, as a broker does when it builds that list
 It resolves a committed transaction late, or never where transactions end at the same moment: see `Broker.settle` and
 `kafka_proxy.serial_broker`.
 
+A topic that is deleted while transactions end may stay (5 of 100 rounds of three writers), and their producers go on.
+
 Its newest offset counts a batch of several messages as one message, so `produce` sends each message alone. It finds a
 time by the time of arrival. It neither adds partitions, nor deletes records, nor reports an offset out of range.
 """
@@ -17,12 +19,12 @@ import shutil
 import socket
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
@@ -44,6 +46,7 @@ class Broker:
     """A broker, and what tests do with it apart from the code under test."""
 
     servers: str
+    producer_options: ClassVar[Mapping[str, str]] = {}  #: of the messages that a test itself produces
 
     @property
     def address(self) -> tuple[str, int]:
@@ -67,7 +70,8 @@ class Broker:
             future.result(30)
 
     def produce(self, topic: str, values: Sequence[bytes | None], partition: int = 0, **arguments: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "batch.num.messages": 1, **QUIET})
+        options = {"batch.num.messages": 1, **self.producer_options, **QUIET}
+        producer = Producer({"bootstrap.servers": self.servers, **options})
         for value in values:
             producer.produce(topic, value, partition=partition, **arguments)
         assert producer.flush(30) == 0
@@ -131,13 +135,14 @@ class Broker:
         values: list[bytes] = []
         for number in range(partitions):
             stable = self.end(topic, number)
-            entries = [entry for entry in read_log(self.address, topic, number) if entry.offset < stable]
             open_rows: dict[int, list[tuple[int, bytes]]] = {}
             committed_rows: list[tuple[int, bytes]] = []
-            for entry in entries:
+            for entry in read_log(self.address, topic, number):  # the marker of a row may lie behind the stable offset
                 if entry.marker is not None:
                     rows = open_rows.pop(entry.producer, [])
                     committed_rows += rows if entry.marker == "commit" else []
+                elif entry.offset >= stable:
+                    continue
                 elif entry.transactional:
                     open_rows.setdefault(entry.producer, []).append((entry.offset, entry.value))
                 else:

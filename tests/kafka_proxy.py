@@ -41,15 +41,24 @@ class Proxy:
 def proxied_broker(port: int | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
     """A broker that is known to its clients by the address of the proxy only, which speaks TLS by `tls`."""
     port = port or free_port()
-    with running_broker("--advertised-listener-url", f"tcp://127.0.0.1:{port}") as behind:
-        proxy = Proxy(Broker(f"127.0.0.1:{port}"))
-        plain = socket.create_server(("127.0.0.1", port))
-        with tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) if tls else plain as server:
-            thread = threading.Thread(target=_accept, args=(server, behind.address, proxy), daemon=True)
-            thread.start()
-            yield proxy
-            server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with (
+        running_broker("--advertised-listener-url", f"tcp://127.0.0.1:{port}") as behind,
+        proxy_before(behind.address, Broker(f"127.0.0.1:{port}"), tls) as proxy,
+    ):
+        yield proxy
+
+
+@contextmanager
+def proxy_before(behind: tuple[str, int], broker: Broker, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+    """A proxy at the address of `broker`, before the listener `behind` that tells its clients this address."""
+    proxy = Proxy(broker)
+    plain = socket.create_server(broker.address)
+    with tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) if tls else plain as server:
+        thread = threading.Thread(target=_accept, args=(server, behind, proxy), daemon=True)
+        thread.start()
+        yield proxy
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent
 
-#: Seconds of a test that takes minutes with its stack, and of any other one.
+#: Seconds of a test that takes minutes with its stack, unless `long(seconds)` names them, and of any other one.
 _LONG_S: Final = 60
 _SHORT_S: Final = 1
 
@@ -54,7 +54,8 @@ def select_slice(config: pytest.Config, items: list[pytest.Item]) -> None:
         return
     weights: defaultdict[str, int] = defaultdict(int)
     for item in items:
-        weights[_file_of(item)] += _LONG_S if item.get_closest_marker("long") else _SHORT_S
+        long = item.get_closest_marker("long")
+        weights[_file_of(item)] += long.kwargs.get("seconds", _LONG_S) if long else _SHORT_S
     files = files_of_slice(weights, *selection)
     remainder: Sequence[pytest.Item] = [item for item in items if _file_of(item) not in files]
     config.hook.pytest_deselected(items=remainder)

@@ -1,9 +1,10 @@
 """Kafka → window → Kafka as whole jobs: ends of slots at every phase of the sink, stops, rescales; exact."""
 
 import json
+import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
+from tests.apache_kafka import APACHE, ApacheKafka
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb
 from tests.jobs.live import FAST, Run, running
@@ -37,13 +39,24 @@ PARTITIONS = 4
 SIZE_MS = 100
 SCHEMA = pa.schema([pa.field("key", pa.int64()), pa.field("at", pa.int64()), pa.field("value", pa.int64())])
 AGAIN = FixedDelay(attempts=100, delay_ms=30)
+NEVER = FixedDelay(attempts=0, delay_ms=100)
 PHASES = ("prepare", "prepared", "commit", "committed")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def small_broker() -> Iterator[Broker]:
     with serial_broker() as server:
         yield server.broker
+
+
+@pytest.fixture(scope="module", params=["small", APACHE])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    broker: Broker
+    if request.param == "apache":
+        broker = request.getfixturevalue("apache_kafka").broker
+    else:
+        broker = request.getfixturevalue("small_broker")
+    return broker
 
 
 class MortalWriter(SinkWriter):
@@ -107,6 +120,7 @@ class Topics:
 
     broker: Broker
     deaths: Deaths
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.input, self.output = self.broker.topic(PARTITIONS), self.broker.topic(3)
@@ -123,11 +137,18 @@ class Topics:
 
     def job(self, parallelism: int) -> CompiledJob:
         flow = Dataflow("kafka")
-        source = KafkaSource(self.broker.servers, self.input, KafkaJson(SCHEMA), event_time="at", max_disorder_ms=4)
+        source = KafkaSource(
+            self.broker.servers,
+            self.input,
+            KafkaJson(SCHEMA),
+            event_time="at",
+            max_disorder_ms=4,
+            options=self.options,
+        )
         counted = flow.source("rows", source).key_by("key").window(
             "windows", timedelta(milliseconds=SIZE_MS), "at", {"n": Count(), "total": Sum("value")}
         )  # fmt: skip
-        sink = KafkaSink(self.broker.servers, self.output, KafkaJson(), key="key")
+        sink = KafkaSink(self.broker.servers, self.output, KafkaJson(), key="key", options=self.options)
         counted.sink("out", MortalSink(sink, self.deaths))
         return flow.compile(parallelism)
 
@@ -179,6 +200,25 @@ def test_windows_from_kafka_to_kafka_are_exact(tmp_path: Path, jobs: Jobs, broke
             topics.wait(run)
             savepoint = run.end(kind)
     assert deaths.waiting == []
+    assert topics.committed() == topics.answer(closed_only=False)
+
+
+@pytest.mark.slow
+@pytest.mark.long(seconds=40)
+def test_a_node_that_is_killed_and_returns_is_waited_out(tmp_path: Path, apache_kafka: ApacheKafka) -> None:
+    """Its coordinators load, and its leaders are elected, after it listens. None of this counts as a failure."""
+    topics = Topics(apache_kafka.broker, Deaths(), options={"socket.timeout.ms": "2000"})
+    topics.add(60)
+    with running(topics.job(2), tmp_path / "state", restart=NEVER) as run:
+        topics.wait(run)
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            token = run.records.token
+            apache_kafka.stop(number)
+            run.wait_for(lambda token=token: run.records.token > token)  # type: ignore[misc]
+            apache_kafka.start()
+            topics.add(60)
+            topics.wait(run)
+        run.end("drain")
     assert topics.committed() == topics.answer(closed_only=False)
 
 

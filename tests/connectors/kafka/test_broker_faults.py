@@ -8,7 +8,10 @@ from confluent_kafka import Producer
 from tests.kafka import QUIET, Broker
 
 
-def test_committed_transactions_in_a_chain_of_partitions_stay_unresolved_until_another_ends(broker: Broker) -> None:
+def test_committed_transactions_in_a_chain_of_partitions_stay_unresolved_until_another_ends(
+    small_broker: Broker,
+) -> None:
+    broker = small_broker
     topic = broker.topic(2)
     producers = []
     for name, partitions in (("a", [0]), ("b", [0, 1]), ("c", [1])):

@@ -6,7 +6,6 @@ import hmac
 import os
 import ssl
 import struct
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -88,12 +87,6 @@ class Logins:
 
 def _varint(value: int) -> bytes:
     return bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7])
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[Proxy]:
-    with proxied_broker() as proxy:
-        yield proxy
 
 
 def options(mechanism: str) -> dict[str, str]:

@@ -8,16 +8,32 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.apache_kafka import ApacheKafka
 from tests.contracts.sinks.targets import TARGETS, NewTarget, Place, Server, Target
 from tests.kafka_proxy import serial_broker
 from tests.stalls import stalling_proxy
 from tests.webhook_server import running_webhook
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leaves most tests of a target with a heavy server to the long suite."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if any(isinstance(each, type) and issubclass(each, Target) and each.is_long for each in parameters) and (
+        not item.name.startswith("test_a_target_that_is_deleted")
+    ):
+        item.add_marker(pytest.mark.long(seconds=8))
+
+
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[Server]:
     with serial_broker() as proxy:
         yield Server(proxy.broker.servers, proxy.stall, proxy)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka_server(apache_kafka: ApacheKafka) -> Server:
+    proxy = apache_kafka.proxy
+    return Server(proxy.broker.servers, proxy.stall, proxy)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.contracts.sinks.targets.files import CompactedFolder, JsonLinesFolder, ParquetFolder, PartitionedFolder
-from tests.contracts.sinks.targets.kafka import KafkaTopic, StagedKafkaTopic
+from tests.contracts.sinks.targets.kafka import (
+    ApacheKafkaTopic,
+    KafkaTopic,
+    StagedApacheKafkaTopic,
+    StagedKafkaTopic,
+)
 from tests.contracts.sinks.targets.postgres import PostgresPrepared, PostgresStaged
 from tests.contracts.sinks.targets.tables import DeltaFolder, IcebergTable
 from tests.contracts.sinks.targets.target import Place, Server, Target
@@ -27,6 +32,8 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     IcebergTable,
     KafkaTopic,
     StagedKafkaTopic,
+    ApacheKafkaTopic,
+    StagedApacheKafkaTopic,
     PostgresStaged,
     PostgresPrepared,
     HeldWebhook,

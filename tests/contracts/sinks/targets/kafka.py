@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 import weir
 from runtime.ports import Sink
+from tests.apache_kafka import ApacheBroker
 from tests.contracts.sinks.targets.target import Target
 from tests.kafka import QUIET, Broker
 from tests.kafka_proxy import ADD_OFFSETS_TO_TXN, END_TXN, Proxy, transactional_id
@@ -27,7 +28,8 @@ _CODES: Final = {"full": 56, "read-only": 29, "too small": 10}  #: KAFKA_STORAGE
 class KafkaTopic(Target):
     """A transaction per checkpoint; rows are those of committed transactions by the markers of the log.
 
-    The broker of the tests neither ends a transaction by its time-out nor has access rights or a limit of its storage.
+    A topic that is deleted under transactions may stay on the broker of the tests (`tests.kafka`), so none is deleted.
+    That broker neither ends a transaction by its time-out nor has access rights or a limit of its storage.
     The proxy before it therefore answers as a broker with them does. At a time-out the broker raises the epoch of the
     transactional id and aborts, as it does when another producer initialises the id (KIP-98); `expire` does that.
     """
@@ -36,9 +38,8 @@ class KafkaTopic(Target):
     obstructions: ClassVar[Mapping[str, str]] = {"full": "s: check disks, load and in-sync replicas of its brokers"}
     refusals: ClassVar[Mapping[str, str]] = {
         "read-only": r"Kafka at \S+: topic '\S+': .*TOPIC_AUTHORIZATION_FAILED.*: check the credentials and the rights",
-        "too small": r"Kafka at \S+: topic '\S+': .*MSG_SIZE_TOO_LARGE.*: raise max.message.bytes",
+        "too small": r"Kafka at \S+: topic '\S+', a message of .*MSG_SIZE_TOO_LARGE.*: raise max.message.bytes",
     }
-    on_deletion = r"Kafka at \S+ .*topic '\S+'.*: create the topic, or correct its name"
     expiries: ClassVar[Mapping[str, str]] = {
         "open transaction": "",
         "prepared transaction": r"\d+ rows of checkpoint \d+ for topic '\S+' are lost: the broker has aborted .* raise "
@@ -96,7 +97,7 @@ class KafkaTopic(Target):
                 return None
             self._abort(transaction)
             expiry.set()
-            return struct.pack(">ih", 0, _INVALID_PRODUCER_EPOCH)
+            return self._answer
 
         self._proxy.rule = rule
         try:
@@ -110,8 +111,13 @@ class KafkaTopic(Target):
         producer.init_transactions(30)
 
     @property
+    def _answer(self) -> bytes | None:
+        """To the request that comes too late."""
+        return struct.pack(">ih", 0, _INVALID_PRODUCER_EPOCH)
+
+    @property
     def _proxy(self) -> Proxy:
-        proxy: Proxy = self.place.servers["kafka_broker"].controls
+        proxy: Proxy = self.place.servers[self.servers[0]].controls
         return proxy
 
     @property
@@ -143,3 +149,36 @@ class StagedKafkaTopic(KafkaTopic):
     @property
     def _folder(self) -> Path:
         return self.place.folder / "held"
+
+
+class ApacheKafkaTopic(KafkaTopic):
+    """On Apache Kafka, which answers for itself, apart from a full disk and missing rights."""
+
+    servers = ("apache_kafka_server",)
+    is_long = True
+    on_deletion = r"Kafka at \S+ .*topic '\S+'.*: create the topic, or correct its name"
+
+    @contextmanager
+    def obstructed(self, name: str) -> Iterator[None]:
+        if name != "too small":
+            with super().obstructed(name):
+                yield
+            return
+        self._apache.configure(self.place.name, "max.message.bytes", "80")
+        try:
+            yield
+        finally:
+            self._apache.configure(self.place.name, "max.message.bytes", "1048588")
+
+    @property
+    def _answer(self) -> bytes | None:
+        return None
+
+    @property
+    def _apache(self) -> ApacheBroker:
+        assert isinstance(self._broker, ApacheBroker), "the fixture is Apache Kafka"
+        return self._broker
+
+
+class StagedApacheKafkaTopic(ApacheKafkaTopic, StagedKafkaTopic):
+    """As `StagedKafkaTopic`, on Apache Kafka."""

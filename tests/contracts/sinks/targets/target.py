@@ -44,6 +44,7 @@ class Target(ABC):
     """A target of rows of `job_process.SCHEMA`."""
 
     servers: ClassVar[tuple[str, ...]] = ()  #: fixtures with a `Server`
+    is_long: ClassVar[bool] = False  #: its tests belong to the long suite
     repeats: ClassVar[bool] = False  #: rows may stand there twice: the sink is at-least-once
 
     #: name of an obstruction -> text of the job's log while it lasts, see `obstructed`

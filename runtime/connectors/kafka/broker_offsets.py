@@ -80,11 +80,8 @@ class TopicOffsets:
         time = int(start.timestamp() * 1_000) if isinstance(start, datetime) else _TIMES_OF_ENDS[start]
         requests = [library.TopicPartition(*partition, time) for partition in partitions]
         what = f"offsets of topics {', '.join(self.topics)}"
-        try:
+        with self.connection.call(what, self.consumer):
             answers = self.consumer.offsets_for_times(requests, self.connection.timeout_s)
-        except library.KafkaException as error:
-            self.consumer.poll(0)  # a refused login is known then
-            raise self.connection.failure(error, what) from error
         offsets: dict[Partition, int] = {}
         for place in answers:
             if place.error is not None:

@@ -8,12 +8,16 @@
 
 librdkafka reports a refused login by a callback, while the call that needed the login only times out. A connection
 therefore remembers the last refusal and puts it before the time-out.
+
+A fatal error of a producer, such as that of a fenced one, leaves the next call that polls as a `SystemError`, whose
+cause is the error of librdkafka.
 """
 
 import logging
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from runtime.access.data_hosts import hosts_of
@@ -80,9 +84,12 @@ _REFUSED: Final = (
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
 _MISSING: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION")
-_TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE")
-_AWAY: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT", "REQUEST_TIMED_OUT")
-_AWAY_TOO: Final = ("BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXCEPTION")
+TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE")
+_FENCED: Final = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+#: The call has timed out, perhaps because of a refused login.
+_TIME_OUTS: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT", "REQUEST_TIMED_OUT")
+#: Of librdkafka. Codes of the protocol are temporary if kafka-python repeats their requests.
+_AWAY: Final = (*_TIME_OUTS, "_TIMED_OUT_QUEUE", "_WAIT_COORD", "_WAIT_CACHE", "_ISR_INSUFF", "BROKER_NOT_AVAILABLE")
 
 
 class KafkaConnection:
@@ -105,6 +112,7 @@ class KafkaConnection:
         self._resolved = {name: resolve(f"options.{name}", value, hosts) for name, value in options.items()}
         self._resolved |= {} if connection is None else connection.options
         self._library = import_library("confluent_kafka", "kafka")
+        self.errors = (self._library.KafkaException, SystemError)  #: of calls of librdkafka
         self._refusal: Any = None  #: the last error of a login
         timeout_ms = int(self._resolved.get("socket.timeout.ms", _REQUEST_TIMEOUT_MS))
         self.timeout_s = min(timeout_ms, _REQUEST_TIMEOUT_MS) / 1_000
@@ -113,7 +121,8 @@ class KafkaConnection:
         return self._create(self._library.Consumer, options)
 
     def producer(self, options: Mapping[str, Any]) -> Any:
-        return self._create(self._library.Producer, options)
+        """A producer that creates no topic: after a deletion it would go on into an empty one."""
+        return self._create(self._library.Producer, {"allow.auto.create.topics": False, **options})
 
     def _create(self, kind: Any, options: Mapping[str, Any]) -> Any:
         """A client with these `options`, which override the options of the author.
@@ -205,22 +214,37 @@ class KafkaConnection:
 
     def list_topics(self, client: Any, what: str, **which: Any) -> Any:
         """Metadata by topic; blocks for `timeout_s` at most. A refused login is known when the client is polled."""
-        try:
+        with self.call(what, client):
             return client.list_topics(**which, timeout=self.timeout_s).topics
-        except self._library.KafkaException as error:
-            client.poll(0)
-            raise self.failure(error, what) from error
 
-    def failure(self, error: BaseException, what: str) -> WeirError:
-        """The exception to raise from `error` of librdkafka. An absent broker is `TargetAway`."""
-        kafka_error = error.args[0] if error.args else None
+    @contextmanager
+    def call(self, what: str, client: Any = None) -> Iterator[None]:
+        """A call of librdkafka.
+
+        Args:
+            client: is polled after an error, since a refused login is known only then.
+
+        Raises:
+            WeirError: for an error of librdkafka. An absent broker is `TargetAway`.
+        """
+        try:
+            yield
+        except self.errors as error:
+            if client is not None:
+                client.poll(0)
+            raise self._failure(error, what) from error
+
+    def _failure(self, error: BaseException, what: str) -> WeirError:
+        """The exception to raise from one of `errors`."""
+        cause = _first_cause(error) if isinstance(error, SystemError) else error
+        kafka_error = cause.args[0] if cause is not None and cause.args else None
         if not isinstance(kafka_error, self._library.KafkaError):
             return EnvironmentFailure(f"Kafka at {self.servers}: {what}: {error}")
         return self.failure_of(kafka_error, what)
 
     def failure_of(self, error: Any, what: str) -> WeirError:
-        """As `failure`, for a `KafkaError`."""
-        if error.name() in _AWAY and self._refusal is not None:
+        """The exception to raise for a `KafkaError`."""
+        if error.name() in _TIME_OUTS and self._refusal is not None:
             error = self._refusal
         name, text = error.name(), f"Kafka at {self.servers}: {what}: {error.str()} ({error.name()})"
         if name in _REFUSED:
@@ -231,15 +255,28 @@ class KafkaConnection:
         if name == "INVALID_TRANSACTION_TIMEOUT":
             remedy = "lower it, or raise transaction.max.timeout.ms of the brokers"
             return JobRejected("bad-timeout", "transaction_timeout_ms", f"{text}: {remedy}")
-        if name in _TOO_LARGE:
+        if name in TOO_LARGE:
             remedy = "raise max.message.bytes of the topic and the option message.max.bytes, or write smaller rows"
-            return DataRejected(f"{text}: {remedy}")
-        return TargetAway(text) if name in _AWAY or name in _AWAY_TOO else EnvironmentFailure(text)
+            return DataRejected(f"{text}: {remedy}. If each row is small, lower the option batch.size")
+        if name in _FENCED:
+            cause = "another one has its transactional id, or the broker has aborted its transaction after its time-out"
+            return EnvironmentFailure(f"{text}: the producer is fenced: {cause}")
+        return TargetAway(text) if name in _AWAY or _is_temporary(error.code()) else EnvironmentFailure(text)
 
     def _on_error(self, error: Any) -> None:
         """Callback of librdkafka, on the thread that polls a client."""
         if error.name() in _REFUSED:
             self._refusal = error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else _first_cause(error.__cause__)
+
+
+def _is_temporary(code: int) -> bool:
+    """Whether a request with this error code of the protocol is repeated: a leader or coordinator moves or loads."""
+    errors = import_library("kafka.errors", "kafka")
+    return code > 0 and issubclass(errors.for_code(code), errors.RetriableError)
 
 
 def sasl_mechanism(options: Mapping[str, str]) -> str:

@@ -99,7 +99,7 @@ class KafkaEpochs:
             self._write(connection, producer, batches)
             record.send_number(producer, number)
         except BaseException:
-            with contextlib.suppress(import_library("confluent_kafka", "kafka").KafkaException):
+            with contextlib.suppress(*connection.errors):
                 producer.abort_transaction(connection.timeout_s)  # consumers would wait for its time-out
             raise
         call_again(connection, lambda: producer.commit_transaction(connection.timeout_s), what)
@@ -127,11 +127,8 @@ class EpochRecord:
     def committed_number(self) -> int:
         """The number of the last written epoch; 0: none."""
         what = f"commit record {self.name}"
-        try:
+        with self._connection.call(what, self._consumer):
             (partition,) = self._consumer.committed([self._place()], self._connection.timeout_s)
-        except self._library.KafkaException as error:
-            self._consumer.poll(0)  # a refused login is known then
-            raise self._connection.failure(error, what) from error
         if partition.error is not None:
             raise self._connection.failure_of(partition.error, what)
         return max(int(partition.offset), 0)

@@ -1,12 +1,13 @@
 """Rows of Arrow batches as messages of a topic, through a producer of librdkafka."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from runtime.connectors.kafka.connection import KafkaConnection
+from runtime.connectors.kafka.connection import TOO_LARGE, KafkaConnection
 from runtime.connectors.kafka.formats import Encode, key_bytes
 from runtime.errors import DataRejected, JobRejected, TargetAway
 from runtime.libraries import import_library
@@ -15,6 +16,10 @@ PARTITIONER: Final = "murmur2_random"  #: a key goes to the partition that Java 
 #: Messages as rows, for files that hold them until their checkpoint has completed.
 HELD_MESSAGES: Final = pa.schema([pa.field("weir_key", pa.large_binary()), pa.field("weir_value", pa.large_binary())])
 _QUEUE_FULL_POLL_S: Final = 0.1
+_MAX_KEY_BYTES: Final = 100  #: in an error
+
+
+_Failure = tuple[Any, Any, Any]  #: of a delivery: error, key, value
 
 
 class Messages(Protocol):
@@ -27,12 +32,13 @@ class Messages(Protocol):
 
 
 class MessageProducer:
-    """Produces messages through a producer of librdkafka, and keeps the first failed delivery."""
+    """Produces messages through a producer of librdkafka, and keeps failed deliveries."""
 
     def __init__(self, to: Messages, connection: KafkaConnection, producer: Any) -> None:
         self._to, self._connection, self.producer = to, connection, producer
         self._library = import_library("confluent_kafka", "kafka")
-        self._failed: Any = None
+        self._failures: list[_Failure] = []
+        self._on_delivery = _collect(self._failures)
 
     def write_held(self, batch: pa.RecordBatch) -> None:
         """Queues messages as rows of `HELD_MESSAGES`. Blocks and raises as `produce`."""
@@ -47,11 +53,10 @@ class MessageProducer:
         """
         messages = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
         while messages:
-            with contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
+            with self._call, contextlib.suppress(BufferError):  # the queue is full: the messages carry the error
                 self.producer.produce_batch(self._to.topic, messages, on_delivery=self._on_delivery)
             messages = [each for each in messages if self._is_left(each)]
-            self.producer.poll(_QUEUE_FULL_POLL_S if messages else 0)
-            self._check()
+            self._poll(_QUEUE_FULL_POLL_S if messages else 0)
 
     def flush(self) -> None:
         """Waits until the broker has acknowledged every row.
@@ -59,9 +64,9 @@ class MessageProducer:
         Raises:
             TargetAway: the broker acknowledges no row any more; librdkafka has repeated the requests until now.
         """
-        left = self.producer.flush(self._connection.timeout_s)
-        while left and not self._failed:  # as long as deliveries go on
-            before, left = left, self.producer.flush(self._connection.timeout_s)
+        left = self._flush()
+        while left and not self._failures:  # as long as deliveries go on
+            before, left = left, self._flush()
             if left >= before:
                 what = f"Kafka at {self._connection.servers}: topic {self._to.topic!r}"
                 problem = f"{left} rows are not acknowledged within {self._connection.timeout_s:g} s"
@@ -74,15 +79,55 @@ class MessageProducer:
             return False
         if error.code() == self._library.KafkaError._QUEUE_FULL:
             return True
-        raise self._connection.failure_of(error, f"topic {self._to.topic!r}")
+        self._poll(0)  # the first failed delivery says more
+        self._failures.append((error, message["key"], message["value"]))
+        self._check()
+        return False
+
+    @property
+    def _what(self) -> str:
+        return f"topic {self._to.topic!r}"
+
+    @property
+    def _call(self) -> AbstractContextManager[None]:
+        return self._connection.call(self._what)
+
+    def _flush(self) -> int:
+        """The number of rows that the broker has not acknowledged within `timeout_s`."""
+        with self._call:
+            return int(self.producer.flush(self._connection.timeout_s))
+
+    def _poll(self, timeout_s: float) -> None:
+        """Learns of deliveries. Raises as `produce`."""
+        with self._call:
+            self.producer.poll(timeout_s)
+        self._check()
 
     def _check(self) -> None:
-        if self._failed is not None:
-            raise self._connection.failure_of(self._failed, f"topic {self._to.topic!r}")
+        if not self._failures:
+            return
+        error = self._failures[0][0]
+        size, key = max((_size(key) + _size(value), key or b"") for _, key, value in self._failures)
+        message = f", a message of {size:,} bytes with key {key[:_MAX_KEY_BYTES]!r}, or its batch"
+        raise self._connection.failure_of(error, self._what + (message if error.name() in TOO_LARGE else ""))
 
-    def _on_delivery(self, error: Any, message: Any) -> None:
-        if error is not None and self._failed is None:
-            self._failed = error
+
+def _collect(failures: list[_Failure]) -> Callable[[Any, Any], None]:
+    """A callback that collects failed deliveries.
+
+    librdkafka may call it with the fatal error of the producer pending as an exception. The callback then looks up no
+    attribute of a class of Python's: that would clear the exception.
+    """
+
+    def on_delivery(error: Any, message: Any) -> None:
+        if error is not None:
+            failures.append((error, message.key(), message.value()))
+
+    return on_delivery
+
+
+def _size(part: bytes | None) -> int:
+    return 0 if part is None else len(part)
 
 
 class RowProducer(MessageProducer):

@@ -258,7 +258,7 @@ class TransactionWriter(SinkWriter):
         """Aborts the transaction in progress, so that no consumer waits for it. Prepared transactions stay."""
         self._thread.shutdown(cancel_futures=True)
         if self._current is not None:
-            with contextlib.suppress(self._library.KafkaException):  # the next attempt aborts it otherwise
+            with contextlib.suppress(*self._connection.errors):  # the next attempt aborts it otherwise
                 self._current.rows.producer.abort_transaction(self._connection.timeout_s)
         self._current = self._next = None
 
@@ -289,7 +289,7 @@ class TransactionWriter(SinkWriter):
         for _ in range(_IDENTITY_POLLS):
             if identity:
                 return _Producer(free, RowProducer(self._sink, self._encode, self._connection, producer), **identity)
-            producer.poll(_STATISTICS_INTERVAL_MS / 1_000)
+            self._call(lambda: producer.poll(_STATISTICS_INTERVAL_MS / 1_000))
         raise EnvironmentFailure(f"the statistics of librdkafka do not show the producer id of {free.name}")
 
     def _free_id(self) -> _Id:

@@ -261,10 +261,8 @@ class KafkaReader(SourceReader):
         self._discover()
         if not self._splits:
             return None
-        try:
+        with self._connection.call(f"topics {', '.join(self._source.topic_names)}"):
             messages = self._consumer.consume(max_rows, 0)
-        except self._library.KafkaException as error:
-            raise self._connection.failure(error, f"topics {', '.join(self._source.topic_names)}") from error
         return self._emit(messages) if messages else None
 
     @property
@@ -334,7 +332,9 @@ class KafkaReader(SourceReader):
         offsets = self._snapshots.pop(permit.checkpoint, None)
         self._snapshots = {number: places for number, places in self._snapshots.items() if number > permit.checkpoint}
         if offsets:
-            self._consumer.commit(offsets=[self._position(*each) for each in offsets.items()], asynchronous=True)
+            positions = [self._position(*each) for each in offsets.items()]
+            with self._connection.call(f"offsets of group {self._source.group}"):
+                self._consumer.commit(offsets=positions, asynchronous=True)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)  # the consumer must not be closed under a request
@@ -513,6 +513,7 @@ class KafkaReader(SourceReader):
             return
         what = f"topic {topic!r}, partition {number}"
         if error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            check_topic_ids(self._topic_ids, self._offsets.topic_ids())
             offset = self._splits[place].next_offset
             remedy = (
                 "its retention has deleted them, or the topic was created anew. Restore a newer checkpoint, or start "

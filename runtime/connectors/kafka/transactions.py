@@ -40,7 +40,7 @@ from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
 
@@ -66,10 +66,6 @@ _GONE: Final[Mapping[int, str]] = {
     59: "UNKNOWN_PRODUCER_ID",
     90: "PRODUCER_FENCED",
     105: "TRANSACTIONAL_ID_NOT_FOUND",
-}
-_REFUSED: Final[Mapping[int, str]] = {
-    31: "CLUSTER_AUTHORIZATION_FAILED",
-    53: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 }
 
 
@@ -165,16 +161,17 @@ class KafkaCommitter(SinkCommitter):
         self._open: tuple[KafkaConnection, KafkaCommitRecord] | None = None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Commits in the order of the numbers, so that the record never has a gap.
+        """Commits in the order of the checkpoints, so that the record never has a gap.
 
         Raises:
             JobRejected: the broker has aborted a transaction, after its time-out. Its rows are lost and named.
             EnvironmentFailure: the broker is away, or the outcome is not known yet; a repetition is safe.
         """
         transactions = sorted(
-            (_check_committable(each, permit.job) for each in committables), key=lambda each: (each.id, each.number)
+            (_check_committable(each, permit.job) for each in committables),
+            key=lambda each: (each.checkpoint, each.id, each.number),
         )
-        return sum(self._commit(each) for each in transactions)
+        return sum(self._commit(each, transactions) for each in transactions)
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Aborts open transactions of older attempts. An id with a pending kept transaction is left alone.
@@ -206,8 +203,8 @@ class KafkaCommitter(SinkCommitter):
             self._open = connection, KafkaCommitRecord(connection)
         return self._open
 
-    def _commit(self, transaction: PreparedTransaction) -> bool:
-        """Whether the transaction was not committed before."""
+    def _commit(self, transaction: PreparedTransaction, transactions: Sequence[PreparedTransaction]) -> bool:
+        """Whether the transaction was not committed before. It is one of `transactions`."""
         connection, record = self._connect()
         if record.committed_number(transaction.id, transaction.topic) >= transaction.number:
             return False
@@ -216,18 +213,32 @@ class KafkaCommitter(SinkCommitter):
             return True
         if record.committed_number(transaction.id, transaction.topic) >= transaction.number:
             return False  # another holder of a permit was faster
-        if code in _REFUSED:
-            detail = f"Kafka at {self._servers}: commit of {transaction.id}: {_REFUSED[code]}"
-            raise JobRejected("kafka-refused", "options", f"{detail}: check the rights of this user in `options`")
         if code not in _GONE:
-            raise EnvironmentFailure(f"Kafka at {self._servers}: commit of {transaction.id}: error {code}")
-        detail = (
-            f"{transaction.rows} rows of checkpoint {transaction.checkpoint} for topic {transaction.topic!r} are lost: "
-            f"the broker has aborted their transaction {transaction.id} ({_GONE[code]}), as it does after "
-            "transaction_timeout_ms. Restore an older checkpoint to write the rows again, and raise "
-            "transaction_timeout_ms (with transaction.max.timeout.ms of the brokers) above the longest outage"
-        )
-        raise JobRejected("transaction-lost", "transaction_timeout_ms", detail)
+            raise connection.refusal(code, f"commit of {transaction.id}")
+        siblings = [each for each in transactions if each.checkpoint == transaction.checkpoint]
+        committed = sum(record.committed_number(each.id, each.topic) >= each.number for each in siblings)
+        raise _loss(transaction, _GONE[code], committed, len(siblings))
+
+
+def _loss(lost: PreparedTransaction, problem: str, committed: int, count: int) -> JobRejected:
+    """The error of a transaction that the broker has aborted, with the way that writes no row twice.
+
+    Args:
+        committed: how many of the checkpoint's `count` transactions are committed.
+    """
+    again = "Restore the preceding checkpoint"
+    if committed:
+        again = f"{again} with another topic, which then gets each row since that checkpoint once: in this topic the "
+        again += "rows of the committed ones would be doubled"
+    else:
+        again += ", which writes each row of this one again, once"
+    detail = (
+        f"{lost.rows} rows of checkpoint {lost.checkpoint} for topic {lost.topic!r} are lost: the broker has aborted "
+        f"their transaction {lost.id} ({problem}), as it does after transaction_timeout_ms. {committed} of {count} "
+        f"transactions of this checkpoint are committed. {again}. Then raise transaction_timeout_ms (with "
+        "transaction.max.timeout.ms of the brokers) above the longest outage, or choose commit='staged'"
+    )
+    return JobRejected("transaction-lost", "transaction_timeout_ms", detail)
 
 
 def check_topic_exists(connection: KafkaConnection, client: Any, topic: str) -> None:
@@ -265,7 +276,7 @@ def _ask_coordinator(
     Repeated while the coordinator moves.
 
     Raises:
-        EnvironmentFailure: no broker answers, or there is no coordinator for some seconds.
+        TargetAway: no broker answers, or there is no coordinator for some seconds.
     """
     message = import_library("kafka.protocol.metadata", "kafka").FindCoordinatorRequest
     code = 0
@@ -278,7 +289,7 @@ def _ask_coordinator(
         if code not in _MOVED and code != _IN_PROGRESS:
             return code, answer
         threading.Event().wait(_PAUSE_S)
-    raise EnvironmentFailure(f"Kafka at {connection.servers}: {what}: error {code}")
+    raise connection.refusal(code, what)
 
 
 def _server(broker: Any) -> str:
@@ -302,14 +313,22 @@ def initialise(connection: KafkaConnection, producer: Any) -> None:
 
 
 def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
-    """Calls until the error of librdkafka is not marked as retriable, a few times at most."""
-    library = import_library("confluent_kafka", "kafka")
-    for left in reversed(range(5)):
+    """Calls until the error of librdkafka is permanent, for twice `timeout_s` of the connection at most.
+
+    Pauses and calls that timed out count towards this time.
+    """
+    left_s = 2 * connection.timeout_s
+    while True:
         try:
-            call()
-        except library.KafkaException as error:
-            if not (left and error.args[0].retriable()):
-                raise connection.failure(error, what) from error
+            with connection.call(what):
+                call()
+        except EnvironmentFailure as error:
+            cause = error.__cause__
+            if isinstance(cause, SystemError) or cause is None:
+                raise
+            left_s -= connection.timeout_s if cause.args[0].name() == "_TIMED_OUT" else _PAUSE_S
+            if left_s <= 0 or not (isinstance(error, TargetAway) or cause.args[0].retriable()):
+                raise
             threading.Event().wait(_PAUSE_S)
         else:
             return

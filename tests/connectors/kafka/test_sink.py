@@ -23,7 +23,7 @@ from runtime.ports import SinkWriter
 from tests.connectors.two_phases import commit, rows, writer
 from tests.kafka import Broker
 from tests.kafka_log import read_log
-from tests.kafka_proxy import END_TXN, Proxy, proxied_broker
+from tests.kafka_proxy import END_TXN, Proxy
 from tests.waiting import until
 
 UNIQUE_JOB = iter(range(1_000_000))
@@ -248,12 +248,6 @@ def test_two_installations_with_equal_jobs_and_tokens_share_a_cluster(broker: Br
 # ---------------------------------------------------------------- outcomes of a commit
 
 
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[Proxy]:
-    with proxied_broker() as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def prepared(proxy: Proxy, job: str) -> Iterator[tuple[KafkaSink, str, Any]]:
     """A sink, its topic, and a prepared transaction of two rows at checkpoint 4."""
@@ -310,12 +304,21 @@ def test_a_commit_whose_answer_is_lost_is_known_as_committed(proxy: Proxy, prepa
 def test_a_commit_without_rights_and_a_foreign_committable_are_refused(proxy: Proxy, prepared: Any, job: str) -> None:
     of, _, committable = prepared
     proxy.rule = answering(53)
-    with pytest.raises(JobRejected, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*check the rights"):
+    with pytest.raises(JobRejected, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*check the credentials"):
         commit(of, committable, checkpoint=4, job=job)
     with pytest.raises(JobRejected, match="has not written for job"):
         commit(of, committable, job=f"{job}x")
     with pytest.raises(JobRejected, match="has not written for job"):
         commit(of, {"pending": "x"}, job=job)
+
+
+def test_a_moving_coordinator_or_leader_is_an_outage() -> None:
+    """Codes of the protocol, such as NOT_COORDINATOR, and of librdkafka."""
+    connection = KafkaConnection("127.0.0.1:1", {})
+    for code in (5, 6, 7, 14, 15, 16, 19, 20, 51, 56, 74, 75, -180, -185, -187, -195):
+        assert is_outage(connection.refusal(code, "a request")), code
+    for code in (47, 90, -144, 87):
+        assert not is_outage(connection.refusal(code, "a request")), code
 
 
 def test_the_record_of_commits_is_part_of_the_transaction(broker: Broker, job: str) -> None:
@@ -386,7 +389,7 @@ def test_more_rows_than_the_queue_of_the_producer_holds_are_all_written(broker: 
 def test_bad_input_is_named(how: str, broker: Broker, job: str) -> None:
     topic = broker.topic()
     sink_writer = writer(sink(broker, topic, format=KafkaBytes("n"), commit=how), job=job)
-    with pytest.raises(DataRejected, match=rf"topic '{topic}': .*too large.*raise max\.message\.bytes"):
+    with pytest.raises(DataRejected, match=rf"'{topic}', a message of 2,000,000 bytes.*raise max\.message\.bytes"):
         sink_writer.write(pa.RecordBatch.from_pydict({"n": [b"x" * 2_000_000]}))
     sink_writer.close()
     sink_writer = writer(sink(broker, topic, key="k", commit=how), index=1, job=job)

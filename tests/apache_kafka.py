@@ -241,5 +241,4 @@ def _fetch(home: Path, jars: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise NoBroker("Maven does not fetch Apache Kafka within 600 s") from error
     if ended.returncode:
-        errors = [line for line in ended.stdout.splitlines() if line.startswith("[ERROR]")]
-        raise NoBroker(f"Maven cannot fetch Apache Kafka: {errors[:1]}")
+        raise NoBroker(f"Maven cannot fetch Apache Kafka: {ended.stdout.partition('[ERROR] ')[2].partition(' -> ')[0]}")
